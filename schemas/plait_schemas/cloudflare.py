@@ -1,0 +1,88 @@
+"""The frames of the Cloudflare Agents protocol, as its published clients send and take them."""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+__all__ = [
+    "MCP_SERVERS",
+    "READONLY",
+    "REJECTED",
+    "Call",
+    "ClientFrame",
+    "Identity",
+    "Result",
+    "StateError",
+    "StatePush",
+    "decode_client",
+    "encode",
+    "encode_state",
+]
+
+READONLY: Final = "Connection is readonly"
+REJECTED: Final = "State update rejected"
+
+
+class StatePush(msgspec.Struct, frozen=True, tag_field="type", tag="cf_agent_state"):
+    """A client's whole new state, as the JSON it sent."""
+
+    state: msgspec.Raw
+
+
+class Call(msgspec.Struct, frozen=True, tag_field="type", tag="rpc"):
+    """A client's call of an rpc; the arguments are left undecoded until their types are known."""
+
+    id: str
+    method: str
+    args: list[msgspec.Raw]
+
+
+ClientFrame = StatePush | Call
+
+
+class Identity(msgspec.Struct, frozen=True, tag_field="type", tag="cf_agent_identity", omit_defaults=True):
+    """The first frame on a socket; `state_follows` says that a state frame comes right behind."""
+
+    name: str
+    agent: str
+    state_follows: bool = msgspec.field(default=False, name="stateFollows")
+
+
+class StateError(msgspec.Struct, frozen=True, tag_field="type", tag="cf_agent_state_error"):
+    """Tells the sender of a state frame that it was refused."""
+
+    error: Literal["Connection is readonly", "State update rejected"]
+
+
+class Result(msgspec.Struct, frozen=True, tag_field="type", tag="rpc", omit_defaults=True):
+    """The answer to a call, or one chunk of a streamed one."""
+
+    id: str
+    success: bool
+    result: Any = msgspec.UNSET
+    done: bool | msgspec.UnsetType = msgspec.UNSET
+    error: str | msgspec.UnsetType = msgspec.UNSET
+
+
+MCP_SERVERS: Final = b'{"type":"cf_agent_mcp_servers","mcp":{"servers":{},"tools":[],"prompts":[],"resources":[]}}'
+
+_decoder: msgspec.json.Decoder[ClientFrame] = msgspec.json.Decoder(ClientFrame)
+_encoder = msgspec.json.Encoder()
+
+
+def decode_client(data: bytes) -> ClientFrame | None:
+    """Return the protocol frame in `data`, or None when it is an ordinary message."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def encode(frame: Identity | StateError | Result) -> bytes:
+    """Return the text of a server frame."""
+    return _encoder.encode(frame)
+
+
+def encode_state(state: bytes) -> bytes:
+    """Return a state frame around `state`, which is JSON."""
+    return b'{"type":"cf_agent_state","state":%b}' % state

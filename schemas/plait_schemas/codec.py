@@ -1,0 +1,46 @@
+"""Between bytes and values: JSON in and out, and what JSON text may not hold."""
+
+import math
+import re
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["decode_json", "encode_json", "has_non_finite", "nests_deeper"]
+
+encode_json = msgspec.json.Encoder().encode
+decode_json = msgspec.json.Decoder().decode
+
+_BRACKETS: Final = bytes.maketrans(b"[]{}", b"()()")
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'{}[]"\\'))
+_STRING: Final = re.compile(rb'"(?:\\.|[^"\\])*"', re.DOTALL)
+
+
+def nests_deeper(data: bytes, limit: int) -> bool:
+    """Tell whether the JSON text `data` nests objects and arrays more than `limit` deep.
+
+    Does not recurse, so that it is safe on hostile input: brackets are peeled off from the inside out.
+    """
+    if data.count(b"[") + data.count(b"{") <= limit:
+        return False
+    brackets = _STRING.sub(b"", data.translate(_BRACKETS, _NOT_STRUCTURE))
+    for _ in range(limit):
+        brackets = brackets.replace(b"()", b"")
+    return bool(brackets)
+
+
+def has_non_finite(value: Any) -> bool:
+    """Tell whether a NaN or an infinity is anywhere in `value`; JSON has none, and msgspec writes null for them."""
+    match value:
+        case float():
+            return not math.isfinite(value)
+        case str() | bytes() | int() | None:
+            return False
+        case dict():
+            return any(map(has_non_finite, value.values()))
+        case list() | tuple() | set() | frozenset():
+            return any(map(has_non_finite, value))
+        case msgspec.Struct():
+            return any(has_non_finite(getattr(value, name)) for name in value.__struct_fields__)
+        case _:
+            return any(map(has_non_finite, getattr(value, "__dict__", {}).values()))

@@ -1,0 +1,173 @@
+"""Differences between two states, as JSON Patch (RFC 6902) operations `add`, `remove` and `replace`.
+
+`diff` looks at the states as the JSON they are encoded to: a Struct is an object of its encoded fields, a tuple an
+array. What is the same object on both sides is not walked, and whatever compares equal in C is not walked either.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from plait_schemas.codec import encode_json
+
+__all__ = ["Op", "PatchError", "apply", "diff", "escape", "parse"]
+
+
+class Op(msgspec.Struct, frozen=True):
+    """One JSON Patch operation; `path` is a JSON pointer, and a `remove` has no value."""
+
+    op: Literal["add", "remove", "replace"]
+    path: str
+    value: Any = msgspec.UNSET
+
+
+class PatchError(ValueError):
+    """An operation that does not fit the document it is applied to."""
+
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def escape(key: str) -> str:
+    """Return `key` as one part of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
+
+
+def parse(pointer: str) -> list[str]:
+    """Return the parts of a JSON pointer, unescaped."""
+    if not pointer:
+        return []
+    if pointer[0] != "/":
+        raise PatchError(f"a JSON pointer starts with a slash: {pointer!r}")
+    return [part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/")]
+
+
+# Diff
+
+
+def diff(old: object, new: object) -> list[Op]:
+    """Return the operations that turn `old` into `new`; none when both encode to the same JSON."""
+    ops: list[Op] = []
+    _diff(old, new, "", ops)
+    return ops
+
+
+def _diff(old: Any, new: Any, path: str, ops: list[Op]) -> None:
+    if _same(old, new):
+        return
+    match _members(old), _members(new):
+        case dict() as before, dict() as after:
+            _diff_objects(before, after, path, ops)
+        case list() | tuple() as before, list() | tuple() as after:
+            _diff_arrays(before, after, path, ops)
+        case _:
+            ops.append(Op("replace", path, new))
+
+
+def _diff_objects(old: Mapping[str, Any], new: Mapping[str, Any], path: str, ops: list[Op]) -> None:
+    ops += [Op("remove", f"{path}/{escape(str(key))}") for key in old if key not in new]
+    for key, value in new.items():
+        if key not in old:
+            ops.append(Op("add", f"{path}/{escape(str(key))}", value))
+        elif old[key] is not value:
+            _diff(old[key], value, f"{path}/{escape(str(key))}", ops)
+
+
+def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op]) -> None:
+    start, end = 0, min(len(old), len(new))
+    while start < end and _same(old[start], new[start]):
+        start += 1
+    tail = 0
+    while tail < end - start and _same(old[-1 - tail], new[-1 - tail]):
+        tail += 1
+    both = end - tail
+    for index in range(start, both):
+        _diff(old[index], new[index], f"{path}/{index}", ops)
+    ops += [Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1)]
+    ops += [Op("add", f"{path}/{index}", new[index]) for index in range(both, len(new) - tail)]
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Tell whether both encode to the same JSON; may say False of objects whose keys are in another order."""
+    if old is new:
+        return True
+    kind = type(old)
+    if kind is not type(new) or old != new:
+        return False
+    # Python holds True == 1 == 1.0, JSON does not: what is equal in C is the same only if its text is.
+    return kind in _SCALARS or encode_json(old) == encode_json(new)
+
+
+def _members(value: Any) -> Any:
+    """Return `value` one level closer to JSON: a dict, a list, a tuple, or a scalar as it is."""
+    if isinstance(value, (dict, list, tuple)):
+        return value
+    if isinstance(value, msgspec.Struct):
+        config = value.__struct_config__
+        if not (config.omit_defaults or config.array_like or config.tag):
+            fields = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+            return {key: item for key, name in fields if (item := getattr(value, name)) is not msgspec.UNSET}
+    if type(value) in _SCALARS:
+        return value
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+# Apply
+
+
+def apply(document: Any, ops: Iterable[Op]) -> Any:
+    """Return `document`, a tree of dicts and lists, with `ops` carried out in order.
+
+    The document is left as it was: only what lies on the way to a change is copied, all else is shared.
+    Raises PatchError when a path does not exist.
+    """
+    for op in ops:
+        document = _apply(document, parse(op.path), op)
+    return document
+
+
+def _apply(node: Any, parts: list[str], op: Op) -> Any:
+    if not parts:
+        if op.op == "remove":
+            raise PatchError("the whole document cannot be removed")
+        return op.value
+    head, rest = parts[0], parts[1:]
+    if isinstance(node, dict):
+        return _apply_to_object(node, head, rest, op)
+    if isinstance(node, list):
+        return _apply_to_array(node, head, rest, op)
+    raise PatchError(f"{op.path!r} leads into a value that has no members")
+
+
+def _apply_to_object(node: dict[str, Any], key: str, rest: list[str], op: Op) -> dict[str, Any]:
+    if key not in node and (rest or op.op != "add"):
+        raise PatchError(f"{op.path!r} does not exist")
+    if rest:
+        return {**node, key: _apply(node[key], rest, op)}
+    if op.op == "remove":
+        return {name: value for name, value in node.items() if name != key}
+    return {**node, key: op.value}
+
+
+def _apply_to_array(node: list[Any], part: str, rest: list[str], op: Op) -> list[Any]:
+    adds = op.op == "add" and not rest
+    index = len(node) if part == "-" and adds else _index(part, op.path)
+    if index >= len(node) + adds:
+        raise PatchError(f"{op.path!r} is past the end of the array")
+    copy = node.copy()
+    if rest:
+        copy[index] = _apply(node[index], rest, op)
+    elif op.op == "remove":
+        del copy[index]
+    elif op.op == "add":
+        copy.insert(index, op.value)
+    else:
+        copy[index] = op.value
+    return copy
+
+
+def _index(part: str, path: str) -> int:
+    if not (part.isascii() and part.isdigit()) or (part[0] == "0" and part != "0"):
+        raise PatchError(f"{path!r}: {part!r} is not an array index")
+    return int(part)
