@@ -1,0 +1,324 @@
+"""One awake thread: its turns, its connections, and the hooks that are run for them."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+
+from plait.connection import Connection
+from plait.history import History
+from plait.kind import Kind
+from plait.limits import Limits
+from plait.logs import about, log_error
+from plait.mailbox import Done, Mailbox, Turn, resolving
+from plait.pipeline import Commit, Pipeline
+from plait.rpc import Method, Stream, StreamSink
+from plait.store.protocol import Store, Stored, ThreadKey
+from plait.thread import Core, Thread
+from plait_schemas.codes import TRY_AGAIN_LATER
+
+__all__ = ["Actor"]
+
+log = logging.getLogger("plait.thread")
+
+T = TypeVar("T")
+
+_CONNECT_HOOKS: Final = frozenset(
+    {"connection_tags", "on_connect", "should_be_readonly", "should_send_protocol_messages"}
+)
+# A stream that never waits lets others run after this many chunks.
+_CHUNKS_AT_ONCE: Final = 64
+_DEPARTED_KEPT: Final = 256
+
+
+class Actor:
+    """Runs one thread. Made by the node when the thread wakes, and dropped when it sleeps."""
+
+    __slots__ = (
+        "_beside",
+        "_loop",
+        "connections",
+        "departed",
+        "key",
+        "kind",
+        "limits",
+        "mailbox",
+        "pipeline",
+        "thread",
+        "used",
+    )
+
+    def __init__(
+        self,
+        key: ThreadKey,
+        kind: Kind,
+        stored: Stored | None,
+        store: Store,
+        limits: Limits,
+        *,
+        peer: Callable[[Any, str], Any],
+        fenced: Callable[["Actor"], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.key = key
+        self.kind = kind
+        self.limits = limits
+        self.thread: Thread[Any] = object.__new__(kind.cls)
+        self.pipeline = Pipeline(
+            History(key, kind.state_type, stored),
+            kind.state_type,
+            store,
+            limits,
+            validate=self.thread.validate_state_change,
+            committed=self._committed,
+            fenced=partial(fenced, self),
+        )
+        self.thread._core = Core(key, self.pipeline, peer)
+        self.thread.__init__()  # type: ignore[misc]
+        self.connections = self.thread._core.connections
+        self.mailbox = Mailbox(self._loop)
+        # When a socket, a call or a request last asked for the thread, by the loop's clock.
+        self.used = self._loop.time()
+        # The versions that clients had when they left, by connection id; the oldest are forgotten first.
+        self.departed: dict[str, int] = {}
+        # Turns that do not hold the mailbox: concurrent rpcs and streams.
+        self._beside: set[Turn] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the thread may be stopped: nobody is connected, nothing runs, everything is durable."""
+        return not self.connections and self.mailbox.is_idle and not self._beside and self.pipeline.is_settled
+
+    def touch(self) -> None:
+        """Take note that the thread is in use."""
+        self.used = self._loop.time()
+
+    # Turns
+
+    async def start(self) -> None:
+        """Store the initial state of a new thread, and run `on_start`. Raises what it raised."""
+        if self.pipeline.history.current.json is None and self.kind.has_initial_state:
+            await self.pipeline.start(self.kind.initial_state())
+        await self._run_alone("on_start")
+
+    async def stop(self) -> None:
+        """Run `on_stop`, wait until everything is durable, and refuse what comes later."""
+        try:
+            await self._run_alone("on_stop")
+        except Exception as error:
+            self.report(error, None)
+        await self.settled()
+        self.abort()
+
+    def connect(
+        self,
+        connection: Connection,
+        request: Request,
+        *,
+        join: Callable[[], None],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        """Let a connection in: ask the hooks about it, call `join` to make it a member, then run `on_connect`."""
+        if not _CONNECT_HOOKS & self.kind.overrides:
+            join()
+            done(None)
+            return
+
+        async def work() -> None:
+            thread = self.thread
+            connection.tags = tuple(await _result(thread.connection_tags(connection, request)))
+            connection.readonly |= await _result(thread.should_be_readonly(connection, request))
+            connection.protocol_enabled = await _result(thread.should_send_protocol_messages(connection, request))
+            join()
+            await _result(thread.on_connect(connection, request))
+
+        def finished(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self.report(error, connection)
+            done(error)
+
+        self.mailbox.post(Turn("on_connect", work, finished, owner=self, connection=connection, request=request))
+
+    async def is_readonly(self, connection: Connection, request: Request) -> bool:
+        """Ask the author whether who sent a request may only read."""
+        return await _result(self.thread.should_be_readonly(connection, request))
+
+    def message(self, connection: Connection, data: str | bytes) -> None:
+        """Hand an ordinary message to `on_message`."""
+        self._post_hook("on_message", connection, data, connection=connection, by_client=True)
+
+    def disconnect(self, connection: Connection, code: int, reason: str) -> None:
+        """Take a connection out and run `on_close`."""
+        self.connections.discard(connection)
+        self.touch()
+        self._post_hook("on_close", connection, code, reason, connection=connection)
+
+    def depart(self, id: str, version: int) -> None:
+        """Remember which version a client had when it left."""
+        self.departed.pop(id, None)
+        self.departed[id] = version
+        if len(self.departed) > _DEPARTED_KEPT:
+            del self.departed[next(iter(self.departed))]
+
+    def request(self, request: Request, done: Done) -> Turn:
+        """Run `on_request`; its answer is handed to `done` when the changes before it are durable."""
+        turn = Turn(
+            "on_request",
+            lambda: self.thread.on_request(request),
+            partial(self._answer, done),
+            owner=self,
+            request=request,
+        )
+        self.mailbox.post(turn)
+        return turn
+
+    def call(
+        self,
+        method: Method,
+        arguments: tuple[list[Any], dict[str, Any]],
+        done: Done,
+        *,
+        sink: StreamSink | None = None,
+        connection: Connection | None = None,
+        request: Request | None = None,
+        by_client: bool = False,
+    ) -> Turn:
+        """Run an rpc. `done` gets its outcome when the changes before it are durable; a stream's goes to `sink`."""
+        args, kwargs = arguments
+        if method.is_stream:
+            assert sink is not None
+            stream = Stream(partial(self._emit, sink))
+            work = partial(self._stream, method, args, kwargs, stream, connection)
+        else:
+            work = partial(method.function, self.thread, *args, **kwargs)
+        turn = Turn(
+            f"rpc {method.name}",
+            work,
+            partial(self._answer, done),
+            owner=self,
+            connection=connection,
+            request=request,
+            by_client=by_client,
+        )
+        if method.is_concurrent:
+            self._beside.add(turn)
+            turn.start(self._loop, self._finish_beside)
+        else:
+            self.mailbox.post(turn)
+        return turn
+
+    def expire(self, now: float) -> None:
+        """Cancel the running turn if it has run for longer than `turn_timeout`, and log where it was."""
+        timeout, turn = self.thread.turn_timeout, self.mailbox.running
+        if turn is None or turn.is_expired or timeout is None or now - self.mailbox.started < timeout:
+            return
+        log.error(
+            "%s has run for %g s and is cancelled (turn_timeout); it was at:\n%s",
+            turn.name,
+            now - self.mailbox.started,
+            turn.stack().rstrip(),
+            extra=about(self.key, turn.connection),
+        )
+        turn.expire()
+
+    def report(self, error: BaseException, connection: Connection | None) -> None:
+        """Hand an error to `on_error`, and log what that raises."""
+        if isinstance(error, asyncio.CancelledError):
+            return
+
+        def finished(_: object, failure: BaseException | None) -> None:
+            if failure is not None:
+                log_error(error, self.key, connection)
+                log_error(failure, self.key, connection)
+
+        work = partial(self.thread.on_error, error, connection)
+        self.mailbox.post(Turn("on_error", work, finished, owner=self, connection=connection))
+
+    async def settled(self) -> None:
+        """Wait until all turns have ended and every change is durable, or has failed."""
+        while not (self.mailbox.is_idle and self.pipeline.is_settled):
+            await self._next_pause()
+
+    def abort(self) -> None:
+        """Cancel what runs and take no more changes."""
+        self.pipeline.close()
+        for turn in (*self._beside, self.mailbox.running):
+            if turn is not None:
+                turn.cancel()
+
+    def drop(self, reason: str) -> None:
+        """Give up: close the sockets, so that their clients come again, and take no more changes."""
+        self.pipeline.close()
+        for connection in self.connections:
+            connection.close(TRY_AGAIN_LATER, reason)
+
+    # Inside
+
+    def _post_hook(self, name: str, *args: Any, connection: Connection | None = None, by_client: bool = False) -> None:
+        if name not in self.kind.overrides:
+            return
+
+        def finished(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self.report(error, connection)
+
+        work = partial(getattr(self.thread, name), *args)
+        self.mailbox.post(Turn(name, work, finished, owner=self, connection=connection, by_client=by_client))
+
+    async def _next_pause(self) -> None:
+        event = asyncio.Event()
+        self.mailbox.post(Turn("settle", lambda: None, partial(self._answer, lambda *_: event.set()), owner=self))
+        await event.wait()
+
+    async def _run_alone(self, name: str) -> None:
+        if name not in self.kind.overrides:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.mailbox.post(Turn(name, getattr(self.thread, name), resolving(future), owner=self))
+        await future
+
+    def _committed(self, commit: Commit) -> None:
+        revision = commit.revision
+        if revision.version == 0:
+            return
+        assert revision.json is not None
+        self.connections.broadcast_state(revision.json, revision.version, source=commit.source)
+        connection = None if commit.source == "server" else commit.source
+        self._post_hook("on_state_changed", revision.state, commit.source, connection=connection)
+
+    def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
+        self.pipeline.after(lambda failure: done(result, failure or error))
+
+    def _emit(self, sink: StreamSink, what: Any, value: Any) -> None:
+        self.pipeline.after(lambda failure: sink("error", str(failure)) if failure else sink(what, value))
+
+    def _finish_beside(self, turn: Turn, result: Any, error: BaseException | None) -> None:
+        self._beside.discard(turn)
+        self.touch()
+        turn.done(result, error)
+
+    async def _stream(
+        self, method: Method, args: list[Any], kwargs: dict[str, Any], stream: Stream, connection: Connection | None
+    ) -> None:
+        if method.stream_parameter is not None:
+            result = await _result(method.function(self.thread, *args, **{**kwargs, method.stream_parameter: stream}))
+            if not stream.is_ended:
+                stream.end() if result is None else stream.end(result)
+            return
+        count = 0
+        async for chunk in method.function(self.thread, *args, **kwargs):
+            stream.send(chunk)
+            count += 1
+            if count % _CHUNKS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if connection is not None:
+                await connection.drained()
+        stream.end()
+
+
+async def _result(value: Awaitable[T] | T) -> T:
+    return await value if inspect.isawaitable(value) else value

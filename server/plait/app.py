@@ -1,0 +1,196 @@
+"""Plait: the ASGI application, which puts threads, store, limits and identity together."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from plait.handle import Handle
+from plait.kind import Kind
+from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
+from plait.node import Node
+from plait.settings import Settings
+from plait.store.protocol import Store
+from plait.store.urls import open_store
+from plait.thread import Thread
+from plait.web.front import Front, error_body
+from plait.web.identity import Authenticate, Authorize, Identity
+from plait.web.opening import SocketEndpoint
+from plait.web.routes import HttpEndpoint
+from plait.web.sockets import Heartbeat
+
+__all__ = ["Plait"]
+
+
+class Plait:
+    """Serves Thread classes over WebSockets and HTTP: an ASGI application.
+
+    Run it with `plait serve`, or mount it in another application and give that one its `lifespan`. `async with app:`
+    runs it without a server, for the handles that `thread` returns. Settings that are in the environment (`PLAIT_STORE`
+    and so on) win over those given here. Raises TypeError or ValueError when a setting is not one.
+    """
+
+    def __init__(
+        self,
+        *kinds: type[Thread[Any]],
+        store: str | Store = "sqlite:///plait.db",
+        allowed_origins: Sequence[str] = (),
+        limits: Limits | None = DEFAULT_LIMITS,
+        authenticate: Authenticate | None = None,
+        authorize: Authorize | None = None,
+        static: str | Path | None = None,
+        shutdown_timeout: float = 10.0,
+        ping_interval: float = 20.0,
+        ping_timeout: float = 20.0,
+    ) -> None:
+        given = Settings(
+            store=store if isinstance(store, str) else "",
+            allowed_origins=tuple(allowed_origins),
+            limits=limits,
+            static=None if static is None else str(static),
+            shutdown_timeout=shutdown_timeout,
+            ping_interval=ping_interval,
+            ping_timeout=ping_timeout,
+        )
+        self.settings = given.with_environment()
+        self._store: Store = open_store(self.settings.store) if self.settings.store else cast(Store, store)
+        self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
+        self._limits = self.settings.limits or UNLIMITED
+        self._kinds = [_check_kind(kind) for kind in kinds]
+        names = [kind.name for kind in self._kinds]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two classes have the same kind: {', '.join(sorted(names))}")
+        self._is_running = False
+        self._node = Node(self._kinds, self._store, self._limits)
+        self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
+        front = Front(self._node, self._identity, self._limits, self._heartbeat, shutdown=self._drain)
+        self._asgi = Starlette(
+            routes=self._routes(front),
+            middleware=self._middleware(),
+            lifespan=self.lifespan,
+            exception_handlers={HTTPException: _http_error},
+        )
+        self._asgi.router.default = _not_found
+
+    # Running
+
+    async def __aenter__(self) -> Self:
+        if self._is_running:
+            raise RuntimeError("this Plait is running already")
+        await self._store.__aenter__()
+        self._node.start()
+        self._heartbeat.start()
+        self._is_running = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._node.stop(self.settings.shutdown_timeout)
+            await self._heartbeat.stop()
+        finally:
+            self._is_running = False
+            await self._store.__aexit__(None, None, None)
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+        """Run for as long as `app` does: give it as `lifespan=` to the Starlette or FastAPI that this is mounted in."""
+        async with self:
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._asgi(scope, receive, send)
+
+    # Threads
+
+    def thread(self, kind: type[Thread[Any]], name: str) -> Handle:
+        """Return a handle to a thread, by which server code calls it. Raises NotFound."""
+        return self._node.handle(kind, name)
+
+    # Inside
+
+    def _drain(self) -> None:
+        self._node.drain(self.settings.shutdown_timeout)
+
+    def _routes(self, front: Front) -> list[BaseRoute]:
+        endpoint = _ThreadEndpoint(front)
+        routes: list[BaseRoute] = [
+            Route("/healthz", _healthy),
+            Route("/readyz", self._ready),
+            Mount("/threads", endpoint),
+            Mount("/agents", endpoint),
+        ]
+        if self.settings.static is not None:
+            routes.append(Mount("/", _Pages(directory=self.settings.static, html=True)))
+        return routes
+
+    def _middleware(self) -> list[Middleware]:
+        if not self.settings.allowed_origins:
+            return []
+        return [
+            Middleware(
+                CORSMiddleware,
+                allow_origins=self.settings.allowed_origins,
+                allow_methods=["GET", "PUT", "POST", "PATCH", "DELETE"],
+                allow_headers=["Authorization", "Content-Type", "If-Match", "If-None-Match"],
+                expose_headers=["ETag"],
+            )
+        ]
+
+    async def _ready(self, request: Request) -> Response:
+        if self._node.is_serving:
+            return JSONResponse({"status": "ok"})
+        return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
+
+
+class _ThreadEndpoint:
+    """Everything below `/threads` and `/agents`."""
+
+    def __init__(self, front: Front) -> None:
+        self._http = HttpEndpoint(front)
+        self._sockets = SocketEndpoint(front)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self._sockets if scope["type"] == "websocket" else self._http)(scope, receive, send)
+
+
+class _Pages(StaticFiles):
+    """Static files, which are not for WebSockets."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await _not_found(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+async def _healthy(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = error.detail.lower().replace(" ", "_")
+    return JSONResponse(error_body(code, error.detail), error.status_code, headers=error.headers)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    await JSONResponse(error_body("not_found", "there is nothing here"), 404)(scope, receive, send)
+
+
+def _check_kind(kind: type[Thread[Any]]) -> Kind:
+    if not (isinstance(kind, type) and issubclass(kind, Thread)) or kind is Thread:
+        raise TypeError(f"Plait takes subclasses of Thread, not {kind!r}")
+    return kind._kind

@@ -1,0 +1,184 @@
+"""The command line: `plait serve`, `dev`, `demo`, `threads` and `state`."""
+
+import asyncio
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import msgspec
+from cyclopts import App, Parameter
+
+from plait.app import Plait
+from plait.errors import PlaitError
+from plait.history import History
+from plait.loading import LoadError, load
+from plait.state import StateType
+from plait.store.protocol import ThreadKey
+from plait.store.sqlite import SqliteStore
+from plait.web.serve import LogLevel, configure_logging, listen, serve
+
+__all__ = ["main"]
+
+cli = App(name="plait", help="Live, durable, shared state: serve threads, and look into their store.")
+
+Target = Annotated[str, Parameter(help="The app, as module:attribute.")]
+Host = Annotated[str, Parameter(help="Address to listen on.", env_var="PLAIT_HOST")]
+Port = Annotated[int, Parameter(help="Port to listen on.", env_var="PLAIT_PORT")]
+Level = Annotated[LogLevel, Parameter(help="The least important lines to log.", env_var="PLAIT_LOG_LEVEL")]
+StoreFile = Annotated[Path, Parameter(help="The store's SQLite file.")]
+
+
+@cli.command(name="serve")
+def serve_command(
+    target: Target,
+    *,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    workers: Annotated[int, Parameter(help="Processes; a store file belongs to one.", env_var="PLAIT_WORKERS")] = 1,
+    tls_certificate: Annotated[str | None, Parameter(help="PEM file.", env_var="PLAIT_TLS_CERTIFICATE")] = None,
+    tls_key: Annotated[str | None, Parameter(help="PEM file.", env_var="PLAIT_TLS_KEY")] = None,
+    log_level: Level = "info",
+    proxy_headers: Annotated[
+        bool, Parameter(help="Believe X-Forwarded-For and -Proto.", env_var="PLAIT_PROXY_HEADERS")
+    ] = False,
+    trusted_proxies: Annotated[
+        str, Parameter(help="Addresses of proxies to believe, with commas.", env_var="PLAIT_TRUSTED_PROXIES")
+    ] = "127.0.0.1",
+) -> None:
+    """Serve an app: a Plait, or any ASGI app that one is mounted in."""
+    if workers != 1:
+        _fail("a store has one writer, so that there is one worker: run several servers with a store each")
+    for file in (tls_certificate, tls_key):
+        if file is not None and not Path(file).is_file():
+            _fail(f"there is no file {file}")
+    if (tls_certificate is None) != (tls_key is None):
+        _fail("TLS needs both --tls-certificate and --tls-key")
+    configure_logging(log_level)
+    try:
+        app = load(target)
+        bound = listen(host, port)
+    except LoadError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(_cannot_listen(host, port, error))
+    if not callable(app):
+        _fail(f"{target} is a {type(app).__name__}, not an app")
+    scheme = "http" if tls_certificate is None else "https"
+    print(f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (Ctrl+C ends)", flush=True)
+    timeout = app.settings.shutdown_timeout if isinstance(app, Plait) else 10.0
+    is_started = serve(
+        app,
+        bound,
+        log_level=log_level,
+        shutdown_timeout=timeout,
+        certificate=tls_certificate,
+        key=tls_key,
+        proxy_headers=proxy_headers,
+        trusted_proxies=trusted_proxies,
+    )
+    if not is_started:
+        raise SystemExit(3)
+
+
+@cli.command
+def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_level: Level = "debug") -> None:
+    """Serve an app, and start anew whenever a Python file in this folder changes."""
+    try:
+        from watchfiles import PythonFilter, run_process  # noqa: PLC0415
+    except ImportError:
+        _fail("`plait dev` needs watchfiles: pip install 'plait[reload]'")
+    command = [sys.executable, "-m", "plait.cli", "serve", target]
+    command += ["--host", host, "--port", str(port), "--log-level", log_level]
+    run_process(".", target=" ".join(map(_quote, command)), target_type="command", watch_filter=PythonFilter())
+
+
+@cli.command
+def demo(*, host: Host = "127.0.0.1", port: Port = 8000, log_level: Level = "info") -> None:
+    """Serve the examples: a board, a game and a counter, kept in plait-demo.db."""
+    for folder in (Path(__file__).parent, Path(__file__).parents[2]):
+        if (folder / "examples" / "demo.py").is_file():
+            sys.path.insert(0, str(folder))
+            break
+    else:
+        _fail("the examples are not installed")
+    serve_command("examples.demo:app", host=host, port=port, log_level=log_level)
+
+
+@cli.command
+def threads(store: StoreFile = Path("plait.db")) -> None:
+    """List the threads of a store, each with its version. A server may have the store open."""
+
+    async def show() -> None:
+        after: ThreadKey | None = None
+        async with SqliteStore(store, readonly=True) as opened:
+            while rows := await opened.threads(after=after):
+                for row in rows:
+                    print(f"{row.version:>10}  {row.key}")
+                after = rows[-1].key
+
+    _run(show(), store)
+
+
+@cli.command
+def state(
+    thread: Annotated[str, Parameter(help="The thread, as kind/name.")], store: StoreFile = Path("plait.db")
+) -> None:
+    """Print the stored state of a thread as JSON."""
+    kind, _, name = thread.partition("/")
+    if not kind or not name:
+        _fail(f"{thread!r} is not a thread: write kind/name, such as game-room/room-1")
+    key = ThreadKey(kind, name)
+
+    async def show() -> None:
+        async with SqliteStore(store, readonly=True) as opened:
+            stored = await opened.load(key)
+        if stored is None:
+            _fail(f"{store} has no thread {key}; `plait threads {store}` lists them")
+        data = History(key, StateType(Any), stored).durable.json
+        print(msgspec.json.format(data or b"null", indent=2).decode())
+
+    _run(show(), store)
+
+
+def main() -> None:
+    """Run the command line."""
+    cli()
+
+
+def _run(coroutine: Any, store: Path) -> None:
+    if not store.is_file():
+        coroutine.close()
+        _fail(f"there is no store {store}")
+    try:
+        asyncio.run(coroutine)
+    except PlaitError as error:
+        _fail(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} is in use: end what listens there, or choose another with --port"
+    if error.errno == errno.EACCES:
+        return f"port {port} needs more rights: choose one above 1023 with --port"
+    return f"cannot listen at {_authority(host, port)}: {error.strerror or error}"
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _quote(word: str) -> str:
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"plait: {message}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Everything that plait raises.
+
+PlaitError
+├── InvalidState        a value is not a state of the thread's type
+├── InvalidArguments    an rpc was called with arguments it does not take
+├── Reject              validate_state_change refused, for a reason of the author's
+├── Readonly            the connection may not change the state
+├── TooLarge            a frame, a state or its nesting is over a limit
+├── TooMany             messages or connections came faster, or in greater number, than a limit allows
+├── Unauthenticated     nobody is known behind the request
+├── Forbidden           the principal may not do this
+├── NotFound            there is no such kind or name
+├── MethodNotFound      there is no such rpc
+├── Conflict            the state has another version than the one asked for
+├── TurnTimeout         a hook or an rpc ran longer than the thread's turn_timeout
+├── Unavailable         the server is shutting down, or plait is not running
+├── CallFailed          an rpc raised something that is not plait's
+└── StoreError          the store could not read or write
+    ├── CorruptThread   what is stored of a thread cannot be read
+    └── Fenced          a write does not follow the stored version
+"""
+
+import asyncio
+from typing import ClassVar
+
+__all__ = [
+    "CallFailed",
+    "Conflict",
+    "CorruptThread",
+    "Fenced",
+    "Forbidden",
+    "InvalidArguments",
+    "InvalidState",
+    "MethodNotFound",
+    "NotFound",
+    "PlaitError",
+    "Readonly",
+    "Reject",
+    "StoreError",
+    "TooLarge",
+    "TooMany",
+    "TurnTimeout",
+    "Unauthenticated",
+    "Unavailable",
+    "public_message",
+]
+
+
+class PlaitError(Exception):
+    """Base of all errors: `code` is stable on the wire, `status` is for HTTP, and `str()` may be shown to clients."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        # JSON pointer or JSON path to what was wrong, where there is one.
+        self.path = path
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class InvalidState(PlaitError):
+    """A value is not a state of the thread's type."""
+
+    code = "invalid_state"
+    status = 422
+
+
+class InvalidArguments(PlaitError):
+    """An rpc was called with arguments it does not take."""
+
+    code = "invalid_arguments"
+    status = 422
+
+
+class Reject(PlaitError):
+    """Raised by `validate_state_change` to refuse a change."""
+
+    code = "rejected"
+    status = 409
+
+
+class Readonly(PlaitError):
+    """The connection may not change the state."""
+
+    code = "readonly"
+    status = 403
+
+
+class TooLarge(PlaitError):
+    """A frame, a state or its nesting is over a limit."""
+
+    code = "too_large"
+    status = 413
+
+
+class TooMany(PlaitError):
+    """Messages or connections came faster, or in greater number, than a limit allows."""
+
+    code = "rate_limited"
+    status = 429
+
+
+class Unauthenticated(PlaitError):
+    """Nobody is known behind the request."""
+
+    code = "unauthenticated"
+    status = 401
+
+
+class Forbidden(PlaitError):
+    """The principal may not do this."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(PlaitError):
+    """There is no such kind or name."""
+
+    code = "not_found"
+    status = 404
+
+
+class MethodNotFound(PlaitError):
+    """There is no such rpc."""
+
+    code = "method_not_found"
+    status = 404
+
+
+class Conflict(PlaitError):
+    """The state has another version than the one asked for."""
+
+    code = "conflict"
+    status = 412
+
+
+class TurnTimeout(PlaitError):
+    """A hook or an rpc ran longer than the thread's `turn_timeout`."""
+
+    code = "turn_timeout"
+    status = 504
+
+
+class Unavailable(PlaitError):
+    """The server is shutting down, or plait is not running."""
+
+    code = "unavailable"
+    status = 503
+
+
+class CallFailed(PlaitError):
+    """An rpc raised something that is not plait's; the message is that of the exception."""
+
+    code = "call_failed"
+    status = 500
+
+
+class StoreError(PlaitError):
+    """The store could not read or write."""
+
+    code = "store_error"
+    status = 503
+
+
+class CorruptThread(StoreError):
+    """What is stored of a thread cannot be read; it is left as it is."""
+
+    code = "corrupt_thread"
+    status = 500
+
+
+class Fenced(StoreError):
+    """A write does not follow the stored version: somebody else wrote this thread."""
+
+    code = "fenced"
+
+
+def public_message(error: BaseException) -> str:
+    """Return what a client may be told of an error: its message, unless the system wrote that one."""
+    if isinstance(error, OSError | SystemError | MemoryError | asyncio.CancelledError):
+        return "Internal error"
+    return str(error) or type(error).__name__

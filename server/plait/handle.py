@@ -1,0 +1,106 @@
+"""A thread as other server code sees it: its rpcs and its state, awake or not."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, Literal, Protocol
+
+from plait.actor import Actor
+from plait.errors import CallFailed, MethodNotFound
+from plait.kind import Kind
+from plait.mailbox import resolving
+from plait.rpc import Method
+from plait.store.protocol import ThreadKey
+
+__all__ = ["Handle"]
+
+
+class Node(Protocol):
+    """Where handles get their threads from."""
+
+    async def actor(self, key: ThreadKey) -> Actor:
+        """Return a thread, awake."""
+        ...
+
+
+class Handle:
+    """Calls the rpcs of one thread as if they were its own methods; a streamed one returns an async iterator.
+
+    The thread is woken when it is needed. A call returns when the changes that it made are durable. It raises what
+    the rpc raised, and what waking the thread can raise.
+    """
+
+    def __init__(self, node: Node, kind: Kind, key: ThreadKey) -> None:
+        self._node = node
+        self._kind = kind
+        self._key = key
+
+    @property
+    def name(self) -> str:
+        """The thread's name."""
+        return self._key.name
+
+    async def state(self) -> Any:
+        """Return the thread's state, once it is durable."""
+        actor = await self._node.actor(self._key)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        state = actor.pipeline.state
+        actor.pipeline.after(partial(resolving(future), state))
+        return await future
+
+    async def set_state(self, value: Any) -> int:
+        """Change the state to `value`, or to what a function returns for the current one; returns the version."""
+        actor = await self._node.actor(self._key)
+        return await actor.thread.set_state(value)
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call an rpc by the name that clients use. A streamed one's chunks are collected in a list."""
+        found = self._kind.methods.get(method)
+        if found is None:
+            raise MethodNotFound(f"Method {method} does not exist")
+        if found.is_stream:
+            return [chunk async for chunk in self._stream(found, args, kwargs)]
+        return await self._call(found, args, kwargs)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = self._kind.attributes.get(name)
+        if method is None:
+            raise AttributeError(f"{self._kind.cls.__name__} has no rpc {name!r}")
+        run = self._stream if method.is_stream else self._call
+        return lambda *args, **kwargs: run(method, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Handle {self._key}>"
+
+    async def _call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        actor = await self._node.actor(self._key)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        turn = actor.call(method, (list(args), kwargs), resolving(future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            turn.is_abandoned = True
+            raise
+
+    async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        actor = await self._node.actor(self._key)
+        queue: asyncio.Queue[tuple[Literal["chunk", "end", "error"], Any]] = asyncio.Queue()
+        failure: BaseException | None = None
+
+        def done(_: Any, error: BaseException | None) -> None:
+            nonlocal failure
+            if error is not None:
+                failure = error
+                queue.put_nowait(("error", str(error)))
+
+        turn = actor.call(method, (list(args), kwargs), done, sink=lambda what, value: queue.put_nowait((what, value)))
+        try:
+            while True:
+                what, value = await queue.get()
+                if what == "error":
+                    raise failure or CallFailed(value)
+                if what == "end":
+                    return
+                yield value
+        finally:
+            turn.cancel()

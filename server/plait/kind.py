@@ -1,0 +1,78 @@
+"""What a Thread subclass says about itself, read once when the class is made."""
+
+import inspect
+import re
+import unicodedata
+from typing import Any, get_args
+
+from plait.errors import NotFound
+from plait.rpc import Method, methods
+from plait.state import StateType
+
+__all__ = ["Kind", "check_name", "kebab_case"]
+
+
+def kebab_case(name: str) -> str:
+    """Return a class name as it stands in URLs, by the rule of the Cloudflare clients: `GameRoom`, `game-room`."""
+    if name == name.upper():
+        return name.lower().replace("_", "-")
+    kebab = re.sub("[A-Z]", lambda match: f"-{match[0].lower()}", name)
+    return kebab.removeprefix("-").replace("_", "-").removesuffix("-")
+
+
+def check_name(name: str) -> str:
+    """Return `name` if a thread may have it. Raises NotFound."""
+    if not 1 <= len(name) <= 256:
+        raise NotFound(f"a thread's name has 1 to 256 characters, this one has {len(name)}")
+    if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
+        raise NotFound("a thread's name has no control characters")
+    return name
+
+
+class Kind:
+    """A Thread class as the server uses it."""
+
+    def __init__(self, cls: type[Any], hooks: type[Any]) -> None:
+        self.cls = cls
+        self.name = cls.__dict__.get("kind") or kebab_case(cls.__name__)
+        if not isinstance(self.name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,127}", self.name):
+            raise TypeError(f"{cls.__name__}: {self.name!r} is not a kind; use a-z, 0-9, - and _")
+        # Its rpcs, by the names that clients use and by those of the class.
+        self.methods: dict[str, Method] = methods(cls)
+        self.attributes = {method.attribute: method for method in self.methods.values()}
+        self.state_type = StateType(_state_argument(cls, hooks))
+        # The hooks that the class has of its own; the others are never called.
+        self.overrides = frozenset(
+            name
+            for name, function in vars(hooks).items()
+            if callable(function) and inspect.getattr_static(cls, name) is not function
+        )
+        for name in ("validate_state_change",):
+            if inspect.iscoroutinefunction(getattr(cls, name)) or inspect.isasyncgenfunction(getattr(cls, name)):
+                raise TypeError(
+                    f"{cls.__name__}.{name} must be a plain function: it decides before anything is awaited"
+                )
+
+    def initial_state(self) -> Any:
+        """Return the state that a new thread begins with. To be called only if the class has one."""
+        initial = inspect.getattr_static(self.cls, "initial_state")
+        if isinstance(initial, staticmethod | classmethod):
+            initial = self.cls.initial_state
+        return initial() if callable(initial) else initial
+
+    @property
+    def has_initial_state(self) -> bool:
+        """Whether new threads begin with a state."""
+        return hasattr(self.cls, "initial_state")
+
+
+def _state_argument(cls: type, hooks: type) -> Any:
+    """Return the `State` of the `Thread[State]` that `cls` derives from, Any if it names none."""
+    for ancestor in cls.__mro__:
+        for base in ancestor.__dict__.get("__orig_bases__", ()):
+            origin = getattr(base, "__origin__", None)
+            if isinstance(origin, type) and issubclass(origin, hooks):
+                (argument,) = get_args(base)
+                if not hasattr(argument, "__bound__"):
+                    return argument
+    return Any

@@ -1,0 +1,67 @@
+"""How much a client may ask of a server."""
+
+from typing import Final
+
+import msgspec
+
+__all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "TokenBucket"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits for clients that are not trusted. `Plait(limits=None)` switches them off."""
+
+    # Bytes of one WebSocket message or HTTP body from a client.
+    frame: int = 1024 * 1024
+    # Bytes of a state as JSON, whoever sets it.
+    state: int = 1024 * 1024
+    # How deep objects and arrays nest in a state or an argument.
+    depth: int = 64
+    # Open sockets of one thread, and from one address.
+    connections_per_thread: int = 5_000
+    connections_per_address: int = 1_000
+    # Messages a second from one connection, in the long run and at once.
+    messages_per_second: float = 200
+    message_burst: int = 1_000
+    # Bytes that may wait for a peer that does not read; past it the socket is closed with 1013.
+    write_buffer: int = 4 * 1024 * 1024
+    # Threads that may be awake at once.
+    awake_threads: int = 100_000
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+_HUGE: Final = 2**62
+
+UNLIMITED: Final = Limits(
+    frame=_HUGE,
+    state=_HUGE,
+    depth=500,
+    connections_per_thread=_HUGE,
+    connections_per_address=_HUGE,
+    messages_per_second=float("inf"),
+    message_burst=_HUGE,
+    write_buffer=64 * 1024 * 1024,
+    awake_threads=_HUGE,
+)
+"""What `limits=None` stands for: only what protects the server from itself is left."""
+
+
+class TokenBucket:
+    """Lets `rate` things a second through, and `burst` at once; the caller brings the time, in seconds."""
+
+    __slots__ = ("_burst", "_rate", "_seen", "_tokens")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._tokens = burst
+        self._seen = now
+
+    def take(self, now: float) -> float:
+        """Take one and return 0, or return how many seconds to wait before the next is there."""
+        self._tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
+        self._seen = now
+        if self._tokens < 1:
+            return (1 - self._tokens) / self._rate
+        self._tokens -= 1
+        return 0.0

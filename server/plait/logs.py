@@ -1,0 +1,38 @@
+"""Logging: each line names the thread and the connection that it is about."""
+
+import logging
+from typing import Any
+
+from plait.connection import Connection
+from plait.errors import PlaitError
+from plait.mailbox import current_turn
+from plait.store.protocol import ThreadKey
+
+__all__ = ["ContextFilter", "about", "log_error"]
+
+log = logging.getLogger("plait.thread")
+
+
+def about(key: ThreadKey, connection: Connection | None = None) -> dict[str, Any]:
+    """Return the `extra` of a log record about a thread, and a connection of it."""
+    return {"plait_thread": str(key), "plait_connection": connection.id if connection else None}
+
+
+def log_error(error: BaseException, key: ThreadKey, connection: Connection | None) -> None:
+    """Log what a hook or an rpc raised: plait's own errors in one line, everything else with its stack."""
+    if isinstance(error, PlaitError):
+        log.warning("%s: %s", error.code, error, extra=about(key, connection))
+    else:
+        log.error("unexpected %s", type(error).__name__, exc_info=error, extra=about(key, connection))
+
+
+class ContextFilter(logging.Filter):
+    """Gives each record `context`: the thread and connection that it is about, or whose turn it was logged in."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        turn = current_turn()
+        fields = about(turn.owner.key, turn.connection) if turn else {}
+        thread = getattr(record, "plait_thread", fields.get("plait_thread"))
+        connection = getattr(record, "plait_connection", fields.get("plait_connection"))
+        record.context = "".join(f" [{each}]" for each in (thread, connection) if each)
+        return True

@@ -1,0 +1,1 @@
+"""One socket's conversation with a thread, a file a protocol. No I/O."""

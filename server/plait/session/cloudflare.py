@@ -1,0 +1,275 @@
+"""A conversation in the Cloudflare Agents protocol, so that its published clients work unchanged. No I/O.
+
+That protocol has no versions and no acknowledgements: a client shows the last state frame that it got, or its own last
+write. So the session follows what its client can have seen: behind state frames goes a WebSocket ping, which the peer
+answers by itself, and a write that crossed a state frame is answered with the state as it really is.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+from starlette.requests import Request
+
+from plait.actor import Actor
+from plait.connection import Connection, Frame, Transport
+from plait.errors import Conflict, PlaitError, Readonly, TooMany, public_message
+from plait.limits import TokenBucket
+from plait.logs import log_error
+from plait.rpc import Method
+from plait_schemas.cloudflare import (
+    MCP_SERVERS,
+    READONLY,
+    REJECTED,
+    Call,
+    Identity,
+    Result,
+    StateError,
+    StatePush,
+    decode_client,
+    encode,
+    encode_state,
+)
+from plait_schemas.codec import decode_json
+from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
+
+__all__ = ["CloudflareSession"]
+
+_MCP_FRAME: Final = Frame(MCP_SERVERS)
+# Where no ping reaches the peer, a state frame counts as seen after this many seconds.
+_SEEN_AFTER: Final = 10.0
+
+
+class CloudflareWire:
+    """Writes states as whole-state frames."""
+
+    def state_frame(self, state: bytes) -> Frame:
+        """Return the frame that carries `state`, which is JSON."""
+        return Frame(encode_state(state))
+
+
+_WIRE: Final = CloudflareWire()
+
+
+class CloudflareSession:
+    """Takes what one client sends, in order, and sends it what its thread has to tell."""
+
+    __slots__ = (
+        "_actor",
+        "_bucket",
+        "_connection",
+        "_left_at",
+        "_loop",
+        "_pinged",
+        "_seen",
+        "_sent",
+        "_sent_at",
+        "_transport",
+        "_waiting",
+        "wire",
+    )
+
+    def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
+        self.wire = _WIRE
+        self._actor = actor
+        self._connection = connection
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        limits = actor.limits
+        self._bucket = TokenBucket(limits.messages_per_second, limits.message_burst, self._loop.time())
+        # What came before on_connect had finished; None afterwards.
+        self._waiting: list[tuple[bytes, bool]] | None = []
+        # State frames sent, how many of them the peer has seen, and how many it will have seen when it answers the
+        # ping that is under way (0: none is).
+        self._sent = 0
+        self._seen = 0
+        self._pinged = 0
+        self._sent_at = 0.0
+        # The version that this client had when its last socket closed, if it is back.
+        self._left_at: int | None = None
+
+    def open(self, request: Request) -> None:
+        """Join the thread."""
+        self._left_at = self._actor.departed.pop(self._connection.id, None)
+        self._actor.connect(self._connection, request, join=self._join, done=self._opened)
+
+    def receive(self, data: bytes, *, is_text: bool) -> None:
+        """Take one message; text is known to be UTF-8."""
+        if self._waiting is not None:
+            self._waiting.append((data, is_text))
+            return
+        frame = decode_client(data) if is_text else None
+        if wait := self._bucket.take(self._loop.time()):
+            self._refuse(frame, wait)
+            return
+        match frame:
+            case StatePush():
+                self._push(frame.state)
+            case Call():
+                self._call(frame)
+            case None:
+                self._actor.message(self._connection, data.decode() if is_text else data)
+
+    def pong(self, payload: bytes) -> None:
+        """Take the answer to a ping."""
+        if len(payload) != 8 or int.from_bytes(payload) != self._pinged:
+            return
+        self._seen, self._pinged = self._pinged, 0
+        self._left_at = None
+        if self._sent > self._seen:
+            self._ping()
+
+    def close(self, code: int, reason: str) -> None:
+        """Take note that the socket is closed."""
+        if self._connection.session is None:
+            return  # It never joined.
+        version = self._actor.pipeline.history.durable.version if self._has_seen_all() else -1
+        self._actor.depart(self._connection.id, version)
+        self._actor.disconnect(self._connection, code, reason)
+
+    def deliver(self, frame: Frame, version: int) -> None:
+        """Send a state frame."""
+        self._transport.send(frame)
+        self._sent += 1
+        if not self._transport.can_ping:
+            self._sent_at = self._loop.time()
+        elif not self._pinged:
+            self._ping()
+
+    # Inside
+
+    def _join(self) -> None:
+        actor, connection = self._actor, self._connection
+        connection.session = self
+        durable = actor.pipeline.history.durable
+        if connection.protocol_enabled:
+            has_state = durable.json is not None
+            if actor.thread.send_identity:
+                identity = Identity(actor.key.name, actor.key.kind, has_state)
+                self._transport.send(Frame(encode(identity)))
+            if durable.json is not None:
+                self.deliver(actor.connections.state_frame(self.wire, durable.json), durable.version)
+            self._transport.send(_MCP_FRAME)
+        actor.connections.add(connection)
+
+    def _opened(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._connection.close(INTERNAL_ERROR, "the thread could not take the connection")
+            return
+        waiting, self._waiting = self._waiting, None
+        for data, is_text in waiting or ():
+            self.receive(data, is_text=is_text)
+
+    def _ping(self) -> None:
+        self._pinged = self._sent
+        self._transport.ping(self._sent.to_bytes(8))
+
+    def _has_seen_all(self) -> bool:
+        if self._transport.can_ping:
+            return self._seen == self._sent
+        return self._loop.time() - self._sent_at > _SEEN_AFTER
+
+    # State
+
+    def _push(self, data: msgspec.Raw) -> None:
+        connection, pipeline = self._connection, self._actor.pipeline
+        if connection.readonly:
+            self._reject(READONLY, Readonly(READONLY))
+            return
+        if self._left_at is not None and self._left_at != pipeline.history.current.version:
+            self._reject(REJECTED, Conflict("written while offline, over a newer state"))
+            return
+        sent = self._sent if self._has_seen_all() else -1
+        try:
+            commit = pipeline.push(data, connection)
+        except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
+            self._reject(REJECTED, error)
+            return
+        self._left_at = None
+        stored = commit.revision.json
+        assert stored is not None
+        is_as_sent = stored == bytes(data) or decode_json(stored) == decode_json(data)
+        commit.then(lambda error: self._pushed(sent, is_as_sent, error))
+
+    def _pushed(self, sent: int, is_as_sent: bool, error: BaseException | None) -> None:
+        if error is not None:
+            self._reject(REJECTED, error)
+        elif sent != self._sent or not is_as_sent:
+            self._send_state(None)
+
+    def _reject(self, reason: Literal["Connection is readonly", "State update rejected"], error: BaseException) -> None:
+        log_error(error, self._actor.key, self._connection)
+        self._connection.send_frame(Frame(encode(StateError(reason))))
+        self._actor.pipeline.after(self._send_state)
+
+    def _send_state(self, _: object) -> None:
+        """Send the state as it is, so that the client shows that and not its own write."""
+        durable = self._actor.pipeline.history.durable
+        if durable.json is not None:
+            self.deliver(self._actor.connections.state_frame(self.wire, durable.json), durable.version)
+
+    # Calls
+
+    def _call(self, call: Call) -> None:
+        method = self._actor.kind.methods.get(call.method)
+        if method is None:
+            is_there = not call.method.startswith("_") and hasattr(self._actor.kind.cls, call.method)
+            self._fail(call, f"Method {call.method} {'is not callable' if is_there else 'does not exist'}")
+            return
+        if not self._connection.may_call:
+            self._fail(call, "Forbidden")
+            return
+        try:
+            arguments = method.arguments(call.args, depth=self._actor.limits.depth)
+        except PlaitError as error:
+            self._fail(call, str(error))
+            return
+        self._actor.call(
+            method,
+            arguments,
+            partial(self._answer, call, method),
+            sink=partial(self._stream, call) if method.is_stream else None,
+            connection=self._connection,
+            by_client=True,
+        )
+
+    def _answer(self, call: Call, method: Method, result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            if not isinstance(error, PlaitError):
+                log_error(error, self._actor.key, self._connection)
+            self._fail(call, public_message(error))
+        elif not method.is_stream:
+            nothing = result is None and not method.returns_value
+            self._send(call, Result(call.id, True, msgspec.UNSET if nothing else result, done=True))
+
+    def _stream(self, call: Call, what: Literal["chunk", "end", "error"], value: Any) -> None:
+        if what == "error":
+            self._fail(call, value)
+        else:
+            self._send(call, Result(call.id, True, value, done=what == "end"))
+
+    def _send(self, call: Call, result: Result) -> None:
+        try:
+            data = encode(result)
+        except (TypeError, ValueError, RecursionError) as error:
+            self._fail(call, f"the result of {call.method} is not JSON: {error}")
+            return
+        self._transport.send(Frame(data))
+
+    def _fail(self, call: Call, message: str) -> None:
+        self._connection.send_frame(Frame(encode(Result(call.id, False, error=message))))
+
+    # Limits
+
+    def _refuse(self, frame: StatePush | Call | None, wait: float) -> None:
+        rate = self._actor.limits.messages_per_second
+        error = TooMany(f"more than {rate:g} messages a second; try again in {wait:.2f} s")
+        match frame:
+            case StatePush():
+                self._reject(REJECTED, error)
+            case Call():
+                self._fail(frame, str(error))
+            case None:
+                log_error(error, self._actor.key, self._connection)
+                self._connection.close(TRY_AGAIN_LATER, str(error))

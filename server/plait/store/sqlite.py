@@ -1,0 +1,316 @@
+"""Threads in one SQLite file: one writer with group commit, and a reader beside it.
+
+Every write that piles up while a transaction is on its way shares the next one, which goes over to the writer's OS
+thread in one hop. A transaction that fails is tried again a thread at a time, so that only the guilty one is refused.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
+
+import aiosqlite
+
+from plait.errors import CorruptThread, Fenced, StoreError
+from plait.store.protocol import ChangeRow, Stored, ThreadKey, ThreadRow, Write
+
+try:
+    from fcntl import LOCK_EX, LOCK_NB, flock
+except ImportError:  # Windows: nothing but SQLite's own locks keeps two servers apart there.
+    flock = None  # type: ignore[assignment]
+
+__all__ = ["SqliteStore", "Synchronous"]
+
+Synchronous = Literal["FULL", "NORMAL"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_APPLICATION_ID: Final = 0x706C6169  # "plai"
+_SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE threads (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL, UNIQUE (kind, name)
+) STRICT;
+CREATE TABLE snapshots (thread INTEGER PRIMARY KEY, version INTEGER NOT NULL, state BLOB NOT NULL) STRICT;
+CREATE TABLE changes (
+    thread INTEGER NOT NULL, version INTEGER NOT NULL, ops BLOB NOT NULL, source TEXT NOT NULL, at INTEGER NOT NULL,
+    PRIMARY KEY (thread, version)
+) STRICT, WITHOUT ROWID;
+PRAGMA application_id = {_APPLICATION_ID};
+PRAGMA user_version = {_SCHEMA_VERSION};
+COMMIT;
+"""
+_HEAD: Final = """
+SELECT t.id, t.epoch, max(
+    coalesce((SELECT version FROM snapshots WHERE thread = t.id), 0),
+    coalesce((SELECT max(version) FROM changes WHERE thread = t.id), 0))
+FROM threads t WHERE t.kind = ? AND t.name = ?
+"""
+
+
+class _Connection(aiosqlite.Connection):
+    """An aiosqlite connection that takes a whole function over to its OS thread in one hop."""
+
+    async def run(
+        self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        result: T = await self._execute(function, self._conn, *args, **kwargs)  # type: ignore[no-untyped-call]
+        return result
+
+
+class SqliteStore:
+    """Keeps threads in the SQLite file `path`.
+
+    With `synchronous="FULL"` what was acknowledged survives a loss of power; with `"NORMAL"` it survives the end of
+    the process, but not of the machine. `readonly=True` is for looking at a file that a server may have open.
+    """
+
+    def __init__(self, path: str | Path, *, synchronous: Synchronous = "FULL", readonly: bool = False) -> None:
+        self.path = Path(path)
+        self._synchronous = synchronous
+        self._readonly = readonly
+        self._pending: list[tuple[Write, asyncio.Future[None]]] = []
+        self._wake = asyncio.Event()
+        self._lock: IO[bytes] | None = None
+        self._reader: _Connection | None = None
+        self._writer: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            if not self._readonly:
+                self._lock = _lock(self.path)
+                writer = _connect(self.path, readonly=False)
+                await writer
+                try:
+                    await writer.run(_prepare, self._synchronous)
+                except BaseException:
+                    await writer.close()
+                    raise
+                self._writer = asyncio.create_task(self._write(writer), name=f"plait writer {self.path.name}")
+            self._reader = _connect(self.path, readonly=True)
+            await self._reader
+            await self._reader.run(_check)
+        except (sqlite3.Error, OSError) as error:
+            await self._close()
+            raise StoreError(f"cannot open the store {self.path}: {error}") from error
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def load(self, key: ThreadKey) -> Stored | None:
+        if self._reader is None:
+            raise StoreError("the store is closed")
+        try:
+            return await self._reader.run(_load, key)
+        except sqlite3.Error as error:
+            raise StoreError(f"{key} cannot be read: {error}") from error
+
+    def submit(self, write: Write) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._writer is None or self._writer.done():
+            future.set_exception(StoreError("the store is closed"))
+            return future
+        self._pending.append((write, future))
+        self._wake.set()
+        return future
+
+    async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
+        if self._reader is None:
+            raise StoreError("the store is closed")
+        try:
+            return await self._reader.run(_threads, after or ThreadKey("", ""), limit)
+        except sqlite3.Error as error:
+            raise StoreError(f"the threads cannot be listed: {error}") from error
+
+    async def _close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            self._wake.set()
+            await writer
+        if self._reader is not None:
+            await self._reader.close()
+            self._reader = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    async def _write(self, connection: _Connection) -> None:
+        """Commit what is pending, a batch after the other, until the store is closed."""
+        batch: list[tuple[Write, asyncio.Future[None]]] = []
+        try:
+            while self._pending or self._writer is not None:
+                await self._wake.wait()
+                self._wake.clear()
+                batch, self._pending = self._pending, []
+                outcomes = await connection.run(_commit, [write for write, _ in batch])
+                for (_, future), outcome in zip(batch, outcomes, strict=True):
+                    _settle(future, outcome)
+        finally:
+            for _, future in [*batch, *self._pending]:
+                _settle(future, StoreError("the store is closed"))
+            await connection.close()
+
+
+def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+# What runs in the connections' OS threads
+
+
+def _lock(path: Path) -> IO[bytes] | None:
+    """Take the right to write to `path`, which the operating system gives back when the process ends."""
+    if flock is None:
+        return None
+    file = open(path.with_name(path.name + ".lock"), "ab")  # noqa: SIM115
+    try:
+        flock(file, LOCK_EX | LOCK_NB)
+    except OSError:
+        file.close()
+        raise StoreError(
+            f"the store {path} is in use by another server: stop that one, or give this one a file of its own"
+        ) from None
+    return file
+
+
+def _connect(path: Path, *, readonly: bool) -> _Connection:
+    def connector() -> sqlite3.Connection:
+        uri = f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
+        return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
+
+    return _Connection(connector, iter_chunk_size=64)
+
+
+def _prepare(db: sqlite3.Connection, synchronous: str) -> None:
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute(f"PRAGMA synchronous = {synchronous}")
+    db.execute("PRAGMA journal_size_limit = 67108864")
+    if db.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
+        db.executescript(_SCHEMA)
+    _check(db)
+
+
+def _check(db: sqlite3.Connection) -> None:
+    if db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
+        raise StoreError("the store's file is an SQLite database, but not one of plait's")
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > _SCHEMA_VERSION:
+        raise StoreError(f"the store was written by a newer plait (format {version}, this one knows {_SCHEMA_VERSION})")
+
+
+def _load(db: sqlite3.Connection, key: ThreadKey) -> Stored | None:
+    db.execute("BEGIN")
+    try:
+        head = db.execute(_HEAD, key).fetchone()
+        if head is None:
+            return None
+        thread, epoch, version = head
+        snapshot = db.execute("SELECT version, state FROM snapshots WHERE thread = ?", (thread,)).fetchone()
+        since, state = snapshot or (0, None)
+        rows = db.execute(
+            "SELECT version, ops, source, at FROM changes WHERE thread = ? AND version > ? ORDER BY version",
+            (thread, since),
+        )
+        changes = [ChangeRow(*row) for row in rows]
+    finally:
+        db.execute("COMMIT")
+    if [row.version for row in changes] != list(range(since + 1, version + 1)):
+        raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {version}")
+    return Stored(epoch, version, state, changes)
+
+
+def _threads(db: sqlite3.Connection, after: ThreadKey, limit: int) -> list[ThreadRow]:
+    keys = db.execute(
+        "SELECT kind, name FROM threads WHERE (kind, name) > (?, ?) ORDER BY kind, name LIMIT ?",
+        (*after, limit),
+    )
+    return [ThreadRow(ThreadKey(*key), db.execute(_HEAD, key).fetchone()[2]) for key in keys.fetchall()]
+
+
+def _commit(db: sqlite3.Connection, batch: Iterable[Write]) -> list[StoreError | None]:
+    """Write a batch in one transaction and return the outcome of each write."""
+    groups: dict[ThreadKey, list[tuple[int, Write]]] = {}
+    for index, write in enumerate(batch):
+        groups.setdefault(write.key, []).append((index, write))
+    outcomes: dict[int, StoreError | None] = {}
+    _transact(db, list(groups.values()), outcomes)
+    return [outcomes[index] for index in range(len(outcomes))]
+
+
+def _transact(
+    db: sqlite3.Connection, groups: Sequence[list[tuple[int, Write]]], outcomes: dict[int, StoreError | None]
+) -> None:
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            accepted = [_accept(db, group, outcomes) for group in groups]
+            _insert(db, [(thread, write) for group in accepted for thread, write in group])
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+    except (sqlite3.Error, OverflowError) as error:
+        if len(groups) > 1:
+            for group in groups:
+                _transact(db, [group], outcomes)
+        else:
+            for index, write in groups[0]:
+                outcomes[index] = StoreError(f"{write.key} could not be written: {error}")
+
+
+def _accept(
+    db: sqlite3.Connection, group: Iterable[tuple[int, Write]], outcomes: dict[int, StoreError | None]
+) -> list[tuple[int, Write]]:
+    """Return those writes of one thread that follow what is stored, each with the thread's row id."""
+    accepted: list[tuple[int, Write]] = []
+    thread: int | None = None
+    epoch, version = "", None
+    for index, write in group:
+        if thread is None and (head := db.execute(_HEAD, write.key).fetchone()):
+            thread, epoch, version = head
+        if write.after != version or (version is not None and write.epoch != epoch):
+            outcomes[index] = Fenced(f"{write.key} was written by somebody else")
+            continue
+        if thread is None:
+            epoch = write.epoch
+            cursor = db.execute("INSERT INTO threads (kind, name, epoch) VALUES (?, ?, ?)", (*write.key, epoch))
+            thread = cursor.lastrowid
+        assert thread is not None
+        version = write.version
+        outcomes[index] = None
+        accepted.append((thread, write))
+    return accepted
+
+
+def _insert(db: sqlite3.Connection, writes: Sequence[tuple[int, Write]]) -> None:
+    changes: list[tuple[Any, ...]] = []
+    snapshots: dict[int, tuple[int, int, bytes]] = {}
+    prunes: dict[int, int] = {}
+    for thread, write in writes:
+        if (row := write.change) is not None:
+            changes.append((thread, row.version, row.ops, row.source, row.at))
+        if write.snapshot is not None:
+            snapshots[thread] = (thread, write.version, write.snapshot)
+        if write.prune is not None:
+            prunes[thread] = write.prune
+    db.executemany("INSERT INTO changes (thread, version, ops, source, at) VALUES (?, ?, ?, ?, ?)", changes)
+    if snapshots:
+        db.executemany("INSERT OR REPLACE INTO snapshots (thread, version, state) VALUES (?, ?, ?)", snapshots.values())
+    if prunes:
+        db.executemany("DELETE FROM changes WHERE thread = ? AND version <= ?", prunes.items())

@@ -1,0 +1,86 @@
+"""What sockets and routes share: the node behind them, and who may come in."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import Scope
+
+from plait.errors import Forbidden, NotFound, PlaitError, StoreError, TooMany, Unauthenticated, Unavailable
+from plait.limits import Limits
+from plait.node import Node
+from plait.web.identity import Identity
+from plait.web.sockets import Heartbeat
+from plait_schemas import codes
+
+__all__ = ["Addresses", "Front", "as_get", "close_code", "error_body", "error_response"]
+
+
+class Addresses:
+    """Counts open sockets by the address that they come from."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._counts: Counter[str] = Counter()
+
+    def enter(self, host: str) -> None:
+        """Count a socket. Raises TooMany when its address has as many as it may."""
+        if self._counts[host] >= self._limit:
+            raise TooMany(f"{self._limit} sockets from one address are open, which is the limit; close some first")
+        self._counts[host] += 1
+
+    def leave(self, host: str) -> None:
+        """Count a socket no longer."""
+        self._counts[host] -= 1
+        if self._counts[host] <= 0:
+            del self._counts[host]
+
+
+class Front:
+    """The parts of a running Plait that requests and sockets need."""
+
+    def __init__(
+        self, node: Node, identity: Identity, limits: Limits, heartbeat: Heartbeat, *, shutdown: Callable[[], None]
+    ) -> None:
+        self.node = node
+        self.identity = identity
+        self.limits = limits
+        self.heartbeat = heartbeat
+        self.addresses = Addresses(limits.connections_per_address)
+        # Begins to drain the node; uvicorn says through the sockets that the server is to end.
+        self.shutdown = shutdown
+
+
+def close_code(error: BaseException) -> int:
+    """Return the close code that tells a client of an error, and whether it may come again."""
+    match error:
+        case Unauthenticated():
+            return codes.UNAUTHENTICATED
+        case Forbidden():
+            return codes.FORBIDDEN
+        case NotFound():
+            return codes.NOT_FOUND
+        case TooMany() | Unavailable() | StoreError():
+            return codes.TRY_AGAIN_LATER
+        case _:
+            return codes.INTERNAL_ERROR
+
+
+def error_response(error: BaseException) -> JSONResponse:
+    """Return an error in the one shape that all have over HTTP; of those that are not plait's nothing is told."""
+    if not isinstance(error, PlaitError):
+        return JSONResponse(error_body("internal", "internal error"), 500)
+    return JSONResponse(error_body(error.code, str(error), error.path), error.status)
+
+
+def error_body(code: str, message: str, path: str | None = None) -> dict[str, Any]:
+    """Return the JSON of an error."""
+    return {"error": {"code": code, "message": message} | ({} if path is None else {"path": path})}
+
+
+def as_get(scope: Scope) -> Request:
+    """Return the opening of a WebSocket as the GET request that it is."""
+    scheme = "https" if scope["scheme"] == "wss" else "http"
+    return Request({**scope, "type": "http", "method": "GET", "scheme": scheme})

@@ -1,0 +1,82 @@
+"""Who asks, and whether they may: origins, `authenticate` and `authorize`."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection
+from typing import Literal, TypeVar
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from plait.connection import Principal
+from plait.errors import Forbidden, Unauthenticated
+from plait.store.protocol import ThreadKey
+
+__all__ = ["Action", "Authenticate", "Authorize", "Identity"]
+
+T = TypeVar("T")
+
+Action = Literal["connect", "read", "write", "call", "request"]
+"""What somebody wants of a thread: a socket, its state over HTTP, to change it, an rpc, or `on_request`."""
+
+Authenticate = Callable[[Request], Awaitable[Principal | Response | None] | Principal | Response | None]
+"""Returns who is behind a request, None for nobody, or a Response that is sent instead of an answer."""
+
+Authorize = Callable[[Principal | None, ThreadKey, Action], Awaitable[bool] | bool]
+"""Tells whether a principal may do something with a thread."""
+
+
+class Identity:
+    """Checks requests. Without `authenticate` everybody is nobody; without `authorize` everybody may do everything."""
+
+    def __init__(
+        self, allowed_origins: Collection[str], authenticate: Authenticate | None, authorize: Authorize | None
+    ) -> None:
+        self._allowed_origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
+        self._authenticate = authenticate
+        self._authorize = authorize
+
+    def check_origin(self, request: Request) -> None:
+        """Raise Forbidden if a browser sent the request from a page of another origin that is not allowed.
+
+        The same origin is one with the host that the request was sent to; the scheme is not compared, as a proxy may
+        have taken TLS off.
+        """
+        origin = request.headers.get("origin")
+        if origin is None or "*" in self._allowed_origins or origin.rstrip("/").lower() in self._allowed_origins:
+            return
+        parts = urlsplit(origin)
+        if parts.netloc and _without_default_port(parts.netloc) == _without_default_port(
+            request.headers.get("host", "")
+        ):
+            return
+        raise Forbidden(f"pages of {origin} may not use this server; it can be put into allowed_origins")
+
+    async def principal(self, request: Request) -> Principal | Response | None:
+        """Return who is behind a request, or the answer that `authenticate` wants to be given.
+
+        Raises Unauthenticated when nobody is.
+        """
+        if self._authenticate is None:
+            return None
+        found = await _result(self._authenticate(request))
+        if found is None:
+            raise Unauthenticated("this server wants to know who you are")
+        return found
+
+    async def may(self, principal: Principal | None, thread: ThreadKey, action: Action) -> bool:
+        """Tell whether somebody may do something with a thread."""
+        return self._authorize is None or await _result(self._authorize(principal, thread, action))
+
+    async def check(self, principal: Principal | None, thread: ThreadKey, action: Action) -> None:
+        """Raise Forbidden if somebody may not do something with a thread."""
+        if not await self.may(principal, thread, action):
+            raise Forbidden(f"you may not {action} {thread}" if action != "request" else f"you may not use {thread}")
+
+
+def _without_default_port(host: str) -> str:
+    return host.lower().removesuffix(":80").removesuffix(":443")
+
+
+async def _result(value: Awaitable[T] | T) -> T:
+    return await value if inspect.isawaitable(value) else value

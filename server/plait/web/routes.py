@@ -1,0 +1,257 @@
+"""HTTP on a thread: its state, its rpcs, and what its author answers."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from plait.actor import Actor
+from plait.connection import Connection, Frame
+from plait.errors import (
+    CallFailed,
+    Conflict,
+    InvalidArguments,
+    MethodNotFound,
+    NotFound,
+    PlaitError,
+    Readonly,
+    TooLarge,
+    public_message,
+)
+from plait.history import Revision
+from plait.logs import log_error
+from plait.mailbox import resolving
+from plait.rpc import Method
+from plait.web.address import Address, read_address
+from plait.web.front import Front, error_response
+from plait_schemas.codec import encode_json
+
+__all__ = ["HttpEndpoint"]
+
+
+class CallBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a call over HTTP."""
+
+    args: list[msgspec.Raw] = []
+    kwargs: dict[str, msgspec.Raw] = {}
+
+
+_decode_call = msgspec.json.Decoder(CallBody).decode
+
+
+class _NoTransport:
+    """The transport of a connection that lasts for one request: nothing can be sent on it."""
+
+    can_ping = False
+
+    def send(self, frame: Frame) -> None:
+        pass
+
+    def ping(self, payload: bytes) -> None:
+        pass
+
+    def close(self, code: int, reason: str) -> None:
+        pass
+
+    def pause(self) -> None:
+        pass
+
+    async def drained(self) -> None:
+        pass
+
+
+class HttpEndpoint:
+    """The ASGI app of HTTP requests below `/threads` and `/agents`."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        address: Address | None = None
+        try:
+            address = read_address(scope)
+            response = await self._answer(request, address)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if address is not None and not isinstance(error, PlaitError):
+                log_error(error, address.key, None)
+            response = error_response(error)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request, address: Address) -> Response:
+        front = self._front
+        front.node.kind(address.key.kind)
+        if request.method not in ("GET", "HEAD", "OPTIONS"):
+            front.identity.check_origin(request)
+        principal = await front.identity.principal(request)
+        if isinstance(principal, Response):
+            return principal
+        exchange = _Exchange(front, request, address, principal)
+        match request.method, address.rest.split("/"):
+            case "GET" | "HEAD", [""]:
+                return await exchange.get_state()
+            case "PUT", [""]:
+                return await exchange.put_state()
+            case "POST", ["rpc", method] if method:
+                return await exchange.call(method)
+            case _:
+                return await exchange.request()
+
+
+class _Exchange:
+    """One request to one thread."""
+
+    def __init__(self, front: Front, request: Request, address: Address, principal: Any) -> None:
+        self._front = front
+        self._request = request
+        self._key = address.key
+        self._principal = principal
+
+    async def get_state(self) -> Response:
+        await self._check("read")
+        history = (await self._actor()).pipeline.history
+        revision = history.durable
+        if revision.json is None:
+            raise NotFound(f"{self._key} has no state yet")
+        tag = _tag(history.epoch, revision)
+        if tag in _tags(self._request.headers.get("if-none-match")):
+            return Response(status_code=304, headers={"etag": tag})
+        return Response(revision.json, media_type="application/json", headers={"etag": tag})
+
+    async def put_state(self) -> Response:
+        await self._check("write")
+        body = await self._body()
+        actor = await self._actor()
+        connection = await self._connection(actor)
+        if connection.readonly:
+            raise Readonly("Connection is readonly")
+        history = actor.pipeline.history
+        wanted = _tags(self._request.headers.get("if-match"))
+        if wanted and not ({"*", _tag(history.epoch, history.current)} & wanted):
+            raise Conflict(f"the state is at version {history.current.version}, not the one in If-Match")
+        try:
+            commit = actor.pipeline.push(body, connection)
+        except PlaitError:
+            raise
+        except Exception as error:
+            raise CallFailed(public_message(error)) from error
+        version = await commit
+        headers = {"etag": f'"{history.epoch}:{version}"'}
+        return JSONResponse({"epoch": history.epoch, "version": version}, headers=headers)
+
+    async def call(self, name: str) -> Response:
+        await self._check("call")
+        body = await self._body()
+        actor = await self._actor()
+        connection = await self._connection(actor)
+        method = actor.kind.methods.get(name)
+        if method is None:
+            raise MethodNotFound(f"Method {name} does not exist")
+        try:
+            call = _decode_call(body) if body.strip() else CallBody()
+        except msgspec.DecodeError as error:
+            raise InvalidArguments(f'the body is {{"args": […], "kwargs": {{…}}}}: {error}') from None
+        arguments = method.arguments(call.args, call.kwargs, depth=self._front.limits.depth)
+        if method.is_stream:
+            return self._stream(actor, method, arguments, connection)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        actor.call(method, arguments, resolving(future), connection=connection, request=self._request, by_client=True)
+        return _json({"result": await self._outcome(future)})
+
+    async def request(self) -> Response:
+        await self._check("request")
+        actor = await self._actor()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        actor.request(self._request, resolving(future))
+        response = await future
+        if not isinstance(response, Response):
+            raise TypeError(f"on_request of {self._key.kind} returned {type(response).__name__}, not a Response")
+        return response
+
+    # Inside
+
+    async def _actor(self) -> Actor:
+        return await self._front.node.actor(self._key)
+
+    async def _check(self, action: Literal["read", "write", "call", "request"]) -> None:
+        await self._front.identity.check(self._principal, self._key, action)
+
+    async def _connection(self, actor: Actor) -> Connection:
+        """Return a connection that stands for this request: the source of its change, with its rights."""
+        connection = Connection(
+            f"http-{secrets.token_hex(8)}", _NoTransport(), actor.pipeline.after, principal=self._principal
+        )
+        connection.readonly = not await self._front.identity.may(self._principal, self._key, "write")
+        connection.readonly |= await actor.is_readonly(connection, self._request)
+        return connection
+
+    async def _body(self) -> bytes:
+        limit = self._front.limits.frame
+        chunks: list[bytes] = []
+        size = 0
+        async for chunk in self._request.stream():
+            size += len(chunk)
+            if size > limit:
+                raise TooLarge(f"a body may have {limit} bytes")
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def _outcome(self, future: asyncio.Future[Any]) -> Any:
+        try:
+            return await future
+        except PlaitError:
+            raise
+        except Exception as error:
+            log_error(error, self._key, None)
+            raise CallFailed(public_message(error)) from None
+
+    def _stream(self, actor: Actor, method: Method, arguments: Any, connection: Connection) -> Response:
+        """Answer with a line of JSON for each chunk."""
+        queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+
+        def done(_: Any, error: BaseException | None) -> None:
+            if error is not None:
+                queue.put_nowait(("error", public_message(error)))
+
+        async def lines() -> AsyncIterator[bytes]:
+            turn = actor.call(
+                method,
+                arguments,
+                done,
+                sink=lambda what, value: queue.put_nowait((what, value)),
+                connection=connection,
+                request=self._request,
+                by_client=True,
+            )
+            try:
+                while True:
+                    what, value = await queue.get()
+                    yield encode_json({what: None if value is msgspec.UNSET else value}) + b"\n"
+                    if what != "chunk":
+                        return
+            finally:
+                turn.cancel()
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+def _json(value: Any) -> Response:
+    try:
+        return Response(encode_json(value), media_type="application/json")
+    except (TypeError, ValueError) as error:
+        raise CallFailed(f"the result is not JSON: {error}") from None
+
+
+def _tag(epoch: str, revision: Revision) -> str:
+    return f'"{epoch}:{revision.version}"'
+
+
+def _tags(header: str | None) -> set[str]:
+    return {each.strip().removeprefix("W/") for each in header.split(",")} if header else set()

@@ -1,0 +1,88 @@
+"""Running an ASGI app with plait in it under uvicorn."""
+
+import logging.config
+import socket
+from collections.abc import Callable
+from typing import Any, Literal
+
+import uvicorn
+
+from plait.web.handshake import Handshake
+
+__all__ = ["LogLevel", "configure_logging", "listen", "serve"]
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+# With a short backlog, a burst of connections waits a second for TCP to send again what was dropped.
+_BACKLOG = 4096
+# What uvicorn waits, beyond the seconds that turns may take, before it gives up what is open.
+_GRACE = 8
+
+
+def configure_logging(level: LogLevel) -> None:
+    """Send the logs of plait and uvicorn to standard error, each line with its thread and connection."""
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "filters": {"context": {"()": "plait.logs.ContextFilter"}},
+            "formatters": {"line": {"format": "%(asctime)s %(levelname)-7s %(name)s%(context)s: %(message)s"}},
+            "handlers": {
+                "stderr": {
+                    "class": "logging.StreamHandler",
+                    "formatter": "line",
+                    "filters": ["context"],
+                    "stream": "ext://sys.stderr",
+                }
+            },
+            "root": {"handlers": ["stderr"], "level": level.upper()},
+            "loggers": {"aiosqlite": {"level": "WARNING"}, "asyncio": {"level": "WARNING"}},
+        }
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address. Raises OSError."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    bound = socket.socket(family)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+        bound.listen(_BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def serve(
+    app: Callable[..., Any],
+    bound: socket.socket,
+    *,
+    log_level: LogLevel,
+    shutdown_timeout: float,
+    certificate: str | None = None,
+    key: str | None = None,
+    proxy_headers: bool = False,
+    trusted_proxies: str = "127.0.0.1",
+) -> bool:
+    """Serve until the process is asked to end. Tells whether the app could be started."""
+    config = uvicorn.Config(
+        app,
+        ws=Handshake,
+        loop="auto",
+        log_config=None,
+        log_level=log_level,
+        access_log=log_level == "debug",
+        lifespan="on",
+        backlog=_BACKLOG,
+        proxy_headers=proxy_headers,
+        forwarded_allow_ips=trusted_proxies,
+        server_header=False,
+        timeout_graceful_shutdown=int(shutdown_timeout) + _GRACE,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+    server = uvicorn.Server(config)
+    server.run(sockets=[bound])
+    return server.started

@@ -1,0 +1,270 @@
+"""An open WebSocket: the transport of a connection, over websockets' Sans-I/O `ServerProtocol`.
+
+Frames to the peer are written straight to the asyncio transport, each made once for all sockets that it goes to.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from websockets.frames import Frame as WireFrame
+from websockets.frames import Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from plait.connection import Frame, Session
+from plait_schemas.codes import TRY_AGAIN_LATER
+
+__all__ = ["Heartbeat", "Socket"]
+
+log = logging.getLogger("plait.sockets")
+
+_CLOSE_TIMEOUT: Final = 5.0
+_ABNORMAL: Final = 1006
+_NO_CODE: Final = 1005
+_INVALID_DATA: Final = 1007
+
+
+class Socket(asyncio.Protocol):
+    """A WebSocket that is open, or on its way to be closed."""
+
+    __slots__ = (
+        "_drained",
+        "_ended",
+        "_fragments",
+        "_is_backed_up",
+        "_is_binary",
+        "_is_closing",
+        "_limit",
+        "_loop",
+        "_protocol",
+        "_session",
+        "_shutdown",
+        "_timer",
+        "_transport",
+        "heard",
+        "is_asked",
+    )
+
+    can_ping = True
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        protocol: ServerProtocol,
+        *,
+        write_buffer: int,
+        ended: Callable[["Socket"], None],
+        shutdown: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._protocol = protocol
+        self._session: Session | None = None
+        # Bytes that may wait for the peer.
+        self._limit = write_buffer
+        # Is told when the socket is gone, and when the server is asked to end.
+        self._ended = ended
+        self._shutdown = shutdown
+        self._fragments: list[bytes] = []
+        self._is_binary = False
+        self._is_closing = False
+        self._is_backed_up = False
+        self._drained: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # When the peer last sent something, and whether it has been pinged for a sign of life since.
+        self.heard = self._loop.time()
+        self.is_asked = False
+
+    def attach(self, session: Session) -> None:
+        """Hand what the peer sends to `session` from here on."""
+        self._session = session
+
+    # The Transport of a connection
+
+    def send(self, frame: Frame) -> None:
+        if self._is_closing:
+            return
+        wire = frame.wire
+        if wire is None:
+            wire = frame.wire = _serialize(frame)
+        self._transport.write(wire)
+        if self._is_backed_up and self._transport.get_write_buffer_size() > self._limit:
+            self.close(TRY_AGAIN_LATER, "the connection is too slow for what is sent to it")
+
+    def ping(self, payload: bytes) -> None:
+        if not self._is_closing:
+            self._transport.write(b"\x89%c%b" % (len(payload), payload))
+
+    def close(self, code: int, reason: str) -> None:
+        if self._is_closing:
+            return
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(code, _shorten(reason))
+        self._flush()
+        self._transport.resume_reading()
+        self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self._transport.abort)
+        self._end(code, reason)
+
+    def pause(self) -> None:
+        if not self._is_closing:
+            self._transport.pause_reading()
+
+    async def drained(self) -> None:
+        while self._is_backed_up and not self._is_closing:
+            if self._drained is None:
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+
+    # asyncio.Protocol
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = self._loop.time()
+        self.is_asked = False
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, WireFrame) and not self._is_closing:
+                self._handle(event)
+        self._flush()
+        if self._protocol.parser_exc is not None or self._protocol.close_expected():
+            close = self._protocol.close_sent or self._protocol.close_rcvd
+            self._end(close.code if close else _ABNORMAL, close.reason if close else "")
+            self._transport.close()
+
+    def eof_received(self) -> None:
+        self._end(_ABNORMAL, "")
+
+    def pause_writing(self) -> None:
+        self._is_backed_up = True
+
+    def resume_writing(self) -> None:
+        self._is_backed_up = False
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._end(_ABNORMAL, "")
+        self._ended(self)
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when the server is to end."""
+        self._shutdown()
+
+    # Inside
+
+    def _handle(self, frame: WireFrame) -> None:
+        session = self._session
+        assert session is not None
+        match frame.opcode:
+            case Opcode.TEXT | Opcode.BINARY | Opcode.CONT:
+                if frame.opcode is not Opcode.CONT:
+                    self._is_binary = frame.opcode is Opcode.BINARY
+                if not frame.fin or self._fragments:
+                    self._fragments.append(bytes(frame.data))
+                    if not frame.fin:
+                        return
+                data = b"".join(self._fragments) if self._fragments else bytes(frame.data)
+                self._fragments = []
+                if self._is_binary or _is_utf8(data):
+                    session.receive(data, is_text=not self._is_binary)
+                else:
+                    self.close(_INVALID_DATA, "a text message is not UTF-8")
+            case Opcode.PONG:
+                session.pong(bytes(frame.data))
+            case Opcode.CLOSE:
+                close = self._protocol.close_rcvd
+                self._end(close.code if close else _NO_CODE, close.reason if close else "")
+            case _:
+                pass  # The answer to a ping is among what the protocol has to send.
+
+    def _flush(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data:
+                self._transport.write(data)
+
+    def _end(self, code: int, reason: str) -> None:
+        """Let the session know that nothing comes or goes any more."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._wake()
+        if self._session is not None:
+            self._session.close(code, reason)
+
+    def _wake(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+
+class Heartbeat:
+    """Pings sockets that have been silent, and gives up those that do not answer."""
+
+    def __init__(self, interval: float, timeout: float) -> None:
+        self._interval = interval
+        self._timeout = timeout
+        self._sockets: dict[Socket, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def add(self, socket: Socket) -> None:
+        """Watch a socket."""
+        self._sockets[socket] = None
+
+    def discard(self, socket: Socket) -> None:
+        """Watch a socket no longer."""
+        self._sockets.pop(socket, None)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._task = asyncio.create_task(self._beat(), name="plait heartbeat")
+
+    async def stop(self) -> None:
+        """Cease to watch."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        step = min(self._interval, self._timeout) / 10
+        while True:
+            await asyncio.sleep(step)
+            now = loop.time()
+            for socket in tuple(self._sockets):
+                silence = now - socket.heard
+                if silence > self._interval + self._timeout:
+                    socket.close(_ABNORMAL, "no answer to a ping")
+                elif silence > self._interval and not socket.is_asked:
+                    socket.is_asked = True
+                    socket.ping(b"")
+
+
+def _serialize(frame: Frame) -> bytes:
+    """Return a frame as it goes over the wire from server to client: whole and unmasked (RFC 6455, section 5.2)."""
+    first = 0x81 if frame.is_text else 0x82
+    size = len(frame.data)
+    if size < 126:
+        return b"%c%c%b" % (first, size, frame.data)
+    if size < 65536:
+        return b"%c\x7e%b%b" % (first, size.to_bytes(2), frame.data)
+    return b"%c\x7f%b%b" % (first, size.to_bytes(8), frame.data)
+
+
+def _is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _shorten(reason: str) -> str:
+    """Return a close reason of the 123 bytes that there is room for."""
+    return reason.encode()[:123].decode(errors="ignore")

@@ -1,0 +1,87 @@
+"""Servers for tests: in this process, or in one of their own that can be killed."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import uvicorn
+
+from plait.web.handshake import Handshake
+from plait.web.serve import listen
+
+__all__ = ["Process", "running"]
+
+
+@asynccontextmanager
+async def running(app: Callable[..., Any], *, ws: Any = Handshake) -> AsyncIterator[str]:
+    """Serve `app` under uvicorn in this process; yields its address, `127.0.0.1:port`."""
+    bound = listen("127.0.0.1", 0)
+    config = uvicorn.Config(app, ws=ws, log_config=None, lifespan="on", timeout_graceful_shutdown=10)
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server._serve([bound]))
+    try:
+        while not server.started:
+            if task.done():
+                await task
+                raise RuntimeError("the server did not start")
+            await asyncio.sleep(0.005)
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+        bound.close()
+
+
+class Process:
+    """`plait serve TARGET` in a process of its own, which keeps its port over restarts."""
+
+    def __init__(self, target: str, *, cwd: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._target = target
+        self._cwd = cwd
+        self._environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(environment or {})}
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+        self.log = cwd / "server.log"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.end(signal.SIGKILL)
+
+    @property
+    def address(self) -> str:
+        """Where it listens: `127.0.0.1:port`."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        command = [sys.executable, "-m", "plait.cli", "serve", self._target, "--port", str(self.port)]
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self._cwd, env=self._environment, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        found = re.search(r":(\d+) \(", line)
+        assert found, f"the server did not start: {line!r} {self.log.read_text()}"
+        self.port = int(found[1])
+
+    def end(self, by: signal.Signals = signal.SIGTERM, *, timeout: float = 30) -> int:
+        """Send it a signal, wait until it is gone, and return its exit code."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.send_signal(by)
+        code = process.wait(timeout)
+        assert process.stdout is not None
+        process.stdout.close()
+        return code
