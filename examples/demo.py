@@ -1,0 +1,9 @@
+"""The board, the game and the counter on one port, from one index page."""
+
+from plait import Plait
+
+from .board import Board
+from .counter import PAGES, Counter
+from .tictactoe import TicTacToe
+
+app = Plait(Board, TicTacToe, Counter, static=PAGES)

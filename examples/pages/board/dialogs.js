@@ -1,0 +1,113 @@
+// @ts-check
+/** The forms that open on top of a board. */
+
+import { find } from "../room.js";
+import { columnOf } from "./edits.js";
+
+/** @typedef {import("./edits.js").Board} Board */
+/** @typedef {import("./edits.js").Card} Card */
+/** @typedef {{title: string, note: string, color: string, column: string}} CardForm */
+
+/** Show a dialog and return how it was closed. @param {HTMLDialogElement} dialog @returns {Promise<string>} */
+function ask(dialog) {
+  dialog.returnValue = "";
+  dialog.showModal();
+  // A finger that opens a card to read it does not want a keyboard on the screen.
+  if (matchMedia("(pointer: coarse)").matches) find('[value="cancel"]', dialog).focus();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true });
+  });
+}
+
+/** A field of a form. @param {HTMLDialogElement} dialog @param {string} name */
+function field(dialog, name) {
+  const { elements } = /** @type {HTMLFormElement} */ (find("form", dialog));
+  return /** @type {HTMLInputElement} */ (elements.namedItem(name));
+}
+
+/** A card's form, which takes in what others change meanwhile and only saves what this person changed. */
+export class CardDialog {
+  #dialog = /** @type {HTMLDialogElement} */ (find("#card-dialog"));
+  #card = "";
+  /** What was in the fields before this person changed them. @type {CardForm} */
+  #base = { title: "", note: "", color: "plain", column: "" };
+
+  /**
+   * Let someone edit a card.
+   * @param {string} card
+   * @param {Board} board
+   * @returns {Promise<{action: string, changes: Partial<CardForm>}>}
+   */
+  async open(card, board) {
+    this.#card = card;
+    this.#fillColumns(board);
+    this.#base = this.#read(board);
+    for (const name of this.#names()) field(this.#dialog, name).value = this.#base[name];
+    this.#showTheirs({});
+    const action = await ask(this.#dialog);
+    this.#card = "";
+    return { action, changes: this.#changes() };
+  }
+
+  /** Take in a change of the board. @param {Board} board */
+  update(board) {
+    if (!this.#card) return;
+    if (!board.cards[this.#card]) return this.#dialog.close("deleted");
+    this.#fillColumns(board);
+    const latest = this.#read(board);
+    const mine = this.#changes();
+    for (const name of this.#names()) {
+      if (!(name in mine)) field(this.#dialog, name).value = this.#base[name] = latest[name];
+    }
+    const theirs = this.#names().filter((name) => name in mine && latest[name] !== this.#base[name]);
+    this.#showTheirs(Object.fromEntries(theirs.map((name) => [name, latest[name]])));
+  }
+
+  #names() {
+    return /** @type {(keyof CardForm)[]} */ (Object.keys(this.#base));
+  }
+
+  /** @param {Board} board @returns {CardForm} */
+  #read(board) {
+    const { title, note, color } = board.cards[this.#card];
+    return { title, note, color, column: columnOf(board, this.#card)?.id ?? "" };
+  }
+
+  /** @returns {Partial<CardForm>} */
+  #changes() {
+    const value = (/** @type {string} */ name) => field(this.#dialog, name).value.trim();
+    const changed = this.#names().filter((name) => value(name) !== this.#base[name]);
+    return Object.fromEntries(changed.map((name) => [name, value(name)]));
+  }
+
+  /** @param {Board} board */
+  #fillColumns({ columns }) {
+    const select = field(this.#dialog, "column");
+    const chosen = select.value;
+    select.replaceChildren(...columns.map(({ id, title }) => new Option(title, id)));
+    select.value = chosen;
+  }
+
+  /** Say which fields someone else has changed too. @param {Partial<CardForm>} theirs */
+  #showTheirs(theirs) {
+    for (const name of /** @type {const} */ (["title", "note"])) {
+      const hint = find(`[data-theirs="${name}"]`, this.#dialog);
+      hint.hidden = !(name in theirs);
+      hint.textContent = `Meanwhile someone else wrote: “${theirs[name]}”`;
+    }
+  }
+}
+
+/**
+ * Let someone edit a column.
+ * @param {import("./edits.js").Column} column
+ * @returns {Promise<{action: string, title: string, limit: number | null}>}
+ */
+export async function askColumn(column) {
+  const dialog = /** @type {HTMLDialogElement} */ (find("#column-dialog"));
+  const [title, limit] = [field(dialog, "title"), field(dialog, "limit")];
+  title.value = column.title;
+  limit.value = String(column.limit ?? "");
+  const action = await ask(dialog);
+  return { action, title: title.value.trim() || column.title, limit: limit.value ? limit.valueAsNumber : null };
+}

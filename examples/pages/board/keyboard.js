@@ -1,0 +1,107 @@
+// @ts-check
+/** Moving cards with the keyboard: Space picks up and puts down, arrows move, Escape puts back. */
+
+import { columnOf } from "./edits.js";
+
+/** @typedef {import("./edits.js").Board} Board */
+/** @typedef {import("./drag.js").Place} Place */
+
+const STEPS = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
+
+export class KeyboardDrag {
+  #hand;
+  #board;
+  #say;
+  #card = "";
+
+  /**
+   * @param {HTMLElement} root
+   * @param {import("./drag.js").Hand} hand
+   * @param {() => Board} board what is to be seen
+   * @param {(text: string) => void} say tells those who cannot see it
+   */
+  constructor(root, hand, board, say) {
+    this.#hand = hand;
+    this.#board = board;
+    this.#say = say;
+    root.addEventListener("keydown", (event) => this.#down(event));
+    root.addEventListener("keyup", (event) => event.key === " " && cardOf(event) && event.preventDefault());
+    root.addEventListener("pointerdown", () => this.#card && this.#end("put back", () => hand.cancel()));
+  }
+
+  /** Let go of the card, if there is one. */
+  release() {
+    this.#card = "";
+  }
+
+  /** @param {KeyboardEvent} event */
+  #down(event) {
+    const card = cardOf(event);
+    if (!card || !(this.#card ? this.#move(event.key) : this.#lift(card, event.key))) return;
+    event.preventDefault();
+  }
+
+  /** @param {string} card @param {string} key @returns {boolean} whether the key did something */
+  #lift(card, key) {
+    if (key !== " ") return false;
+    this.#card = card;
+    this.#hand.lift(card);
+    this.#say(`${this.#title()}, picked up. The arrow keys move it, Space puts it down, Escape puts it back.`);
+    return true;
+  }
+
+  /** @param {string} key @returns {boolean} whether the key did something */
+  #move(key) {
+    if (key === " " || key === "Enter") this.#end("put down", () => this.#hand.drop());
+    else if (key === "Escape" || key === "Tab") this.#end("put back", () => this.#hand.cancel());
+    else if (key in STEPS) this.#step(STEPS[/** @type {keyof typeof STEPS} */ (key)]);
+    else return false;
+    return key !== "Tab";
+  }
+
+  /** @param {number[]} step */
+  #step([across, down]) {
+    const place = placeBeside(this.#board(), this.#card, across, down);
+    if (place) this.#hand.over(place);
+    document.activeElement?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    this.#say(this.#where());
+  }
+
+  /** @param {string} how @param {() => void} end */
+  #end(how, end) {
+    this.#say(`${this.#title()}, ${how}. ${this.#where()}`);
+    this.release();
+    end();
+  }
+
+  #title() {
+    return this.#board().cards[this.#card].title;
+  }
+
+  #where() {
+    const column = columnOf(this.#board(), this.#card);
+    if (!column) return "";
+    return `${column.title}, ${column.cards.indexOf(this.#card) + 1} of ${column.cards.length}`;
+  }
+}
+
+/** @param {KeyboardEvent} event */
+function cardOf({ target }) {
+  const card = /** @type {Element} */ (target).closest(".card-open")?.closest("[data-card]");
+  return card instanceof HTMLElement ? card.dataset.card : undefined;
+}
+
+/**
+ * @param {Board} board
+ * @param {string} card
+ * @param {number} across columns to the right
+ * @param {number} down cards to the bottom
+ * @returns {Place | undefined}
+ */
+function placeBeside(board, card, across, down) {
+  const column = columnOf(board, card);
+  const target = column && board.columns[board.columns.indexOf(column) + across];
+  if (!target) return undefined;
+  const others = target.cards.filter((other) => other !== card);
+  return { column: target.id, before: others.slice(Math.max(0, column.cards.indexOf(card) + down)) };
+}

@@ -1,0 +1,80 @@
+// @ts-check
+/** What a game of tic-tac-toe is, as the server's `Game` describes it, and what follows from it. */
+
+/** @typedef {{id: string, name: string, wins: number}} Player */
+/**
+ * @typedef {{
+ *   players: Player[], moves: number[], status: "waiting" | "playing" | "finished", winner: string | null
+ * }} Game
+ */
+
+const LINES = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]];
+
+/** Return the mark on a cell; whoever begins has X. @param {Game} game @param {number} cell */
+export function markOn({ moves }, cell) {
+  const move = moves.indexOf(cell);
+  return move < 0 ? "" : move % 2 ? "O" : "X";
+}
+
+/** Return the cells of a finished line. @param {Game} game @returns {number[]} */
+export function winningLine(game) {
+  const marks = Array.from({ length: 9 }, (_, cell) => markOn(game, cell));
+  return LINES.find(([a, b, c]) => marks[a] && marks[a] === marks[b] && marks[a] === marks[c]) ?? [];
+}
+
+/** Return whose turn it is. @param {Game} game @returns {Player | undefined} */
+export function nextPlayer({ players, moves, status }) {
+  return status === "playing" ? players[moves.length % 2] : undefined;
+}
+
+/** Say how things stand. @param {Game} game @param {string} you */
+export function situation(game, you) {
+  const seated = game.players.some((player) => player.id === you);
+  if (game.status === "waiting") return seated ? "Waiting for someone to join" : "Take a seat";
+  const next = nextPlayer(game);
+  if (next) return next.id === you ? "Your turn" : `${next.name}’s turn`;
+  if (game.winner === null) return "A draw";
+  if (game.winner === you) return "You won";
+  return `${game.players.find((player) => player.id === game.winner)?.name ?? "Someone who left"} won`;
+}
+
+/**
+ * Say why the server has refused a move. The server keeps its reason to its log, as the protocol wants, but
+ * the rules are known.
+ * @param {Game} game as it was @param {number} cell @param {string} you
+ */
+export function whyRefused(game, cell, you) {
+  if (!game.players.some((player) => player.id === you)) return "you are not playing";
+  if (game.status === "waiting") return "the game has not begun";
+  if (game.status === "finished") return "the game is over";
+  if (game.moves.includes(cell)) return "that cell is taken";
+  return "it is not your turn";
+}
+
+/**
+ * States that no player may push, and why.
+ * @type {Record<string, {why: string, push: (game: Game, you: string) => Game}>}
+ */
+export const cheats = {
+  twice: {
+    why: "nobody moves twice in a row",
+    push: (game) => ({ ...game, moves: [...game.moves, ...freeCells(game).slice(0, 2)] }),
+  },
+  taken: {
+    why: "that cell is taken",
+    push: (game) => ({ ...game, moves: [...game.moves, game.moves[0]] }),
+  },
+  undo: {
+    why: "moves that were made stay as they are",
+    push: (game) => ({ ...game, moves: game.moves.slice(0, -1) }),
+  },
+  win: {
+    why: "only the server says who has won",
+    push: (game, you) => ({ ...game, status: "finished", winner: you }),
+  },
+};
+
+/** @param {Game} game */
+function freeCells({ moves }) {
+  return [4, 0, 2, 6, 8, 1, 3, 5, 7].filter((cell) => !moves.includes(cell));
+}

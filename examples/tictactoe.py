@@ -1,0 +1,154 @@
+"""Tic-tac-toe: clients push the next state, the server refuses illegal ones and keeps the score."""
+
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+from starlette.requests import Request
+
+from plait import Connection, Plait, Reject, Source, Thread, current, rpc
+
+PAGES = Path(__file__).parent / "pages"
+LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+
+Cell = Annotated[int, Meta(ge=0, le=8)]
+Name = Annotated[str, Meta(min_length=1, max_length=40)]
+
+
+class Player(Struct, frozen=True):
+    """Someone at the table."""
+
+    id: str
+    name: Name
+    wins: int = 0
+
+
+class Game(Struct, frozen=True):
+    """A table: the first player has X and begins, the second has O."""
+
+    players: tuple[Player, ...] = ()
+    moves: tuple[Cell, ...] = ()
+    status: Literal["waiting", "playing", "finished"] = "waiting"
+    # The id of the player who won; None in a finished game is a draw.
+    winner: str | None = None
+
+
+class TicTacToe(Thread[Game]):
+    """Clients push "I join" and "I move" as whole states; everything else is the server's to decide."""
+
+    initial_state = Game()
+
+    # Rules
+
+    async def on_start(self) -> None:
+        # The server may have stopped between a move and what follows from it.
+        self.set_state(refereed)
+
+    def validate_state_change(self, next_state: Game, source: Source) -> None:
+        if isinstance(source, Connection) and next_state != self.state:
+            check_push(self.state, next_state, player_id(source))
+
+    async def on_state_changed(self, state: Game, source: Source) -> None:
+        if isinstance(source, Connection):
+            self.set_state(refereed)
+
+    @rpc
+    async def rematch(self) -> None:
+        """Begin another game in which the other player has X."""
+        caller = calling_player()
+        if self.state.status != "finished" or caller not in [player.id for player in self.state.players]:
+            raise Reject("only a player can ask for a rematch, when the game is over")
+        players = tuple(reversed(self.state.players))
+        self.set_state(Game(players=players, status="playing"))
+
+    @rpc
+    async def take_seat(self, absent: str, name: Name) -> None:
+        """Go on for a player who has left."""
+        caller = calling_player()
+        players = {player.id: player for player in self.state.players}
+        if absent not in players or absent in self.present() or caller in players:
+            raise Reject("that seat is not free")
+        players[absent] = Player(caller, name)
+        self.set_state(replace(self.state, players=tuple(players.values())))
+
+    # Presence
+
+    async def on_connect(self, connection: Connection, request: Request) -> None:
+        connection.send({"type": "you", "id": player_id(connection)})
+        self.broadcast({"type": "present", "players": self.present()})
+
+    async def on_close(self, connection: Connection, code: int, reason: str) -> None:
+        self.broadcast({"type": "present", "players": self.present()})
+
+    def present(self) -> list[str]:
+        """Return the ids of everyone who is connected."""
+        return sorted({player_id(connection) for connection in self.connections()})
+
+
+def player_id(connection: Connection) -> str:
+    """Return the public id of a connection; its own id stays a secret between client and server."""
+    return blake2b(connection.id.encode(), digest_size=8).hexdigest()
+
+
+def calling_player() -> str:
+    """Return the public id of the connection that made the running call."""
+    connection = current().connection
+    if connection is None:
+        raise Reject("only a player who is connected can do that")
+    return player_id(connection)
+
+
+def check_push(game: Game, pushed: Game, you: str) -> None:
+    """Raise `Reject` unless `pushed` is `game` after `you` joined or moved."""
+    if pushed == replace(game, players=pushed.players):
+        check_join(game, pushed.players, you)
+    elif pushed == replace(game, moves=pushed.moves):
+        check_move(game, pushed.moves, you)
+    else:
+        raise Reject("a client may join or move, and nothing else")
+
+
+def check_join(game: Game, players: tuple[Player, ...], you: str) -> None:
+    """Raise `Reject` unless `you` sat down on a free seat."""
+    if len(game.players) == 2:
+        raise Reject("both seats are taken", path="/players")
+    if you in [player.id for player in game.players]:
+        raise Reject("you have joined already", path="/players")
+    if players[:-1] != game.players or players[-1] != Player(you, players[-1].name):
+        raise Reject("you can only join as yourself", path="/players")
+
+
+def check_move(game: Game, moves: tuple[int, ...], you: str) -> None:
+    """Raise `Reject` unless `you` took a free cell in your turn."""
+    if game.status != "playing" or has_line(game.moves):
+        raise Reject("the game is not running", path="/status")
+    if moves[:-1] != game.moves:
+        raise Reject("moves that were made stay as they are", path="/moves")
+    if game.players[len(game.moves) % 2].id != you:
+        raise Reject("it is not your turn", path="/moves")
+    if moves[-1] in game.moves:
+        raise Reject("that cell is taken", path="/moves")
+
+
+def refereed(game: Game) -> Game:
+    """Return the game with the status, winner and wins that follow from its players and moves."""
+    if game.status == "waiting" and len(game.players) == 2:
+        return replace(game, status="playing")
+    if game.status == "playing" and has_line(game.moves):
+        winner = game.players[(len(game.moves) - 1) % 2]
+        players = tuple(replace(p, wins=p.wins + 1) if p == winner else p for p in game.players)
+        return replace(game, players=players, status="finished", winner=winner.id)
+    if game.status == "playing" and len(game.moves) == 9:
+        return replace(game, status="finished")
+    return game
+
+
+def has_line(moves: tuple[int, ...]) -> bool:
+    """Tell whether whoever moved last has three in a row."""
+    cells = set(moves[::-1][::2])
+    return any(cells.issuperset(line) for line in LINES)
+
+
+app = Plait(TicTacToe, static=PAGES)
