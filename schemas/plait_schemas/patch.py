@@ -75,11 +75,13 @@ def _diff_objects(old: Mapping[str, Any], new: Mapping[str, Any], path: str, ops
 
 
 def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op]) -> None:
+    # The elements' texts are compared, which is exact and goes through each side once.
+    before, after = list(map(encode_json, old)), list(map(encode_json, new))
     start, end = 0, min(len(old), len(new))
-    while start < end and _same(old[start], new[start]):
+    while start < end and before[start] == after[start]:
         start += 1
     tail = 0
-    while tail < end - start and _same(old[-1 - tail], new[-1 - tail]):
+    while tail < end - start and before[-1 - tail] == after[-1 - tail]:
         tail += 1
     both = end - tail
     for index in range(start, both):

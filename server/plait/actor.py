@@ -73,7 +73,7 @@ class Actor:
             kind.state_type,
             store,
             limits,
-            validate=self.thread.validate_state_change,
+            validate=self.thread.validate_state_change if "validate_state_change" in kind.overrides else None,
             committed=self._committed,
             fenced=partial(fenced, self),
         )
@@ -205,8 +205,9 @@ class Actor:
             by_client=by_client,
         )
         if method.is_concurrent:
+            turn.done = partial(self._finish_beside, turn, turn.done)
             self._beside.add(turn)
-            turn.start(self._loop, self._finish_beside)
+            turn.start(self._loop)
         else:
             self.mailbox.post(turn)
         return turn
@@ -246,9 +247,9 @@ class Actor:
     def abort(self) -> None:
         """Cancel what runs and take no more changes."""
         self.pipeline.close()
-        for turn in (*self._beside, self.mailbox.running):
-            if turn is not None:
-                turn.cancel()
+        self.mailbox.close()
+        for turn in self._beside:
+            turn.cancel()
 
     def drop(self, reason: str) -> None:
         """Give up: close the sockets, so that their clients come again, and take no more changes."""
@@ -287,6 +288,8 @@ class Actor:
             return
         assert revision.json is not None
         self.connections.broadcast_state(revision.json, revision.version, source=commit.source)
+        if "on_state_changed" not in self.kind.overrides:
+            return
         connection = None if commit.source == "server" else commit.source
         self._post_hook("on_state_changed", revision.state, commit.source, connection=connection)
 
@@ -296,10 +299,10 @@ class Actor:
     def _emit(self, sink: StreamSink, what: Any, value: Any) -> None:
         self.pipeline.after(lambda failure: sink("error", str(failure)) if failure else sink(what, value))
 
-    def _finish_beside(self, turn: Turn, result: Any, error: BaseException | None) -> None:
+    def _finish_beside(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
         self._beside.discard(turn)
         self.touch()
-        turn.done(result, error)
+        done(result, error)
 
     async def _stream(
         self, method: Method, args: list[Any], kwargs: dict[str, Any], stream: Stream, connection: Connection | None

@@ -25,10 +25,10 @@ from plait.store.protocol import Store
 from plait.store.urls import open_store
 from plait.thread import Thread
 from plait.web.front import Front, error_body
+from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.opening import SocketEndpoint
 from plait.web.routes import HttpEndpoint
-from plait.web.sockets import Heartbeat
 
 __all__ = ["Plait"]
 
@@ -75,8 +75,9 @@ class Plait:
         self._node = Node(self._kinds, self._store, self._limits)
         self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
         front = Front(self._node, self._identity, self._limits, self._heartbeat, shutdown=self._drain)
+        self._sockets = SocketEndpoint(front)
         self._asgi = Starlette(
-            routes=self._routes(front),
+            routes=self._routes(HttpEndpoint(front)),
             middleware=self._middleware(),
             lifespan=self.lifespan,
             exception_handlers={HTTPException: _http_error},
@@ -111,7 +112,10 @@ class Plait:
             yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._asgi(scope, receive, send)
+        if scope["type"] == "websocket":
+            await self._sockets(scope, receive, send)
+        else:
+            await self._asgi(scope, receive, send)
 
     # Threads
 
@@ -124,16 +128,15 @@ class Plait:
     def _drain(self) -> None:
         self._node.drain(self.settings.shutdown_timeout)
 
-    def _routes(self, front: Front) -> list[BaseRoute]:
-        endpoint = _ThreadEndpoint(front)
+    def _routes(self, threads: HttpEndpoint) -> list[BaseRoute]:
         routes: list[BaseRoute] = [
             Route("/healthz", _healthy),
             Route("/readyz", self._ready),
-            Mount("/threads", endpoint),
-            Mount("/agents", endpoint),
+            Route("/threads/{rest:path}", threads),
+            Route("/agents/{rest:path}", threads),
         ]
         if self.settings.static is not None:
-            routes.append(Mount("/", _Pages(directory=self.settings.static, html=True)))
+            routes.append(Mount("/", StaticFiles(directory=self.settings.static, html=True)))
         return routes
 
     def _middleware(self) -> list[Middleware]:
@@ -153,27 +156,6 @@ class Plait:
         if self._node.is_serving:
             return JSONResponse({"status": "ok"})
         return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
-
-
-class _ThreadEndpoint:
-    """Everything below `/threads` and `/agents`."""
-
-    def __init__(self, front: Front) -> None:
-        self._http = HttpEndpoint(front)
-        self._sockets = SocketEndpoint(front)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self._sockets if scope["type"] == "websocket" else self._http)(scope, receive, send)
-
-
-class _Pages(StaticFiles):
-    """Static files, which are not for WebSockets."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await _not_found(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
 
 
 async def _healthy(request: Request) -> Response:

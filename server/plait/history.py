@@ -8,14 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from plait.errors import CorruptThread
-from plait.state import StateType
+from plait.limits import Limits
+from plait.state import UNDECODED, StateType
 from plait.store.protocol import ChangeRow, Stored, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import Op, PatchError, apply, diff
+from plait_schemas.patch import Op, PatchError, apply
 
-__all__ = ["UNSET", "History", "Revision"]
-
-UNSET: Final = msgspec.UNSET
+__all__ = ["History", "Revision"]
 
 _KEEP: Final = 1000
 _SMALL_LOG: Final = 4096
@@ -23,16 +22,38 @@ _SMALL_LOG: Final = 4096
 _decode_ops = msgspec.json.Decoder(list[Op]).decode
 
 
-class Revision(msgspec.Struct, frozen=True):
+class Revision:
     """A state and its version. `json` is None where there is no state yet."""
 
-    version: int
-    state: Any
-    json: bytes | None
-    # Bytes of the log since the last snapshot, and of that snapshot.
-    log_size: int = 0
-    snapshot_size: int = 0
-    is_stored: bool = False
+    __slots__ = ("_shown", "_type", "base", "json", "log_size", "snapshot_size", "version")
+
+    def __init__(
+        self,
+        version: int,
+        json: bytes | None,
+        state: Any,
+        type_: StateType,
+        *,
+        log_size: int = 0,
+        snapshot_size: int = 0,
+    ) -> None:
+        self.version = version
+        self.json = json
+        # Bytes of the log since the last snapshot, and of that snapshot; without one nothing is stored yet.
+        self.log_size = log_size
+        self.snapshot_size = snapshot_size
+        self._type = type_
+        # As it was made, for comparing, and as it is shown to authors.
+        self.base = state
+        self._shown = state if type_.is_immutable or json is None else UNDECODED
+
+    @property
+    def state(self) -> Any:
+        """The state for authors. Where they could change it in place, it is a copy of its own, made on first use."""
+        if self._shown is UNDECODED:
+            assert self.json is not None
+            self._shown = self._type.decode(self.json)
+        return self._shown
 
 
 class History:
@@ -47,24 +68,23 @@ class History:
         self._key = key
         self._type = state_type
         self.epoch = stored.epoch if stored else secrets.token_hex(8)
-        self.durable = self._replay(stored) if stored else Revision(0, UNSET, None)
+        self.durable = self._replay(stored) if stored else Revision(0, None, None, state_type)
         self.current = self.durable
 
     def start(self, state: Any, data: bytes) -> Write:
         """Make `state` the one that the thread begins with, version 0."""
-        self.current = Revision(0, state, data, snapshot_size=len(data), is_stored=True)
+        self.current = Revision(0, data, state, self._type, snapshot_size=len(data))
         return Write(self._key, self.epoch, None, 0, snapshot=data)
 
-    def diff(self, state: Any, data: bytes) -> Sequence[Op]:
-        """Return the operations from the current state to `state`, whose JSON is `data`."""
+    def diff(self, state: Any, data: bytes, limits: Limits) -> Sequence[Op]:
+        """Return the operations from the current state to `state`, whose JSON is `data`.
+
+        Raises InvalidState or TooLarge, as StateType.diff does.
+        """
         current = self.current
         if current.json is None:
-            return (Op("add", "", state),)
-        if current.json == data:
-            return ()
-        # A state that can be changed in place may have been: what it was is read from its JSON.
-        before = current.state if self._type.is_immutable else self._type.decode(current.json)
-        return diff(before, state)
+            return (Op("add", "", self._type.read(data, limits)),)
+        return self._type.diff((current.base, current.json), (state, data), limits)
 
     def append(self, ops: Sequence[Op], state: Any, data: bytes, source: str) -> Write:
         """Make `state` the current one and return the write that makes it durable."""
@@ -75,13 +95,12 @@ class History:
             encoded = b'[{"op":"replace","path":"","value":%b}]' % data
         log_size = before.log_size + len(encoded)
         rewrite = before.json is None or log_size > max(before.snapshot_size, _SMALL_LOG)
-        self.current = Revision(
-            version, state, data, *((0, len(data)) if rewrite else (log_size, before.snapshot_size)), is_stored=True
-        )
+        sizes = (0, len(data)) if rewrite else (log_size, before.snapshot_size)
+        self.current = Revision(version, data, state, self._type, log_size=sizes[0], snapshot_size=sizes[1])
         return Write(
             self._key,
             self.epoch,
-            before.version if before.is_stored else None,
+            before.version if before.json is not None else None,
             version,
             ChangeRow(version, encoded, source, time.time_ns() // 1000),
             data if rewrite else None,
@@ -109,6 +128,9 @@ class History:
             raise CorruptThread(f"{self._key} cannot be read: {error}") from error
         try:
             state = self._type.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise CorruptThread(f"{self._key} is stored as another type than its class has: {error}") from error
-        return Revision(stored.version, state, data, log_size, len(stored.snapshot or b""), is_stored=True)
+        snapshot_size = len(stored.snapshot or b"")
+        if self._type.is_plain:
+            state = UNDECODED
+        return Revision(stored.version, data, state, self._type, log_size=log_size, snapshot_size=snapshot_size)

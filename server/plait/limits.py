@@ -1,5 +1,6 @@
 """How much a client may ask of a server."""
 
+import math
 from typing import Final
 
 import msgspec
@@ -26,6 +27,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     write_buffer: int = 4 * 1024 * 1024
     # Threads that may be awake at once.
     awake_threads: int = 100_000
+
+    def bucket(self, now: float) -> "TokenBucket | None":
+        """Return what counts the messages of a connection, None when they are not limited."""
+        if math.isinf(self.messages_per_second):
+            return None
+        return TokenBucket(self.messages_per_second, self.message_burst, now)
 
 
 DEFAULT_LIMITS: Final = Limits()

@@ -7,9 +7,9 @@ other threads, runs at once instead of waiting for itself (a call chain).
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine
-from contextvars import ContextVar, copy_context
-from types import FrameType
+from collections.abc import Callable
+from contextvars import Context, ContextVar, copy_context
+from types import CoroutineType, FrameType
 from typing import Any, Final
 
 from plait.errors import TurnTimeout
@@ -20,6 +20,9 @@ Done = Callable[[Any, BaseException | None], None]
 """Is told what a turn returned, or what it raised."""
 
 _turn: Final[ContextVar["Turn | None"]] = ContextVar("plait_turn", default=None)
+
+# After this many turns, or one that has set context variables, a new task goes on.
+_TURNS_AT_ONCE: Final = 64
 
 
 def current_turn() -> "Turn | None":
@@ -50,6 +53,7 @@ class Turn:
     """
 
     __slots__ = (
+        "_is_cancelled",
         "_task",
         "by_client",
         "connection",
@@ -91,6 +95,8 @@ class Turn:
         # The caller went away: the turn is skipped if it has not begun.
         self.is_abandoned = False
         self.is_expired = False
+        self._is_cancelled = False
+        # What runs it: the mailbox's task, or one of its own.
         self._task: asyncio.Task[Any] | None = None
 
     def holds(self, mailbox: "Mailbox") -> bool:
@@ -102,24 +108,42 @@ class Turn:
             turn = turn.parent
         return False
 
-    def start(self, loop: asyncio.AbstractEventLoop, finished: "Finished") -> None:
-        """Begin; `finished` is called before this returns if there was nothing to wait for."""
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run in a task of its own, beside what a mailbox runs."""
+
+        async def run() -> None:
+            await self.run(task)
+
+        task = loop.create_task(run(), name=self.name)
+
+    async def run(self, task: asyncio.Task[None]) -> None:
+        """Run to the end in `task`, which is the current one, and tell `done`."""
+        self._task = task
+        _turn.set(self)
         self.is_running = True
-        context = copy_context()
+        result: Any = None
+        error: BaseException | None = None
         try:
-            result = context.run(self._enter)
-        except Exception as error:
-            self._end(finished, None, error)
-            return
-        if not isinstance(result, Coroutine):
-            self._end(finished, result, None)
-            return
-        self._task = loop.create_task(result, context=context, name=self.name)
-        self._task.add_done_callback(lambda task: self._end(finished, *self._outcome(task)))
+            result = self.work()
+            if isinstance(result, CoroutineType):
+                result = await result
+        except asyncio.CancelledError as cancelled:
+            if not self._is_cancelled:
+                raise
+            task.uncancel()
+            error = TurnTimeout(f"{self.name} took too long") if self.is_expired else cancelled
+        except Exception as failure:
+            error = failure
+        finally:
+            self.is_running = False
+            self._task = None
+        self.done(result if error is None else None, error)
 
     def cancel(self) -> None:
-        """Cancel the turn, which ends when its code has taken note."""
+        """Cancel the turn, which ends when its code has taken note; one that has not begun never does."""
+        self.is_abandoned = True
         if self._task is not None:
+            self._is_cancelled = True
             self._task.cancel()
 
     def expire(self) -> None:
@@ -138,34 +162,18 @@ class Turn:
             awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "ag_await", None)
         return "".join(traceback.StackSummary.extract(iter(frames)).format())
 
-    def _enter(self) -> Any:
-        _turn.set(self)
-        return self.work()
-
-    def _end(self, finished: "Finished", result: Any, error: BaseException | None) -> None:
-        self.is_running = False
-        finished(self, result, error)
-
-    def _outcome(self, task: asyncio.Task[Any]) -> tuple[Any, BaseException | None]:
-        if task.cancelled():
-            return None, TurnTimeout(f"{self.name} took too long") if self.is_expired else asyncio.CancelledError()
-        error = task.exception()
-        return (None, error) if error is not None else (task.result(), None)
-
-
-Finished = Callable[[Turn, Any, BaseException | None], None]
-
 
 class Mailbox:
     """Runs turns one at a time, first come first served."""
 
-    __slots__ = ("_is_pumping", "_loop", "_queue", "running", "started")
+    __slots__ = ("_loop", "_queue", "_task", "running", "started")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         # None while nothing waits: most threads sleep most of the time.
         self._queue: deque[Turn] | None = None
-        self._is_pumping = False
+        # Runs turns while there are any.
+        self._task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
         # When the running turn began, by the loop's clock.
         self.started = 0.0
@@ -173,36 +181,58 @@ class Mailbox:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
-        return self.running is None and self._queue is None
+        return self._task is None
 
     def post(self, turn: Turn) -> None:
         """Run `turn` when those before it have ended, or at once when its caller holds this mailbox already."""
         turn.mailbox = self
         if turn.parent is not None and turn.parent.holds(self):
-            turn.start(self._loop, lambda turn, result, error: turn.done(result, error))
+            turn.start(self._loop)
             return
         if self._queue is None:
             self._queue = deque()
         self._queue.append(turn)
-        self._pump()
+        if self._task is None:
+            self._run()
 
-    def _pump(self) -> None:
-        if self._is_pumping:
-            return
-        self._is_pumping = True
-        try:
-            while self._queue and self.running is None:
-                turn = self._queue.popleft()
-                if not turn.is_abandoned:
-                    self.running = turn
-                    self.started = self._loop.time()
-                    turn.start(self._loop, self._finish)
-        finally:
-            self._is_pumping = False
-        if not self._queue:
+    def close(self) -> None:
+        """Cancel the running turn, and those that wait: they end with CancelledError."""
+        waiting, self._queue = self._queue, None
+        if self.running is not None:
+            self.running.cancel()
+        for turn in waiting or ():
+            turn.done(None, asyncio.CancelledError())
+
+    def _run(self) -> None:
+        # Turns do not see the context variables of whoever posted them, as they may have come from anywhere.
+        self._task = self._loop.create_task(self._take_turns(), context=Context(), name="plait turns")
+
+    async def _take_turns(self) -> None:
+        """Run what waits, many turns in one task, so that a burst of them costs little."""
+        count = 0
+        task = self._task
+        assert task is not None
+        while self._queue:
+            turn = self._queue.popleft()
+            if turn.is_abandoned:
+                continue
+            self.running = turn
+            self.started = self._loop.time()
+            try:
+                await turn.run(task)
+            finally:
+                self.running = None
+            count += 1
+            if _leaves_traces(turn) or count == _TURNS_AT_ONCE:
+                break
+        self._task = None
+        if self._queue:
+            self._run()
+        else:
             self._queue = None
 
-    def _finish(self, turn: Turn, result: Any, error: BaseException | None) -> None:
-        self.running = None
-        turn.done(result, error)
-        self._pump()
+
+def _leaves_traces(turn: Turn) -> bool:
+    """Tell whether a turn has set context variables, which the next is not to see."""
+    context = copy_context()
+    return len(context) != 1 or context.get(_turn) is not turn

@@ -5,16 +5,13 @@ durable, and otherwise when the last change made so far is.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from plait.connection import Connection, Source
 from plait.errors import Fenced, StoreError, Unavailable
-from plait.history import UNSET, History, Revision
+from plait.history import History, Revision
 from plait.limits import Limits
 from plait.state import StateType
 from plait.store.protocol import Store, Write
@@ -89,7 +86,7 @@ class Pipeline:
         store: Store,
         limits: Limits,
         *,
-        validate: Callable[[Any, Source], None],
+        validate: Callable[[Any, Source], None] | None,
         committed: Callable[[Commit], None],
         fenced: Callable[[], None],
     ) -> None:
@@ -97,13 +94,14 @@ class Pipeline:
         self._type = state_type
         self._store = store
         self._limits = limits
-        # Refuses a change by raising.
+        # Refuses a change by raising; None where every state of the type is taken.
         self._validate = validate
         # Is told of each change that became durable, in order, before anything that waits for it.
         self._committed = committed
         # Is told that somebody else has written this thread.
         self._fenced = fenced
-        self._pending: deque[Commit] = deque()
+        # Changes on their way to the disk, in order. None of most threads has any at most times.
+        self._pending: list[Commit] = []
         self._is_closed = False
 
     @property
@@ -114,13 +112,11 @@ class Pipeline:
     @property
     def state(self) -> Any:
         """The current state, None when there is none."""
-        state = self.history.current.state
-        return None if state is UNSET else state
+        return self.history.current.state
 
     def start(self, value: object) -> Commit:
         """Make `value` the state that the thread begins with."""
-        state, data = self._type.from_value(value, self._limits)
-        write = self.history.start(state, data)
+        write = self.history.start(*self._type.from_value(value, self._limits))
         return self._submit(write, "server")
 
     def set(self, value: object, source: Source) -> Commit:
@@ -129,7 +125,7 @@ class Pipeline:
             value = value(self.state)
         return self._apply(*self._type.from_value(value, self._limits), source)
 
-    def push(self, data: bytes | msgspec.Raw, source: Connection) -> Commit:
+    def push(self, data: bytes, source: Connection) -> Commit:
         """Change the state to what a client sent as JSON."""
         return self._apply(*self._type.from_json(data, self._limits), source)
 
@@ -147,8 +143,10 @@ class Pipeline:
     def _apply(self, state: Any, data: bytes, source: Source) -> Commit:
         if self._is_closed:
             raise Unavailable("the thread has been stopped: get it anew from the app")
-        self._validate(state, source)
-        ops = self.history.diff(state, data)
+        if self._validate is not None:
+            # What an author might change in place is not what is stored.
+            self._validate(state if self._type.is_immutable else self._type.read(data, self._limits), source)
+        ops = self.history.diff(state, data, self._limits)
         if not ops:
             commit = Commit(self.history.current, source)
             self.after(commit.settle)
@@ -168,14 +166,14 @@ class Pipeline:
             return  # It leaned on a change that failed before.
         if error is None:
             assert self._pending[0] is commit
-            self._pending.popleft()
+            del self._pending[0]
             self.history.commit(commit.revision)
             self._committed(commit)
             commit.settle(None)
             return
         failure = error if isinstance(error, StoreError) else StoreError(str(error))
         self.history.rollback()
-        failed, self._pending = self._pending, deque()
+        failed, self._pending = self._pending, []
         for each in failed:
             each.settle(failure)
         if isinstance(failure, Fenced):

@@ -1,6 +1,7 @@
 """The type of a thread's state: values and JSON made into states, or refused."""
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -8,9 +9,14 @@ from msgspec import inspect
 
 from plait.errors import InvalidState, TooLarge
 from plait.limits import Limits
-from plait_schemas.codec import encode_json, has_non_finite, nests_deeper
+from plait_schemas.codec import decode_json, encode_json, has_non_finite, nests_deeper
+from plait_schemas.patch import Op, diff
+from plait_schemas.text_patch import diff_texts
 
-__all__ = ["StateType", "json_error"]
+__all__ = ["UNDECODED", "StateType", "json_error"]
+
+UNDECODED: Final = object()
+"""Stands for a state of which only the JSON is there yet."""
 
 _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
 _PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
@@ -34,20 +40,19 @@ class StateType:
         self.type = type_
         self.decode = msgspec.json.Decoder(type_).decode
         # Whether a state can never change in place, so that it may be shared and compared by identity.
-        self.is_immutable = _is_immutable(type_)
+        self.is_immutable = _describes(type_, _never_changes)
+        # Whether any JSON, or any object or array, is a state as it is.
+        self.is_plain = _describes(type_, _is_plain)
 
-    def from_json(self, data: bytes | msgspec.Raw, limits: Limits) -> tuple[Any, bytes]:
+    def from_json(self, data: bytes, limits: Limits) -> tuple[Any, bytes]:
         """Return the state that a client sent as JSON, and the JSON that it is stored as.
 
+        A plain state is left UNDECODED, and what of it is new is checked when it is compared with the state before.
         Raises InvalidState or TooLarge.
         """
-        if nests_deeper(bytes(data), limits.depth):
-            raise _too_deep(limits)
-        try:
-            state = self.decode(data)
-        except (msgspec.DecodeError, RecursionError) as error:
-            message, path = json_error(error)
-            raise InvalidState(message, path=path) from None
+        if self.is_plain:
+            return UNDECODED, _check_size(data.strip(), limits)
+        state = self.read(data, limits)
         return state, _check_size(encode_json(state), limits)
 
     def from_value(self, value: object, limits: Limits) -> tuple[Any, bytes]:
@@ -59,8 +64,30 @@ class StateType:
         if b"null" in data and has_non_finite(value):
             raise InvalidState("the state is not JSON: it has a number that is infinite or not a number")
         state, data = self.from_json(data, limits)
-        # Keeps the author's objects where they say the same, so that unchanged parts stay identical.
+        # The author's own objects where they say the same, so that unchanged parts stay identical.
         return (value if self.is_immutable and state == value else state), data
+
+    def read(self, data: bytes, limits: Limits) -> Any:
+        """Return the state that JSON says. Raises InvalidState or TooLarge."""
+        return _read(self.decode, data, "", limits.depth)
+
+    def diff(self, old: tuple[Any, bytes], new: tuple[Any, bytes], limits: Limits) -> list[Op]:
+        """Return the operations from one state to another, each with its JSON.
+
+        Raises InvalidState or TooLarge where a plain state has something new that is not JSON, or too deep.
+        """
+        if old[1] == new[1]:
+            return []
+        if not self.is_plain:
+            return diff(old[0], new[0])
+        if old[1][:1] != new[1][:1]:
+            return [Op("replace", "", self.read(new[1], limits))]
+        try:
+            return diff_texts(
+                old[1], new[1], lambda text, path: _read(decode_json, text, path, limits.depth - path.count("/"))
+            )
+        except msgspec.DecodeError as error:
+            raise InvalidState(str(error), path="") from None
 
 
 def _check_size(data: bytes, limits: Limits) -> bytes:
@@ -69,25 +96,41 @@ def _check_size(data: bytes, limits: Limits) -> bytes:
     return data
 
 
-def _too_deep(limits: Limits) -> TooLarge:
-    return TooLarge(f"JSON may be nested {limits.depth} deep at the most")
-
-
-def _is_immutable(type_: Any) -> bool:
+def _read(decode: Callable[[bytes], Any], data: bytes, path: str, depth: int) -> Any:
+    if nests_deeper(data, depth):
+        raise TooLarge(f"JSON is nested more than {depth + path.count('/')} deep", path=path)
     try:
-        return _never_changes(inspect.type_info(type_), set())
+        return decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        message, where = json_error(error)
+        raise InvalidState(message, path=path + where) from None
+
+
+def _describes(type_: Any, is_so: Callable[[inspect.Type], bool]) -> bool:
+    try:
+        return is_so(inspect.type_info(type_))
     except (TypeError, NotImplementedError):
         return False
 
 
-def _never_changes(info: inspect.Type, seen: set[type]) -> bool:
+def _is_plain(info: inspect.Type) -> bool:
+    match info:
+        case inspect.AnyType():
+            return True
+        case inspect.DictType(key_type=key, value_type=value):
+            return isinstance(key, inspect.AnyType | inspect.StrType) and isinstance(value, inspect.AnyType)
+        case inspect.ListType(item_type=item):
+            return isinstance(item, inspect.AnyType)
+        case _:
+            return False
+
+
+def _never_changes(info: inspect.Type, seen: frozenset[type] = frozenset()) -> bool:
     match info:
         case inspect.StructType(cls=cls) | inspect.DataclassType(cls=cls):
             if cls in seen:
                 return True
-            seen.add(cls)
-            frozen = _is_frozen(cls)
-            return frozen and all(_never_changes(field.type, seen) for field in info.fields)
+            return _is_frozen(cls) and all(_never_changes(field.type, seen | {cls}) for field in info.fields)
         case inspect.TupleType(item_types=types) | inspect.UnionType(types=types):
             return all(_never_changes(each, seen) for each in types)
         case inspect.VarTupleType(item_type=item) | inspect.FrozenSetType(item_type=item) | inspect.Metadata(type=item):

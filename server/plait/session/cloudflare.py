@@ -15,7 +15,6 @@ from starlette.requests import Request
 from plait.actor import Actor
 from plait.connection import Connection, Frame, Transport
 from plait.errors import Conflict, PlaitError, Readonly, TooMany, public_message
-from plait.limits import TokenBucket
 from plait.logs import log_error
 from plait.rpc import Method
 from plait_schemas.cloudflare import (
@@ -32,11 +31,13 @@ from plait_schemas.cloudflare import (
     encode_state,
 )
 from plait_schemas.codec import decode_json
-from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
+from plait_schemas.codes import BAD_FRAME, INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["CloudflareSession"]
 
 _MCP_FRAME: Final = Frame(MCP_SERVERS)
+# A client that only reads is pinged this many seconds after a state frame, for all that came meanwhile.
+_PING_DELAY: Final = 0.2
 # Where no ping reaches the peer, a state frame counts as seen after this many seconds.
 _SEEN_AFTER: Final = 10.0
 
@@ -65,8 +66,10 @@ class CloudflareSession:
         "_seen",
         "_sent",
         "_sent_at",
+        "_timer",
         "_transport",
         "_waiting",
+        "_writes",
         "wire",
     )
 
@@ -77,7 +80,7 @@ class CloudflareSession:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         limits = actor.limits
-        self._bucket = TokenBucket(limits.messages_per_second, limits.message_burst, self._loop.time())
+        self._bucket = limits.bucket(self._loop.time())
         # What came before on_connect had finished; None afterwards.
         self._waiting: list[tuple[bytes, bool]] | None = []
         # State frames sent, how many of them the peer has seen, and how many it will have seen when it answers the
@@ -86,6 +89,10 @@ class CloudflareSession:
         self._seen = 0
         self._pinged = 0
         self._sent_at = 0.0
+        # Whether the client has ever pushed a state; what such a one has seen is followed closely.
+        self._writes = False
+        # The next ping to a client that has not: those are not worth one a frame.
+        self._timer: asyncio.TimerHandle | None = None
         # The version that this client had when its last socket closed, if it is back.
         self._left_at: int | None = None
 
@@ -99,8 +106,12 @@ class CloudflareSession:
         if self._waiting is not None:
             self._waiting.append((data, is_text))
             return
-        frame = decode_client(data) if is_text else None
-        if wait := self._bucket.take(self._loop.time()):
+        try:
+            frame = decode_client(data) if is_text else None
+        except RecursionError:
+            self._connection.close(BAD_FRAME, "JSON is nested too deep")
+            return
+        if self._bucket is not None and (wait := self._bucket.take(self._loop.time())):
             self._refuse(frame, wait)
             return
         match frame:
@@ -117,11 +128,17 @@ class CloudflareSession:
             return
         self._seen, self._pinged = self._pinged, 0
         self._left_at = None
-        if self._sent > self._seen:
+        if self._sent == self._seen:
+            return
+        if self._writes:
             self._ping()
+        else:
+            self._timer = self._loop.call_later(_PING_DELAY, self._ping)
 
     def close(self, code: int, reason: str) -> None:
         """Take note that the socket is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._connection.session is None:
             return  # It never joined.
         version = self._actor.pipeline.history.durable.version if self._has_seen_all() else -1
@@ -134,8 +151,12 @@ class CloudflareSession:
         self._sent += 1
         if not self._transport.can_ping:
             self._sent_at = self._loop.time()
-        elif not self._pinged:
+        elif self._pinged or self._timer is not None:
+            pass  # A ping is under way, and more follow it until the last frame is known to be seen.
+        elif self._writes:
             self._ping()
+        else:
+            self._timer = self._loop.call_later(_PING_DELAY, self._ping)
 
     # Inside
 
@@ -162,6 +183,7 @@ class CloudflareSession:
             self.receive(data, is_text=is_text)
 
     def _ping(self) -> None:
+        self._timer = None
         self._pinged = self._sent
         self._transport.ping(self._sent.to_bytes(8))
 
@@ -172,7 +194,8 @@ class CloudflareSession:
 
     # State
 
-    def _push(self, data: msgspec.Raw) -> None:
+    def _push(self, data: bytes) -> None:
+        self._writes = True
         connection, pipeline = self._connection, self._actor.pipeline
         if connection.readonly:
             self._reject(READONLY, Readonly(READONLY))
@@ -189,7 +212,7 @@ class CloudflareSession:
         self._left_at = None
         stored = commit.revision.json
         assert stored is not None
-        is_as_sent = stored == bytes(data) or decode_json(stored) == decode_json(data)
+        is_as_sent = stored == data or decode_json(stored) == decode_json(data)
         commit.then(lambda error: self._pushed(sent, is_as_sent, error))
 
     def _pushed(self, sent: int, is_as_sent: bool, error: BaseException | None) -> None:

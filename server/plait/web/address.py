@@ -1,6 +1,6 @@
 """Which thread a URL names."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from starlette.types import Scope
@@ -11,6 +11,8 @@ from plait.store.protocol import ThreadKey
 
 __all__ = ["Address", "read_address"]
 
+_PREFIXES: Final = ("threads", "agents")
+
 
 class Address(NamedTuple):
     """A thread, and what of the path comes behind its name."""
@@ -20,21 +22,18 @@ class Address(NamedTuple):
 
 
 def read_address(scope: Scope) -> Address:
-    """Return what the path below a mount at `/threads` or `/agents` names: `/{kind}/{name}` and more.
+    """Return what a URL names: `/threads/{kind}/{name}` or `/agents/{kind}/{name}`, and more.
 
     The path is split before it is decoded, so that a name may have an encoded slash in it. Raises NotFound.
     """
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    path = raw.partition(b"?")[0].decode("latin-1")
-    for root in (scope.get("root_path", ""), quote(scope.get("root_path", ""))):
-        if root and path.startswith(root):
-            path = path.removeprefix(root)
-            break
-    parts = path.removeprefix("/").split("/", 2)
-    if len(parts) < 2 or not parts[0] or not parts[1]:
+    root: str = scope.get("root_path", "")
+    path = raw.partition(b"?")[0].decode("latin-1").removeprefix(quote(root) if root else "")
+    _, *parts = path.split("/", 4)
+    if len(parts) < 3 or parts[0] not in _PREFIXES or not parts[1] or not parts[2]:
         raise NotFound("the URL of a thread is /threads/{kind}/{name}")
     try:
-        kind, name = (unquote(part, errors="strict") for part in parts[:2])
+        kind, name = unquote(parts[1], errors="strict"), unquote(parts[2], errors="strict")
     except UnicodeDecodeError:
         raise NotFound("the URL is not UTF-8") from None
-    return Address(ThreadKey(kind, check_name(name)), parts[2] if len(parts) > 2 else "")
+    return Address(ThreadKey(kind, check_name(name)), parts[3] if len(parts) > 3 else "")

@@ -11,8 +11,9 @@ from starlette.types import Scope
 from plait.errors import Forbidden, NotFound, PlaitError, StoreError, TooMany, Unauthenticated, Unavailable
 from plait.limits import Limits
 from plait.node import Node
+from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Identity
-from plait.web.sockets import Heartbeat
+from plait.web.sockets import Outlet
 from plait_schemas import codes
 
 __all__ = ["Addresses", "Front", "as_get", "close_code", "error_body", "error_response"]
@@ -48,6 +49,7 @@ class Front:
         self.identity = identity
         self.limits = limits
         self.heartbeat = heartbeat
+        self.outlet = Outlet()
         self.addresses = Addresses(limits.connections_per_address)
         # Begins to drain the node; uvicorn says through the sockets that the server is to end.
         self.shutdown = shutdown

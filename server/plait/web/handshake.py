@@ -6,18 +6,23 @@ in `scope["extensions"]["plait.handshake"]` and takes the socket over, past ASGI
 """
 
 import asyncio
+import base64
+import binascii
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
 from uvicorn.config import Config
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
-from websockets.http11 import Request
+from websockets.protocol import State
 from websockets.server import ServerProtocol
+from websockets.utils import accept_key
 
-from plait.web.sockets import Socket
+from plait.web.sockets import Outlet, Socket
 
 __all__ = ["EXTENSION", "Handshake"]
 
@@ -28,6 +33,8 @@ log = logging.getLogger("plait.sockets")
 # websockets would log each socket that opens or closes.
 _protocol_log = logging.getLogger("plait.sockets.protocol")
 _protocol_log.setLevel(logging.WARNING)
+
+RawHeaders = list[tuple[bytes, bytes]]
 
 
 class Handshake(asyncio.Protocol):
@@ -43,36 +50,37 @@ class Handshake(asyncio.Protocol):
         self._config = config
         self._server = server_state
         self._app_state = app_state
-        self._protocol = ServerProtocol(max_size=config.ws_max_size, logger=_protocol_log)
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self._request: Request | None = None
+        self._key = ""
         self._is_over = False
-        self._denial: tuple[int, list[tuple[bytes, bytes]]] | None = None
+        self._denial: tuple[int, RawHeaders] = (500, [])
 
     def accept(
-        self, *, max_size: int, write_buffer: int, ended: Callable[[Socket], None], shutdown: Callable[[], None]
+        self,
+        *,
+        outlet: Outlet,
+        max_size: int,
+        write_buffer: int,
+        ended: Callable[[Socket], None],
+        shutdown: Callable[[], None],
     ) -> Socket | None:
-        """Accept the request and return the open socket, None if the request is not one that can be accepted."""
-        assert self._request is not None
+        """Accept the request and return the open socket, None if the peer is gone."""
         if self._is_over:
             return None
-        response = self._protocol.accept(self._request)
-        self._protocol.send_response(response)
-        self._flush()
         self._is_over = True
-        if self._protocol.handshake_exc is not None:
-            self._transport.close()
-            return None
-        self._protocol.max_message_size = max_size
-
-        def gone(socket: Socket) -> None:
-            self._server.connections.discard(cast(Any, socket))
-            ended(socket)
-
-        socket = Socket(self._transport, self._protocol, write_buffer=write_buffer, ended=gone, shutdown=shutdown)
-        self._server.connections.discard(cast(Any, self))
-        self._server.connections.add(cast(Any, socket))
+        connections = cast(set[Any], self._server.connections)
+        socket = Socket(
+            self._transport,
+            ServerProtocol(state=State.OPEN, max_size=max_size, logger=_protocol_log),
+            outlet=outlet,
+            write_buffer=write_buffer,
+            ended=partial(_gone, connections, ended),
+            shutdown=shutdown,
+        )
+        connections.discard(self)
+        connections.add(socket)
         self._transport.set_protocol(socket)
+        self._transport.write(_SWITCHING % accept_key(self._key).encode())
         self._transport.resume_reading()
         return socket
 
@@ -83,17 +91,17 @@ class Handshake(asyncio.Protocol):
         self._server.connections.add(cast(Any, self))
 
     def data_received(self, data: bytes) -> None:
-        self._protocol.receive_data(data)
-        for event in self._protocol.events_received():
-            if isinstance(event, Request):
-                self._request = event
-                self._transport.pause_reading()
-                task = asyncio.get_running_loop().create_task(self._run(event), name="plait handshake")
-                self._server.tasks.add(task)
-                task.add_done_callback(self._server.tasks.discard)
-        if self._protocol.parser_exc is not None or self._protocol.handshake_exc is not None:
-            self._flush()
-            self._transport.close()
+        """Take the request, which uvicorn has parsed and writes here once more, in one piece."""
+        self._transport.pause_reading()
+        line, *lines = data.partition(b"\r\n\r\n")[0].split(b"\r\n")
+        headers = [(name.lower(), value.strip()) for name, _, value in (each.partition(b":") for each in lines)]
+        if problem := self._check(line, headers):
+            self._answer(*problem)
+            return
+        scope = self._scope(line.split(b" ")[1].decode("latin-1"), headers)
+        task = asyncio.get_running_loop().create_task(self._run(scope), name="plait handshake")
+        self._server.tasks.add(task)
+        task.add_done_callback(self._server.tasks.discard)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_over = True
@@ -103,20 +111,26 @@ class Handshake(asyncio.Protocol):
         """Called by uvicorn when the server is to end."""
         self._answer(503, [], b"the server is shutting down\n")
 
-    # ASGI
+    # Inside
 
-    async def _run(self, request: Request) -> None:
-        app = cast(Any, self._config.loaded_app)
+    def _check(self, line: bytes, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, RawHeaders, bytes] | None:
+        """Return the answer to a request that is no opening of a WebSocket (RFC 6455, section 4.2.1)."""
+        if not line.startswith(b"GET "):
+            return 405, [(b"allow", b"GET")], b"a WebSocket is opened with GET\n"
+        found = dict(headers)
+        if found.get(b"sec-websocket-version") != b"13":
+            return 426, [(b"sec-websocket-version", b"13")], b"only version 13 of WebSockets is spoken here\n"
         try:
-            await app(self._scope(request), self._receive, self._send)
-        except Exception:
-            log.exception("the app failed to answer the opening of a WebSocket")
-            self._answer(500, [], b"Internal Server Error\n")
-        if not self._is_over:
-            self._answer(500, [], b"Internal Server Error\n")
+            is_key = len(base64.b64decode(key := found.get(b"sec-websocket-key", b""), validate=True)) == 16
+        except binascii.Error:
+            is_key = False
+        if not is_key:
+            return 400, [], b"Sec-WebSocket-Key is missing or wrong\n"
+        self._key = key.decode()
+        return None
 
-    def _scope(self, request: Request) -> dict[str, Any]:
-        raw_path, _, query = request.path.partition("?")
+    def _scope(self, target: str, headers: RawHeaders) -> dict[str, Any]:
+        raw_path, _, query = target.partition("?")
         root_path = self._config.root_path
         return {
             "type": "websocket",
@@ -129,13 +143,26 @@ class Handshake(asyncio.Protocol):
             "path": root_path + unquote(raw_path),
             "raw_path": (root_path + raw_path).encode(),
             "query_string": query.encode(),
-            "headers": [(key.lower().encode(), value.encode("latin-1")) for key, value in request.headers.raw_items()],
+            "headers": headers,
             "subprotocols": [
-                each.strip() for line in request.headers.get_all("Sec-WebSocket-Protocol") for each in line.split(",")
+                each.strip().decode("latin-1")
+                for name, value in headers
+                if name == b"sec-websocket-protocol"
+                for each in value.split(b",")
             ],
             "state": self._app_state.copy(),
             "extensions": {"websocket.http.response": {}, EXTENSION: self},
         }
+
+    # ASGI
+
+    async def _run(self, scope: dict[str, Any]) -> None:
+        app = cast(Any, self._config.loaded_app)
+        try:
+            await app(scope, self._receive, self._send)
+        except Exception:
+            log.exception("the app failed to answer the opening of a WebSocket")
+        self._answer(500, [], b"Internal Server Error\n")
 
     async def _receive(self) -> dict[str, Any]:
         return {"type": "websocket.connect"}
@@ -145,7 +172,6 @@ class Handshake(asyncio.Protocol):
             case "websocket.http.response.start":
                 self._denial = (message["status"], list(message["headers"]))
             case "websocket.http.response.body":
-                assert self._denial is not None
                 self._answer(*self._denial, message.get("body", b""))
             case "websocket.close":
                 self._answer(403, [], b"Forbidden\n")
@@ -155,21 +181,23 @@ class Handshake(asyncio.Protocol):
                     "WebSocket implementation (`uvicorn module:app`)"
                 )
 
-    def _answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    def _answer(self, status: int, headers: RawHeaders, body: bytes) -> None:
+        """Answer the request with a response instead of a socket, unless it has been answered."""
         if self._is_over:
             return
         self._is_over = True
-        response = self._protocol.reject(status, body.decode())
-        for key, value in headers:
-            if key.lower() != b"content-length":
-                name = key.decode("latin-1")
-                del response.headers[name]
-                response.headers[name] = value.decode("latin-1")
-        self._protocol.send_response(response)
-        self._flush()
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
+        lines += [b"%b: %b" % header for header in headers if header[0].lower() != b"content-length"]
+        lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
+        self._transport.write(b"\r\n".join(lines))
         self._transport.close()
 
-    def _flush(self) -> None:
-        for data in self._protocol.data_to_send():
-            if data:
-                self._transport.write(data)
+
+_SWITCHING: Final = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %b\r\n\r\n"
+)
+
+
+def _gone(connections: set[Any], ended: Callable[[Socket], None], socket: Socket) -> None:
+    connections.discard(socket)
+    ended(socket)

@@ -7,6 +7,7 @@ network failure and try for ever.
 import logging
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,6 +21,7 @@ from plait.web.address import read_address
 from plait.web.asgi import AsgiSocket
 from plait.web.front import Front, as_get, close_code
 from plait.web.handshake import EXTENSION, Handshake
+from plait.web.heartbeat import Heartbeat
 from plait.web.sockets import Socket
 
 __all__ = ["SocketEndpoint"]
@@ -28,7 +30,7 @@ log = logging.getLogger("plait.sockets")
 
 
 class SocketEndpoint:
-    """The ASGI app of WebSockets below `/threads` and `/agents`."""
+    """The ASGI app of WebSockets."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
@@ -75,7 +77,7 @@ class _Opening:
         """Accept the socket and close it with the code for `error`."""
         if not isinstance(error, PlaitError):
             log.error("a socket could not be opened: %s", type(error).__name__, exc_info=error)
-        socket = await self._accept(lambda: None)
+        socket = await self._accept(_nothing)
         if socket is not None:
             socket.close(close_code(error), str(error) if isinstance(error, PlaitError) else "internal error")
             if isinstance(socket, AsgiSocket):
@@ -89,9 +91,10 @@ class _Opening:
         except TooMany as error:
             await self.refuse(error)
             return
-        socket = await self._accept(lambda: front.addresses.leave(self._host))
+        ended = partial(front.addresses.leave, self._host)
+        socket = await self._accept(ended)
         if socket is None:
-            front.addresses.leave(self._host)
+            ended()
             return
         try:
             actor = await front.node.actor(key)
@@ -118,13 +121,12 @@ class _Opening:
                 self._receive, self._send, max_size=limits.frame, write_buffer=limits.write_buffer, ended=ended
             )
         heartbeat = self._front.heartbeat
-
-        def gone(socket: Socket) -> None:
-            heartbeat.discard(socket)
-            ended()
-
         socket = self._handshake.accept(
-            max_size=limits.frame, write_buffer=limits.write_buffer, ended=gone, shutdown=self._front.shutdown
+            outlet=self._front.outlet,
+            max_size=limits.frame,
+            write_buffer=limits.write_buffer,
+            ended=partial(_ended, heartbeat, ended),
+            shutdown=self._front.shutdown,
         )
         if socket is not None:
             heartbeat.add(socket)
@@ -134,3 +136,12 @@ class _Opening:
         """Return the id that the client has kept over its reconnects, or a new one."""
         given = self.request.query_params.get("_pk", "")
         return given if given.isprintable() and 0 < len(given) <= 128 else secrets.token_hex(16)
+
+
+def _ended(heartbeat: Heartbeat, ended: Callable[[], None], socket: Socket) -> None:
+    heartbeat.discard(socket)
+    ended()
+
+
+def _nothing() -> None:
+    pass

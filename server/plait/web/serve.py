@@ -1,5 +1,6 @@
 """Running an ASGI app with plait in it under uvicorn."""
 
+import gc
 import logging.config
 import socket
 from collections.abc import Callable
@@ -84,5 +85,9 @@ def serve(
         ssl_keyfile=key,
     )
     server = uvicorn.Server(config)
+    # States are trees, which reference counting frees; what was made up to here stays for good. With its default
+    # thresholds the collector would walk every state in memory over and over.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     server.run(sockets=[bound])
     return server.started

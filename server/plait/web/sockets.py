@@ -16,14 +16,32 @@ from websockets.server import ServerProtocol
 from plait.connection import Frame, Session
 from plait_schemas.codes import TRY_AGAIN_LATER
 
-__all__ = ["Heartbeat", "Socket"]
+__all__ = ["ABNORMAL", "Outlet", "Socket"]
 
 log = logging.getLogger("plait.sockets")
 
 _CLOSE_TIMEOUT: Final = 5.0
-_ABNORMAL: Final = 1006
+ABNORMAL: Final = 1006
 _NO_CODE: Final = 1005
 _INVALID_DATA: Final = 1007
+
+
+class Outlet:
+    """Writes what sockets have to send once an iteration of the loop: one system call for many frames."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Socket] = []
+
+    def add(self, socket: "Socket") -> None:
+        """Have `socket` write when the callbacks that are running have ended."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.append(socket)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for socket in waiting:
+            socket.flush()
 
 
 class Socket(asyncio.Protocol):
@@ -38,6 +56,8 @@ class Socket(asyncio.Protocol):
         "_is_closing",
         "_limit",
         "_loop",
+        "_out",
+        "_outlet",
         "_protocol",
         "_session",
         "_shutdown",
@@ -54,6 +74,7 @@ class Socket(asyncio.Protocol):
         transport: asyncio.Transport,
         protocol: ServerProtocol,
         *,
+        outlet: Outlet,
         write_buffer: int,
         ended: Callable[["Socket"], None],
         shutdown: Callable[[], None],
@@ -62,6 +83,9 @@ class Socket(asyncio.Protocol):
         self._transport = transport
         self._protocol = protocol
         self._session: Session | None = None
+        self._outlet = outlet
+        # What is to be written at the end of this iteration of the loop; None when nothing is.
+        self._out: list[bytes] | None = None
         # Bytes that may wait for the peer.
         self._limit = write_buffer
         # Is told when the socket is gone, and when the server is asked to end.
@@ -89,20 +113,19 @@ class Socket(asyncio.Protocol):
         wire = frame.wire
         if wire is None:
             wire = frame.wire = _serialize(frame)
-        self._transport.write(wire)
-        if self._is_backed_up and self._transport.get_write_buffer_size() > self._limit:
-            self.close(TRY_AGAIN_LATER, "the connection is too slow for what is sent to it")
+        self._write(wire)
 
     def ping(self, payload: bytes) -> None:
         if not self._is_closing:
-            self._transport.write(b"\x89%c%b" % (len(payload), payload))
+            self._write(b"\x89%c%b" % (len(payload), payload))
 
     def close(self, code: int, reason: str) -> None:
         if self._is_closing:
             return
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(code, _shorten(reason))
-        self._flush()
+        self._take_output()
+        self.flush()
         self._transport.resume_reading()
         self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self._transport.abort)
         self._end(code, reason)
@@ -126,14 +149,15 @@ class Socket(asyncio.Protocol):
         for event in self._protocol.events_received():
             if isinstance(event, WireFrame) and not self._is_closing:
                 self._handle(event)
-        self._flush()
+        self._take_output()
         if self._protocol.parser_exc is not None or self._protocol.close_expected():
             close = self._protocol.close_sent or self._protocol.close_rcvd
-            self._end(close.code if close else _ABNORMAL, close.reason if close else "")
+            self._end(close.code if close else ABNORMAL, close.reason if close else "")
+            self.flush()
             self._transport.close()
 
     def eof_received(self) -> None:
-        self._end(_ABNORMAL, "")
+        self._end(ABNORMAL, "")
 
     def pause_writing(self) -> None:
         self._is_backed_up = True
@@ -145,7 +169,7 @@ class Socket(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._end(_ABNORMAL, "")
+        self._end(ABNORMAL, "")
         self._ended(self)
 
     def shutdown(self) -> None:
@@ -179,10 +203,27 @@ class Socket(asyncio.Protocol):
             case _:
                 pass  # The answer to a ping is among what the protocol has to send.
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what waits."""
+        out, self._out = self._out, None
+        if out is None or self._transport.is_closing():
+            return
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._is_backed_up and self._transport.get_write_buffer_size() > self._limit:
+            self.close(TRY_AGAIN_LATER, "the connection is too slow for what is sent to it")
+
+    def _write(self, data: bytes) -> None:
+        if self._out is None:
+            self._out = [data]
+            self._outlet.add(self)
+        else:
+            self._out.append(data)
+
+    def _take_output(self) -> None:
+        """Send what the protocol answers by itself: pongs and the other half of a close."""
         for data in self._protocol.data_to_send():
             if data:
-                self._transport.write(data)
+                self._write(data)
 
     def _end(self, code: int, reason: str) -> None:
         """Let the session know that nothing comes or goes any more."""
@@ -197,51 +238,6 @@ class Socket(asyncio.Protocol):
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
-
-
-class Heartbeat:
-    """Pings sockets that have been silent, and gives up those that do not answer."""
-
-    def __init__(self, interval: float, timeout: float) -> None:
-        self._interval = interval
-        self._timeout = timeout
-        self._sockets: dict[Socket, None] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._sockets)
-
-    def add(self, socket: Socket) -> None:
-        """Watch a socket."""
-        self._sockets[socket] = None
-
-    def discard(self, socket: Socket) -> None:
-        """Watch a socket no longer."""
-        self._sockets.pop(socket, None)
-
-    def start(self) -> None:
-        """Begin to watch."""
-        self._task = asyncio.create_task(self._beat(), name="plait heartbeat")
-
-    async def stop(self) -> None:
-        """Cease to watch."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    async def _beat(self) -> None:
-        loop = asyncio.get_running_loop()
-        step = min(self._interval, self._timeout) / 10
-        while True:
-            await asyncio.sleep(step)
-            now = loop.time()
-            for socket in tuple(self._sockets):
-                silence = now - socket.heard
-                if silence > self._interval + self._timeout:
-                    socket.close(_ABNORMAL, "no answer to a ping")
-                elif silence > self._interval and not socket.is_asked:
-                    socket.is_asked = True
-                    socket.ping(b"")
 
 
 def _serialize(frame: Frame) -> bytes:
