@@ -13,6 +13,7 @@ from plait.state import UNDECODED, StateType
 from plait.store.protocol import ChangeRow, Stored, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import Op, PatchError, apply
+from plait_schemas.text_patch import TextDiff
 
 __all__ = ["History", "Revision"]
 
@@ -62,11 +63,12 @@ class History:
     `append` moves the current one on and returns what to write; `commit` and `rollback` say what came of it.
     """
 
-    __slots__ = ("_key", "_type", "current", "durable", "epoch")
+    __slots__ = ("_key", "_texts", "_type", "current", "durable", "epoch")
 
     def __init__(self, key: ThreadKey, state_type: StateType, stored: Stored | None) -> None:
         self._key = key
         self._type = state_type
+        self._texts = TextDiff()
         self.epoch = stored.epoch if stored else secrets.token_hex(8)
         self.durable = self._replay(stored) if stored else Revision(0, None, None, state_type)
         self.current = self.durable
@@ -84,7 +86,7 @@ class History:
         current = self.current
         if current.json is None:
             return (Op("add", "", self._type.read(data, limits)),)
-        return self._type.diff((current.base, current.json), (state, data), limits)
+        return self._type.diff((current.base, current.json), (state, data), limits, self._texts)
 
     def append(self, ops: Sequence[Op], state: Any, data: bytes, source: str) -> Write:
         """Make `state` the current one and return the write that makes it durable."""

@@ -11,7 +11,7 @@ from plait.errors import InvalidState, TooLarge
 from plait.limits import Limits
 from plait_schemas.codec import decode_json, encode_json, has_non_finite, nests_deeper
 from plait_schemas.patch import Op, diff
-from plait_schemas.text_patch import diff_texts
+from plait_schemas.text_patch import TextDiff
 
 __all__ = ["UNDECODED", "StateType", "json_error"]
 
@@ -71,10 +71,11 @@ class StateType:
         """Return the state that JSON says. Raises InvalidState or TooLarge."""
         return _read(self.decode, data, "", limits.depth)
 
-    def diff(self, old: tuple[Any, bytes], new: tuple[Any, bytes], limits: Limits) -> list[Op]:
+    def diff(self, old: tuple[Any, bytes], new: tuple[Any, bytes], limits: Limits, texts: TextDiff) -> list[Op]:
         """Return the operations from one state to another, each with its JSON.
 
-        Raises InvalidState or TooLarge where a plain state has something new that is not JSON, or too deep.
+        `texts` is what compares the states of one thread. Raises InvalidState or TooLarge where a plain state has
+        something new that is not JSON, or too deep.
         """
         if old[1] == new[1]:
             return []
@@ -83,7 +84,7 @@ class StateType:
         if old[1][:1] != new[1][:1]:
             return [Op("replace", "", self.read(new[1], limits))]
         try:
-            return diff_texts(
+            return texts.diff(
                 old[1], new[1], lambda text, path: _read(decode_json, text, path, limits.depth - path.count("/"))
             )
         except msgspec.DecodeError as error:

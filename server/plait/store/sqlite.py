@@ -5,11 +5,13 @@ thread in one hop. A transaction that fails is tried again a thread at a time, s
 """
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
+from typing import IO, Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 import aiosqlite
 
@@ -24,6 +26,8 @@ except ImportError:  # Windows: nothing but SQLite's own locks keeps two servers
 __all__ = ["SqliteStore", "Synchronous"]
 
 Synchronous = Literal["FULL", "NORMAL"]
+
+log = logging.getLogger("plait.store")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,6 +48,7 @@ PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {_SCHEMA_VERSION};
 COMMIT;
 """
+_INSERT_CHANGE: Final = "INSERT INTO changes (thread, version, ops, source, at) VALUES (?, ?, ?, ?, ?)"
 _HEAD: Final = """
 SELECT t.id, t.epoch, max(
     coalesce((SELECT version FROM snapshots WHERE thread = t.id), 0),
@@ -58,8 +63,15 @@ class _Connection(aiosqlite.Connection):
     async def run(
         self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        result: T = await self._execute(function, self._conn, *args, **kwargs)  # type: ignore[no-untyped-call]
-        return result
+        return await self.post(function, *args, **kwargs)
+
+    def post(
+        self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Begin to run a function, without waiting for it."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((future, partial(function, self._conn, *args, **kwargs)))
+        return future
 
 
 class SqliteStore:
@@ -73,26 +85,24 @@ class SqliteStore:
         self.path = Path(path)
         self._synchronous = synchronous
         self._readonly = readonly
-        self._pending: list[tuple[Write, asyncio.Future[None]]] = []
-        self._wake = asyncio.Event()
+        self._pending: list[_Pending] = []
+        # Set while no transaction is on its way.
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._lock: IO[bytes] | None = None
         self._reader: _Connection | None = None
-        self._writer: asyncio.Task[None] | None = None
+        self._writer: _Connection | None = None
+        self._heads: _Heads = {}
 
     async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
         try:
             if not self._readonly:
                 self._lock = _lock(self.path)
-                writer = _connect(self.path, readonly=False)
-                await writer
-                try:
-                    await writer.run(_prepare, self._synchronous)
-                except BaseException:
-                    await writer.close()
-                    raise
-                self._writer = asyncio.create_task(self._write(writer), name=f"plait writer {self.path.name}")
-            self._reader = _connect(self.path, readonly=True)
-            await self._reader
+                self._writer = await _connect(self.path, readonly=False)
+                await self._writer.run(_prepare, self._synchronous)
+            self._reader = await _connect(self.path, readonly=True)
             await self._reader.run(_check)
         except (sqlite3.Error, OSError) as error:
             await self._close()
@@ -116,12 +126,16 @@ class SqliteStore:
             raise StoreError(f"{key} cannot be read: {error}") from error
 
     def submit(self, write: Write) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._writer is None or self._writer.done():
+        assert self._loop is not None, "the store has not been opened"
+        future: asyncio.Future[None] = self._loop.create_future()
+        if self._writer is None:
             future.set_exception(StoreError("the store is closed"))
             return future
         self._pending.append((write, future))
-        self._wake.set()
+        if self._idle.is_set():
+            self._idle.clear()
+            # What else is submitted in this iteration of the loop shares the transaction.
+            self._loop.call_soon(self._flush)
         return future
 
     async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
@@ -133,32 +147,37 @@ class SqliteStore:
             raise StoreError(f"the threads cannot be listed: {error}") from error
 
     async def _close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            self._wake.set()
-            await writer
-        if self._reader is not None:
-            await self._reader.close()
-            self._reader = None
+        await self._idle.wait()
+        for connection in (self._writer, self._reader):
+            if connection is not None:
+                await connection.close()
+        self._writer = self._reader = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
-    async def _write(self, connection: _Connection) -> None:
-        """Commit what is pending, a batch after the other, until the store is closed."""
-        batch: list[tuple[Write, asyncio.Future[None]]] = []
-        try:
-            while self._pending or self._writer is not None:
-                await self._wake.wait()
-                self._wake.clear()
-                batch, self._pending = self._pending, []
-                outcomes = await connection.run(_commit, [write for write, _ in batch])
-                for (_, future), outcome in zip(batch, outcomes, strict=True):
-                    _settle(future, outcome)
-        finally:
-            for _, future in [*batch, *self._pending]:
-                _settle(future, StoreError("the store is closed"))
-            await connection.close()
+    def _flush(self) -> None:
+        """Hand what is pending to the writer; when that is done, what has become pending meanwhile."""
+        assert self._writer is not None
+        batch, self._pending = self._pending, []
+        work = self._writer.post(_commit, self._heads, [write for write, _ in batch])
+        work.add_done_callback(partial(self._written, batch))
+
+    def _written(self, batch: list["_Pending"], work: asyncio.Future[list[StoreError | None]]) -> None:
+        if error := work.exception():
+            log.error("the store's writer failed", exc_info=error)
+            for _, future in batch:
+                _settle(future, StoreError("the store's writer failed"))
+        else:
+            for (_, future), outcome in zip(batch, work.result(), strict=True):
+                _settle(future, outcome)
+        if self._pending:
+            self._flush()
+        else:
+            self._idle.set()
+
+
+_Pending = tuple[Write, asyncio.Future[None]]
 
 
 def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
@@ -188,12 +207,14 @@ def _lock(path: Path) -> IO[bytes] | None:
     return file
 
 
-def _connect(path: Path, *, readonly: bool) -> _Connection:
+async def _connect(path: Path, *, readonly: bool) -> _Connection:
     def connector() -> sqlite3.Connection:
         uri = f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
         return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
 
-    return _Connection(connector, iter_chunk_size=64)
+    connection = _Connection(connector, iter_chunk_size=64)
+    await connection
+    return connection
 
 
 def _prepare(db: sqlite3.Connection, synchronous: str) -> None:
@@ -242,59 +263,94 @@ def _threads(db: sqlite3.Connection, after: ThreadKey, limit: int) -> list[Threa
     return [ThreadRow(ThreadKey(*key), db.execute(_HEAD, key).fetchone()[2]) for key in keys.fetchall()]
 
 
-def _commit(db: sqlite3.Connection, batch: Iterable[Write]) -> list[StoreError | None]:
+class _Head(NamedTuple):
+    """What the writer knows of a stored thread: its row id, epoch and version."""
+
+    thread: int
+    epoch: str
+    version: int
+
+
+# Nobody but the writer changes the file, so that what it wrote last needs no looking up.
+_Heads = dict[ThreadKey, _Head]
+
+_HEADS_KEPT: Final = 10_000
+
+
+def _commit(db: sqlite3.Connection, heads: _Heads, batch: Iterable[Write]) -> list[StoreError | None]:
     """Write a batch in one transaction and return the outcome of each write."""
     groups: dict[ThreadKey, list[tuple[int, Write]]] = {}
     for index, write in enumerate(batch):
         groups.setdefault(write.key, []).append((index, write))
     outcomes: dict[int, StoreError | None] = {}
-    _transact(db, list(groups.values()), outcomes)
+    if len(heads) > _HEADS_KEPT:
+        heads.clear()
+    _transact(db, heads, list(groups.values()), outcomes)
     return [outcomes[index] for index in range(len(outcomes))]
 
 
 def _transact(
-    db: sqlite3.Connection, groups: Sequence[list[tuple[int, Write]]], outcomes: dict[int, StoreError | None]
+    db: sqlite3.Connection,
+    heads: _Heads,
+    groups: Sequence[list[tuple[int, Write]]],
+    outcomes: dict[int, StoreError | None],
 ) -> None:
     try:
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            accepted = [_accept(db, group, outcomes) for group in groups]
-            _insert(db, [(thread, write) for group in accepted for thread, write in group])
+        if not _write_alone(db, heads, groups, outcomes):
+            db.execute("BEGIN IMMEDIATE")
+            _insert(db, [each for group in groups for each in _accept(db, heads, group, outcomes)])
             db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
     except (sqlite3.Error, OverflowError) as error:
-        if len(groups) > 1:
-            for group in groups:
-                _transact(db, [group], outcomes)
-        else:
-            for index, write in groups[0]:
-                outcomes[index] = StoreError(f"{write.key} could not be written: {error}")
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        for group in groups:
+            heads.pop(group[0][1].key, None)
+            if len(groups) > 1:
+                _transact(db, heads, [group], outcomes)
+            else:
+                outcomes |= {index: StoreError(f"{write.key} could not be written: {error}") for index, write in group}
+
+
+def _write_alone(
+    db: sqlite3.Connection,
+    heads: _Heads,
+    groups: Sequence[list[tuple[int, Write]]],
+    outcomes: dict[int, StoreError | None],
+) -> bool:
+    """Write a batch that is one change of a known thread, as one statement: a transaction of its own."""
+    if len(groups) != 1 or len(groups[0]) != 1:
+        return False
+    index, write = groups[0][0]
+    row, head = write.change, heads.get(write.key)
+    if row is None or head is None or write.snapshot is not None or write.prune is not None:
+        return False
+    if (write.epoch, write.after) != (head.epoch, head.version):
+        return False
+    db.execute(_INSERT_CHANGE, (head.thread, row.version, row.ops, row.source, row.at))
+    heads[write.key] = _Head(head.thread, head.epoch, write.version)
+    outcomes[index] = None
+    return True
 
 
 def _accept(
-    db: sqlite3.Connection, group: Iterable[tuple[int, Write]], outcomes: dict[int, StoreError | None]
+    db: sqlite3.Connection, heads: _Heads, group: Iterable[tuple[int, Write]], outcomes: dict[int, StoreError | None]
 ) -> list[tuple[int, Write]]:
     """Return those writes of one thread that follow what is stored, each with the thread's row id."""
     accepted: list[tuple[int, Write]] = []
-    thread: int | None = None
-    epoch, version = "", None
     for index, write in group:
-        if thread is None and (head := db.execute(_HEAD, write.key).fetchone()):
-            thread, epoch, version = head
-        if write.after != version or (version is not None and write.epoch != epoch):
+        head = heads.get(write.key)
+        if head is None and (row := db.execute(_HEAD, write.key).fetchone()):
+            head = _Head(*row)
+        if (write.after, write.epoch) != ((head.version, head.epoch) if head else (None, write.epoch)):
             outcomes[index] = Fenced(f"{write.key} was written by somebody else")
             continue
-        if thread is None:
-            epoch = write.epoch
-            cursor = db.execute("INSERT INTO threads (kind, name, epoch) VALUES (?, ?, ?)", (*write.key, epoch))
-            thread = cursor.lastrowid
-        assert thread is not None
-        version = write.version
+        if head is None:
+            added = db.execute("INSERT INTO threads (kind, name, epoch) VALUES (?, ?, ?)", (*write.key, write.epoch))
+            assert added.lastrowid is not None
+            head = _Head(added.lastrowid, write.epoch, write.version)
+        heads[write.key] = _Head(head.thread, head.epoch, write.version)
         outcomes[index] = None
-        accepted.append((thread, write))
+        accepted.append((head.thread, write))
     return accepted
 
 
@@ -309,7 +365,7 @@ def _insert(db: sqlite3.Connection, writes: Sequence[tuple[int, Write]]) -> None
             snapshots[thread] = (thread, write.version, write.snapshot)
         if write.prune is not None:
             prunes[thread] = write.prune
-    db.executemany("INSERT INTO changes (thread, version, ops, source, at) VALUES (?, ?, ?, ?, ?)", changes)
+    db.executemany(_INSERT_CHANGE, changes)
     if snapshots:
         db.executemany("INSERT OR REPLACE INTO snapshots (thread, version, state) VALUES (?, ?, ?)", snapshots.values())
     if prunes:
