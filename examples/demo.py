@@ -6,4 +6,4 @@ from .board import Board
 from .counter import PAGES, Counter
 from .tictactoe import TicTacToe
 
-app = Plait(Board, TicTacToe, Counter, static=PAGES)
+app = Plait(Board, TicTacToe, Counter, store="sqlite:///plait-demo.db", static=PAGES)

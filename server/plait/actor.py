@@ -1,11 +1,10 @@
 """One awake thread: its turns, its connections, and the hooks that are run for them."""
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from starlette.requests import Request
 
@@ -19,13 +18,12 @@ from plait.pipeline import Commit, Pipeline
 from plait.rpc import Method, Stream, StreamSink
 from plait.store.protocol import Store, Stored, ThreadKey
 from plait.thread import Core, Thread
+from plait.waiting import outcome
 from plait_schemas.codes import TRY_AGAIN_LATER
 
 __all__ = ["Actor"]
 
 log = logging.getLogger("plait.thread")
-
-T = TypeVar("T")
 
 _CONNECT_HOOKS: Final = frozenset(
     {"connection_tags", "on_connect", "should_be_readonly", "should_send_protocol_messages"}
@@ -130,11 +128,11 @@ class Actor:
 
         async def work() -> None:
             thread = self.thread
-            connection.tags = tuple(await _result(thread.connection_tags(connection, request)))
-            connection.readonly |= await _result(thread.should_be_readonly(connection, request))
-            connection.protocol_enabled = await _result(thread.should_send_protocol_messages(connection, request))
+            connection.tags = tuple(await outcome(thread.connection_tags(connection, request)))
+            connection.readonly |= await outcome(thread.should_be_readonly(connection, request))
+            connection.protocol_enabled = await outcome(thread.should_send_protocol_messages(connection, request))
             join()
-            await _result(thread.on_connect(connection, request))
+            await outcome(thread.on_connect(connection, request))
 
         def finished(_: object, error: BaseException | None) -> None:
             if error is not None:
@@ -145,7 +143,7 @@ class Actor:
 
     async def is_readonly(self, connection: Connection, request: Request) -> bool:
         """Ask the author whether who sent a request may only read."""
-        return await _result(self.thread.should_be_readonly(connection, request))
+        return await outcome(self.thread.should_be_readonly(connection, request))
 
     def message(self, connection: Connection, data: str | bytes) -> None:
         """Hand an ordinary message to `on_message`."""
@@ -290,7 +288,7 @@ class Actor:
         self.connections.broadcast_state(revision.json, revision.version, source=commit.source)
         if "on_state_changed" not in self.kind.overrides:
             return
-        connection = None if commit.source == "server" else commit.source
+        connection = None if isinstance(commit.source, str) else commit.source
         self._post_hook("on_state_changed", revision.state, commit.source, connection=connection)
 
     def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
@@ -308,7 +306,7 @@ class Actor:
         self, method: Method, args: list[Any], kwargs: dict[str, Any], stream: Stream, connection: Connection | None
     ) -> None:
         if method.stream_parameter is not None:
-            result = await _result(method.function(self.thread, *args, **{**kwargs, method.stream_parameter: stream}))
+            result = await outcome(method.function(self.thread, *args, **{**kwargs, method.stream_parameter: stream}))
             if not stream.is_ended:
                 stream.end() if result is None else stream.end(result)
             return
@@ -321,7 +319,3 @@ class Actor:
             if connection is not None:
                 await connection.drained()
         stream.end()
-
-
-async def _result(value: Awaitable[T] | T) -> T:
-    return await value if inspect.isawaitable(value) else value

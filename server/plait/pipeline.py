@@ -29,7 +29,7 @@ class Commit:
 
     def __init__(self, revision: Revision, source: Source) -> None:
         self.revision = revision
-        self.source = source
+        self.source: Source = source
         self.is_settled = False
         self._error: StoreError | None = None
         self._callbacks: list[Callable[[StoreError | None], None]] = []
@@ -151,7 +151,7 @@ class Pipeline:
             commit = Commit(self.history.current, source)
             self.after(commit.settle)
             return commit
-        name = source if source == "server" else source.id
+        name = source if isinstance(source, str) else source.id
         return self._submit(self.history.append(ops, state, data, name), source)
 
     def _submit(self, write: Write, source: Source) -> Commit:

@@ -19,9 +19,9 @@ from plait.errors import CorruptThread, Fenced, StoreError
 from plait.store.protocol import ChangeRow, Stored, ThreadKey, ThreadRow, Write
 
 try:
-    from fcntl import LOCK_EX, LOCK_NB, flock
+    import fcntl
 except ImportError:  # Windows: nothing but SQLite's own locks keeps two servers apart there.
-    flock = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["SqliteStore", "Synchronous"]
 
@@ -194,11 +194,11 @@ def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
 
 def _lock(path: Path) -> IO[bytes] | None:
     """Take the right to write to `path`, which the operating system gives back when the process ends."""
-    if flock is None:
+    if fcntl is None:
         return None
     file = open(path.with_name(path.name + ".lock"), "ab")  # noqa: SIM115
     try:
-        flock(file, LOCK_EX | LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
         raise StoreError(

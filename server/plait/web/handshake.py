@@ -120,8 +120,9 @@ class Handshake(asyncio.Protocol):
         found = dict(headers)
         if found.get(b"sec-websocket-version") != b"13":
             return 426, [(b"sec-websocket-version", b"13")], b"only version 13 of WebSockets is spoken here\n"
+        key = found.get(b"sec-websocket-key", b"")
         try:
-            is_key = len(base64.b64decode(key := found.get(b"sec-websocket-key", b""), validate=True)) == 16
+            is_key = len(base64.b64decode(key, validate=True)) == 16
         except binascii.Error:
             is_key = False
         if not is_key:

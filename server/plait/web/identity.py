@@ -1,8 +1,7 @@
 """Who asks, and whether they may: origins, `authenticate` and `authorize`."""
 
-import inspect
 from collections.abc import Awaitable, Callable, Collection
-from typing import Literal, TypeVar
+from typing import Literal
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -11,10 +10,9 @@ from starlette.responses import Response
 from plait.connection import Principal
 from plait.errors import Forbidden, Unauthenticated
 from plait.store.protocol import ThreadKey
+from plait.waiting import outcome
 
 __all__ = ["Action", "Authenticate", "Authorize", "Identity"]
-
-T = TypeVar("T")
 
 Action = Literal["connect", "read", "write", "call", "request"]
 """What somebody wants of a thread: a socket, its state over HTTP, to change it, an rpc, or `on_request`."""
@@ -59,14 +57,14 @@ class Identity:
         """
         if self._authenticate is None:
             return None
-        found = await _result(self._authenticate(request))
+        found = await outcome(self._authenticate(request))
         if found is None:
             raise Unauthenticated("this server wants to know who you are")
         return found
 
     async def may(self, principal: Principal | None, thread: ThreadKey, action: Action) -> bool:
         """Tell whether somebody may do something with a thread."""
-        return self._authorize is None or await _result(self._authorize(principal, thread, action))
+        return self._authorize is None or await outcome(self._authorize(principal, thread, action))
 
     async def check(self, principal: Principal | None, thread: ThreadKey, action: Action) -> None:
         """Raise Forbidden if somebody may not do something with a thread."""
@@ -76,7 +74,3 @@ class Identity:
 
 def _without_default_port(host: str) -> str:
     return host.lower().removesuffix(":80").removesuffix(":443")
-
-
-async def _result(value: Awaitable[T] | T) -> T:
-    return await value if inspect.isawaitable(value) else value
