@@ -1,0 +1,1 @@
+"""Numbers: plait beside a published peer and beside the bare limits of the machine."""

@@ -1,0 +1,116 @@
+"""The bare limit of durable writes: `python -m benchmarks.bare_sqlite FOLDER one|group SECONDS`."""
+
+import asyncio
+import queue
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from benchmarks.results import Clock
+
+__all__ = ["LIMITS", "commit", "main", "open_log"]
+
+Pending = queue.SimpleQueue[asyncio.Future[None] | None]
+WAITING = 256
+INSERT = "INSERT INTO log (ops, at) VALUES (?, ?)"
+CHANGE = (b'[{"op":"replace","path":"/n","value":1}]', 0.0)
+
+
+def open_log(path: Path) -> sqlite3.Connection:
+    """A log of changes with the durability that plait has by default."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("CREATE TABLE log (version INTEGER PRIMARY KEY, ops BLOB, at REAL)")
+    return connection
+
+
+def commit(connection: sqlite3.Connection, changes: int) -> None:
+    """So many changes in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    if changes == 1:
+        connection.execute(INSERT, CHANGE)
+    else:
+        connection.executemany(INSERT, [CHANGE] * changes)
+    connection.execute("COMMIT")
+
+
+def one_at_a_time(connection: sqlite3.Connection, seconds: float) -> int:
+    """A transaction a change, in the calling thread."""
+    count = 0
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        commit(connection, 1)
+        count += 1
+    return count
+
+
+def grouped(connection: sqlite3.Connection, seconds: float) -> int:
+    """An event loop keeps WAITING changes in flight; one thread commits all that has piled up."""
+    return uvloop.run(submit_all(connection, seconds))
+
+
+async def submit_all(connection: sqlite3.Connection, seconds: float) -> int:
+    """Submit changes for some seconds; the number that became durable."""
+    loop = asyncio.get_running_loop()
+    pending: Pending = queue.SimpleQueue()
+    writer = threading.Thread(target=write, args=(connection, pending, loop))
+    writer.start()
+    deadline = loop.time() + seconds
+    count = 0
+
+    async def submit() -> None:
+        nonlocal count
+        while loop.time() < deadline:
+            done: asyncio.Future[None] = loop.create_future()
+            pending.put(done)
+            await done
+            count += 1
+
+    await asyncio.gather(*(submit() for _ in range(WAITING)))
+    pending.put(None)
+    writer.join()
+    return count
+
+
+def write(connection: sqlite3.Connection, pending: Pending, loop: asyncio.AbstractEventLoop) -> None:
+    """Commit what has piled up, until None comes, behind which nothing is put."""
+    while (first := pending.get()) is not None:
+        batch = [first]
+        while not pending.empty() and (following := pending.get()) is not None:
+            batch.append(following)
+        commit(connection, len(batch))
+        loop.call_soon_threadsafe(release, batch)
+
+
+def release(waiting: list[asyncio.Future[None]]) -> None:
+    """Wake those whose change is durable."""
+    for done in waiting:
+        done.set_result(None)
+
+
+LIMITS: dict[str, Callable[[sqlite3.Connection, float], int]] = {"one": one_at_a_time, "group": grouped}
+
+
+def main() -> None:
+    """Print one result as JSON."""
+    folder, limit, seconds = sys.argv[1:]
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        connection = open_log(Path(place) / "bare.db")
+        clock = Clock([])
+        result = clock.result(LIMITS[limit](connection, float(seconds)))
+        connection.close()
+    # What this process spent is the server's; there is no generator.
+    result = msgspec.structs.replace(result, server_cpu=result.generator_cpu, generator_cpu=0.0)
+    print(msgspec.json.encode(result).decode())
+
+
+if __name__ == "__main__":
+    main()

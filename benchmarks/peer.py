@@ -1,0 +1,53 @@
+"""Gets the published peer ready: its packages into a folder that git ignores, its worker into one file."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["PEER", "PeerError", "prepare"]
+
+PEER = Path(__file__).parent / "cloudflare"
+ENVIRONMENT = {**os.environ, "CI": "1", "WRANGLER_SEND_METRICS": "false"}
+
+
+class PeerError(Exception):
+    """The peer cannot be had; the message says why."""
+
+
+class Package(msgspec.Struct):
+    """What is read of a package.json."""
+
+    version: str = ""
+    dependencies: dict[str, str] = {}
+
+
+def prepare(log: Path) -> None:
+    """Install and bundle what is not there yet or is older than its source."""
+    for command in ("node", "npm"):
+        if shutil.which(command) is None:
+            raise PeerError(f"{command} is not installed; run with --without cloudflare to do without the peer")
+    wanted = read(PEER).dependencies
+    if any(read(PEER / "node_modules" / name).version != version for name, version in wanted.items()):
+        run(log, "npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
+    source, bundle = PEER / "src" / "worker.ts", PEER / "dist" / "worker.js"
+    if not bundle.exists() or bundle.stat().st_mtime < source.stat().st_mtime:
+        run(log, "node_modules/.bin/wrangler", "deploy", "--dry-run", "--outdir", "dist")
+
+
+def read(folder: Path) -> Package:
+    """The package.json of a folder, an empty one when there is none."""
+    path = folder / "package.json"
+    return msgspec.json.decode(path.read_bytes(), type=Package) if path.exists() else Package()
+
+
+def run(log: Path, *command: str) -> None:
+    """Run one command in the peer's folder and keep what it says for the error."""
+    with log.open("w") as output:
+        done = subprocess.run(
+            command, cwd=PEER, env=ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT, timeout=600, check=False
+        )
+    if done.returncode:
+        raise PeerError(f"{' '.join(command)} failed:\n{log.read_text()[-2000:]}")

@@ -1,0 +1,107 @@
+"""What one load measured, and the clock that measures it."""
+
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+import psutil
+
+__all__ = ["Clock", "Result", "cpu_seconds", "resident", "tree", "wait_for_quiet"]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """Things done in some seconds, and the processor time both sides spent meanwhile."""
+
+    count: int
+    seconds: float
+    generator_cpu: float
+    server_cpu: float
+    # What everybody else on the machine spent.
+    other_cpu: float
+
+    def plus(self, other: "Result") -> "Result":
+        """Both runs taken as one."""
+        return Result(
+            count=self.count + other.count,
+            seconds=self.seconds + other.seconds,
+            generator_cpu=self.generator_cpu + other.generator_cpu,
+            server_cpu=self.server_cpu + other.server_cpu,
+            other_cpu=self.other_cpu + other.other_cpu,
+        )
+
+    @property
+    def rate(self) -> float:
+        """Things a second."""
+        return self.count / self.seconds
+
+    @property
+    def is_generator_busier(self) -> bool:
+        """Whether the number says more of the load generator than of the server."""
+        return self.generator_cpu > self.server_cpu
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether something else took processor time that both sides may have missed."""
+        return self.other_cpu > self.seconds / 10
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """A process and everything it started."""
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
+    """Processor time these have used so far."""
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+
+
+def machine_seconds() -> float:
+    """Processor time all processes of the machine have used so far."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system)
+
+
+def wait_for_quiet(limit: float) -> None:
+    """Return when the machine has been almost idle for half a second, or after the limit."""
+    deadline = time.perf_counter() + limit
+    while time.perf_counter() < deadline:
+        before = machine_seconds()
+        time.sleep(0.5)
+        if machine_seconds() - before < 0.05:
+            return
+
+
+def resident(processes: Iterable[psutil.Process]) -> int:
+    """Bytes of memory these hold now."""
+    return sum(process.memory_info().rss for process in processes)
+
+
+class Clock:
+    """Starts when it is made; `spun` tells the seconds in which the generator only waited, spinning."""
+
+    def __init__(self, server: list[psutil.Process], spun: Callable[[], float] = float) -> None:
+        self._server = server
+        self._spun = spun
+        self._start = time.perf_counter()
+        self._before = self._readings()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.perf_counter() - self._start
+
+    def result(self, count: int) -> Result:
+        """Stop, with so many things done."""
+        seconds = self.seconds
+        own, server, machine, spun = (b - a for a, b in zip(self._before, self._readings(), strict=True))
+        return Result(
+            count=count,
+            seconds=seconds,
+            generator_cpu=max(own - spun, 0.0),
+            server_cpu=server,
+            other_cpu=max(machine - own - server, 0.0),
+        )
+
+    def _readings(self) -> tuple[float, float, float, float]:
+        return time.process_time(), cpu_seconds(self._server), machine_seconds(), self._spun()

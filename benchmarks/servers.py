@@ -1,0 +1,118 @@
+"""Starts and ends the servers that are compared, each a process of its own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from benchmarks.peer import PEER
+from benchmarks.results import cpu_seconds, tree
+
+__all__ = ["SERVERS", "Server", "ServerError", "serve"]
+
+ROOT = Path(__file__).parent.parent
+START_TIMEOUT = 30.0
+
+
+class ServerError(Exception):
+    """A server did not start; the message ends with what it said."""
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A running server."""
+
+    name: str
+    port: int
+    pid: int
+
+    def settle(self, limit: float = 10.0) -> None:
+        """Wait until it has nothing left to do."""
+        processes = tree(self.pid)
+        deadline = time.perf_counter() + limit
+        while time.perf_counter() < deadline:
+            before = cpu_seconds(processes)
+            time.sleep(0.2)
+            if cpu_seconds(processes) - before <= 0.02:
+                return
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """How a server is started: `{folder}` and `{port}` stand for the two things it is told."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = {}
+
+
+SERVERS = {
+    "plait": Recipe(
+        (str(Path(sys.executable).parent / "plait"), "serve", "benchmarks.agents:app", "--port", "{port}"),
+        {"BENCH_STORE": "sqlite:///{folder}/plait.db", "PYTHONPATH": str(ROOT)},
+    ),
+    "cloudflare": Recipe(("node", str(PEER / "serve.mjs"), "{folder}", "{port}")),
+    "socket": Recipe((sys.executable, "-m", "benchmarks.bare", "{folder}", "{port}")),
+}
+
+
+@contextmanager
+def serve(name: str, folder: Path) -> Iterator[Server]:
+    """Run a server that keeps its data in a folder; it is ended on leaving."""
+    recipe, port = SERVERS[name], free_port()
+    told = {"folder": str(folder), "port": str(port)}
+    log = folder.with_suffix(".log")
+    folder.mkdir(exist_ok=True)
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [part.format(**told) for part in recipe.command],
+            cwd=ROOT,
+            env={**os.environ, **{key: value.format(**told) for key, value in recipe.environment.items()}},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_for(process, port, name, log)
+        yield Server(name=name, port=port, pid=process.pid)
+    finally:
+        end(process)
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(process: subprocess.Popen[bytes], port: int, name: str, log: Path) -> None:
+    """Return when the server accepts a connection."""
+    deadline = time.perf_counter() + START_TIMEOUT
+    while time.perf_counter() < deadline and process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise ServerError(f"{name} did not start:\n{log.read_text()[-2000:]}")
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process to stop, then make it; nothing that it started stays."""
+    if process.poll() is not None:
+        return
+    started = tree(process.pid)[1:]
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for child in psutil.wait_procs(started, timeout=2)[1]:
+        child.kill()

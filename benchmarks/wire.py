@@ -1,0 +1,90 @@
+"""WebSocket frames as a client writes them, and a reader that walks header lengths only."""
+
+from websockets.frames import Frame, Opcode
+
+__all__ = ["FrameReader", "pong", "request", "text"]
+
+TEXT, CLOSE, PING = 0x81, 0x88, 0x89
+
+
+def text(payload: bytes) -> bytes:
+    """One masked text frame."""
+    return Frame(Opcode.TEXT, payload).serialize(mask=True)
+
+
+def pong(payload: bytes) -> bytes:
+    """One masked pong frame."""
+    return Frame(Opcode.PONG, payload).serialize(mask=True)
+
+
+def request(path: str, host: str) -> bytes:
+    """The opening handshake, without extensions and without a subprotocol."""
+    lines = (
+        f"GET {path} HTTP/1.1",
+        f"Host: {host}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    )
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+class FrameReader:
+    """Counts the text frames of one socket; keeps the payload of control frames only."""
+
+    __slots__ = ("closed", "pings", "rest", "skip", "texts")
+
+    def __init__(self) -> None:
+        self.texts = 0
+        self.pings: list[bytes] = []
+        self.closed = False
+        # Start of a frame whose header, or control payload, has not arrived whole.
+        self.rest = b""
+        # Bytes still to come of a text frame that has been seen to begin.
+        self.skip = 0
+
+    def feed(self, data: bytes | bytearray, size: int) -> None:
+        """Take the first `size` bytes of data, which the caller may overwrite afterwards."""
+        if self.rest:
+            data = self.rest + data[:size]
+            size = len(data)
+            self.rest = b""
+        offset = self.skip
+        if offset:
+            if offset > size:
+                self.skip = offset - size
+                return
+            self.skip = 0
+            self.texts += 1
+        while size - offset >= 2:
+            length = data[offset + 1]
+            start = offset + 2
+            if length > 125:
+                start += 2 if length == 126 else 8
+                if start > size:
+                    break
+                length = int.from_bytes(data[offset + 2 : start], "big")
+            stop = start + length
+            opcode = data[offset]
+            if opcode == TEXT:
+                if stop > size:
+                    self.skip = stop - size
+                    return
+                self.texts += 1
+            elif stop > size:
+                break
+            else:
+                self.control(opcode, bytes(data[start:stop]))
+            offset = stop
+        if offset < size:
+            self.rest = bytes(data[offset:size])
+
+    def control(self, opcode: int, payload: bytes) -> None:
+        """Note what the loop over the sockets has to act on."""
+        if opcode == PING:
+            self.pings.append(payload)
+        elif opcode == CLOSE:
+            self.closed = True
+        else:
+            raise AssertionError(f"a frame no server here should send: first byte {opcode:#x}")
