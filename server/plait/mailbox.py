@@ -128,9 +128,8 @@ class Turn:
             if isinstance(result, CoroutineType):
                 result = await result
         except asyncio.CancelledError as cancelled:
-            if not self._is_cancelled:
-                raise
-            task.uncancel()
+            if self._is_cancelled:
+                task.uncancel()
             error = TurnTimeout(f"{self.name} took too long") if self.is_expired else cancelled
         except Exception as failure:
             error = failure
@@ -138,6 +137,9 @@ class Turn:
             self.is_running = False
             self._task = None
         self.done(result if error is None else None, error)
+        if task.cancelling():
+            # Not by us: the loop is being closed.
+            raise asyncio.CancelledError
 
     def cancel(self) -> None:
         """Cancel the turn, which ends when its code has taken note; one that has not begun never does."""
@@ -209,27 +211,31 @@ class Mailbox:
 
     async def _take_turns(self) -> None:
         """Run what waits, many turns in one task, so that a burst of them costs little."""
-        count = 0
         task = self._task
         assert task is not None
+        try:
+            for _ in range(_TURNS_AT_ONCE):
+                turn = self._pop()
+                if turn is None:
+                    break
+                self.running = turn
+                self.started = self._loop.time()
+                await turn.run(task)
+                if _leaves_traces(turn):
+                    break
+        finally:
+            self.running = self._task = None
+            if self._queue:
+                self._run()
+
+    def _pop(self) -> Turn | None:
+        """Return the next turn whose caller still waits."""
         while self._queue:
             turn = self._queue.popleft()
-            if turn.is_abandoned:
-                continue
-            self.running = turn
-            self.started = self._loop.time()
-            try:
-                await turn.run(task)
-            finally:
-                self.running = None
-            count += 1
-            if _leaves_traces(turn) or count == _TURNS_AT_ONCE:
-                break
-        self._task = None
-        if self._queue:
-            self._run()
-        else:
-            self._queue = None
+            if not turn.is_abandoned:
+                return turn
+        self._queue = None
+        return None
 
 
 def _leaves_traces(turn: Turn) -> bool:

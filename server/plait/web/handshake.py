@@ -80,7 +80,7 @@ class Handshake(asyncio.Protocol):
         connections.discard(self)
         connections.add(socket)
         self._transport.set_protocol(socket)
-        self._transport.write(_SWITCHING % accept_key(self._key).encode())
+        socket.greet(_SWITCHING % accept_key(self._key).encode())
         self._transport.resume_reading()
         return socket
 

@@ -1,5 +1,6 @@
 """Running an ASGI app with plait in it under uvicorn."""
 
+import faulthandler
 import gc
 import logging.config
 import socket
@@ -16,6 +17,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 # With a short backlog, a burst of connections waits a second for TCP to send again what was dropped.
 _BACKLOG = 4096
+# When a hook keeps the whole loop busy for this many seconds, the stack of every thread is written to standard error.
+_STALL = 30.0
 # What uvicorn waits, beyond the seconds that turns may take, before it gives up what is open.
 _GRACE = 8
 
@@ -81,6 +84,8 @@ def serve(
         forwarded_allow_ips=trusted_proxies,
         server_header=False,
         timeout_graceful_shutdown=int(shutdown_timeout) + _GRACE,
+        callback_notify=_watch_for_stalls,
+        timeout_notify=5,
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
@@ -90,4 +95,9 @@ def serve(
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     server.run(sockets=[bound])
+    faulthandler.cancel_dump_traceback_later()
     return server.started
+
+
+async def _watch_for_stalls() -> None:
+    faulthandler.dump_traceback_later(_STALL)

@@ -101,6 +101,10 @@ class Socket(asyncio.Protocol):
         self.heard = self._loop.time()
         self.is_asked = False
 
+    def greet(self, data: bytes) -> None:
+        """Send bytes before the first frame: the answer to the opening request."""
+        self._write(data)
+
     def attach(self, session: Session) -> None:
         """Hand what the peer sends to `session` from here on."""
         self._session = session
