@@ -9,6 +9,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from plait.connection import Connection
+from plait.departures import Departures
 from plait.history import History
 from plait.kind import Kind
 from plait.limits import Limits
@@ -30,7 +31,6 @@ _CONNECT_HOOKS: Final = frozenset(
 )
 # A stream that never waits lets others run after this many chunks.
 _CHUNKS_AT_ONCE: Final = 64
-_DEPARTED_KEPT: Final = 256
 
 
 class Actor:
@@ -40,7 +40,7 @@ class Actor:
         "_beside",
         "_loop",
         "connections",
-        "departed",
+        "departures",
         "key",
         "kind",
         "limits",
@@ -58,6 +58,7 @@ class Actor:
         store: Store,
         limits: Limits,
         *,
+        departures: Departures,
         peer: Callable[[Any, str], Any],
         fenced: Callable[["Actor"], None],
     ) -> None:
@@ -81,8 +82,7 @@ class Actor:
         self.mailbox = Mailbox(self._loop)
         # When a socket, a call or a request last asked for the thread, by the loop's clock.
         self.used = self._loop.time()
-        # The versions that clients had when they left, by connection id; the oldest are forgotten first.
-        self.departed: dict[str, int] = {}
+        self.departures = departures
         # Turns that do not hold the mailbox: concurrent rpcs and streams.
         self._beside: set[Turn] = set()
 
@@ -154,13 +154,6 @@ class Actor:
         self.connections.discard(connection)
         self.touch()
         self._post_hook("on_close", connection, code, reason, connection=connection)
-
-    def depart(self, id: str, version: int) -> None:
-        """Remember which version a client had when it left."""
-        self.departed.pop(id, None)
-        self.departed[id] = version
-        if len(self.departed) > _DEPARTED_KEPT:
-            del self.departed[next(iter(self.departed))]
 
     def request(self, request: Request, done: Done) -> Turn:
         """Run `on_request`; its answer is handed to `done` when the changes before it are durable."""
@@ -306,7 +299,14 @@ class Actor:
         self, method: Method, args: list[Any], kwargs: dict[str, Any], stream: Stream, connection: Connection | None
     ) -> None:
         if method.stream_parameter is not None:
-            result = await outcome(method.function(self.thread, *args, **{**kwargs, method.stream_parameter: stream}))
+            try:
+                result = await outcome(
+                    method.function(self.thread, *args, **{**kwargs, method.stream_parameter: stream})
+                )
+            except Exception as error:
+                if not stream.is_ended:
+                    raise
+                self.report(error, connection)
             if not stream.is_ended:
                 stream.end() if result is None else stream.end(result)
             return

@@ -90,6 +90,10 @@ class Session(Protocol):
         """Send a state frame of `wire`."""
         ...
 
+    def shown_version(self) -> int:
+        """Return the version that the client shows, as far as is known; -1 for none."""
+        ...
+
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Take a message from the peer; text is known to be UTF-8."""
         ...

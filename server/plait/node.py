@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from plait.actor import Actor
+from plait.departures import Departures
 from plait.errors import CorruptThread, NotFound, TooMany, Unavailable
 from plait.handle import Handle
 from plait.kind import Kind, check_name
@@ -35,6 +36,7 @@ class Node:
         # Threads on their way up or down; whoever wants one waits for its task.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
+        self._departures = Departures()
         # Those whose `on_start` or `on_stop` runs.
         self._changing: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
@@ -142,7 +144,16 @@ class Node:
         except CorruptThread as error:
             log.error("%s", error, extra=about(key))
             raise
-        actor = Actor(key, kind, stored, self._store, self.limits, peer=self.handle, fenced=self._fenced)
+        actor = Actor(
+            key,
+            kind,
+            stored,
+            self._store,
+            self.limits,
+            departures=self._departures,
+            peer=self.handle,
+            fenced=self._fenced,
+        )
         self._changing.add(actor)
         try:
             await actor.start()

@@ -108,7 +108,7 @@ class Method:
             values[name] = self._convert(name, raw, depth)
         if missing := self._required - values.keys():
             raise InvalidArguments(f"{self.name}: {min(missing)!r} is missing", path=f"/{min(missing)}")
-        if not kwargs:
+        if not kwargs and self.stream_parameter is None:
             return list(values.values()), {}
         return [], values
 

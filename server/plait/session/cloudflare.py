@@ -36,8 +36,12 @@ from plait_schemas.codes import BAD_FRAME, INTERNAL_ERROR, TRY_AGAIN_LATER
 __all__ = ["CloudflareSession"]
 
 _MCP_FRAME: Final = Frame(MCP_SERVERS)
-# A client that only reads is pinged this many seconds after a state frame, for all that came meanwhile.
-_PING_DELAY: Final = 0.2
+# A client that only reads is pinged once in so many seconds, for all frames that came meanwhile.
+_PING_PAUSE: Final = 0.2
+# A frame that has come may wait this many seconds until a busy page reads it.
+_READ_AFTER: Final = 1.0
+# A client that pushes nothing for this many seconds has paused.
+_PAUSE: Final = 0.25
 # Where no ping reaches the peer, a state frame counts as seen after this many seconds.
 _SEEN_AFTER: Final = 10.0
 
@@ -59,15 +63,20 @@ class CloudflareSession:
     __slots__ = (
         "_actor",
         "_bucket",
+        "_confirmation",
         "_connection",
         "_left_at",
         "_loop",
         "_pinged",
+        "_pinged_at",
         "_seen",
         "_sent",
         "_sent_at",
         "_timer",
         "_transport",
+        "_version",
+        "_version_asked",
+        "_version_sent",
         "_waiting",
         "_writes",
         "wire",
@@ -89,16 +98,23 @@ class CloudflareSession:
         self._seen = 0
         self._pinged = 0
         self._sent_at = 0.0
+        self._pinged_at = 0.0
         # Whether the client has ever pushed a state; what such a one has seen is followed closely.
         self._writes = False
         # The next ping to a client that has not: those are not worth one a frame.
         self._timer: asyncio.TimerHandle | None = None
-        # The version that this client had when its last socket closed, if it is back.
+        # The version that the client shows, as far as is known; what the last frame and the ping under way are about.
+        self._version = -1
+        self._version_sent = -1
+        self._version_asked = -1
+        # The version that this client showed on its last socket, until it has seen a state on this one.
         self._left_at: int | None = None
+        # Sends the state when the client, which may have overwritten a frame unread, has paused.
+        self._confirmation: asyncio.TimerHandle | None = None
 
     def open(self, request: Request) -> None:
         """Join the thread."""
-        self._left_at = self._actor.departed.pop(self._connection.id, None)
+        self._left_at = self._last_shown()
         self._actor.connect(self._connection, request, join=self._join, done=self._opened)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
@@ -127,36 +143,33 @@ class CloudflareSession:
         if len(payload) != 8 or int.from_bytes(payload) != self._pinged:
             return
         self._seen, self._pinged = self._pinged, 0
+        self._version = self._version_asked
         self._left_at = None
-        if self._sent == self._seen:
-            return
-        if self._writes:
-            self._ping()
-        else:
-            self._timer = self._loop.call_later(_PING_DELAY, self._ping)
+        if self._sent > self._seen:
+            self._ask()
 
     def close(self, code: int, reason: str) -> None:
         """Take note that the socket is closed."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._confirmation):
+            if timer is not None:
+                timer.cancel()
         if self._connection.session is None:
             return  # It never joined.
-        version = self._actor.pipeline.history.durable.version if self._has_seen_all() else -1
-        self._actor.depart(self._connection.id, version)
+        self._actor.departures.add(self._actor.key, self._connection.id, self.shown_version())
         self._actor.disconnect(self._connection, code, reason)
 
     def deliver(self, frame: Frame, version: int) -> None:
         """Send a state frame."""
         self._transport.send(frame)
         self._sent += 1
-        if not self._transport.can_ping:
-            self._sent_at = self._loop.time()
-        elif self._pinged or self._timer is not None:
-            pass  # A ping is under way, and more follow it until the last frame is known to be seen.
-        elif self._writes:
-            self._ping()
-        else:
-            self._timer = self._loop.call_later(_PING_DELAY, self._ping)
+        self._sent_at = self._loop.time()
+        self._version_sent = version
+        if self._transport.can_ping and not self._pinged and self._timer is None:
+            self._ask()
+
+    def shown_version(self) -> int:
+        """Return the version that the client shows, as far as is known."""
+        return self._version_sent if not self._transport.can_ping and self._has_seen_all() else self._version
 
     # Inside
 
@@ -172,6 +185,7 @@ class CloudflareSession:
             if durable.json is not None:
                 self.deliver(actor.connections.state_frame(self.wire, durable.json), durable.version)
             self._transport.send(_MCP_FRAME)
+            self._sent_at = 0.0 if self._transport.can_ping else self._sent_at
         actor.connections.add(connection)
 
     def _opened(self, error: BaseException | None) -> None:
@@ -182,9 +196,28 @@ class CloudflareSession:
         for data, is_text in waiting or ():
             self.receive(data, is_text=is_text)
 
+    def _last_shown(self) -> int | None:
+        """Return the version that this client showed on a socket that it had before, None if it is new here."""
+        versions = [
+            each.session.shown_version()
+            for each in self._actor.connections
+            if each.id == self._connection.id and each.session is not None
+        ]
+        return versions[-1] if versions else self._actor.departures.take(self._actor.key, self._connection.id)
+
+    def _ask(self) -> None:
+        """Ping the client, to learn when it has seen the frames so far; one that only reads not more than so often."""
+        wait = 0.0 if self._writes else self._pinged_at + _PING_PAUSE - self._loop.time()
+        if wait <= 0:
+            self._ping()
+        else:
+            self._timer = self._loop.call_later(wait, self._ping)
+
     def _ping(self) -> None:
         self._timer = None
         self._pinged = self._sent
+        self._version_asked = self._version_sent
+        self._pinged_at = self._loop.time()
         self._transport.ping(self._sent.to_bytes(8))
 
     def _has_seen_all(self) -> bool:
@@ -213,13 +246,32 @@ class CloudflareSession:
         stored = commit.revision.json
         assert stored is not None
         is_as_sent = stored == data or decode_json(stored) == decode_json(data)
-        commit.then(lambda error: self._pushed(sent, is_as_sent, error))
+        commit.then(partial(self._pushed, sent, is_as_sent, commit.version))
 
-    def _pushed(self, sent: int, is_as_sent: bool, error: BaseException | None) -> None:
+    def _pushed(self, sent: int, is_as_sent: bool, version: int, error: BaseException | None) -> None:
         if error is not None:
             self._reject(REJECTED, error)
-        elif sent != self._sent or not is_as_sent:
+            return
+        self._version = version
+        if sent != self._sent or not is_as_sent:
             self._send_state(None)
+        else:
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """Send the state in a moment, if the client may have written over a frame that its page had not read.
+
+        A browser answers pings while its page is busy. Each further push puts it off, so that typing is not disturbed.
+        """
+        if self._confirmation is not None:
+            self._confirmation.cancel()
+        elif self._loop.time() - self._sent_at > _READ_AFTER:
+            return
+        self._confirmation = self._loop.call_later(_PAUSE, self._confirm_now)
+
+    def _confirm_now(self) -> None:
+        self._confirmation = None
+        self._actor.pipeline.after(self._send_state)
 
     def _reject(self, reason: Literal["Connection is readonly", "State update rejected"], error: BaseException) -> None:
         log_error(error, self._actor.key, self._connection)
@@ -229,7 +281,7 @@ class CloudflareSession:
     def _send_state(self, _: object) -> None:
         """Send the state as it is, so that the client shows that and not its own write."""
         durable = self._actor.pipeline.history.durable
-        if durable.json is not None:
+        if durable.json is not None and self._connection.protocol_enabled:
             self.deliver(self._actor.connections.state_frame(self.wire, durable.json), durable.version)
 
     # Calls

@@ -1,0 +1,25 @@
+"""Which version clients had when they left."""
+
+from plait.store.protocol import ThreadKey
+
+__all__ = ["Departures"]
+
+_KEPT = 10_000
+
+
+class Departures:
+    """Remembers clients that have left, by thread and connection id; the oldest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._versions: dict[tuple[ThreadKey, str], int] = {}
+
+    def add(self, key: ThreadKey, id: str, version: int) -> None:
+        """Remember the version that a client showed."""
+        self._versions.pop((key, id), None)
+        self._versions[key, id] = version
+        if len(self._versions) > _KEPT:
+            del self._versions[next(iter(self._versions))]
+
+    def take(self, key: ThreadKey, id: str) -> int | None:
+        """Return the version that a client showed, and forget it; None if it is not known."""
+        return self._versions.pop((key, id), None)
