@@ -86,7 +86,7 @@ def decode_client(data: bytes) -> ClientFrame | None:
         return StatePush(data[len(_PUSH_HEAD) : -len(_PUSH_TAIL)])
     try:
         frame = _decoder.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return StatePush(bytes(frame.state)) if isinstance(frame, _Push) else frame
 

@@ -1,14 +1,18 @@
 """Between bytes and values: JSON in and out, and what JSON text may not hold."""
 
+import dataclasses
 import math
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["decode_json", "encode_json", "has_non_finite", "nests_deeper"]
+__all__ = ["NOT_JSON", "decode_json", "encode_json", "has_non_finite", "nests_deeper"]
 
 encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
+
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that are not JSON, or not of the type."""
 
 _BRACKETS: Final = bytes.maketrans(b"[]{}", b"()()")
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'{}[]"'))
@@ -36,16 +40,18 @@ def nests_deeper(data: bytes, limit: int) -> bool:
 
 def has_non_finite(value: Any) -> bool:
     """Tell whether a NaN or an infinity is anywhere in `value`; JSON has none, and msgspec writes null for them."""
-    match value:
-        case float():
-            return not math.isfinite(value)
-        case str() | bytes() | int() | None:
-            return False
-        case dict():
-            return any(map(has_non_finite, value.values()))
-        case list() | tuple() | set() | frozenset():
-            return any(map(has_non_finite, value))
-        case msgspec.Struct():
-            return any(has_non_finite(getattr(value, name)) for name in value.__struct_fields__)
-        case _:
-            return any(map(has_non_finite, getattr(value, "__dict__", {}).values()))
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case float() as number:
+                if not math.isfinite(number):
+                    return True
+            case dict() as members:
+                waiting += members.values()
+            case list() | tuple() | set() | frozenset() as elements:
+                waiting += elements
+            case msgspec.Struct() as struct:
+                waiting += [getattr(struct, name) for name in struct.__struct_fields__]
+            case other if dataclasses.is_dataclass(other) and not isinstance(other, type):
+                waiting += [getattr(other, field.name) for field in dataclasses.fields(other)]
+    return False

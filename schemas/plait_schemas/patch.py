@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from plait_schemas.codec import encode_json
+from plait_schemas.codec import decode_json, encode_json
 
 __all__ = ["Op", "PatchError", "apply", "diff", "escape", "parse"]
 
@@ -65,13 +65,20 @@ def _diff(old: Any, new: Any, path: str, ops: list[Op]) -> None:
             ops.append(Op("replace", path, new))
 
 
-def _diff_objects(old: Mapping[str, Any], new: Mapping[str, Any], path: str, ops: list[Op]) -> None:
-    ops += [Op("remove", f"{path}/{escape(str(key))}") for key in old if key not in new]
+def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: list[Op]) -> None:
+    ops += [Op("remove", f"{path}/{_part(key)}") for key in old if key not in new]
     for key, value in new.items():
         if key not in old:
-            ops.append(Op("add", f"{path}/{escape(str(key))}", value))
+            ops.append(Op("add", f"{path}/{_part(key)}", value))
         elif old[key] is not value:
-            _diff(old[key], value, f"{path}/{escape(str(key))}", ops)
+            _diff(old[key], value, f"{path}/{_part(key)}", ops)
+
+
+def _part(key: object) -> str:
+    """Return the key of a dict as it stands in JSON, as a part of a pointer."""
+    if not isinstance(key, str):
+        (key,) = decode_json(encode_json({key: None}))
+    return escape(str(key))
 
 
 def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op]) -> None:
@@ -97,6 +104,8 @@ def _same(old: Any, new: Any) -> bool:
     kind = type(old)
     if kind is not type(new) or old != new:
         return False
+    if kind is set or kind is frozenset:
+        return True
     # Python holds True == 1 == 1.0, JSON does not: what is equal in C is the same only if its text is.
     return kind in _SCALARS or encode_json(old) == encode_json(new)
 
@@ -110,7 +119,8 @@ def _members(value: Any) -> Any:
         if not (config.omit_defaults or config.array_like or config.tag):
             fields = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
             return {key: item for key, name in fields if (item := getattr(value, name)) is not msgspec.UNSET}
-    if type(value) in _SCALARS:
+    # The elements of a set have no places: it changes as a whole.
+    if type(value) in _SCALARS or isinstance(value, (set, frozenset)):
         return value
     return msgspec.to_builtins(value, str_keys=True)
 
@@ -125,6 +135,8 @@ def apply(document: Any, ops: Iterable[Op]) -> Any:
     Raises PatchError when a path does not exist.
     """
     for op in ops:
+        if op.value is msgspec.UNSET and op.op != "remove":
+            raise PatchError(f"{op.op} {op.path!r} has no value")
         document = _apply(document, parse(op.path), op)
     return document
 

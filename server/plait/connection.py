@@ -205,7 +205,7 @@ class Connections:
 
     def broadcast_state(self, state: bytes, version: int, *, source: Source) -> None:
         """Send a state to every connection that follows it but its source, encoded once a protocol."""
-        for connection in self._members:
+        for connection in self:
             session = connection.session
             if session is not None and connection is not source and connection.protocol_enabled:
                 session.deliver(self.state_frame(session.wire, state), version)
@@ -222,7 +222,7 @@ class Connections:
 
     def broadcast(self, frame: Frame, *, without: Collection[Connection]) -> None:
         """Send a frame to every connection but some."""
-        for connection in self._members:
+        for connection in self:
             if connection not in without:
                 connection.send_frame(frame)
 

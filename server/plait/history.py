@@ -11,7 +11,7 @@ from plait.errors import CorruptThread
 from plait.limits import Limits
 from plait.state import UNDECODED, StateType
 from plait.store.protocol import ChangeRow, Stored, ThreadKey, Write
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import Op, PatchError, apply
 from plait_schemas.text_patch import TextDiff
 
@@ -55,6 +55,11 @@ class Revision:
             assert self.json is not None
             self._shown = self._type.decode(self.json)
         return self._shown
+
+    def show_anew(self) -> None:
+        """Undo what authors may have changed in place."""
+        if not self._type.is_immutable and self.json is not None:
+            self._shown = UNDECODED
 
 
 class History:
@@ -115,6 +120,7 @@ class History:
 
     def rollback(self) -> None:
         """Go back to the last durable revision."""
+        self.durable.show_anew()
         self.current = self.durable
 
     def _replay(self, stored: Stored) -> Revision:
@@ -126,11 +132,11 @@ class History:
                 for row in stored.changes:
                     document = apply(document, _decode_ops(row.ops))
                 data, log_size = encode_json(document), sum(len(row.ops) for row in stored.changes)
-        except (msgspec.DecodeError, PatchError, RecursionError) as error:
+        except (*NOT_JSON, PatchError) as error:
             raise CorruptThread(f"{self._key} cannot be read: {error}") from error
         try:
             state = self._type.decode(data)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             raise CorruptThread(f"{self._key} is stored as another type than its class has: {error}") from error
         snapshot_size = len(stored.snapshot or b"")
         if self._type.is_plain:

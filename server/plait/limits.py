@@ -42,7 +42,7 @@ _HUGE: Final = 2**62
 UNLIMITED: Final = Limits(
     frame=_HUGE,
     state=_HUGE,
-    depth=500,
+    depth=200,
     connections_per_thread=_HUGE,
     connections_per_address=_HUGE,
     messages_per_second=float("inf"),
@@ -69,6 +69,6 @@ class TokenBucket:
         self._tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
         self._seen = now
         if self._tokens < 1:
-            return (1 - self._tokens) / self._rate
+            return (1 - self._tokens) / self._rate if self._rate > 0 else math.inf
         self._tokens -= 1
         return 0.0

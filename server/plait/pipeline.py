@@ -121,9 +121,14 @@ class Pipeline:
 
     def set(self, value: object, source: Source) -> Commit:
         """Change the state to `value`, or to what it returns for the current state when it is a function."""
-        if callable(value):
-            value = value(self.state)
-        return self._apply(*self._type.from_value(value, self._limits), source)
+        try:
+            if callable(value):
+                value = value(self.state)
+            return self._apply(*self._type.from_value(value, self._limits), source)
+        except BaseException:
+            # What may have been changed in place was refused with the rest.
+            self.history.current.show_anew()
+            raise
 
     def push(self, data: bytes, source: Connection) -> Commit:
         """Change the state to what a client sent as JSON."""

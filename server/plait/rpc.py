@@ -8,7 +8,7 @@ import msgspec
 
 from plait.errors import InvalidArguments
 from plait.state import json_error
-from plait_schemas.codec import nests_deeper
+from plait_schemas.codec import NOT_JSON, nests_deeper
 
 __all__ = ["Method", "Stream", "StreamSink", "methods", "rpc"]
 
@@ -117,7 +117,7 @@ class Method:
             raise InvalidArguments(f"{self.name}: {name}: nested more than {depth} deep", path=f"/{name}")
         try:
             return self._decode[name](raw)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             message, path = json_error(error)
             raise InvalidArguments(f"{self.name}: {name}{path}: {message}", path=f"/{name}{path}") from None
 

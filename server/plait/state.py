@@ -9,8 +9,8 @@ from msgspec import inspect
 
 from plait.errors import InvalidState, TooLarge
 from plait.limits import Limits
-from plait_schemas.codec import decode_json, encode_json, has_non_finite, nests_deeper
-from plait_schemas.patch import Op, diff
+from plait_schemas.codec import NOT_JSON, decode_json, encode_json, has_non_finite, nests_deeper
+from plait_schemas.patch import Op, diff, escape
 from plait_schemas.text_patch import TextDiff
 
 __all__ = ["UNDECODED", "StateType", "json_error"]
@@ -30,7 +30,7 @@ def json_error(error: Exception) -> tuple[str, str]:
     if match is None or match["where"] is None:
         return str(error), ""
     parts = [(key or index).replace("...", "*") for key, index in _PART.findall(match["where"])]
-    return match["message"], "".join(f"/{part}" for part in parts)
+    return match["message"], "".join(f"/{escape(part)}" for part in parts)
 
 
 class StateType:
@@ -61,6 +61,8 @@ class StateType:
             data = encode_json(value)
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
             raise InvalidState(f"the state is not JSON: {error}") from None
+        if nests_deeper(data, limits.depth):
+            raise _too_deep(limits.depth, "")
         if b"null" in data and has_non_finite(value):
             raise InvalidState("the state is not JSON: it has a number that is infinite or not a number")
         state, data = self.from_json(data, limits)
@@ -87,7 +89,7 @@ class StateType:
             return texts.diff(
                 old[1], new[1], lambda text, path: _read(decode_json, text, path, limits.depth - path.count("/"))
             )
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise InvalidState(str(error), path="") from None
 
 
@@ -99,12 +101,16 @@ def _check_size(data: bytes, limits: Limits) -> bytes:
 
 def _read(decode: Callable[[bytes], Any], data: bytes, path: str, depth: int) -> Any:
     if nests_deeper(data, depth):
-        raise TooLarge(f"JSON is nested more than {depth + path.count('/')} deep", path=path)
+        raise _too_deep(depth + path.count("/"), path)
     try:
         return decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         message, where = json_error(error)
         raise InvalidState(message, path=path + where) from None
+
+
+def _too_deep(depth: int, path: str) -> TooLarge:
+    return TooLarge(f"JSON is nested more than {depth} deep", path=path)
 
 
 def _describes(type_: Any, is_so: Callable[[inspect.Type], bool]) -> bool:

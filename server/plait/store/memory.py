@@ -64,10 +64,13 @@ class MemoryStore:
     def _commit(self) -> None:
         while self._pending:
             write, future = self._pending.popleft()
-            if error := self._apply(write):
-                future.set_exception(error)
-            elif not future.done():
+            error = self._apply(write)
+            if future.done():
+                continue  # Whoever asked has gone away.
+            if error is None:
                 future.set_result(None)
+            else:
+                future.set_exception(error)
 
     def _apply(self, write: Write) -> Fenced | None:
         record = self._records.get(write.key)

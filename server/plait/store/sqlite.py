@@ -65,6 +65,10 @@ class _Connection(aiosqlite.Connection):
     ) -> T:
         return await self.post(function, *args, **kwargs)
 
+    async def ended(self) -> None:
+        """Wait for the end of the OS thread of a connection that could not be opened."""
+        await asyncio.to_thread(self._thread.join)
+
     def post(
         self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
@@ -148,7 +152,8 @@ class SqliteStore:
 
     async def _close(self) -> None:
         await self._idle.wait()
-        for connection in (self._writer, self._reader):
+        # The last to close takes the log into the file, which a reader may not do.
+        for connection in (self._reader, self._writer):
             if connection is not None:
                 await connection.close()
         self._writer = self._reader = None
@@ -213,17 +218,23 @@ async def _connect(path: Path, *, readonly: bool) -> _Connection:
         return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
 
     connection = _Connection(connector, iter_chunk_size=64)
-    await connection
+    try:
+        await connection
+    except BaseException:
+        await connection.ended()
+        raise
     return connection
 
 
 def _prepare(db: sqlite3.Connection, synchronous: str) -> None:
+    marks = db.execute("PRAGMA application_id").fetchone(), db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if marks != ((0,), (0,)):
+        _check(db)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute(f"PRAGMA synchronous = {synchronous}")
     db.execute("PRAGMA journal_size_limit = 67108864")
-    if db.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
+    if marks == ((0,), (0,)):
         db.executescript(_SCHEMA)
-    _check(db)
 
 
 def _check(db: sqlite3.Connection) -> None:
@@ -250,6 +261,8 @@ def _load(db: sqlite3.Connection, key: ThreadKey) -> Stored | None:
         changes = [ChangeRow(*row) for row in rows]
     finally:
         db.execute("COMMIT")
+    if snapshot is None and not changes:
+        raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are there")
     if [row.version for row in changes] != list(range(since + 1, version + 1)):
         raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {version}")
     return Stored(epoch, version, state, changes)
@@ -300,7 +313,7 @@ def _transact(
             db.execute("BEGIN IMMEDIATE")
             _insert(db, [each for group in groups for each in _accept(db, heads, group, outcomes)])
             db.execute("COMMIT")
-    except (sqlite3.Error, OverflowError) as error:
+    except (sqlite3.Error, OverflowError, ValueError) as error:
         if db.in_transaction:
             db.execute("ROLLBACK")
         for group in groups:

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Collection
 from typing import Literal
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -43,10 +42,8 @@ class Identity:
         origin = request.headers.get("origin")
         if origin is None or "*" in self._allowed_origins or origin.rstrip("/").lower() in self._allowed_origins:
             return
-        parts = urlsplit(origin)
-        if parts.netloc and _without_default_port(parts.netloc) == _without_default_port(
-            request.headers.get("host", "")
-        ):
+        host = _without_default_port(request.headers.get("host", ""))
+        if host and _without_default_port(origin.partition("://")[2]) == host:
             return
         raise Forbidden(f"pages of {origin} may not use this server; it can be put into allowed_origins")
 

@@ -29,7 +29,7 @@ from plait.mailbox import resolving
 from plait.rpc import Method
 from plait.web.address import Address, read_address
 from plait.web.front import Front, error_response
-from plait_schemas.codec import encode_json
+from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["HttpEndpoint"]
 
@@ -156,7 +156,7 @@ class _Exchange:
             raise MethodNotFound(f"Method {name} does not exist")
         try:
             call = _decode_call(body) if body.strip() else CallBody()
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise InvalidArguments(f'the body is {{"args": […], "kwargs": {{…}}}}: {error}') from None
         arguments = method.arguments(call.args, call.kwargs, depth=self._front.limits.depth)
         if method.is_stream:
