@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from plait.connection import Connection
 from plait.departures import Departures
+from plait.errors import Unavailable
 from plait.history import History
 from plait.kind import Kind
 from plait.limits import Limits
@@ -142,8 +143,15 @@ class Actor:
         self.mailbox.post(Turn("on_connect", work, finished, owner=self, connection=connection, request=request))
 
     async def is_readonly(self, connection: Connection, request: Request) -> bool:
-        """Ask the author whether who sent a request may only read."""
-        return await outcome(self.thread.should_be_readonly(connection, request))
+        """Ask the author, in a turn, whether who sent a request may only read."""
+        if "should_be_readonly" not in self.kind.overrides:
+            return False
+        future: asyncio.Future[bool] = self._loop.create_future()
+        work = partial(self.thread.should_be_readonly, connection, request)
+        self.mailbox.post(
+            Turn("should_be_readonly", work, resolving(future), owner=self, connection=connection, request=request)
+        )
+        return await future
 
     def message(self, connection: Connection, data: str | bytes) -> None:
         """Hand an ordinary message to `on_message`."""
@@ -232,15 +240,24 @@ class Actor:
 
     async def settled(self) -> None:
         """Wait until all turns have ended and every change is durable, or has failed."""
-        while not (self.mailbox.is_idle and self.pipeline.is_settled):
-            await self._next_pause()
+        while True:
+            if beside := [turn.task for turn in self._beside if turn.task is not None]:
+                await asyncio.wait(beside)
+            elif self.mailbox.is_idle and self.pipeline.is_settled:
+                return
+            else:
+                await self._next_pause()
+
+    def give_up(self) -> None:
+        """Cancel what runs and what waits to."""
+        self.mailbox.close()
+        for turn in self._beside:
+            turn.cancel()
 
     def abort(self) -> None:
         """Cancel what runs and take no more changes."""
         self.pipeline.close()
-        self.mailbox.close()
-        for turn in self._beside:
-            turn.cancel()
+        self.give_up()
 
     def drop(self, reason: str) -> None:
         """Give up: close the sockets, so that their clients come again, and take no more changes."""
@@ -285,6 +302,8 @@ class Actor:
         self._post_hook("on_state_changed", revision.state, commit.source, connection=connection)
 
     def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            error = Unavailable("the server is shutting down")
         self.pipeline.after(lambda failure: done(result, failure or error))
 
     def _emit(self, sink: StreamSink, what: Any, value: Any) -> None:

@@ -66,11 +66,12 @@ def serve_command(
     if not callable(app):
         _fail(f"{target} is a {type(app).__name__}, not an app")
     scheme = "http" if tls_certificate is None else "https"
-    print(f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (Ctrl+C ends)", flush=True)
+    line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (Ctrl+C ends)"
     timeout = app.settings.shutdown_timeout if isinstance(app, Plait) else 10.0
     is_started = serve(
         app,
         bound,
+        started=lambda: print(line, flush=True),
         log_level=log_level,
         shutdown_timeout=timeout,
         certificate=tls_certificate,

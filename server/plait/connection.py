@@ -25,6 +25,9 @@ Gate = Callable[[Callable[[StoreError | None], None]], None]
 """Calls a function when all changes made so far are durable, with the error if they could not be made so."""
 
 
+_CLOSE_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
+
+
 class Principal(msgspec.Struct, frozen=True):
     """Who is behind a connection, as the app's `authenticate` found."""
 
@@ -151,7 +154,9 @@ class Connection:
         self._gate(lambda error: self._transport.send(frame) if error is None else None)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close the socket, after what was sent before."""
+        """Close the socket, after what was sent before. Raises ValueError for a code that may not be sent."""
+        if code not in _CLOSE_CODES and not 3000 <= code <= 4999:
+            raise ValueError(f"{code} is not a close code that may be sent (RFC 6455, section 7.4)")
         self._gate(lambda _: self._transport.close(code, reason))
 
     def leave(self, code: int, reason: str) -> None:

@@ -55,7 +55,6 @@ class Turn:
 
     __slots__ = (
         "_is_cancelled",
-        "_task",
         "by_client",
         "connection",
         "done",
@@ -67,6 +66,7 @@ class Turn:
         "owner",
         "parent",
         "request",
+        "task",
         "work",
     )
 
@@ -98,7 +98,7 @@ class Turn:
         self.is_expired = False
         self._is_cancelled = False
         # What runs it: the mailbox's task, or one of its own.
-        self._task: asyncio.Task[Any] | None = None
+        self.task: asyncio.Task[Any] | None = None
 
     def holds(self, mailbox: "Mailbox") -> bool:
         """Tell whether this turn, or one that waits for it, is the one that runs in `mailbox`."""
@@ -115,11 +115,11 @@ class Turn:
         async def run() -> None:
             await self.run(task)
 
-        task = loop.create_task(run(), name=self.name)
+        self.task = task = loop.create_task(run(), name=self.name)
 
     async def run(self, task: asyncio.Task[None]) -> None:
         """Run to the end in `task`, which is the current one, and tell `done`."""
-        self._task = task
+        self.task = task
         _turn.set(self)
         self.is_running = True
         result: Any = None
@@ -136,7 +136,7 @@ class Turn:
             error = failure
         finally:
             self.is_running = False
-            self._task = None
+            self.task = None
         self.done(result if error is None else None, error)
         if task.cancelling():
             # Not by us: the loop is being closed.
@@ -145,9 +145,9 @@ class Turn:
     def cancel(self) -> None:
         """Cancel the turn, which ends when its code has taken note; one that has not begun never does."""
         self.is_abandoned = True
-        if self._task is not None:
+        if self.task is not None:
             self._is_cancelled = True
-            self._task.cancel()
+            self.task.cancel()
 
     def expire(self) -> None:
         """Cancel the turn for having run too long: its outcome will be TurnTimeout."""
@@ -157,7 +157,7 @@ class Turn:
     def stack(self) -> str:
         """Return where the turn is, as the lines of a traceback."""
         frames: list[tuple[FrameType, int]] = []
-        awaitable: Any = self._task.get_coro() if self._task else None
+        awaitable: Any = self.task.get_coro() if self.task else None
         while awaitable is not None:
             frame = getattr(awaitable, "cr_frame", None) or getattr(awaitable, "ag_frame", None)
             if frame is not None:

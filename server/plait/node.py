@@ -135,6 +135,8 @@ class Node:
                     await actor.settled()
         except TimeoutError:
             log.warning("some turns had not ended after %g s and are given up", timeout)
+            for actor in actors:
+                actor.give_up()
         for connection in connections:
             connection.leave(GOING_AWAY, "the server is shutting down")
 

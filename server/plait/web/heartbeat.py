@@ -2,7 +2,7 @@
 
 import asyncio
 
-from plait.web.sockets import ABNORMAL, Socket
+from plait.web.sockets import Socket
 
 __all__ = ["Heartbeat"]
 
@@ -46,7 +46,7 @@ class Heartbeat:
             for socket in tuple(self._sockets):
                 silence = now - socket.heard
                 if silence > self._interval + self._timeout:
-                    socket.close(ABNORMAL, "no answer to a ping")
+                    socket.give_up()
                 elif silence > self._interval and not socket.is_asked:
                     socket.is_asked = True
                     socket.ping(b"")

@@ -20,6 +20,7 @@ from plait.errors import (
     NotFound,
     PlaitError,
     Readonly,
+    Reject,
     TooLarge,
     public_message,
 )
@@ -27,6 +28,7 @@ from plait.history import Revision
 from plait.logs import log_error
 from plait.mailbox import resolving
 from plait.rpc import Method
+from plait.state import json_error
 from plait.web.address import Address, read_address
 from plait.web.front import Front, error_response
 from plait_schemas.codec import NOT_JSON, encode_json
@@ -140,8 +142,9 @@ class _Exchange:
             commit = actor.pipeline.push(body, connection)
         except PlaitError:
             raise
-        except Exception as error:
-            raise CallFailed(public_message(error)) from error
+        except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
+            log_error(error, self._key, connection)
+            raise Reject("State update rejected") from None
         version = await commit
         headers = {"etag": f'"{history.epoch}:{version}"'}
         return JSONResponse({"epoch": history.epoch, "version": version}, headers=headers)
@@ -157,7 +160,7 @@ class _Exchange:
         try:
             call = _decode_call(body) if body.strip() else CallBody()
         except NOT_JSON as error:
-            raise InvalidArguments(f'the body is {{"args": […], "kwargs": {{…}}}}: {error}') from None
+            raise InvalidArguments(f'the body is {{"args": […], "kwargs": {{…}}}}: {json_error(error)[0]}') from None
         arguments = method.arguments(call.args, call.kwargs, depth=self._front.limits.depth)
         if method.is_stream:
             return self._stream(actor, method, arguments, connection)

@@ -3,8 +3,10 @@
 import faulthandler
 import gc
 import logging.config
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import uvicorn
@@ -63,6 +65,7 @@ def serve(
     app: Callable[..., Any],
     bound: socket.socket,
     *,
+    started: Callable[[], None],
     log_level: LogLevel,
     shutdown_timeout: float,
     certificate: str | None = None,
@@ -70,7 +73,7 @@ def serve(
     proxy_headers: bool = False,
     trusted_proxies: str = "127.0.0.1",
 ) -> bool:
-    """Serve until the process is asked to end. Tells whether the app could be started."""
+    """Serve until the process is asked to end; `started` is called when it can. Tells whether it could."""
     config = uvicorn.Config(
         app,
         ws=Handshake,
@@ -89,7 +92,7 @@ def serve(
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, started)
     # States are trees, which reference counting frees; what was made up to here stays for good. With its default
     # thresholds the collector would walk every state in memory over and over.
     gc.freeze()
@@ -97,6 +100,28 @@ def serve(
     server.run(sockets=[bound])
     faulthandler.cancel_dump_traceback_later()
     return server.started
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it has started, and whose process exits with 0 when it ends as it is asked to."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._say = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._say()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        former = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for each, handler in former.items():
+                signal.signal(each, handler)
 
 
 async def _watch_for_stalls() -> None:

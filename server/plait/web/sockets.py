@@ -134,6 +134,11 @@ class Socket(asyncio.Protocol):
         self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self._transport.abort)
         self._end(code, reason)
 
+    def give_up(self) -> None:
+        """Drop the socket: its peer is gone."""
+        self._end(ABNORMAL, "no answer to a ping")
+        self._transport.abort()
+
     def pause(self) -> None:
         if not self._is_closing:
             self._transport.pause_reading()
