@@ -15,7 +15,7 @@ from plait.history import History
 from plait.kind import Kind
 from plait.limits import Limits
 from plait.logs import about, log_error
-from plait.mailbox import Done, Mailbox, Turn, resolving
+from plait.mailbox import Done, Mailbox, Turn, current_turn, resolving
 from plait.pipeline import Commit, Pipeline
 from plait.rpc import Method, Stream, StreamSink
 from plait.store.protocol import Store, Stored, ThreadKey
@@ -202,6 +202,7 @@ class Actor:
             connection=connection,
             request=request,
             by_client=by_client,
+            parent=None if by_client else current_turn(),
         )
         if method.is_concurrent:
             turn.done = partial(self._finish_beside, turn, turn.done)

@@ -5,6 +5,7 @@ other threads, runs at once instead of waiting for itself (a call chain).
 """
 
 import asyncio
+import inspect
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -80,6 +81,7 @@ class Turn:
         connection: Any = None,
         request: Any = None,
         by_client: bool = False,
+        parent: "Turn | None" = None,
     ) -> None:
         self.name = name
         self.work = work
@@ -89,7 +91,7 @@ class Turn:
         self.request = request
         self.by_client = by_client
         # The turn that waits for this one, if any.
-        self.parent = current_turn()
+        self.parent = parent
         # The mailbox that this turn holds; None when it runs beside other turns.
         self.mailbox: Mailbox | None = None
         self.is_running = False
@@ -126,7 +128,7 @@ class Turn:
         error: BaseException | None = None
         try:
             result = self.work()
-            if isinstance(result, CoroutineType):
+            if isinstance(result, CoroutineType) or (result is not None and inspect.isawaitable(result)):
                 result = await result
         except asyncio.CancelledError as cancelled:
             if self._is_cancelled:
