@@ -71,19 +71,14 @@ class Result(msgspec.Struct, frozen=True, tag_field="type", tag="rpc", omit_defa
 MCP_SERVERS: Final = b'{"type":"cf_agent_mcp_servers","mcp":{"servers":{},"tools":[],"prompts":[],"resources":[]}}'
 
 _decoder: msgspec.json.Decoder[_Push | Call] = msgspec.json.Decoder(_Push | Call)
-_PUSH_HEAD: Final = b'{"state":'
-_PUSH_TAIL: Final = b',"type":"cf_agent_state"}'
 _encoder = msgspec.json.Encoder()
 
 
 def decode_client(data: bytes) -> ClientFrame | None:
     """Return the protocol frame in `data`, or None when it is an ordinary message.
 
-    The state of a StatePush is a text that is yet to be checked. Raises RecursionError when JSON is nested too deep.
+    Raises RecursionError when JSON is nested too deep.
     """
-    if data.startswith(_PUSH_HEAD) and data.endswith(_PUSH_TAIL):
-        # How the published client writes it: the state, which may be large, is not gone through here.
-        return StatePush(data[len(_PUSH_HEAD) : -len(_PUSH_TAIL)])
     try:
         frame = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

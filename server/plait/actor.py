@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from plait.connection import Connection
 from plait.departures import Departures
-from plait.errors import Unavailable
+from plait.errors import StoreError, Unavailable
 from plait.history import History
 from plait.kind import Kind
 from plait.limits import Limits
@@ -118,10 +118,13 @@ class Actor:
         connection: Connection,
         request: Request,
         *,
-        join: Callable[[], None],
+        join: Callable[[], bool],
         done: Callable[[BaseException | None], None],
     ) -> None:
-        """Let a connection in: ask the hooks about it, call `join` to make it a member, then run `on_connect`."""
+        """Let a connection in: ask the hooks about it, call `join` to make it a member, then run `on_connect`.
+
+        `join` tells whether it has joined, which a client that is gone by then does not.
+        """
         if not _CONNECT_HOOKS & self.kind.overrides:
             join()
             done(None)
@@ -132,8 +135,8 @@ class Actor:
             connection.tags = tuple(await outcome(thread.connection_tags(connection, request)))
             connection.readonly |= await outcome(thread.should_be_readonly(connection, request))
             connection.protocol_enabled = await outcome(thread.should_send_protocol_messages(connection, request))
-            join()
-            await outcome(thread.on_connect(connection, request))
+            if join():
+                await outcome(thread.on_connect(connection, request))
 
         def finished(_: object, error: BaseException | None) -> None:
             if error is not None:
@@ -190,7 +193,9 @@ class Actor:
         args, kwargs = arguments
         if method.is_stream:
             assert sink is not None
-            stream = Stream(partial(self._emit, sink))
+            failures: list[StoreError] = []
+            stream = Stream(partial(self._emit, sink, failures))
+            done = partial(_unless_told, failures, done)
             work = partial(self._stream, method, args, kwargs, stream, connection)
         else:
             work = partial(method.function, self.thread, *args, **kwargs)
@@ -307,8 +312,20 @@ class Actor:
             error = Unavailable("the server is shutting down")
         self.pipeline.after(lambda failure: done(result, failure or error))
 
-    def _emit(self, sink: StreamSink, what: Any, value: Any) -> None:
-        self.pipeline.after(lambda failure: sink("error", str(failure)) if failure else sink(what, value))
+    def _emit(self, sink: StreamSink, failures: list[StoreError], what: Any, value: Any) -> None:
+        """Let a chunk go when the changes before it are durable; after one that could not be, only that is told."""
+        go = sink(what, value)
+
+        def release(failure: StoreError | None) -> None:
+            if failures:
+                return
+            if failure is None:
+                go()
+            else:
+                failures.append(failure)
+                sink("error", str(failure))()
+
+        self.pipeline.after(release)
 
     def _finish_beside(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
         self._beside.discard(turn)
@@ -339,3 +356,9 @@ class Actor:
             if connection is not None:
                 await connection.drained()
         stream.end()
+
+
+def _unless_told(failures: list[StoreError], done: Done, result: Any, error: BaseException | None) -> None:
+    """Tell how a stream ended, unless its end has been that a change could not be stored."""
+    if not failures:
+        done(result, error)

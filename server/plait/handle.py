@@ -93,7 +93,9 @@ class Handle:
                 failure = error
                 queue.put_nowait(("error", str(error)))
 
-        turn = actor.call(method, (list(args), kwargs), done, sink=lambda what, value: queue.put_nowait((what, value)))
+        turn = actor.call(
+            method, (list(args), kwargs), done, sink=lambda what, value: partial(queue.put_nowait, (what, value))
+        )
         try:
             while True:
                 what, value = await queue.get()

@@ -16,7 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK: Final = "__plait_rpc__"
 
-StreamSink = Callable[[Literal["chunk", "end", "error"], Any], None]
+StreamSink = Callable[[Literal["chunk", "end", "error"], Any], Callable[[], None]]
+"""Takes what a stream sends, and returns what lets it go. Raises TypeError or ValueError for what is not JSON."""
 
 
 class _Options(msgspec.Struct, frozen=True):
@@ -46,10 +47,10 @@ def rpc(function: F | None = None, /, *, name: str | None = None, concurrent: bo
 class Stream:
     """The chunks of one streamed answer. After `end` or `error` nothing more may be sent."""
 
-    __slots__ = ("_sink", "is_ended")
+    __slots__ = ("_emit_to", "is_ended")
 
-    def __init__(self, sink: StreamSink) -> None:
-        self._sink = sink
+    def __init__(self, emit: Callable[[Literal["chunk", "end", "error"], Any], None]) -> None:
+        self._emit_to = emit
         self.is_ended = False
 
     def send(self, value: object) -> None:
@@ -67,8 +68,8 @@ class Stream:
     def _emit(self, what: Literal["chunk", "end", "error"], value: object) -> None:
         if self.is_ended:
             raise RuntimeError("the stream has ended")
+        self._emit_to(what, value)
         self.is_ended = what != "chunk"
-        self._sink(what, value)
 
 
 class Method:

@@ -6,6 +6,7 @@ answers by itself, and a write that crossed a state frame is answered with the s
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -65,6 +66,7 @@ class CloudflareSession:
         "_bucket",
         "_confirmation",
         "_connection",
+        "_is_gone",
         "_left_at",
         "_loop",
         "_pinged",
@@ -109,6 +111,7 @@ class CloudflareSession:
         self._version_asked = -1
         # The version that this client showed on its last socket, until it has seen a state on this one.
         self._left_at: int | None = None
+        self._is_gone = False
         # Sends the state when the client, which may have overwritten a frame unread, has paused.
         self._confirmation: asyncio.TimerHandle | None = None
 
@@ -153,8 +156,9 @@ class CloudflareSession:
         for timer in (self._timer, self._confirmation):
             if timer is not None:
                 timer.cancel()
+        self._is_gone = True
         if self._connection.session is None:
-            return  # It never joined.
+            return  # It has not joined.
         self._actor.departures.add(self._actor.key, self._connection.id, self.shown_version())
         self._actor.disconnect(self._connection, code, reason)
 
@@ -173,7 +177,9 @@ class CloudflareSession:
 
     # Inside
 
-    def _join(self) -> None:
+    def _join(self) -> bool:
+        if self._is_gone:
+            return False
         actor, connection = self._actor, self._connection
         connection.session = self
         durable = actor.pipeline.history.durable
@@ -187,6 +193,7 @@ class CloudflareSession:
             self._transport.send(_MCP_FRAME)
             self._sent_at = 0.0 if self._transport.can_ping else self._sent_at
         actor.connections.add(connection)
+        return True
 
     def _opened(self, error: BaseException | None) -> None:
         if error is not None:
@@ -225,6 +232,12 @@ class CloudflareSession:
             return self._seen == self._sent
         return self._loop.time() - self._sent_at > _SEEN_AFTER
 
+    def _is_behind(self) -> bool:
+        """Tell whether the client writes what it thought of while it was away, over what others have set since."""
+        if self._left_at is None or not self._connection.protocol_enabled or self._has_seen_all():
+            return False
+        return self._left_at != self._actor.pipeline.history.current.version
+
     # State
 
     def _push(self, data: bytes) -> None:
@@ -233,7 +246,7 @@ class CloudflareSession:
         if connection.readonly:
             self._reject(READONLY, Readonly(READONLY))
             return
-        if self._left_at is not None and self._left_at != pipeline.history.current.version:
+        if self._is_behind():
             self._reject(REJECTED, Conflict("written while offline, over a newer state"))
             return
         sent = self._sent if self._has_seen_all() else -1
@@ -275,7 +288,7 @@ class CloudflareSession:
 
     def _reject(self, reason: Literal["Connection is readonly", "State update rejected"], error: BaseException) -> None:
         log_error(error, self._actor.key, self._connection)
-        self._connection.send_frame(Frame(encode(StateError(reason))))
+        self._tell(Frame(encode(StateError(reason))))
         self._actor.pipeline.after(self._send_state)
 
     def _send_state(self, _: object) -> None:
@@ -318,11 +331,10 @@ class CloudflareSession:
             nothing = result is None and not method.returns_value
             self._send(call, Result(call.id, True, msgspec.UNSET if nothing else result, done=True))
 
-    def _stream(self, call: Call, what: Literal["chunk", "end", "error"], value: Any) -> None:
+    def _stream(self, call: Call, what: Literal["chunk", "end", "error"], value: Any) -> Callable[[], None]:
         if what == "error":
-            self._fail(call, value)
-        else:
-            self._send(call, Result(call.id, True, value, done=what == "end"))
+            return partial(self._fail, call, value)
+        return partial(self._transport.send, Frame(encode(Result(call.id, True, value, done=what == "end"))))
 
     def _send(self, call: Call, result: Result) -> None:
         try:
@@ -333,7 +345,11 @@ class CloudflareSession:
         self._transport.send(Frame(data))
 
     def _fail(self, call: Call, message: str) -> None:
-        self._connection.send_frame(Frame(encode(Result(call.id, False, error=message))))
+        self._tell(Frame(encode(Result(call.id, False, error=message))))
+
+    def _tell(self, frame: Frame) -> None:
+        """Send a refusal behind what was sent before, whatever became of the changes before it."""
+        self._actor.pipeline.after(lambda _: self._transport.send(frame))
 
     # Limits
 

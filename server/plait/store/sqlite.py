@@ -65,10 +65,6 @@ class _Connection(aiosqlite.Connection):
     ) -> T:
         return await self.post(function, *args, **kwargs)
 
-    async def ended(self) -> None:
-        """Wait for the end of the OS thread of a connection that could not be opened."""
-        await asyncio.to_thread(self._thread.join)
-
     def post(
         self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
@@ -217,12 +213,10 @@ async def _connect(path: Path, *, readonly: bool) -> _Connection:
         uri = f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
         return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
 
+    # What prevents it is found here, where there is no OS thread yet that would have to be ended.
+    connector().close()
     connection = _Connection(connector, iter_chunk_size=64)
-    try:
-        await connection
-    except BaseException:
-        await connection.ended()
-        raise
+    await connection
     return connection
 
 

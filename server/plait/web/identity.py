@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection
 from typing import Literal
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -43,7 +44,7 @@ class Identity:
         if origin is None or "*" in self._allowed_origins or origin.rstrip("/").lower() in self._allowed_origins:
             return
         host = _without_default_port(request.headers.get("host", ""))
-        if host and _without_default_port(origin.partition("://")[2]) == host:
+        if host and _authority(origin) == host:
             return
         raise Forbidden(f"pages of {origin} may not use this server; it can be put into allowed_origins")
 
@@ -67,6 +68,13 @@ class Identity:
         """Raise Forbidden if somebody may not do something with a thread."""
         if not await self.may(principal, thread, action):
             raise Forbidden(f"you may not {action} {thread}" if action != "request" else f"you may not use {thread}")
+
+
+def _authority(origin: str) -> str:
+    try:
+        return _without_default_port(urlsplit(origin).netloc)
+    except ValueError:
+        return ""
 
 
 def _without_default_port(host: str) -> str:

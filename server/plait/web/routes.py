@@ -2,7 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -217,26 +218,30 @@ class _Exchange:
 
     def _stream(self, actor: Actor, method: Method, arguments: Any, connection: Connection) -> Response:
         """Answer with a line of JSON for each chunk."""
-        queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+
+        def sink(what: str, value: Any) -> Callable[[], None]:
+            line = encode_json({what: None if value is msgspec.UNSET else value}) + b"\n"
+            return partial(queue.put_nowait, (what, line))
 
         def done(_: Any, error: BaseException | None) -> None:
             if error is not None:
-                queue.put_nowait(("error", public_message(error)))
+                sink("error", public_message(error))()
 
         async def lines() -> AsyncIterator[bytes]:
             turn = actor.call(
                 method,
                 arguments,
                 done,
-                sink=lambda what, value: queue.put_nowait((what, value)),
+                sink=sink,
                 connection=connection,
                 request=self._request,
                 by_client=True,
             )
             try:
                 while True:
-                    what, value = await queue.get()
-                    yield encode_json({what: None if value is msgspec.UNSET else value}) + b"\n"
+                    what, line = await queue.get()
+                    yield line
                     if what != "chunk":
                         return
             finally:
