@@ -336,10 +336,9 @@ class Actor:
         self, method: Method, args: list[Any], kwargs: dict[str, Any], stream: Stream, connection: Connection | None
     ) -> None:
         if method.stream_parameter is not None:
+            args, kwargs = method.with_stream(args, kwargs, stream)
             try:
-                result = await outcome(
-                    method.function(self.thread, *args, **{**kwargs, method.stream_parameter: stream})
-                )
+                result = await outcome(method.function(self.thread, *args, **kwargs))
             except Exception as error:
                 if not stream.is_ended:
                     raise

@@ -83,6 +83,7 @@ class Plait:
             exception_handlers={HTTPException: _http_error},
         )
         self._asgi.router.default = _not_found
+        self._asgi.router.redirect_slashes = False
 
     # Running
 
@@ -104,6 +105,11 @@ class Plait:
         finally:
             self._is_running = False
             await self._store.__aexit__(None, None, None)
+
+    async def check_store(self) -> None:
+        """Open the store and close it again. Raises StoreError when it cannot be opened."""
+        async with self._store:
+            pass
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:

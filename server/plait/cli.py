@@ -3,12 +3,13 @@
 import asyncio
 import errno
 import os
+import ssl
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
 from plait.app import Plait
 from plait.errors import PlaitError
@@ -25,7 +26,10 @@ cli = App(name="plait", help="Live, durable, shared state: serve threads, and lo
 
 Target = Annotated[str, Parameter(help="The app, as module:attribute.")]
 Host = Annotated[str, Parameter(help="Address to listen on.", env_var="PLAIT_HOST")]
-Port = Annotated[int, Parameter(help="Port to listen on.", env_var="PLAIT_PORT")]
+Port = Annotated[
+    int,
+    Parameter(help="Port to listen on.", env_var="PLAIT_PORT", validator=validators.Number(gte=0, lte=65535)),
+]
 Level = Annotated[LogLevel, Parameter(help="The least important lines to log.", env_var="PLAIT_LOG_LEVEL")]
 StoreFile = Annotated[Path, Parameter(help="The store's SQLite file.")]
 
@@ -55,11 +59,15 @@ def serve_command(
             _fail(f"there is no file {file}")
     if (tls_certificate is None) != (tls_key is None):
         _fail("TLS needs both --tls-certificate and --tls-key")
+    if tls_certificate is not None and tls_key is not None:
+        _check_tls(tls_certificate, tls_key)
     configure_logging(log_level)
     try:
         app = load(target)
+        if isinstance(app, Plait):
+            asyncio.run(app.check_store())
         bound = listen(host, port)
-    except LoadError as error:
+    except (LoadError, PlaitError) as error:
         _fail(str(error))
     except OSError as error:
         _fail(_cannot_listen(host, port, error))
@@ -158,6 +166,13 @@ def _run(coroutine: Any, store: Path) -> None:
         _fail(str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _check_tls(certificate: str, key: str) -> None:
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except (ssl.SSLError, OSError) as error:
+        _fail(f"{certificate} and {key} are not a certificate and its key in PEM: {error.strerror or error}")
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:

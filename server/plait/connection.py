@@ -65,7 +65,11 @@ class Transport(Protocol):
         ...
 
     def pause(self) -> None:
-        """Read nothing more from the peer until the socket is closed."""
+        """Read nothing more from the peer until `resume`, or until the socket is closed."""
+        ...
+
+    def resume(self) -> None:
+        """Read on."""
         ...
 
     async def drained(self) -> None:

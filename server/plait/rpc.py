@@ -87,6 +87,7 @@ class Method:
         self._decode: dict[str, Callable[[msgspec.Raw], Any]] = {}
         # The parameter that takes a Stream, if there is one.
         self.stream_parameter: str | None = None
+        self._stream_place = 0
         self._read_signature()
         self.is_stream = self.is_generator or self.stream_parameter is not None
         # Whether calls run beside the thread's turns.
@@ -109,9 +110,16 @@ class Method:
             values[name] = self._convert(name, raw, depth)
         if missing := self._required - values.keys():
             raise InvalidArguments(f"{self.name}: {min(missing)!r} is missing", path=f"/{min(missing)}")
-        if not kwargs and self.stream_parameter is None:
+        if not kwargs:
             return list(values.values()), {}
         return [], values
+
+    def with_stream(self, args: list[Any], kwargs: dict[str, Any], stream: Stream) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with `stream` in its place among them."""
+        assert self.stream_parameter is not None
+        if len(args) > self._stream_place:
+            return [*args[: self._stream_place], stream, *args[self._stream_place :]], kwargs
+        return args, {**kwargs, self.stream_parameter: stream}
 
     def _convert(self, name: str, raw: msgspec.Raw, depth: int) -> Any:
         if nests_deeper(bytes(raw), depth):
@@ -130,6 +138,7 @@ class Method:
             annotation = hints.get(parameter.name, Any)
             if annotation is Stream:
                 self.stream_parameter = parameter.name
+                self._stream_place = len(self._positional)
                 continue
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise TypeError(f"rpc {self.name!r}: *args, **kwargs and positional-only parameters have no JSON form")

@@ -37,12 +37,16 @@ from plait_schemas.codes import BAD_FRAME, INTERNAL_ERROR, TRY_AGAIN_LATER
 __all__ = ["CloudflareSession"]
 
 _MCP_FRAME: Final = Frame(MCP_SERVERS)
+# Messages that may wait for on_connect, until nothing more is read.
+_WAITING: Final = 16
 # A client that only reads is pinged once in so many seconds, for all frames that came meanwhile.
 _PING_PAUSE: Final = 0.2
 # A frame that has come may wait this many seconds until a busy page reads it.
 _READ_AFTER: Final = 1.0
 # A client that pushes nothing for this many seconds has paused.
 _PAUSE: Final = 0.25
+# A page sends what it had queued for its socket within so many seconds of its browser's first pong.
+_OPENING: Final = 0.1
 # Where no ping reaches the peer, a state frame counts as seen after this many seconds.
 _SEEN_AFTER: Final = 10.0
 
@@ -67,6 +71,8 @@ class CloudflareSession:
         "_confirmation",
         "_connection",
         "_is_gone",
+        "_is_open",
+        "_is_page",
         "_left_at",
         "_loop",
         "_pinged",
@@ -112,18 +118,23 @@ class CloudflareSession:
         # The version that this client showed on its last socket, until it has seen a state on this one.
         self._left_at: int | None = None
         self._is_gone = False
+        self._is_page = False
+        self._is_open = False
         # Sends the state when the client, which may have overwritten a frame unread, has paused.
         self._confirmation: asyncio.TimerHandle | None = None
 
     def open(self, request: Request) -> None:
         """Join the thread."""
         self._left_at = self._last_shown()
+        self._is_page = "origin" in request.headers
         self._actor.connect(self._connection, request, join=self._join, done=self._opened)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Take one message; text is known to be UTF-8."""
         if self._waiting is not None:
             self._waiting.append((data, is_text))
+            if len(self._waiting) == _WAITING:
+                self._transport.pause()
             return
         try:
             frame = decode_client(data) if is_text else None
@@ -145,11 +156,20 @@ class CloudflareSession:
         """Take the answer to a ping."""
         if len(payload) != 8 or int.from_bytes(payload) != self._pinged:
             return
-        self._seen, self._pinged = self._pinged, 0
         self._version = self._version_asked
+        if self._is_page and not self._seen and not self._is_open:
+            # A browser answers pings before its page has sent what was queued until the socket is open.
+            self._is_open = True
+            self._timer = self._loop.call_later(_OPENING, self._pong_of_page, payload)
+            return
+        self._seen, self._pinged = self._pinged, 0
         self._left_at = None
         if self._sent > self._seen:
             self._ask()
+
+    def _pong_of_page(self, payload: bytes) -> None:
+        self._timer = None
+        self.pong(payload)
 
     def close(self, code: int, reason: str) -> None:
         """Take note that the socket is closed."""
@@ -159,7 +179,9 @@ class CloudflareSession:
         self._is_gone = True
         if self._connection.session is None:
             return  # It has not joined.
-        self._actor.departures.add(self._actor.key, self._connection.id, self.shown_version())
+        self._note_departure()
+        # Again when its own last write, which it shows, is stored.
+        self._actor.pipeline.after(self._note_departure)
         self._actor.disconnect(self._connection, code, reason)
 
     def deliver(self, frame: Frame, version: int) -> None:
@@ -170,6 +192,9 @@ class CloudflareSession:
         self._version_sent = version
         if self._transport.can_ping and not self._pinged and self._timer is None:
             self._ask()
+
+    def _note_departure(self, _: object = None) -> None:
+        self._actor.departures.add(self._actor.key, self._connection.id, self.shown_version())
 
     def shown_version(self) -> int:
         """Return the version that the client shows, as far as is known."""
@@ -191,7 +216,7 @@ class CloudflareSession:
             if durable.json is not None:
                 self.deliver(actor.connections.state_frame(self.wire, durable.json), durable.version)
             self._transport.send(_MCP_FRAME)
-            self._sent_at = 0.0 if self._transport.can_ping else self._sent_at
+            self._sent_at = 0.0 if self._transport.can_ping and not self._is_page else self._sent_at
         actor.connections.add(connection)
         return True
 
@@ -200,6 +225,8 @@ class CloudflareSession:
             self._connection.close(INTERNAL_ERROR, "the thread could not take the connection")
             return
         waiting, self._waiting = self._waiting, None
+        if waiting and len(waiting) >= _WAITING:
+            self._transport.resume()
         for data, is_text in waiting or ():
             self.receive(data, is_text=is_text)
 

@@ -8,6 +8,7 @@ from typing import Final
 from starlette.types import Receive, Send
 
 from plait.connection import Frame, Session
+from plait.web.sockets import shorten
 from plait_schemas.codes import TRY_AGAIN_LATER
 
 __all__ = ["AsgiSocket"]
@@ -77,11 +78,14 @@ class AsgiSocket:
 
     def close(self, code: int, reason: str) -> None:
         if not self._over.is_set():
-            self._code, self._reason = code, reason
+            self._code, self._reason = code, shorten(reason)
             self._end(code, reason)
 
     def pause(self) -> None:
         self._may_read.clear()
+
+    def resume(self) -> None:
+        self._may_read.set()
 
     async def drained(self) -> None:
         if not self._over.is_set():

@@ -8,7 +8,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Scope
 
-from plait.errors import Forbidden, NotFound, PlaitError, StoreError, TooMany, Unauthenticated, Unavailable
+from plait.errors import (
+    CorruptThread,
+    Forbidden,
+    NotFound,
+    PlaitError,
+    StoreError,
+    TooMany,
+    Unauthenticated,
+    Unavailable,
+)
 from plait.limits import Limits
 from plait.node import Node
 from plait.web.heartbeat import Heartbeat
@@ -64,6 +73,8 @@ def close_code(error: BaseException) -> int:
             return codes.FORBIDDEN
         case NotFound():
             return codes.NOT_FOUND
+        case CorruptThread():
+            return codes.INTERNAL_ERROR
         case TooMany() | Unavailable() | StoreError():
             return codes.TRY_AGAIN_LATER
         case _:

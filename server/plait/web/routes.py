@@ -64,6 +64,9 @@ class _NoTransport:
     def pause(self) -> None:
         pass
 
+    def resume(self) -> None:
+        pass
+
     async def drained(self) -> None:
         pass
 
@@ -124,7 +127,7 @@ class _Exchange:
         if revision.json is None:
             raise NotFound(f"{self._key} has no state yet")
         tag = _tag(history.epoch, revision)
-        if tag in _tags(self._request.headers.get("if-none-match")):
+        if {"*", tag} & _tags(self._request.headers.get("if-none-match")):
             return Response(status_code=304, headers={"etag": tag})
         return Response(revision.json, media_type="application/json", headers={"etag": tag})
 
@@ -253,7 +256,7 @@ class _Exchange:
 def _json(value: Any) -> Response:
     try:
         return Response(encode_json(value), media_type="application/json")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise CallFailed(f"the result is not JSON: {error}") from None
 
 

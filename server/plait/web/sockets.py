@@ -16,7 +16,7 @@ from websockets.server import ServerProtocol
 from plait.connection import Frame, Session
 from plait_schemas.codes import TRY_AGAIN_LATER
 
-__all__ = ["ABNORMAL", "Outlet", "Socket"]
+__all__ = ["ABNORMAL", "Outlet", "Socket", "shorten"]
 
 log = logging.getLogger("plait.sockets")
 
@@ -127,7 +127,7 @@ class Socket(asyncio.Protocol):
         if self._is_closing:
             return
         if self._protocol.state is State.OPEN:
-            self._protocol.send_close(code, _shorten(reason))
+            self._protocol.send_close(code, shorten(reason))
         self._take_output()
         self.flush()
         self._transport.resume_reading()
@@ -142,6 +142,10 @@ class Socket(asyncio.Protocol):
     def pause(self) -> None:
         if not self._is_closing:
             self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if not self._is_closing:
+            self._transport.resume_reading()
 
     async def drained(self) -> None:
         while self._is_backed_up and not self._is_closing:
@@ -270,6 +274,6 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _shorten(reason: str) -> str:
+def shorten(reason: str) -> str:
     """Return a close reason of the 123 bytes that there is room for."""
     return reason.encode()[:123].decode(errors="ignore")
