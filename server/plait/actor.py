@@ -218,18 +218,21 @@ class Actor:
         return turn
 
     def expire(self, now: float) -> None:
-        """Cancel the running turn if it has run for longer than `turn_timeout`, and log where it was."""
-        timeout, turn = self.thread.turn_timeout, self.mailbox.running
-        if turn is None or turn.is_expired or timeout is None or now - self.mailbox.started < timeout:
+        """Cancel the running turn, and those inside it, past `turn_timeout`, and log where they were."""
+        timeout, elapsed = self.thread.turn_timeout, now - self.mailbox.started
+        if self.mailbox.running is None or timeout is None or elapsed < timeout:
             return
-        log.error(
-            "%s has run for %g s and is cancelled (turn_timeout); it was at:\n%s",
-            turn.name,
-            now - self.mailbox.started,
-            turn.stack().rstrip(),
-            extra=about(self.key, turn.connection),
-        )
-        turn.expire()
+        for turn in (self.mailbox.running, *self.mailbox.inside):
+            if turn.is_expired:
+                continue
+            log.error(
+                "%s has run for %g s and is cancelled (turn_timeout); it was at:\n%s",
+                turn.name,
+                elapsed,
+                turn.stack().rstrip(),
+                extra=about(self.key, turn.connection),
+            )
+            turn.expire()
 
     def report(self, error: BaseException, connection: Connection | None) -> None:
         """Hand an error to `on_error`, and log what that raises."""
@@ -343,6 +346,7 @@ class Actor:
                 if not stream.is_ended:
                     raise
                 self.report(error, connection)
+                return
             if not stream.is_ended:
                 stream.end() if result is None else stream.end(result)
             return

@@ -41,10 +41,10 @@ class Handle:
         return self._key.name
 
     async def state(self) -> Any:
-        """Return the thread's state, once it is durable."""
+        """Return the thread's state, once it is durable; a copy, where it could be changed in place."""
         actor = await self._node.actor(self._key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        state = actor.pipeline.state
+        state = actor.pipeline.history.current.copy()
         actor.pipeline.after(partial(resolving(future), state))
         return await future
 

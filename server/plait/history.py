@@ -56,6 +56,10 @@ class Revision:
             self._shown = self._type.decode(self.json)
         return self._shown
 
+    def copy(self) -> Any:
+        """Return the state for somebody else: an object of its own, where it could be changed in place."""
+        return self._shown if self.json is None or self._type.is_immutable else self._type.decode(self.json)
+
     def show_anew(self) -> None:
         """Undo what authors may have changed in place."""
         if not self._type.is_immutable and self.json is not None:

@@ -171,7 +171,7 @@ class Turn:
 class Mailbox:
     """Runs turns one at a time, first come first served."""
 
-    __slots__ = ("_alone", "_inside", "_loop", "_queue", "_task", "running", "started")
+    __slots__ = ("_alone", "_loop", "_queue", "_task", "inside", "running", "started")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -181,7 +181,7 @@ class Mailbox:
         self._task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
         # Turns that run inside the running one, by a call chain, and what waits for them to end.
-        self._inside = 0
+        self.inside: set[Turn] = set()
         self._alone: asyncio.Future[None] | None = None
         # When the running turn began, by the loop's clock.
         self.started = 0.0
@@ -195,8 +195,8 @@ class Mailbox:
         """Run `turn` when those before it have ended, or at once when its caller holds this mailbox already."""
         turn.mailbox = self
         if turn.parent is not None and turn.parent.holds(self):
-            self._inside += 1
-            turn.done = partial(self._came_back, turn.done)
+            self.inside.add(turn)
+            turn.done = partial(self._came_back, turn, turn.done)
             turn.start(self._loop)
             return
         if self._queue is None:
@@ -229,7 +229,7 @@ class Mailbox:
                 self.running = turn
                 self.started = self._loop.time()
                 await turn.run(task)
-                while self._inside:
+                while self.inside:
                     # The turn was cancelled, but not what came back to this thread by way of others.
                     self._alone = self._loop.create_future()
                     await self._alone
@@ -240,8 +240,8 @@ class Mailbox:
             if self._queue:
                 self._run()
 
-    def _came_back(self, done: Done, result: Any, error: BaseException | None) -> None:
-        self._inside -= 1
+    def _came_back(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
+        self.inside.discard(turn)
         if self._alone is not None and not self._alone.done():
             self._alone.set_result(None)
         done(result, error)

@@ -98,7 +98,12 @@ class Node:
                     raise TooMany(f"{self.limits.awake_threads} threads are awake, which is the limit; try again later")
                 waking = self._waking[key] = asyncio.create_task(self._wake(key, kind), name=f"wake {key}")
                 waking.add_done_callback(lambda _: self._waking.pop(key))
-            return await asyncio.shield(waking)
+            try:
+                return await asyncio.shield(waking)
+            except asyncio.CancelledError:
+                if waking.cancelled():
+                    raise Unavailable("the server is shutting down") from None
+                raise
 
     def drain(self, timeout: float) -> asyncio.Task[None]:
         """Take no new threads or sockets, finish turns and commits for `timeout` seconds, then close the sockets."""

@@ -1,0 +1,344 @@
+"""The command line: what it serves, what it shows, and what it says when something is wrong."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sqlite3
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.integration.socket_client import TIMEOUT, connected, http
+from tests.running import Process
+
+ROOT = Path(__file__).parents[2]
+GAME = """
+from plait import Plait, Thread, rpc
+
+class Room(Thread):
+    initial_state = {"n": 0}
+
+    def on_message(self, connection, data):
+        raise ValueError("in the hook")
+
+    @rpc
+    def add(self) -> int:
+        self.set_state(lambda state: {"n": state["n"] + 1})
+        return self.state["n"]
+
+    @rpc
+    def edition(self) -> str:
+        return "first"
+
+app = Plait(Room)
+text = "no app"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a working directory with an app in it."""
+    (tmp_path / "game.py").write_text(GAME)
+    return tmp_path
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a command."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "COLUMNS": "200", **(more or {})}
+
+
+def plait(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "plait.cli", *arguments],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
+def complaint(folder: Path, *arguments: str) -> str:
+    """Run a command that must fail with one line that says why, and return it."""
+    done = plait(folder, *arguments)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("plait: ")]
+    return line
+
+
+@asynccontextmanager
+async def command(folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a command that does not end by itself; it leads a group of its own, which is ended."""
+    with (folder / "command.log").open("w") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "plait.cli",
+            *arguments,
+            cwd=folder,
+            env=environment(),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            await asyncio.wait_for(process.wait(), TIMEOUT)
+        except TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            raise
+
+
+async def address_of(process: asyncio.subprocess.Process) -> str:
+    """Wait until a server says where it listens."""
+    assert process.stdout is not None
+    async with asyncio.timeout(TIMEOUT):
+        while line := (await process.stdout.readline()).decode():
+            if found := re.search(r"://(\S+) ", line):
+                return found[1]
+    raise AssertionError("the server did not start")
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    """Yield a port that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with taken_port() as port:
+        return port
+
+
+# serve
+
+
+async def test_serve_serves_a_module_of_the_working_directory(folder: Path) -> None:
+    with Process("game:app", cwd=folder) as server:
+        async with connected(server.address, "/threads/room/one") as client:
+            assert await client.call("add") == 1
+    assert (folder / "plait.db").exists()
+
+
+async def test_serve_takes_settings_from_the_environment(folder: Path) -> None:
+    more = {
+        "PLAIT_STORE": "sqlite:///other.db",
+        "PLAIT_LIMITS_FRAME": "100",
+        "PLAIT_ALLOWED_ORIGINS": "https://a.example",
+    }
+    with Process("game:app", cwd=folder, environment=more) as server:
+        async with connected(server.address, "/threads/room/one", origin="https://a.example") as client:
+            assert await client.call("add") == 1
+            await client.send("x" * 101)
+            assert await client.until_closed() == 1009
+    assert (folder / "other.db").exists()
+    assert not (folder / "plait.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["game"], "write module:attribute"),
+        (["missing:app"], "there is no module 'missing'"),
+        (["missing.deeper:app"], "there is no module 'missing.deeper'"),
+        (["game:other"], "game has no 'other'"),
+        (["game:text"], "game:text is a str, not an app"),
+        (["game:app", "--workers", "2"], "one writer"),
+        (["game:app", "--tls-certificate", "none.pem", "--tls-key", "none.pem"], "there is no file none.pem"),
+        (["game:app", "--tls-certificate", "game.py"], "needs both"),
+        (["game:app", "--tls-certificate", "game.py", "--tls-key", "game.py"], "game.py"),
+        (["game:app", "--host", "no.such.host.invalid"], "cannot listen"),
+    ],
+)
+def test_serve_says_what_is_wrong_with_its_arguments(folder: Path, arguments: list[str], says: str) -> None:
+    assert says in complaint(folder, "serve", *arguments, "--port", "0")
+
+
+@pytest.mark.parametrize("arguments", [["--port", "x"], ["--port", "99999"], ["--log-level", "loud"], ["--nonsense"]])
+def test_serve_refuses_what_is_no_argument(folder: Path, arguments: list[str]) -> None:
+    done = plait(folder, "serve", "game:app", *arguments)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("import json\n\n\ndef load():\n    json.loads('{')\n\n\nload()\n", "json.decoder.JSONDecodeError"),
+        ("import not_installed\n", "No module named 'not_installed'"),
+        ("def broken(:\n", "SyntaxError"),
+        ("from plait import Plait\napp = Plait(int)\n", "takes subclasses of Thread"),
+        ("from plait import Plait\napp = Plait(store='nonsense://')\n", "is no store"),
+    ],
+)
+def test_a_module_that_raises_is_shown_from_its_own_first_line(folder: Path, source: str, error: str) -> None:
+    (folder / "broken.py").write_text(source)
+    done = plait(folder, "serve", "broken:app", "--port", "0")
+    assert done.returncode == 1
+    assert done.stderr.startswith("plait: broken does not import:\n")
+    assert error in done.stderr
+    for hidden in ("importlib", "plait/cli.py", "plait/loading.py", "cyclopts"):
+        assert hidden not in done.stderr
+    assert "broken.py" in done.stderr
+
+
+def test_a_port_in_use_is_said(folder: Path) -> None:
+    with taken_port() as port:
+        line = complaint(folder, "serve", "game:app", "--port", str(port))
+    assert f"port {port} is in use" in line
+    assert "--port" in line
+
+
+def test_a_setting_that_is_wrong_is_named(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "plait.cli", "serve", "game:app", "--port", "0"],
+        cwd=folder,
+        env=environment({"PLAIT_PING_INTERVAL": "soon"}),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "PLAIT_PING_INTERVAL='soon'" in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["text", "another", "newer", "folder"])
+def test_a_store_that_is_none_is_said_and_left_as_it_is(folder: Path, damage: str) -> None:
+    store = folder / "plait.db"
+    if damage == "folder":
+        store.mkdir()
+    elif damage == "text":
+        store.write_text("This is no database. " * 500)
+    else:
+        with closing(sqlite3.connect(store)) as db:
+            db.execute("CREATE TABLE notes (text TEXT)")
+            if damage == "newer":
+                db.execute("PRAGMA application_id = 1886151017")
+                db.execute("PRAGMA user_version = 99")
+            db.commit()
+    before = _content(store)
+    assert "store" in complaint(folder, "serve", "game:app", "--port", "0")
+    assert _content(store) == before
+
+
+def test_a_store_that_another_server_has_open_is_said(folder: Path) -> None:
+    with Process("game:app", cwd=folder):
+        line = complaint(folder, "serve", "game:app", "--port", "0")
+        assert "in use by another server" in line
+
+
+async def test_tls_works(folder: Path) -> None:
+    make = "req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
+    subject = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(["openssl", *make.split(), *subject], cwd=folder, check=True, capture_output=True)  # noqa: ASYNC221
+    trust = ssl.create_default_context(cafile=folder / "cert.pem")
+    more = ("--tls-certificate", "cert.pem", "--tls-key", "key.pem")
+    async with command(folder, "serve", "game:app", "--port", "0", *more) as process:
+        address = await address_of(process)
+        origin = f"https://{address}"
+        async with connected(address, "/threads/room/one", ssl=trust, origin=origin) as client:
+            assert await client.call("add") == 1
+        async with httpx.AsyncClient(verify=trust, trust_env=False) as web:
+            assert (await web.get(f"https://{address}/threads/room/one")).json() == {"n": 1}
+
+
+async def test_log_lines_carry_the_thread_and_the_connection(folder: Path) -> None:
+    with Process("game:app", cwd=folder) as server:
+        async with connected(server.address, "/threads/room/one", query={"_pk": "ada"}) as client:
+            await client.send("hello")
+            assert await client.call("add") == 1
+        (line,) = [line for line in server.log.read_text().splitlines() if "unexpected ValueError" in line]
+    assert re.fullmatch(r"\S+ \S+ ERROR   plait.thread \[room/one\] \[ada\]: unexpected ValueError", line)
+
+
+# dev and demo
+
+
+async def test_dev_serves_anew_when_a_file_is_edited(folder: Path) -> None:
+    port = str(free_port())
+    async with command(folder, "dev", "game:app", "--port", port) as process:
+        assert await address_of(process) == f"127.0.0.1:{port}"
+        async with connected(f"127.0.0.1:{port}", "/threads/room/one") as client:
+            assert await client.call("edition") == "first"
+            assert await client.call("add") == 1
+            (folder / "game.py").write_text(GAME.replace('"first"', '"second"'))
+            assert await client.until_closed() == 1001
+        assert await address_of(process) == f"127.0.0.1:{port}"
+        async with connected(f"127.0.0.1:{port}", "/threads/room/one") as client:
+            assert await client.call("edition") == "second"
+            assert await client.call("add") == 2
+
+
+async def test_demo_serves_its_index_page(folder: Path) -> None:
+    async with command(folder, "demo", "--port", "0") as process, http(await address_of(process)) as web:
+        answer = await web.get("/")
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        for kind in ("board", "tictactoe", "counter"):
+            assert kind in answer.text
+        assert (await web.get("/threads/counter/one")).json() == {"count": 0}
+    assert (folder / "plait-demo.db").exists()
+    assert not (folder / "plait.db").exists()
+
+
+# threads and state
+
+
+async def test_threads_and_state_look_into_a_store_that_is_served(folder: Path) -> None:
+    with Process("game:app", cwd=folder) as server:
+        async with connected(server.address, "/threads/room/one") as client, http(server.address) as web:
+            for n in (1, 2):
+                assert await client.call("add") == n
+            await web.get("/threads/room/a%2Fb")
+        listed = plait(folder, "threads")
+        assert (listed.returncode, listed.stderr) == (0, "")
+        assert [line.split() for line in listed.stdout.splitlines()] == [["0", "room/a/b"], ["2", "room/one"]]
+        assert plait(folder, "state", "room/one").stdout == '{\n  "n": 2\n}\n'
+        assert plait(folder, "state", "room/a/b", "--store", "plait.db").stdout == '{\n  "n": 0\n}\n'
+    assert plait(folder, "state", "room/one", "--store", str(folder / "plait.db")).stdout == '{\n  "n": 2\n}\n'
+
+
+async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None:
+    assert "there is no store plait.db" in complaint(folder, "threads")
+    assert "there is no store plait.db" in complaint(folder, "state", "room/one")
+    assert not (folder / "plait.db").exists()
+    assert "write kind/name" in complaint(folder, "state", "room")
+    with Process("game:app", cwd=folder):
+        line = complaint(folder, "state", "room/one")
+        assert "no thread room/one" in line
+        assert "`plait threads plait.db`" in line
+    assert "game.py" in complaint(folder, "threads", "--store", "game.py")
+
+
+def test_the_command_says_what_there_is(folder: Path) -> None:
+    done = plait(folder, "--help")
+    assert done.returncode == 0
+    for name in ("serve", "dev", "demo", "threads", "state"):
+        assert re.search(rf"\b{name}\b", done.stdout)
+
+
+def _content(store: Path) -> list[str]:
+    """Return what is in a store, whatever it is."""
+    if store.is_dir():
+        return [str(each) for each in store.iterdir()]
+    try:
+        with closing(sqlite3.connect(store)) as db:
+            return [*db.iterdump()]
+    except sqlite3.DatabaseError:
+        return store.read_text().splitlines()

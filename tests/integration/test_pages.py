@@ -1,0 +1,96 @@
+"""The demo's pages: they render, on a desk and on a phone."""
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.integration.browser import Demo
+
+DESK = 1440
+PHONE = 360
+# What each page shows when its thread is as it was made.
+CONTENT = {
+    "": (".tile", 3),
+    "board/": ("[data-card] .card-title:visible", 5),
+    "tictactoe/": ("[data-cell][data-mark='']:visible", 9),
+    "counter/": ("#count:text-is('0')", 1),
+}
+# Elements that end to the right of the window, other than those inside of something that scrolls by itself.
+TOO_WIDE = """() => {
+    const scrolls = (element) => element && (
+        ["auto", "scroll"].includes(getComputedStyle(element).overflowX) || scrolls(element.parentElement)
+    );
+    const isOut = (element) => element.getBoundingClientRect().right > document.documentElement.clientWidth + 1;
+    const out = [...document.body.querySelectorAll("*")].filter((element) => isOut(element) && !scrolls(element));
+    return out.map((element) => element.outerHTML.slice(0, 100));
+}"""
+
+pages = pytest.mark.parametrize("path", CONTENT, ids=lambda path: path.strip("/") or "index")
+windows = pytest.mark.parametrize("width", [DESK, PHONE])
+
+
+@windows
+@pages
+def test_a_page_renders_without_a_complaint(demo: Demo, path: str, width: int) -> None:
+    page = demo.open(path, width=width)
+    selector, count = CONTENT[path]
+    expect(page.locator(selector)).to_have_count(count)
+    expect(page.locator("h1")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    assert demo.troubles == []
+
+
+@windows
+@pages
+def test_a_page_is_no_wider_than_its_window(demo: Demo, path: str, width: int) -> None:
+    page = demo.open(path, width=width, touch=width == PHONE)
+    check_width(page, width)
+
+
+@windows
+def test_long_words_do_not_make_a_board_wider_than_its_window(demo: Demo, width: int) -> None:
+    page = demo.open("board/", width=width, touch=width == PHONE, room="r" * 100)
+    page.fill("#name", "N" * 40)
+    page.press("#name", "Enter")
+    page.fill('[data-column="todo"] .add-card input', "W" * 120)
+    page.keyboard.press("Enter")
+    expect(page.locator('[data-column="todo"] [data-card]')).to_have_count(4)
+    page.locator('[data-column="todo"] .add-card input').blur()
+    page.get_by_label("Edit column To do").click()
+    page.fill("#column-dialog [name=title]", "C" * 120)
+    page.click("#column-dialog [value=save]")
+    expect(page.locator('[data-column="todo"] .column-title')).to_have_text("C" * 120)
+    check_width(page, width)
+
+
+@windows
+def test_long_words_do_not_make_a_game_wider_than_its_window(demo: Demo, width: int) -> None:
+    page = demo.open("tictactoe/", width=width, touch=width == PHONE, room="r" * 100)
+    page.fill("#name", "N" * 40)
+    page.click("#join button")
+    expect(page.locator(".player-name").first).to_have_text("N" * 40 + " (you)")
+    page.click("#cheats summary")
+    check_width(page, width)
+
+
+@windows
+def test_a_long_number_does_not_make_a_counter_wider_than_its_window(demo: Demo, width: int) -> None:
+    page = demo.open("counter/", width=width, touch=width == PHONE)
+    page.fill("#value", "9007199254740991")
+    page.press("#value", "Enter")
+    expect(page.locator("#count")).to_have_text("9,007,199,254,740,991")
+    check_width(page, width)
+
+
+@pytest.mark.parametrize("title", ["Board", "Tic-tac-toe", "Counter"])
+def test_the_index_leads_to_every_example_and_back(demo: Demo, title: str) -> None:
+    page = demo.open("")
+    page.get_by_role("link", name=title).click()
+    expect(page.locator("#status")).to_have_attribute("data-status", "online")
+    expect(page.locator("#room")).to_have_text("lobby")
+    page.click(".home")
+    expect(page.locator(".tile")).to_have_count(3)
+
+
+def check_width(page: Page, width: int) -> None:
+    assert page.evaluate("document.documentElement.clientWidth") == width
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate(TOO_WIDE) == []

@@ -1,0 +1,94 @@
+"""What JSON text may not hold, held against slower ways to tell."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from plait_schemas.codec import decode_json, encode_json, has_non_finite, nests_deeper
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.text('[]{}()"\\/\n\t\bnu0é', max_size=10)
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(TEXT, inner, max_size=6),
+    max_leaves=40,
+)
+
+
+def depth(document: Any) -> int:
+    """Return how deep objects and arrays nest, the plain way."""
+    if isinstance(document, dict):
+        return 1 + max(map(depth, document.values()), default=0)
+    if isinstance(document, list):
+        return 1 + max(map(depth, document), default=0)
+    return 0
+
+
+@given(DOCUMENTS, st.integers(0, 8), st.booleans(), st.sampled_from([None, 1]))
+@example(["a\n", [], [], []], 2, True, None)
+@example(["\\", [], [], []], 2, True, None)
+@example(['"[', [], [], []], 2, True, None)
+@example(["é", [], [], []], 2, True, None)
+def test_nests_deeper_tells_what_a_walk_over_the_document_tells(
+    document: Any, limit: int, ascii_only: bool, indent: int | None
+) -> None:
+    data = json.dumps(document, ensure_ascii=ascii_only, indent=indent).encode()
+    assert nests_deeper(data, limit) == (depth(document) > limit)
+
+
+@given(DOCUMENTS)
+def test_nests_deeper_draws_the_line_at_the_depth_itself(document: Any) -> None:
+    data = json.dumps(document).encode()
+    assert not nests_deeper(data, depth(document))
+    if deep := depth(document):
+        assert nests_deeper(data, deep - 1)
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[{"a\\"]":'])
+def test_nests_deeper_finds_hostile_depth(opening: bytes) -> None:
+    assert nests_deeper(opening * 100_000, 64)
+
+
+def test_many_values_side_by_side_are_not_deep() -> None:
+    data = json.dumps([{"text": 'line\n"two" \\ \u2028', "list": [[], {}]}] * 5_000).encode()
+    assert not nests_deeper(data, 4)
+    assert nests_deeper(data, 3)
+
+
+class Struct(msgspec.Struct):
+    value: Any
+
+
+@dataclass
+class Plain:
+    value: Any
+
+
+@dataclass(slots=True)
+class Slotted:
+    value: Any
+
+
+@pytest.mark.parametrize("wrap", [list, tuple, set, frozenset, lambda v: {"a": v[0]}])
+@pytest.mark.parametrize("inside", [Struct, Plain, Slotted, lambda value: [value]])
+def test_a_number_that_is_not_finite_is_found_wherever_it_is(wrap: Any, inside: Any) -> None:
+    for number in (float("nan"), float("inf"), float("-inf")):
+        assert has_non_finite(wrap([number]))
+        assert has_non_finite(inside(wrap([number])))
+        assert has_non_finite({"a": [inside(number)]})
+    assert not has_non_finite(wrap([1.5]))
+    assert not has_non_finite(inside(wrap([1e308])))
+
+
+@given(DOCUMENTS)
+def test_json_has_only_finite_numbers(document: Any) -> None:
+    assert not has_non_finite(document)
+
+
+@given(DOCUMENTS.filter(lambda document: "e" not in str(document)))
+def test_what_is_encoded_is_decoded_as_it_was(document: Any) -> None:
+    assert decode_json(encode_json(document)) == document

@@ -1,0 +1,166 @@
+"""What tests put at the edges: a transport that keeps what it is sent, a store that can be held up and made to fail."""
+
+import asyncio
+import json
+from collections import deque
+from types import TracebackType
+from typing import Any, Self
+
+from plait.connection import Frame, Session
+from plait.errors import StoreError
+from plait.store.memory import MemoryStore
+from plait.store.protocol import Stored, ThreadKey, ThreadRow, Write
+
+__all__ = ["FakeTransport", "TroubledStore"]
+
+_PATIENCE = 10.0
+
+
+class FakeTransport:
+    """A transport that keeps what is sent, and tells its session when it is closed, as a socket does."""
+
+    def __init__(self, *, can_ping: bool = True, room: int | None = None) -> None:
+        self.can_ping = can_ping
+        self.session: Session | None = None
+        # What was sent and has not been taken, and all that was sent.
+        self._unread: asyncio.Queue[Any] = asyncio.Queue()
+        self.sent: list[Any] = []
+        self.pings: list[bytes] = []
+        self.closed: tuple[int, str] | None = None
+        self.is_paused = False
+        # Frames that fit before the peer is found too slow.
+        self._room = room
+
+    # The Transport of a connection
+
+    def send(self, frame: Frame) -> None:
+        if self.closed is not None:
+            return
+        if self._room is not None and len(self.sent) >= self._room:
+            self.close(1013, "too slow")
+            return
+        self.sent.append(_read(frame))
+        self._unread.put_nowait(self.sent[-1])
+
+    def ping(self, payload: bytes) -> None:
+        assert self.can_ping
+        self.pings.append(payload)
+
+    def close(self, code: int, reason: str) -> None:
+        if self.closed is None:
+            self.closed = (code, reason)
+            self._unread.put_nowait(None)
+            if self.session is not None:
+                self.session.close(code, reason)
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    async def drained(self) -> None:
+        return
+
+    # What tests do
+
+    async def next(self) -> Any:
+        """Return the next message that was sent and not yet taken; None when the transport is closed."""
+        async with asyncio.timeout(_PATIENCE):
+            return await self._unread.get()
+
+    def take(self) -> list[Any]:
+        """Return all messages that were sent and not yet taken."""
+        return [self._unread.get_nowait() for _ in range(self._unread.qsize())]
+
+    def answer_ping(self) -> None:
+        """Answer the last ping, as the peer does by itself."""
+        assert self.session is not None
+        self.session.pong(self.pings[-1])
+
+
+def _read(frame: Frame) -> Any:
+    if not frame.is_text:
+        return frame.data
+    try:
+        return json.loads(frame.data)
+    except ValueError:
+        return frame.data.decode()
+
+
+class TroubledStore:
+    """A MemoryStore whose writes wait while `is_held`, and of which the next one can be made to fail."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryStore()
+        self.is_held = False
+        # Writes that were submitted, and those of them that wait.
+        self.submitted: list[Write] = []
+        self.waiting: deque[tuple[Write, asyncio.Future[None]]] = deque()
+        self._failure: StoreError | None = None
+        # Writes that need not wait, and what carries them out.
+        self._ready: deque[tuple[Write, asyncio.Future[None]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._load_failure: StoreError | None = None
+
+    def fail_next(self, error: StoreError | None = None) -> None:
+        """Make the next write that is carried out fail; the store then works again."""
+        self._failure = error or StoreError("the disk is full")
+
+    def fail_load(self) -> None:
+        """Make the next load fail."""
+        self._load_failure = StoreError("the disk is broken")
+
+    def release(self, count: int | None = None) -> None:
+        """Carry out waiting writes: the first `count`, or all, and those to come."""
+        if count is None:
+            self.is_held = False
+        for _ in range(len(self.waiting) if count is None else count):
+            self._ready.append(self.waiting.popleft())
+        if self._ready and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._carry_out())
+
+    async def _carry_out(self) -> None:
+        """Carry out writes one by one, so that their outcomes come in order."""
+        while self._ready:
+            write, future = self._ready.popleft()
+            failure, self._failure = self._failure, None
+            try:
+                if failure is not None:
+                    raise failure
+                await self.inner.submit(write)
+            except StoreError as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+    # The Store protocol
+
+    async def __aenter__(self) -> Self:
+        await self.inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+        if self._task is not None:
+            await self._task
+        await self.inner.__aexit__(kind, error, trace)
+
+    async def load(self, key: ThreadKey) -> Stored | None:
+        if self._load_failure is not None:
+            failure, self._load_failure = self._load_failure, None
+            raise failure
+        return await self.inner.load(key)
+
+    def submit(self, write: Write) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.submitted.append(write)
+        self.waiting.append((write, future))
+        if not self.is_held:
+            self.release()
+        return future
+
+    async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
+        return await self.inner.threads(after=after, limit=limit)

@@ -1,0 +1,113 @@
+"""Threads that are awake without a server, and clients of them whose sockets are fakes."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.requests import Request
+from tests.server.fakes import FakeTransport, TroubledStore
+
+from plait.actor import Actor
+from plait.connection import Connection, Principal
+from plait.handle import Handle
+from plait.limits import DEFAULT_LIMITS, Limits
+from plait.node import Node
+from plait.session.cloudflare import CloudflareSession
+from plait.store.protocol import ThreadKey
+from plait.thread import Thread
+
+__all__ = ["Client", "House", "make_request", "open_house"]
+
+STOP_TIMEOUT = 5.0
+
+
+def make_request(path: str = "/", **headers: str) -> Request:
+    """Return a request as a hook gets it."""
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "method": "GET", "path": path, "headers": raw, "query_string": b""})
+
+
+class Client:
+    """A client of the Cloudflare protocol, joined to a thread by a fake socket."""
+
+    def __init__(self, actor: Actor, id: str, *, can_ping: bool = True, principal: Principal | None = None) -> None:
+        self.transport = FakeTransport(can_ping=can_ping)
+        self.connection = Connection(id, self.transport, actor.pipeline.after, principal=principal)
+        self.session = CloudflareSession(actor, self.connection, self.transport)
+        self.transport.session = self.session
+
+    def open(self, request: Request | None = None) -> None:
+        """Ask to be let in."""
+        self.session.open(request or make_request())
+
+    def send(self, data: Any) -> None:
+        """Send bytes as a binary message, a str as text, anything else as JSON."""
+        if isinstance(data, bytes):
+            self.session.receive(data, is_text=False)
+        else:
+            text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
+            self.session.receive(text.encode(), is_text=True)
+
+    def push(self, state: Any) -> None:
+        """Set the state, as the published client does."""
+        self.send({"state": state, "type": "cf_agent_state"})
+
+    def call(self, id: str, method: str, *args: Any) -> None:
+        """Call an rpc, as the published client does."""
+        self.send({"args": args, "id": id, "method": method, "type": "rpc"})
+
+    def leave(self, code: int = 1000, reason: str = "") -> None:
+        """Close the socket."""
+        self.transport.close(code, reason)
+
+    async def next(self) -> Any:
+        """Return the next message, None when the socket is closed."""
+        return await self.transport.next()
+
+    async def joined(self) -> list[Any]:
+        """Return what came up to the frame of mcp servers, which is the last one of joining."""
+        found = [await self.next()]
+        while found[-1] is not None and found[-1]["type"] != "cf_agent_mcp_servers":
+            found.append(await self.next())
+        return found
+
+
+class House:
+    """A node with a store that can be held up."""
+
+    def __init__(self, node: Node, store: TroubledStore) -> None:
+        self.node = node
+        self.store = store
+
+    async def actor(self, cls: type[Thread[Any]], name: str = "one") -> Actor:
+        """Return a thread, awake."""
+        return await self.node.actor(ThreadKey(cls._kind.name, name))
+
+    def handle(self, cls: type[Thread[Any]], name: str = "one") -> Handle:
+        """Return a handle to a thread."""
+        return self.node.handle(cls, name)
+
+    async def join(self, cls: type[Thread[Any]], id: str, *, name: str = "one", can_ping: bool = True) -> Client:
+        """Return a client that has joined a thread and taken what it is sent then."""
+        client = Client(await self.actor(cls, name), id, can_ping=can_ping)
+        client.open()
+        await client.joined()
+        if can_ping and client.transport.pings:
+            client.transport.answer_ping()
+        return client
+
+
+@asynccontextmanager
+async def open_house(
+    *classes: type[Thread[Any]], limits: Limits = DEFAULT_LIMITS, store: TroubledStore | None = None
+) -> AsyncIterator[House]:
+    """Run a node that knows some classes."""
+    async with store or TroubledStore() as opened:
+        node = Node([cls._kind for cls in classes], opened, limits)
+        node.start()
+        try:
+            yield House(node, opened)
+        finally:
+            opened.release()
+            await node.stop(STOP_TIMEOUT)

@@ -1,0 +1,22 @@
+"""The store in memory."""
+
+import pytest
+from tests.server.store.contract import *  # noqa: F403
+from tests.server.store.contract import ROOM, beginning, change, put, versions
+
+from plait.store.memory import MemoryStore
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+async def test_what_is_in_it_is_there_as_long_as_the_store_is() -> None:
+    store = MemoryStore()
+    async with store:
+        await put(store, beginning(), change(1))
+    async with store:
+        assert await versions(store) == (1, [1])
+        await put(store, change(2))
+    assert await MemoryStore().load(ROOM) is None

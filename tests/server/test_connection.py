@@ -1,0 +1,226 @@
+"""What a connection sends, and to whom a thread speaks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.server.fakes import FakeTransport
+
+from plait.connection import Connection, Connections, Frame, Wire, encode_message
+from plait.errors import StoreError
+
+
+class Gate:
+    """Holds back what is to be sent, until it is opened or found to lead nowhere."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[StoreError | None], None]] = []
+
+    def __call__(self, callback: Callable[[StoreError | None], None]) -> None:
+        self._waiting.append(callback)
+
+    def open(self, error: StoreError | None = None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback(error)
+
+
+def at_once(callback: Callable[[StoreError | None], None]) -> None:
+    callback(None)
+
+
+def make_connection(
+    id: str = "one", *, gate: Callable[[Callable[[StoreError | None], None]], None] = at_once, room: int | None = None
+) -> tuple[Connection, FakeTransport]:
+    transport = FakeTransport(room=room)
+    return Connection(id, transport, gate), transport
+
+
+class PlainWire:
+    """Writes a state as it is, and counts how often."""
+
+    def __init__(self, prefix: bytes = b"") -> None:
+        self.count = 0
+        self._prefix = prefix
+
+    def state_frame(self, state: bytes) -> Frame:
+        self.count += 1
+        return Frame(self._prefix + state)
+
+
+class PlainSession:
+    """A session that sends state frames, and leaves the thread when its socket is closed."""
+
+    def __init__(self, wire: Wire, transport: FakeTransport, connections: Connections, connection: Connection) -> None:
+        self.wire = wire
+        self.versions: list[int] = []
+        self._transport = transport
+        self._connections = connections
+        self._connection = connection
+        transport.session = self
+        connection.session = self
+        connections.add(connection)
+
+    def deliver(self, frame: Frame, version: int) -> None:
+        self.versions.append(version)
+        self._transport.send(frame)
+
+    def receive(self, data: bytes, *, is_text: bool) -> None:
+        raise AssertionError
+
+    def pong(self, payload: bytes) -> None:
+        raise AssertionError
+
+    def shown_version(self) -> int:
+        return self.versions[-1] if self.versions else -1
+
+    def close(self, code: int, reason: str) -> None:
+        self._connections.discard(self._connection)
+
+
+def join(
+    connections: Connections, id: str, wire: Wire, *, room: int | None = None
+) -> tuple[Connection, FakeTransport, PlainSession]:
+    connection, transport = make_connection(id, room=room)
+    return connection, transport, PlainSession(wire, transport, connections, connection)
+
+
+# Messages
+
+
+@pytest.mark.parametrize(
+    ("data", "frame"),
+    [
+        ("héllo", ("héllo".encode(), True)),
+        ("", (b"", True)),
+        (b"\x00\xff", (b"\x00\xff", False)),
+        (bytearray(b"ab"), (b"ab", False)),
+        (memoryview(b"ab"), (b"ab", False)),
+        ({"a": 1}, (b'{"a":1}', True)),
+        ([1, None], (b"[1,null]", True)),
+        (None, (b"null", True)),
+        (5, (b"5", True)),
+    ],
+)
+def test_text_bytes_and_anything_else_are_sent_as_what_they_are(data: object, frame: tuple[bytes, bool]) -> None:
+    found = encode_message(data)
+    assert (found.data, found.is_text) == frame
+
+
+def test_a_message_leaves_when_the_gate_opens_and_in_order() -> None:
+    gate = Gate()
+    connection, transport = make_connection(gate=gate)
+    connection.send("first")
+    connection.send({"second": 2})
+    connection.close(4000, "bye")
+    assert transport.sent == []
+    assert transport.closed is None
+    gate.open()
+    assert transport.sent == ["first", {"second": 2}]
+    assert transport.closed == (4000, "bye")
+
+
+def test_a_message_about_a_change_that_failed_is_not_sent() -> None:
+    gate = Gate()
+    connection, transport = make_connection(gate=gate)
+    connection.send("false")
+    connection.close()
+    gate.open(StoreError("full"))
+    assert transport.sent == []
+    assert transport.closed == (1000, "")
+
+
+def test_leaving_waits_for_nothing() -> None:
+    connection, transport = make_connection(gate=Gate())
+    connection.leave(1001, "bye")
+    assert transport.closed == (1001, "bye")
+
+
+# Connections
+
+
+def test_a_state_goes_to_all_but_its_source_and_is_written_once_a_protocol() -> None:
+    connections, plain, fancy = Connections(), PlainWire(), PlainWire(b"9")
+    source, source_transport, _ = join(connections, "a", plain)
+    _, b, b_session = join(connections, "b", plain)
+    _, c, _ = join(connections, "c", plain)
+    _, d, _ = join(connections, "d", fancy)
+    connections.broadcast_state(b"5", 7, source=source)
+    assert (source_transport.sent, b.sent, c.sent, d.sent) == ([], [5], [5], [95])
+    assert (plain.count, fancy.count) == (1, 1)
+    assert b_session.versions == [7]
+
+
+def test_a_state_of_the_server_goes_to_all() -> None:
+    connections, wire = Connections(), PlainWire()
+    transports = [join(connections, str(number), wire)[1] for number in range(3)]
+    connections.broadcast_state(b"5", 1, source="server")
+    assert [each.sent for each in transports] == [[5]] * 3
+
+
+def test_the_source_is_left_out_by_what_it_is_and_not_by_its_id() -> None:
+    connections, wire = Connections(), PlainWire()
+    source, mine, _ = join(connections, "same", wire)
+    _, other, _ = join(connections, "same", wire)
+    connections.broadcast_state(b"5", 1, source=source)
+    assert (mine.sent, other.sent) == ([], [5])
+
+
+def test_a_connection_without_protocol_frames_gets_no_state_but_messages() -> None:
+    connections = Connections()
+    connection, transport, _ = join(connections, "a", PlainWire())
+    connection.protocol_enabled = False
+    connections.broadcast_state(b"5", 1, source="server")
+    connections.broadcast(encode_message("hello"), without=())
+    assert transport.sent == ["hello"]
+
+
+def test_the_frame_of_a_state_is_kept_until_there_is_another() -> None:
+    connections, wire = Connections(), PlainWire()
+    state, next_state = b"[1]", b"[2]"
+    first = connections.state_frame(wire, state)
+    assert connections.state_frame(wire, state) is first
+    assert connections.state_frame(wire, next_state).data == b"[2]"
+    assert connections.state_frame(wire, state).data == b"[1]"
+
+
+def test_a_broadcast_is_one_frame_for_all_but_some() -> None:
+    connections, wire = Connections(), PlainWire()
+    a, a_transport, _ = join(connections, "a", wire)
+    _, b_transport, _ = join(connections, "b", wire)
+    connections.broadcast(encode_message({"n": 1}), without=[a])
+    assert (a_transport.sent, b_transport.sent) == ([], [{"n": 1}])
+
+
+def test_connections_are_listed_in_order_and_by_tag() -> None:
+    connections, wire = Connections(), PlainWire()
+    members = [join(connections, str(number), wire)[0] for number in range(3)]
+    members[0].tags = members[2].tags = ("players", "x")
+    assert list(connections) == connections.tagged(None) == members
+    assert connections.tagged("players") == [members[0], members[2]]
+    assert connections.tagged("nobody") == []
+    connections.discard(members[1])
+    connections.discard(members[1])
+    assert len(connections) == 2
+
+
+@pytest.mark.parametrize("send", ["broadcast_state", "broadcast"])
+def test_who_is_too_slow_and_is_closed_by_a_broadcast_keeps_it_from_nobody(send: str) -> None:
+    connections, wire = Connections(), PlainWire()
+    transports = [join(connections, str(number), wire, room=number % 2)[1] for number in range(6)]
+    if send == "broadcast":
+        connections.broadcast(encode_message(5), without=())
+    else:
+        connections.broadcast_state(b"5", 1, source="server")
+    assert [each.sent for each in transports] == [[], [5]] * 3
+    assert [each.closed for each in transports] == [(1013, "too slow"), None] * 3
+    assert len(connections) == 3
+
+
+def test_a_connection_has_a_place_for_the_authors_own_things() -> None:
+    one, _ = make_connection("one")
+    two, _ = make_connection("two")
+    one.state["name"] = "Ada"
+    scratch: Any = two.state
+    assert scratch == {}
+    assert (one.id, one.readonly, one.tags, one.principal) == ("one", False, (), None)

@@ -1,0 +1,425 @@
+"""Where a thread stands, and what is written of it."""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from plait.errors import CorruptThread
+from plait.history import History
+from plait.limits import DEFAULT_LIMITS
+from plait.state import StateType
+from plait.store.protocol import ChangeRow, Stored, ThreadKey, Write
+
+KEY = ThreadKey("room", "one")
+
+
+class Shelf:
+    """Keeps the writes of one thread as a store would."""
+
+    def __init__(self) -> None:
+        self.version: int | None = None
+        self._epoch = ""
+        self._snapshot: tuple[int, bytes | None] = (0, None)
+        self.log: list[ChangeRow] = []
+
+    def put(self, write: Write) -> None:
+        assert write.after == self.version
+        self._epoch, self.version = write.epoch, write.version
+        if write.change is not None:
+            self.log.append(write.change)
+        if write.snapshot is not None:
+            self._snapshot = (write.version, write.snapshot)
+        if write.prune is not None:
+            self.log = [row for row in self.log if row.version > write.prune]
+
+    def stored(self) -> Stored:
+        since, snapshot = self._snapshot
+        assert self.version is not None
+        return Stored(self._epoch, self.version, snapshot, [row for row in self.log if row.version > since])
+
+
+def change(history: History, state_type: StateType, value: object) -> Write | None:
+    """Change the state to `value` and return what is to be written, None if nothing has changed."""
+    state, data = state_type.from_value(value, DEFAULT_LIMITS)
+    ops = history.diff(state, data, DEFAULT_LIMITS)
+    return history.append(ops, state, data, "server") if ops else None
+
+
+def begin(state_type: StateType, value: object) -> tuple[History, Shelf]:
+    """Return a history that begins with `value`, and a shelf that it is on."""
+    history, shelf = History(KEY, state_type, None), Shelf()
+    shelf.put(history.start(*state_type.from_value(value, DEFAULT_LIMITS)))
+    history.commit(history.current)
+    return history, shelf
+
+
+# Replay
+
+
+class Player(msgspec.Struct, frozen=True):
+    name: str
+    score: int | float = 0
+
+
+class Game(msgspec.Struct, frozen=True, omit_defaults=True):
+    players: tuple[Player, ...] = ()
+    tags: frozenset[int] = frozenset()
+    status: str = "waiting"
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue/dark"
+
+
+@dataclass
+class Board:
+    title: str = ""
+    columns: dict[str, list[str]] = field(default_factory=dict)
+    votes: dict[Color, int] = field(default_factory=dict)
+    members: set[int] = field(default_factory=set)
+
+
+JSON = st.recursive(
+    st.sampled_from([None, True, False, 0, 1, 1.0, "", "long enough to be worth a diff " * 4]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from(["a", "b", "~", "/", ""]), inner),
+    max_leaves=15,
+)
+NAMES = st.sampled_from(["Ada", "Bob", "a name that is long enough to be worth a diff"])
+# Small sets of these are kept in an order that depends on how they were made.
+MEMBERS = st.lists(st.sampled_from([0, 8, 16, 24, 32, 1, 64, 128, 5, 13]), max_size=10)
+GAMES = st.builds(
+    Game,
+    players=st.lists(st.builds(Player, NAMES, st.sampled_from([0, 1, 1.5])), max_size=5).map(tuple),
+    tags=MEMBERS.map(frozenset),
+    status=NAMES,
+)
+BOARDS = st.builds(
+    Board,
+    title=NAMES,
+    columns=st.dictionaries(NAMES, st.lists(NAMES, max_size=4), max_size=3),
+    votes=st.dictionaries(st.sampled_from(Color), st.integers(0, 3)),
+    members=MEMBERS.map(set),
+)
+STATES = st.one_of(
+    st.tuples(st.just(Any), st.lists(JSON, min_size=1, max_size=8)),
+    st.tuples(st.just(Game), st.lists(GAMES, min_size=1, max_size=8)),
+    st.tuples(st.just(Board), st.lists(BOARDS, min_size=1, max_size=8)),
+)
+
+
+@given(STATES)
+def test_what_is_stored_replays_to_the_current_state_after_every_change(states: tuple[Any, list[Any]]) -> None:
+    state_type = StateType(states[0])
+    history, shelf = begin(state_type, states[1][0])
+    for value in states[1][1:]:
+        if write := change(history, state_type, value):
+            shelf.put(write)
+            history.commit(history.current)
+        assert history.current.state == value
+        assert history.current.json is not None
+        again = History(KEY, state_type, shelf.stored())
+        assert (again.epoch, again.current.version) == (history.epoch, history.current.version)
+        assert again.current.state == value
+        assert same_json(again.current.json, history.current.json, is_typed=states[0] is not Any)
+
+
+def same_json(one: bytes | None, other: bytes | None, *, is_typed: bool) -> bool:
+    """Tell whether two texts say the same; the members of sets have no order."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(each) for key, each in value.items()}
+        if isinstance(value, list):
+            is_set = is_typed and all(isinstance(each, int) for each in value)
+            return sorted(value) if is_set else [plain(each) for each in value]
+        return (type(value), value)
+
+    assert one is not None
+    assert other is not None
+    return bool(plain(msgspec.json.decode(one)) == plain(msgspec.json.decode(other)))
+
+
+@given(st.lists(MEMBERS, min_size=2, max_size=6))
+@example([[8, 0, 16, 24], [24, 0, 8], [0, 8, 24, 32], [32, 8]])
+def test_a_set_replays_whatever_order_its_members_have(states: list[list[int]]) -> None:
+    # Long enough that members are added and removed one by one.
+    values = [{f"a member with a long name {n}" for n in state} for state in states]
+    state_type = StateType(set[str])
+    history, shelf = begin(state_type, values[0])
+    for value in values[1:]:
+        if write := change(history, state_type, value):
+            shelf.put(write)
+            history.commit(history.current)
+            # A set is in another order in each process.
+            history = History(KEY, state_type, shelf.stored())
+        assert history.current.state == value
+
+
+@given(st.lists(JSON, min_size=1, max_size=10))
+def test_versions_are_dense_and_each_write_follows_the_one_before(states: list[Any]) -> None:
+    state_type = StateType(Any)
+    history, shelf = begin(state_type, "the beginning")
+    version = 0
+    for value in states:
+        if write := change(history, state_type, value):
+            assert (write.after, write.version) == (version, version + 1)
+            assert write.change is not None
+            assert write.change.version == write.version
+            version = write.version
+            shelf.put(write)
+    assert history.current.version == version
+    assert [row.version for row in shelf.log] == list(range(1, version + 1))
+
+
+# Diff
+
+
+def test_the_same_state_again_is_no_change() -> None:
+    state_type = StateType(dict)
+    history, _ = begin(state_type, {"a": [1, 2], "b": 1})
+    assert change(history, state_type, {"a": [1, 2], "b": 1}) is None
+    assert change(history, state_type, {"b": 1, "a": [1, 2]}) is None
+    assert history.current.version == 0
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, True), (0, False), (None, False), ("1", 1), ([1], [True])])
+def test_a_value_that_only_python_holds_equal_is_a_change(old: object, new: object) -> None:
+    state_type = StateType(Any)
+    history, shelf = begin(state_type, {"value": old})
+    write = change(history, state_type, {"value": new})
+    assert write is not None
+    shelf.put(write)
+    assert History(KEY, state_type, shelf.stored()).current.json == msgspec.json.encode({"value": new})
+
+
+def test_a_state_that_was_changed_in_place_is_recorded() -> None:
+    state_type = StateType(dict)
+    history, shelf = begin(state_type, {"cards": [{"title": "one"}]})
+    state = history.current.state
+    state["cards"][0]["title"] = "two"
+    state["cards"].append({"title": "three"})
+    write = change(history, state_type, state)
+    assert write is not None
+    shelf.put(write)
+    assert History(KEY, state_type, shelf.stored()).current.state == {"cards": [{"title": "two"}, {"title": "three"}]}
+
+
+@dataclass
+class Inner:
+    items: list[int]
+
+
+class Outer(msgspec.Struct, frozen=True):
+    inner: Inner
+
+
+def test_a_frozen_state_whose_parts_were_changed_in_place_is_recorded() -> None:
+    state_type = StateType(Outer)
+    history, shelf = begin(state_type, Outer(Inner([1])))
+    history.current.state.inner.items.append(2)
+    write = change(history, state_type, history.current.state)
+    assert write is not None
+    shelf.put(write)
+    assert History(KEY, state_type, shelf.stored()).current.state == Outer(Inner([1, 2]))
+
+
+def test_the_first_state_of_a_thread_without_one_is_version_1() -> None:
+    state_type = StateType(Any)
+    history, shelf = History(KEY, state_type, None), Shelf()
+    assert (history.current.version, history.current.state, history.current.json) == (0, None, None)
+    write = change(history, state_type, None)
+    assert write is not None
+    assert (write.after, write.version) == (None, 1)
+    shelf.put(write)
+    again = History(KEY, state_type, shelf.stored())
+    assert (again.current.version, again.current.state, again.current.json) == (1, None, b"null")
+
+
+# Size
+
+
+def large_state(n: int) -> dict[str, Any]:
+    return {"n": n, "rows": ["x" * 100] * 1_000}
+
+
+def test_a_small_change_to_a_large_state_costs_its_own_size() -> None:
+    state_type = StateType(dict)
+    history, _ = begin(state_type, large_state(0))
+    for n in range(1, 50):
+        write = change(history, state_type, large_state(n))
+        assert write is not None
+        assert write.snapshot is None
+        assert write.change is not None
+        assert len(write.change.ops) < 100
+
+
+def test_a_change_never_costs_much_more_than_the_state() -> None:
+    state_type = StateType(list[int])
+    history, shelf = begin(state_type, list(range(1_000)))
+    write = change(history, state_type, [n + 1 if n % 2 else n for n in range(1_000)])
+    assert write is not None
+    assert write.change is not None
+    assert history.current.json is not None
+    assert len(write.change.ops) <= len(history.current.json) + 100
+    shelf.put(write)
+    assert History(KEY, state_type, shelf.stored()).current.state == history.current.state
+
+
+def test_the_log_since_the_last_snapshot_does_not_outgrow_the_state_by_far() -> None:
+    state_type = StateType(dict)
+    history, shelf = begin(state_type, {"text": "x" * 10_000, "n": 0})
+    snapshots = 0
+    for n in range(1, 1_000):
+        write = change(history, state_type, {"text": "x" * 10_000, "n": n})
+        assert write is not None
+        shelf.put(write)
+        snapshots += write.snapshot is not None
+        assert sum(len(row.ops) for row in shelf.stored().changes) <= 10_000 + 100
+    assert 1 <= snapshots < 20
+
+
+def test_a_woken_history_goes_on_counting_the_log() -> None:
+    state_type = StateType(dict)
+    history, shelf = begin(state_type, {"text": "x" * 10_000, "n": 0})
+    for n in range(1, 1_000):
+        history = History(KEY, state_type, shelf.stored())
+        write = change(history, state_type, {"text": "x" * 10_000, "n": n})
+        assert write is not None
+        shelf.put(write)
+    assert sum(len(row.ops) for row in shelf.stored().changes) <= 10_000 + 100
+
+
+def test_the_log_is_kept_back_to_a_bound() -> None:
+    state_type = StateType(int)
+    history, shelf = begin(state_type, 0)
+    for n in range(1, 4_000):
+        write = change(history, state_type, n)
+        assert write is not None
+        shelf.put(write)
+    assert 1_000 <= len(shelf.log) < 2_000
+    assert shelf.log[-1].version == 3_999
+
+
+# Commit and rollback
+
+
+def test_only_what_was_committed_is_durable() -> None:
+    state_type = StateType(int)
+    history, _ = begin(state_type, 0)
+    change(history, state_type, 1)
+    first = history.current
+    change(history, state_type, 2)
+    assert (history.durable.state, history.current.state) == (0, 2)
+    history.commit(first)
+    assert (history.durable.state, history.current.state) == (1, 2)
+
+
+def test_a_rollback_goes_back_to_what_is_durable_and_counts_on_from_there() -> None:
+    state_type = StateType(int)
+    history, shelf = begin(state_type, 0)
+    first = change(history, state_type, 1)
+    assert first is not None
+    shelf.put(first)
+    history.commit(history.current)
+    change(history, state_type, 2)
+    change(history, state_type, 3)
+    history.rollback()
+    assert (history.current.state, history.current.version) == (1, 1)
+    again = change(history, state_type, 4)
+    assert again is not None
+    shelf.put(again)
+    assert [row.version for row in shelf.log] == [1, 2]
+    assert History(KEY, state_type, shelf.stored()).current.state == 4
+
+
+def test_a_rollback_undoes_what_was_changed_in_place() -> None:
+    state_type = StateType(dict)
+    history, _ = begin(state_type, {"n": 0, "list": [1]})
+    state = history.current.state
+    state["n"] = 1
+    state["list"].append(2)
+    assert change(history, state_type, state) is not None
+    history.rollback()
+    assert history.current.state == {"n": 0, "list": [1]}
+
+
+def test_a_rollback_of_the_beginning_leaves_nothing() -> None:
+    state_type = StateType(int)
+    history = History(KEY, state_type, None)
+    history.start(5, b"5")
+    history.rollback()
+    assert history.current.json is None
+    write = change(history, state_type, 6)
+    assert write is not None
+    assert (write.after, write.version) == (None, 1)
+
+
+def test_a_rollback_keeps_the_sum_of_the_log() -> None:
+    state_type = StateType(dict)
+    history, shelf = begin(state_type, {"text": "x" * 10_000, "n": 0})
+    for n in range(1, 1_000):
+        change(history, state_type, {"text": "x" * 10_000, "n": -n})
+        history.rollback()
+        write = change(history, state_type, {"text": "x" * 10_000, "n": n})
+        assert write is not None
+        shelf.put(write)
+        history.commit(history.current)
+    assert sum(len(row.ops) for row in shelf.stored().changes) <= 10_000 + 100
+
+
+# Epochs
+
+
+def test_a_thread_keeps_its_epoch_and_a_fresh_one_has_its_own() -> None:
+    state_type = StateType(int)
+    history, shelf = begin(state_type, 0)
+    assert History(KEY, state_type, shelf.stored()).epoch == history.epoch
+    assert History(KEY, state_type, None).epoch != history.epoch
+
+
+# Corruption
+
+
+def rows(*ops: bytes) -> Iterable[ChangeRow]:
+    return [ChangeRow(version, each, "server", 0) for version, each in enumerate(ops, 1)]
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "ops"),
+    [
+        (b"{", []),
+        (b"", []),
+        (b'"\xff"', []),
+        (b"[" * 100_000, []),
+        (b"{", [b"[]"]),
+        (b'"\xff"', [b"[]"]),
+        (b"{}", [b"nonsense"]),
+        (b"{}", [b"{}"]),
+        (b"{}", [b"[{}]"]),
+        (b"{}", [b'[{"op":"move","path":"/a"}]']),
+        (b"{}", [b'[{"op":"replace","path":"/a","value":1}]']),
+        (b"{}", [b'[{"op":"add","path":"/a"}]']),
+        (b"{}", [b'[{"op":"replace","path":""}]']),
+        (b"{}", [b'[{"op":"add","path":"a","value":1}]']),
+        (b"[]", [b'[{"op":"add","path":"/5","value":1}]']),
+        (b"{}", [b'[{"op":"add","path":"/a","value":"\xff"}]']),
+        (b"{}", [b'[{"op":"add","path":"/a","value":' + b"[" * 100_000]),
+        (None, [b'[{"op":"add","path":"/a","value":1}]']),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_what_cannot_be_read_is_an_error_that_names_the_thread(snapshot: bytes | None, ops: list[bytes]) -> None:
+    with pytest.raises(CorruptThread, match="room/one"):
+        History(KEY, StateType(Any), Stored("epoch", len(ops), snapshot, list(rows(*ops))))
+
+
+def test_what_is_stored_as_another_type_is_an_error_and_no_empty_state() -> None:
+    with pytest.raises(CorruptThread, match="another type"):
+        History(KEY, StateType(Game), Stored("epoch", 0, b'{"players":[{"name":1}]}', []))

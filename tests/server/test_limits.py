@@ -1,0 +1,86 @@
+"""Limits, and the bucket that counts messages."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits, TokenBucket
+
+RATES = st.sampled_from([0.5, 1.0, 3.0, 200.0])
+BURSTS = st.integers(1, 20)
+# Multiples of a power of two, so that sums of times are exact.
+PAUSES = st.lists(st.integers(0, 64).map(lambda steps: steps / 64), max_size=100)
+
+
+@given(RATES, BURSTS)
+def test_a_burst_goes_through_at_once_and_the_next_must_wait(rate: float, burst: int) -> None:
+    bucket = TokenBucket(rate, burst, 0.0)
+    assert [bucket.take(0.0) for _ in range(burst)] == [0.0] * burst
+    assert bucket.take(0.0) > 0
+
+
+@given(RATES, BURSTS, PAUSES)
+def test_never_more_than_burst_and_rate_allow(rate: float, burst: int, pauses: list[float]) -> None:
+    bucket = TokenBucket(rate, burst, 0.0)
+    now, taken = 0.0, 0
+    for pause in pauses:
+        now += pause
+        taken += bucket.take(now) == 0
+        assert taken <= burst + rate * now + 1e-6
+
+
+@given(RATES, BURSTS, PAUSES)
+def test_who_waits_as_long_as_told_is_let_through(rate: float, burst: int, pauses: list[float]) -> None:
+    bucket = TokenBucket(rate, burst, 0.0)
+    now = 0.0
+    for pause in pauses:
+        now += pause
+        if wait := bucket.take(now):
+            assert bucket.take(now + wait / 2) > 0
+            now += wait + 1e-9
+            assert bucket.take(now) == 0
+
+
+@given(RATES, BURSTS, st.floats(0, 1e6))
+def test_a_pause_however_long_earns_no_more_than_a_burst(rate: float, burst: int, pause: float) -> None:
+    bucket = TokenBucket(rate, burst, 0.0)
+    bucket.take(0.0)
+    assert sum(bucket.take(pause) == 0 for _ in range(burst + 2)) <= burst
+
+
+@given(RATES, BURSTS)
+def test_who_keeps_to_the_rate_is_never_held_up(rate: float, burst: int) -> None:
+    bucket = TokenBucket(rate, burst, 0.0)
+    assert all(bucket.take(count / rate * 1.000001) == 0 for count in range(200))
+
+
+@pytest.mark.parametrize("now", [0.0, 1e-9, 1.0, 1e9])
+def test_without_a_limit_everything_goes_through(now: float) -> None:
+    bucket = TokenBucket(UNLIMITED.messages_per_second, UNLIMITED.message_burst, 0.0)
+    assert all(bucket.take(now) == 0 for _ in range(10_000))
+
+
+def test_a_rate_of_nothing_lets_the_burst_through_and_then_nothing_more() -> None:
+    bucket = TokenBucket(0.0, 1, 0.0)
+    assert bucket.take(0.0) == 0
+    assert bucket.take(1e9) == float("inf")
+
+
+def test_switching_the_limits_off_leaves_none_tighter_than_the_default() -> None:
+    for field in msgspec.structs.fields(Limits):
+        assert getattr(UNLIMITED, field.name) >= getattr(DEFAULT_LIMITS, field.name), field.name
+
+
+def test_the_depth_that_is_left_without_limits_can_be_read() -> None:
+    text = b"[" * UNLIMITED.depth + b"]" * UNLIMITED.depth
+    value = msgspec.json.decode(text)
+    assert msgspec.json.encode(value) == text
+
+
+def test_a_connection_has_a_bucket_of_its_limits_and_none_without() -> None:
+    bucket = Limits(messages_per_second=1, message_burst=2).bucket(0.0)
+    assert bucket is not None
+    assert [bucket.take(0.0) for _ in range(2)] == [0.0, 0.0]
+    assert bucket.take(0.0) > 0
+    assert UNLIMITED.bucket(0.0) is None

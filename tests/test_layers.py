@@ -1,0 +1,188 @@
+"""Imports point down, never up, never in a circle, and none is hidden."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# From the bottom to the top. A module or package may import what is in the rows below it; those in one row do not know
+# each other.
+LAYERS = (
+    ("plait_schemas",),
+    ("plait.errors", "plait.limits", "plait.loading", "plait.waiting"),
+    ("plait.store", "plait.state", "plait.mailbox", "plait.settings"),
+    ("plait.history", "plait.connection", "plait.rpc", "plait.departures"),
+    ("plait.pipeline", "plait.kind", "plait.logs"),
+    ("plait.thread",),
+    ("plait.actor", "plait.current"),
+    ("plait.handle",),
+    ("plait.node",),
+    ("plait.session",),
+    ("plait.web",),
+    ("plait.app",),
+    ("plait.cli",),
+    ("plait",),
+)
+
+# Who may import what from outside, beside msgspec and the standard library, which are for all.
+OUTSIDE = {
+    "aiosqlite": ("plait.store.sqlite",),
+    "cyclopts": ("plait.cli",),
+    "starlette": ("plait.web", "plait.app", "plait.cli"),
+    "uvicorn": ("plait.web", "plait.app", "plait.cli"),
+    "watchfiles": ("plait.cli",),
+    "websockets": ("plait.web",),
+}
+# Hooks are given Starlette's Request and return its Response, and these hand them on.
+STARLETTE_TYPES = ("plait.actor", "plait.current", "plait.session.cloudflare", "plait.thread")
+
+# Imports in a function: of what is not always installed.
+LAZY = {("plait.cli", "watchfiles")}
+
+
+class Import(NamedTuple):
+    """One import statement's module, or one of the names behind `from … import`."""
+
+    importer: str
+    imported: str
+    line: int
+    is_lazy: bool
+    is_for_types: bool
+
+
+def find_modules() -> dict[str, Path]:
+    """Return the files of both packages by the names of their modules."""
+    found = {}
+    for root in ("schemas", "server"):
+        for path in sorted((ROOT / root).rglob("*.py")):
+            parts = path.relative_to(ROOT / root).with_suffix("").parts
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = find_modules()
+
+
+def find_imports(module: str) -> list[Import]:
+    """Return everything that a module imports."""
+    return list(_imports(module, ast.parse(MODULES[module].read_text()), is_lazy=False, is_for_types=False))
+
+
+def _imports(module: str, node: ast.AST, *, is_lazy: bool, is_for_types: bool) -> Iterator[Import]:
+    names: list[str] = []
+    match node:
+        case ast.Import(names=aliases):
+            names = [alias.name for alias in aliases]
+        case ast.ImportFrom(module=str(source), level=0, names=aliases):
+            inner = [f"{source}.{alias.name}" for alias in aliases]
+            names = [each if each in MODULES else source for each in inner]
+        case ast.ImportFrom():
+            names = ["a relative import"]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+            is_lazy = True
+        case ast.If(test=test):
+            is_for_types = is_for_types or "TYPE_CHECKING" in ast.unparse(test)
+    for name in names:
+        yield Import(module, name, getattr(node, "lineno", 0), is_lazy, is_for_types)
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(module, child, is_lazy=is_lazy, is_for_types=is_for_types)
+
+
+ALL_IMPORTS = [each for module in MODULES for each in find_imports(module)]
+
+
+def is_in(module: str, package: str) -> bool:
+    """Tell whether a module is `package` or in it; the top of plait is only itself."""
+    return module == package or (package != "plait" and module.startswith(f"{package}."))
+
+
+def entry(module: str) -> tuple[int, str]:
+    """Return the row of a module in the table, and the entry that it falls under."""
+    for row, packages in enumerate(LAYERS):
+        for package in packages:
+            if is_in(module, package):
+                return row, package
+    raise LookupError(module)
+
+
+def is_ours(name: str) -> bool:
+    return name.partition(".")[0] in ("plait", "plait_schemas")
+
+
+def test_every_module_has_a_place_in_the_table() -> None:
+    assert [module for module in MODULES if not any(is_in(module, each) for row in LAYERS for each in row)] == []
+
+
+def test_everything_in_the_table_is_there() -> None:
+    missing = [each for row in LAYERS for each in row if not any(is_in(module, each) for module in MODULES)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module: str) -> None:
+    row, package = entry(module)
+    breaches = [
+        f"line {each.line}: {each.imported}"
+        for each in find_imports(module)
+        if is_ours(each.imported) and entry(each.imported)[1] != package and entry(each.imported)[0] >= row
+    ]
+    assert breaches == []
+
+
+def test_imports_go_round_in_no_circle() -> None:
+    graph = {module: {each.imported for each in ALL_IMPORTS if each.importer == module} for module in MODULES}
+    TopologicalSorter(graph).prepare()
+
+
+def test_the_schemas_know_nothing_but_msgspec() -> None:
+    allowed = {"msgspec", "plait_schemas", *sys.stdlib_module_names}
+    breaches = [
+        each
+        for each in ALL_IMPORTS
+        if is_in(each.importer, "plait_schemas") and each.imported.partition(".")[0] not in allowed
+    ]
+    assert breaches == []
+
+
+def test_no_import_is_hidden_in_a_function() -> None:
+    breaches = [each for each in ALL_IMPORTS if each.is_lazy and (each.importer, each.imported) not in LAZY]
+    assert breaches == []
+
+
+def test_no_import_is_for_types_only() -> None:
+    assert [each for each in ALL_IMPORTS if each.is_for_types] == []
+
+
+def test_no_import_is_relative() -> None:
+    assert [each for each in ALL_IMPORTS if each.imported == "a relative import"] == []
+
+
+def test_packages_from_outside_are_imported_only_where_they_may_be() -> None:
+    breaches = []
+    for each in ALL_IMPORTS:
+        package = each.imported.partition(".")[0]
+        if is_ours(each.imported) or package == "msgspec" or package in sys.stdlib_module_names:
+            continue
+        may_be = any(is_in(each.importer, allowed) for allowed in OUTSIDE.get(package, ()))
+        is_type = each.imported in ("starlette.requests", "starlette.responses") and each.importer in STARLETTE_TYPES
+        if not (may_be or is_type):
+            breaches.append(each)
+    assert breaches == []
+
+
+def test_every_exception_is_needed() -> None:
+    made = {(each.importer, each.imported) for each in ALL_IMPORTS}
+    assert made >= LAZY
+    for module in STARLETTE_TYPES:
+        assert any(importer == module and name.startswith("starlette.") for importer, name in made), module
+    for package, importers in OUTSIDE.items():
+        assert any(
+            name.partition(".")[0] == package and any(is_in(importer, each) for each in importers)
+            for importer, name in made
+        ), package
