@@ -4,7 +4,6 @@ Frames to the peer are written straight to the asyncio transport, each made once
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -17,8 +16,6 @@ from plait.connection import Frame, Session
 from plait_schemas.codes import TRY_AGAIN_LATER
 
 __all__ = ["ABNORMAL", "Outlet", "Socket", "shorten"]
-
-log = logging.getLogger("plait.sockets")
 
 _CLOSE_TIMEOUT: Final = 5.0
 ABNORMAL: Final = 1006
