@@ -26,7 +26,8 @@ class Demo:
     def __init__(self, server: Process, browser: Browser) -> None:
         self._server = server
         self._browser = browser
-        self._was_killed = False
+        # Whether the pages have been without their server: a browser reports each attempt to connect that fails.
+        self._had_outage = False
         # What the pages complained of.
         self.troubles: list[str] = []
 
@@ -34,12 +35,21 @@ class Demo:
 
     def kill(self) -> None:
         """End the server with SIGKILL."""
-        self._was_killed = True
+        self._had_outage = True
         self._server.end(signal.SIGKILL)
 
     def start(self) -> None:
         """Start the server again, on the same port and the same store."""
         self._server.start()
+
+    def cut_off(self, page: Page) -> None:
+        """Take the network from a page."""
+        self._had_outage = True
+        page.context.set_offline(True)
+
+    def connect(self, page: Page) -> None:
+        """Give the network back to a page."""
+        page.context.set_offline(False)
 
     def state(self, kind: str) -> Any:
         """Return what the server says the state of the room is."""
@@ -83,7 +93,7 @@ class Demo:
             context.close()
 
     def _read_console(self, message: ConsoleMessage) -> None:
-        is_outage = self._was_killed and message.text.startswith("WebSocket connection to")
+        is_outage = self._had_outage and message.text.startswith("WebSocket connection to")
         if message.type in ("error", "warning") and not is_outage:
             self.troubles.append(message.text)
 

@@ -263,7 +263,7 @@ def test_an_edit_made_during_an_outage_is_shown_and_arrives_afterwards(demo: Dem
     if is_killed:
         demo.kill()
     else:
-        one.context.set_offline(True)
+        demo.cut_off(one)
     expect(one.locator("#status")).to_have_attribute("data-status", "offline")
     add_card(one, "done", "Made offline")
     expect_titles(one, "done", [*DONE, "Made offline"])
@@ -273,7 +273,7 @@ def test_an_edit_made_during_an_outage_is_shown_and_arrives_afterwards(demo: Dem
     else:
         add_card(other, "done", "Made online")
         expect_titles(other, "done", [*DONE, "Made online"])
-        one.context.set_offline(False)
+        demo.connect(one)
     done = [*DONE, "Made offline"] if is_killed else [*DONE, "Made online", "Made offline"]
     for page in (one, other):
         expect_titles(page, "done", done)
@@ -295,6 +295,7 @@ def rename(page: Page, name: str) -> None:
 
 def drag(page: Page, card: str, column: str) -> None:
     """Take a card with the mouse to the top of a column, and hold it there."""
+    page.wait_for_function("document.getAnimations().length === 0")
     start = page.locator(f'[data-card="{card}"]').bounding_box()
     end = page.locator(f'[data-column="{column}"] .cards').bounding_box()
     assert start is not None
