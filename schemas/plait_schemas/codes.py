@@ -8,6 +8,8 @@ __all__ = [
     "GOING_AWAY",
     "INTERNAL_ERROR",
     "NOT_FOUND",
+    "OUTDATED",
+    "REPLACED",
     "TRY_AGAIN_LATER",
     "UNAUTHENTICATED",
     "is_final",
@@ -21,8 +23,10 @@ BAD_FRAME: Final = 4400
 UNAUTHENTICATED: Final = 4401
 FORBIDDEN: Final = 4403
 NOT_FOUND: Final = 4404
+REPLACED: Final = 4408
+OUTDATED: Final = 4409
 
 
 def is_final(code: int) -> bool:
     """Tell whether a client that was closed with `code` must not reconnect by itself."""
-    return code == 1008 or 4000 <= code <= 4999
+    return code == 1008 or 4400 <= code <= 4499

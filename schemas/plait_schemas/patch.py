@@ -11,7 +11,7 @@ import msgspec
 
 from plait_schemas.codec import decode_json, encode_json
 
-__all__ = ["Op", "PatchError", "apply", "diff", "escape", "parse"]
+__all__ = ["FORBIDDEN_KEYS", "Op", "PatchError", "apply", "diff", "escape", "find", "invert", "parse", "touches"]
 
 
 class Op(msgspec.Struct, frozen=True):
@@ -25,6 +25,9 @@ class Op(msgspec.Struct, frozen=True):
 class PatchError(ValueError):
     """An operation that does not fit the document it is applied to."""
 
+
+FORBIDDEN_KEYS: Final = frozenset({"__proto__", "constructor", "prototype"})
+"""Keys that no path from a client may have: in JavaScript they lead out of the document."""
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -82,13 +85,11 @@ def _part(key: object) -> str:
 
 
 def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op]) -> None:
-    # The elements' texts are compared, which is exact and goes through each side once.
-    before, after = list(map(encode_json, old)), list(map(encode_json, new))
     start, end = 0, min(len(old), len(new))
-    while start < end and before[start] == after[start]:
+    while start < end and _same(old[start], new[start]):
         start += 1
     tail = 0
-    while tail < end - start and before[-1 - tail] == after[-1 - tail]:
+    while tail < end - start and _same(old[-1 - tail], new[-1 - tail]):
         tail += 1
     both = end - tail
     for index in range(start, both):
@@ -185,3 +186,47 @@ def _index(part: str, path: str) -> int:
     if not (part.isascii() and part.isdigit()) or (part[0] == "0" and part != "0"):
         raise PatchError(f"{path!r}: {part!r} is not an array index")
     return int(part)
+
+
+# Reading and undoing
+
+
+def find(document: Any, parts: Sequence[str]) -> Any:
+    """Return what is at a place of a document, UNSET when there is nothing."""
+    for part in parts:
+        if isinstance(document, dict):
+            document = document.get(part, msgspec.UNSET)
+        elif isinstance(document, list) and part.isascii() and part.isdigit() and int(part) < len(document):
+            document = document[int(part)]
+        else:
+            return msgspec.UNSET
+    return document
+
+
+def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
+    """Return the operations that lead back to `document` from what `ops` make of it. Raises PatchError."""
+    inverse: list[Op] = []
+    for op in ops:
+        parts = parse(op.path)
+        before = find(document, parts)
+        inverse.append(_inverse(op, parts, find(document, parts[:-1]), before))
+        document = apply(document, (op,))
+    return inverse[::-1]
+
+
+def _inverse(op: Op, parts: list[str], parent: Any, before: Any) -> Op:
+    if not parts:
+        return Op("replace", "", before)
+    if op.op == "remove":
+        return Op("add", op.path, before)
+    if op.op == "add" and isinstance(parent, list):
+        index = len(parent) if parts[-1] == "-" else int(parts[-1])
+        return Op("remove", f"{op.path[: op.path.rindex('/')]}/{index}")
+    return Op("remove", op.path) if before is msgspec.UNSET else Op("replace", op.path, before)
+
+
+def touches(ops: Iterable[Op], pointer: str) -> bool:
+    """Tell whether `ops` change what is at `pointer`, something in it, or something that it is in."""
+    return any(
+        op.path == pointer or op.path.startswith(f"{pointer}/") or pointer.startswith(f"{op.path}/") for op in ops
+    )
