@@ -67,10 +67,14 @@ class Join(_Frame, frozen=True):
 
 
 class Push(_Frame, frozen=True):
-    """A change of the state: `ops` made on the state `base`, or the whole `state` as the client wants it."""
+    """A change of the state: `ops` on `base`, or the whole `state` as the client wants it.
+
+    `made` is the version on which the user made it, where it has been brought onto a newer one since.
+    """
 
     ref: int
     base: Version
+    made: Version | None = None
     ops: Sequence[Op] | Unset = UNSET
     state: msgspec.Raw | Unset = UNSET
 
@@ -80,7 +84,7 @@ class Call(_Frame, frozen=True):
 
     ref: int
     method: str
-    args: Sequence[msgspec.Raw] = ()
+    args: Sequence[msgspec.Raw] = []
     kwargs: dict[str, msgspec.Raw] = {}
 
 
@@ -214,7 +218,7 @@ class PresenceDiff(_Frame, frozen=True, tag="presence"):
     snapshot: dict[str, msgspec.Raw] | Unset = UNSET
     joined: dict[str, msgspec.Raw] = {}
     updated: dict[str, msgspec.Raw] = {}
-    left: Sequence[str] = ()
+    left: Sequence[str] = []
 
 
 class AuthExpiring(_Frame, frozen=True, tag="auth_expiring"):

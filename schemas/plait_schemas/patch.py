@@ -5,13 +5,27 @@ array. What is the same object on both sides is not walked, and whatever compare
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import is_
 from typing import Any, Final, Literal
 
 import msgspec
 
 from plait_schemas.codec import decode_json, encode_json
 
-__all__ = ["FORBIDDEN_KEYS", "Op", "PatchError", "apply", "diff", "escape", "find", "invert", "parse", "touches"]
+__all__ = [
+    "FORBIDDEN_KEYS",
+    "Op",
+    "PatchError",
+    "apply",
+    "decode_ops",
+    "diff",
+    "escape",
+    "find",
+    "invert",
+    "is_index",
+    "parse",
+    "touches",
+]
 
 
 class Op(msgspec.Struct, frozen=True):
@@ -24,6 +38,9 @@ class Op(msgspec.Struct, frozen=True):
 
 class PatchError(ValueError):
     """An operation that does not fit the document it is applied to."""
+
+
+decode_ops = msgspec.json.Decoder(list[Op]).decode
 
 
 FORBIDDEN_KEYS: Final = frozenset({"__proto__", "constructor", "prototype"})
@@ -44,6 +61,11 @@ def parse(pointer: str) -> list[str]:
     if pointer[0] != "/":
         raise PatchError(f"a JSON pointer starts with a slash: {pointer!r}")
     return [part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/")]
+
+
+def is_index(part: str) -> bool:
+    """Tell whether a part of a JSON pointer may be the index of an element."""
+    return part.isascii() and part.isdigit() and (part[0] != "0" or part == "0") and len(part) < 16
 
 
 # Diff
@@ -85,17 +107,23 @@ def _part(key: object) -> str:
 
 
 def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op]) -> None:
-    start, end = 0, min(len(old), len(new))
-    while start < end and _same(old[start], new[start]):
-        start += 1
-    tail = 0
-    while tail < end - start and _same(old[-1 - tail], new[-1 - tail]):
-        tail += 1
+    end = min(len(old), len(new))
+    start = _common(old, new)
+    tail = _common(old[start:][::-1], new[start:][::-1])
     both = end - tail
     for index in range(start, both):
         _diff(old[index], new[index], f"{path}/{index}", ops)
     ops += [Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1)]
     ops += [Op("add", f"{path}/{index}", new[index]) for index in range(both, len(new) - tail)]
+
+
+def _common(old: Sequence[Any], new: Sequence[Any]) -> int:
+    """Return how many elements in front are the same; those that are one object on both sides cost next to nothing."""
+    identical = bytes(map(is_, old, new))
+    count = 0
+    while (count := identical.find(0, count)) >= 0 and _same(old[count], new[count]):
+        count += 1
+    return len(identical) if count < 0 else count
 
 
 def _same(old: Any, new: Any) -> bool:
@@ -183,7 +211,7 @@ def _apply_to_array(node: list[Any], part: str, rest: list[str], op: Op) -> list
 
 
 def _index(part: str, path: str) -> int:
-    if not (part.isascii() and part.isdigit()) or (part[0] == "0" and part != "0"):
+    if not is_index(part):
         raise PatchError(f"{path!r}: {part!r} is not an array index")
     return int(part)
 
@@ -192,11 +220,14 @@ def _index(part: str, path: str) -> int:
 
 
 def find(document: Any, parts: Sequence[str]) -> Any:
-    """Return what is at a place of a document, UNSET when there is nothing."""
+    """Return what is at a place of a document, or of a tree of Structs that stands for one; UNSET for nothing."""
     for part in parts:
-        if isinstance(document, dict):
+        if isinstance(document, msgspec.Struct):
+            names = dict(zip(document.__struct_encode_fields__, document.__struct_fields__, strict=True))
+            document = getattr(document, names[part]) if part in names else msgspec.UNSET
+        elif isinstance(document, dict):
             document = document.get(part, msgspec.UNSET)
-        elif isinstance(document, list) and part.isascii() and part.isdigit() and int(part) < len(document):
+        elif isinstance(document, list | tuple) and is_index(part) and int(part) < len(document):
             document = document[int(part)]
         else:
             return msgspec.UNSET
@@ -208,9 +239,8 @@ def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
     inverse: list[Op] = []
     for op in ops:
         parts = parse(op.path)
-        before = find(document, parts)
-        inverse.append(_inverse(op, parts, find(document, parts[:-1]), before))
-        document = apply(document, (op,))
+        before, document = document, apply(document, (op,))
+        inverse.append(_inverse(op, parts, find(before, parts[:-1]), find(before, parts)))
     return inverse[::-1]
 
 

@@ -9,7 +9,9 @@ stays in front).
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from plait_schemas.patch import Op, escape, find, parse
+import msgspec
+
+from plait_schemas.patch import Op, PatchError, apply, escape, find, is_index, parse
 
 __all__ = ["Rebased", "rebase"]
 
@@ -21,34 +23,48 @@ class Rebased(NamedTuple):
     conflicts: list[str]
     # Whether a place that they lead into is gone, so that they cannot be carried out.
     is_lost: bool
+    # What they were rebased over, as it would be behind them: each operation, or None where nothing is left of it.
+    over: list[Op | None]
 
 
 def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
     """Return `ops` as they are on `document`, which is what `over` made of the state that both were made on."""
-    steps = [_Step(op, document) for op in ops]
-    for op in over:
-        other = _Step(op, document)
-        for step in steps:
+    others: list[_Step] = []
+    for op in reversed(list(over)):
+        others.insert(0, _Step(op, others, document))
+        others[0].fix_end()
+    steps: list[_Step] = []
+    for op in ops:
+        steps.append(step := _Step(op, others, document))
+        for other in others:
             if not other.is_gone and not step.is_gone:
                 _pass(step, other)
+        document = _carried_out(step, document)
     return Rebased(
         [step.op() for step in steps if not step.is_done],
         [step.pointer for step in steps if step.is_contested],
         any(step.is_gone and not step.is_done for step in steps),
+        [None if other.is_gone else other.op() for other in others],
     )
 
 
 class _Step:
     """One operation on its way, with its place taken apart."""
 
-    __slots__ = ("_value", "is_contested", "is_done", "is_gone", "moves", "name", "parts")
+    __slots__ = ("_end", "_value", "is_contested", "is_done", "is_gone", "moves", "name", "parts")
 
-    def __init__(self, op: Op, document: Any) -> None:
+    def __init__(self, op: Op, later: Sequence["_Step"], document: Any) -> None:
+        """Look up what it puts an element into: it is where `later` have moved it, in what they have led to."""
         self._value = op.value
         self.name = op.op
         self.parts = parse(op.path)
-        # Whether it puts an element into an array or takes one out, so that the elements behind it move.
-        self.moves = op.op != "replace" and _is_element(self.parts, document)
+        # Whether it puts an element into an array or takes one out, so that the elements behind it move. Where
+        # nothing is known of the array, the look of an index decides.
+        self.moves = op.op != "replace" and bool(self.parts) and _is_index(self.parts[-1])
+        # The index that `-` stands for, if that is known.
+        self._end: int | None = None
+        if self.moves:
+            self._look_up(later, document)
         self.is_contested = False
         # Nothing is left to be done, as the place is gone or has been overwritten; or the very same has been done.
         self.is_gone = False
@@ -60,6 +76,20 @@ class _Step:
 
     def op(self) -> Op:
         return Op(self.name, self.pointer, self._value)
+
+    def fix_end(self) -> None:
+        """Give the end of an array its index: `-` would be another one behind others who append."""
+        if self._end is not None and self.parts[-1] == "-":
+            self.parts[-1] = str(self._end)
+
+    def _look_up(self, later: Sequence["_Step"], document: Any) -> None:
+        place: list[str] | None = self.parts[:-1]
+        growth = 0
+        if self.parts[-1] == "-" or any(map(_is_index, self.parts[:-1])):
+            place, growth = _through(self.parts[:-1], later, measures=self.parts[-1] == "-")
+        container = msgspec.UNSET if place is None else find(document, place)
+        self.moves = not isinstance(container, dict | msgspec.Struct)
+        self._end = len(container) - growth - 1 if isinstance(container, list | tuple) else None
 
 
 def _pass(mine: _Step, other: _Step) -> None:
@@ -90,24 +120,50 @@ def _leads_through(place: Sequence[str], other: _Step) -> bool:
 
 def _behind(step: _Step, place: Sequence[str], other: _Step, *, yields: bool) -> list[str] | None:
     """Return the place of `step` behind `other`, which is at `place`; None when `other` has taken it away."""
-    depth = len(place) - 1
-    if not _leads_through(step.parts, other) or "-" in (step.parts[depth], place[depth]):
+    if not _leads_through(step.parts, other) or "-" in (step.parts[len(place) - 1], place[-1]):
         return step.parts
-    index, at = int(step.parts[depth]), int(place[depth])
-    inserts = step.moves and step.name == "add" and len(step.parts) == depth + 1
+    inserts = step.moves and step.name == "add" and len(step.parts) == len(place)
+    return _shifted(step.parts, place, other, inserts=inserts, yields=yields)
+
+
+def _shifted(
+    parts: list[str], place: Sequence[str], other: _Step, *, inserts: bool = False, yields: bool = True
+) -> list[str] | None:
+    depth = len(place) - 1
+    index, at = int(parts[depth]), int(place[depth])
     if other.name == "add":
         index += index > at or (index == at and (yields or not inserts))
     elif index == at and not inserts:
         return None
     else:
         index -= index > at
-    return [*step.parts[:depth], str(index), *step.parts[depth + 1 :]]
+    return [*parts[:depth], str(index), *parts[depth + 1 :]]
 
 
-def _is_element(place: Sequence[str], document: Any) -> bool:
-    """Tell whether a place is an element of an array; where nothing is known of it, the look of an index decides."""
-    return bool(place) and _is_index(place[-1]) and not isinstance(find(document, place[:-1]), dict)
+def _through(place: list[str], steps: Sequence[_Step], *, measures: bool) -> tuple[list[str] | None, int]:
+    """Return where an array is behind `steps`, None if it is gone, and if asked how many elements it has more then."""
+    growth = 0
+    moved = place
+    # The elements of arrays further down do not matter.
+    longest = len(place) + measures
+    for step in steps:
+        if len(step.parts) > longest or step.is_gone or not step.moves:
+            continue
+        if step.parts[:-1] == moved:
+            growth += 1 if step.name == "add" else -1
+        elif _leads_through(moved, step) and "-" not in (moved[len(step.parts) - 1], step.parts[-1]):
+            if (shifted := _shifted(moved, step.parts, step)) is None:
+                return None, 0
+            moved = shifted
+    return moved, growth
+
+
+def _carried_out(step: _Step, document: Any) -> Any:
+    try:
+        return document if step.is_gone else apply(document, (step.op(),))
+    except PatchError:
+        return document
 
 
 def _is_index(part: str) -> bool:
-    return part == "-" or (part.isascii() and part.isdigit())
+    return part == "-" or is_index(part)

@@ -52,7 +52,11 @@ class TextDiff:
             return
         match old[:1] + new[:1]:
             case b"{{":
-                self._diff_objects(self._old(old, path, _objects), self._new(new, path, _objects), path, read, ops)
+                members = self._new(new, path, _objects)
+                if _may_have_doubles(new, members):
+                    # Nobody would look at the first of two members of one name.
+                    read(new, path)
+                self._diff_objects(self._old(old, path, _objects), members, path, read, ops)
             case b"[[":
                 self._diff_arrays(self._old(old, path, _arrays), self._new(new, path, _arrays), path, read, ops)
             case _:
@@ -95,6 +99,18 @@ class TextDiff:
 
 def _objects(text: bytes) -> dict[str, bytes]:
     return {key: bytes(member) for key, member in _members(text).items()}
+
+
+def _may_have_doubles(text: bytes, members: _Members) -> bool:
+    """Tell whether the text of an object may have a member twice: it is longer than its members."""
+    if len(text) == _length(members):
+        return False
+    compact = msgspec.json.format(text, indent=-1)
+    return len(compact) != _length(_objects(compact))
+
+
+def _length(members: _Members) -> int:
+    return sum(map(len, members.values())) + len(encode_json(list(members))) + len(members)
 
 
 def _arrays(text: bytes) -> list[bytes]:

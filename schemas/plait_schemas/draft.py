@@ -1,0 +1,243 @@
+"""A state that may be changed in place: what is done to it is recorded as operations, and the state is left alone."""
+
+from collections.abc import Iterable, Iterator, MutableMapping, MutableSequence
+from typing import Any, Final, SupportsIndex
+
+import msgspec
+
+from plait_schemas.codec import decode_json
+from plait_schemas.patch import Op, diff, escape
+
+__all__ = ["Draft", "DraftList", "DraftObject", "draft", "recorded"]
+
+_CONTAINERS: Final = (dict, list, tuple, msgspec.Struct)
+
+
+def draft(document: Any) -> "Draft":
+    """Return a draft of a tree of dicts and lists, or of Structs and tuples that stand for such a tree.
+
+    Raises TypeError when there is nothing in it to change in place.
+    """
+    if not isinstance(document, _CONTAINERS):
+        raise TypeError(f"only an object or an array can be edited in place, not {type(document).__name__}")
+    return _wrap(document, None, "")
+
+
+class Draft:
+    """An object or array of a draft, at its place in the whole. Containers are copied when they are first changed."""
+
+    __slots__ = ("_children", "_container", "_is_owned", "_key", "_ops", "_parent")
+
+    _children: dict[Any, "Draft"]
+    _container: Any
+    _is_owned: bool
+    _key: str | int
+    _ops: list[Op]
+    _parent: "Draft | None"
+
+    def __init__(self, container: Any, parent: "Draft | None", key: str | int) -> None:
+        set_ = object.__setattr__
+        set_(self, "_container", container)
+        set_(self, "_parent", parent)
+        set_(self, "_key", key)
+        set_(self, "_is_owned", False)
+        set_(self, "_children", {})
+        set_(self, "_ops", parent._ops if parent is not None else [])
+
+    def __len__(self) -> int:
+        return len(self._container)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(_plain(self) == _plain(other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<draft of {self._container!r}>"
+
+    # Inside
+
+    def _child(self, key: Any) -> Any:
+        value = self._container[key]
+        if not isinstance(value, _CONTAINERS):
+            return value
+        if key not in self._children:
+            self._children[key] = _wrap(value, self, key)
+        return self._children[key]
+
+    def _path(self, key: str | int) -> str:
+        path = f"/{escape(str(key))}"
+        node: Draft = self
+        while (parent := node._parent) is not None:
+            if parent._children.get(node._key) is not node:
+                raise RuntimeError("this part of the draft has been taken out of it")
+            path = f"/{escape(str(node._key))}{path}"
+            node = parent
+        return path
+
+    def _own(self) -> Any:
+        """Return the container, as one that may be changed."""
+        if not self._is_owned:
+            object.__setattr__(self, "_container", self._container.copy())
+            object.__setattr__(self, "_is_owned", True)
+            if self._parent is not None:
+                self._parent._own()[self._key] = self._container
+        return self._container
+
+    def _record(self, op: Any, key: str | int, value: Any = msgspec.UNSET) -> None:
+        self._ops.append(Op(op, self._path(key), value))
+
+
+class DraftObject(Draft, MutableMapping[str, Any]):
+    """A JSON object; its members are reached as items or, where the name is not one of a dict's methods, attributes."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: str) -> Any:
+        return self._child(key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        value = _plain(value)
+        exists = key in self._container
+        if exists and type(value) is type(before := self._container[key]) and value == before and _is_scalar(value):
+            return
+        self._record("replace" if exists else "add", key, value)
+        self._own()[key] = value
+        self._children.pop(key, None)
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self._container:
+            raise KeyError(key)
+        self._record("remove", key)
+        del self._own()[key]
+        self._children.pop(key, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._container))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in self._container:
+            raise AttributeError(f"there is no {name!r} in this object")
+        return self._child(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        if name not in self._container:
+            raise AttributeError(f"there is no {name!r} in this object")
+        del self[name]
+
+
+class DraftList(Draft, MutableSequence[Any]):
+    """A JSON array."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._child(each) for each in range(*index.indices(len(self)))]
+        return self._child(self._index(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(index, slice):
+            changed = self._container.copy()
+            changed[index] = [_plain(each) for each in value]
+            self._become(changed)
+            return
+        place, value = self._index(index), _plain(value)
+        self._record("replace", place, value)
+        self._own()[place] = value
+        self._children.pop(place, None)
+
+    def __delitem__(self, index: Any) -> None:
+        if isinstance(index, slice):
+            changed = self._container.copy()
+            del changed[index]
+            self._become(changed)
+            return
+        place = self._index(index)
+        self._record("remove", place)
+        del self._own()[place]
+        self._children.pop(place, None)
+        self._renumber(place, -1)
+
+    def insert(self, index: SupportsIndex, value: Any) -> None:
+        """Put a value in front of an index."""
+        place = slice(index, None).indices(len(self))[0]
+        value = _plain(value)
+        self._record("add", place, value)
+        self._own().insert(place, value)
+        self._renumber(place, 1)
+
+    def sort(self, *, key: Any = None, reverse: bool = False) -> None:
+        """Sort in place, as list.sort does."""
+        order = sorted(self, key=key, reverse=reverse)
+        self._become([each._container if isinstance(each, Draft) else each for each in order])
+
+    # Inside
+
+    def _index(self, index: SupportsIndex) -> int:
+        place = index.__index__()
+        if not -len(self) <= place < len(self):
+            raise IndexError("there is no such element")
+        return place % len(self)
+
+    def _become(self, elements: list[Any]) -> None:
+        """Change to other elements by what is different."""
+        prefix = self._path(0).removesuffix("/0")
+        self._ops.extend(Op(op.op, prefix + op.path, op.value) for op in diff(self._container, elements))
+        self._own()[:] = elements
+        self._children.clear()
+
+    def _renumber(self, start: int, by: int) -> None:
+        moved: Iterable[Draft] = sorted(
+            (child for key, child in self._children.items() if key >= start), key=lambda child: -by * int(child._key)
+        )
+        for child in moved:
+            del self._children[child._key]
+            object.__setattr__(child, "_key", int(child._key) + by)
+            self._children[child._key] = child
+
+
+def _wrap(container: Any, parent: Draft | None, key: str | int) -> Draft:
+    if isinstance(container, msgspec.Struct):
+        container = _members(container)
+    if isinstance(container, dict):
+        return DraftObject(container, parent, key)
+    return DraftList(container if isinstance(container, list) else list(container), parent, key)
+
+
+def _members(struct: msgspec.Struct) -> Any:
+    """Return a Struct one level closer to JSON: its members by the names that they have there."""
+    config = struct.__struct_config__
+    if config.array_like or config.omit_defaults:
+        return msgspec.to_builtins(struct, str_keys=True)
+    members = {} if config.tag is None else {config.tag_field: config.tag}
+    for name, attribute in zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True):
+        if (value := getattr(struct, attribute)) is not msgspec.UNSET:
+            members[name] = value
+    return members
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it, sharing nothing with what it was made of. Raises TypeError if it is not JSON."""
+    return decode_json(_encode(value))
+
+
+def _is_scalar(value: Any) -> bool:
+    return not isinstance(value, _CONTAINERS)
+
+
+def _unwrap(value: Any) -> Any:
+    if isinstance(value, Draft):
+        return value._container
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_unwrap).encode
+
+
+def recorded(draft: Draft) -> list[Op]:
+    """Return what has been done to a draft."""
+    return draft._ops

@@ -1,0 +1,89 @@
+"""`python -m plait_schemas.export [--check]`: the frames of the native protocol as JSON Schema and as TypeScript."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import msgspec
+
+from plait_schemas import messages
+from plait_schemas.codec import encode_json
+from plait_schemas.messages import ClientMessage, ServerMessage
+from plait_schemas.patch import Op
+from plait_schemas.typescript import TypeScript, alias, comment
+
+__all__ = ["DIALECT", "definitions", "differing", "json_text", "main", "protocol_files", "write"]
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+GENERATED: Final = Path(__file__).parents[1] / "generated"
+_UNIONS: Final = {"ClientMessage": ClientMessage, "ServerMessage": ServerMessage}
+_DOCS: Final = {"ClientMessage": "What a client sends.", "ServerMessage": "What a server sends."}
+
+
+def protocol_files() -> dict[str, str]:
+    """Return the text of each file that is generated, by its name."""
+    return {"protocol.json": _json_schema(), "protocol.ts": _typescript()}
+
+
+def _json_schema() -> str:
+    unions, named = definitions(_UNIONS.values())
+    for (name, doc), union in zip(_DOCS.items(), unions, strict=True):
+        named[name] = {"description": doc, **union}
+    return json_text({"$schema": DIALECT, "title": messages.SUBPROTOCOL, "$defs": named})
+
+
+def _typescript() -> str:
+    typescript = TypeScript(_UNIONS)
+    typescript.type(Op)
+    parts = []
+    for name, union in _UNIONS.items():
+        frames = [typescript.type(frame) for frame in get_args(union)]
+        parts.append(alias(name, frames, _DOCS[name]))
+    head = comment(f"The frames of {messages.SUBPROTOCOL}. Written by `python -m plait_schemas.export`.")
+    return "\n".join([head, *parts, *typescript.declarations.values()])
+
+
+def definitions(types: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the JSON Schema of each type, and of all that they refer to in `$defs`."""
+    schemas, named = msgspec.json.schema_components(types)
+    for schema in named.values():
+        if "description" in schema:
+            schema["description"] = cleandoc(schema["description"])
+    return list(schemas), named
+
+
+def json_text(value: object) -> str:
+    """Return JSON as it stands in a file."""
+    return msgspec.json.format(encode_json(value), indent=2).decode() + "\n"
+
+
+def write(files: Mapping[str, str], folder: Path) -> None:
+    """Write texts to files of a folder, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+
+
+def differing(files: Mapping[str, str], folder: Path) -> list[Path]:
+    """Return the files of a folder that are missing or have another text."""
+    paths = {folder / name: text.encode() for name, text in files.items()}
+    return [path for path, text in paths.items() if not path.is_file() or path.read_bytes() != text]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the files, or with `--check` end with 1 if they are not as they would be written."""
+    parser = argparse.ArgumentParser(prog="python -m plait_schemas.export", description=main.__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail if a file differs")
+    parser.add_argument("--out", type=Path, default=GENERATED, help="the folder (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    if not options.check:
+        write(protocol_files(), options.out)
+    elif paths := differing(protocol_files(), options.out):
+        sys.exit(f"not as the frames are, run python -m plait_schemas.export: {', '.join(map(str, paths))}")
+
+
+if __name__ == "__main__":
+    main()

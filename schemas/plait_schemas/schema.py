@@ -1,0 +1,131 @@
+"""The JSON Schema of a state, its hash, and whether who was built for an older one can live with a newer one."""
+
+import hashlib
+from itertools import product
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["is_additive", "schema_hash", "schema_of"]
+
+# Says something about a schema, and not which values it allows.
+_ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "discriminator"})
+_SCHEMAS_BY_NAME: Final = frozenset({"properties", "$defs"})
+_SCHEMAS_IN_ORDER: Final = frozenset({"anyOf", "prefixItems"})
+_SCHEMA: Final = frozenset({"items", "additionalProperties", "propertyNames"})
+# What is compared part by part; everything else must be the same.
+_COMPARED: Final = frozenset({"properties", "required", "additionalProperties", "items", "prefixItems"})
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+def schema_of(type_: Any) -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a type's JSON. Raises TypeError when it has none."""
+    return msgspec.json.schema(type_)
+
+
+def schema_hash(schema: dict[str, Any]) -> str:
+    """Return 16 hex digits that are the same for schemas that differ in nothing but order, titles and comments."""
+    return hashlib.sha256(_encode(_bare(schema))).hexdigest()[:16]
+
+
+def is_additive(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Tell whether a client that was built for `old` can read and write states of `new`.
+
+    Only optional properties may have come. None may have gone, been renamed or made required; nor made optional,
+    since the client counts on it. All other values must be the same ones: of fewer it could write those that are
+    refused, of more it would read those that it does not know. The names of types do not matter.
+    """
+    old, new = _bare(old), _bare(new)
+    comparison = _Comparison(old.pop("$defs", {}), new.pop("$defs", {}))
+    return comparison.fits(old, new)
+
+
+def _bare(schema: Any) -> Any:
+    """Return a schema without its annotations, and in one order."""
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _bare_value(key, value) for key, value in schema.items() if key not in _ANNOTATIONS}
+
+
+def _bare_value(key: str, value: Any) -> Any:
+    if key in _SCHEMAS_BY_NAME:
+        return {name: _bare(schema) for name, schema in value.items()}
+    if key in _SCHEMAS_IN_ORDER:
+        return [_bare(schema) for schema in value]
+    if key in _SCHEMA:
+        return _bare(value)
+    return sorted(value) if key == "required" else value
+
+
+class _Comparison:
+    """Compares schemas that refer to definitions, which may be recursive."""
+
+    def __init__(self, old: dict[str, Any], new: dict[str, Any]) -> None:
+        self._old = old
+        self._new = new
+        # The definitions that fit each other: all are taken to, until those that do not are out.
+        self._fitting = set(product(old, new))
+        while breaches := {(a, b) for a, b in self._fitting if not self.fits(old[a], new[b])}:
+            self._fitting -= breaches
+
+    def fits(self, old: Any, new: Any) -> bool:
+        """Tell whether each of the alternatives on the one side has one on the other."""
+        olds, news = _alternatives(old), _alternatives(new)
+        return all(any(self._fits(before, after) for after in news) for before in olds) and all(
+            any(self._fits(before, after) for before in olds) for after in news
+        )
+
+    def _fits(self, old: Any, new: Any) -> bool:
+        if not isinstance(old, dict) or not isinstance(new, dict):
+            return old is new
+        if "$ref" in old and "$ref" in new:
+            is_known = (_referred(old), _referred(new)) in self._fitting
+            return is_known and _without(old, {"$ref"}) == _without(new, {"$ref"})
+        old, new = _resolve(old, self._old), _resolve(new, self._new)
+        return (
+            _without(old, _COMPARED) == _without(new, _COMPARED)
+            and self._parts_fit(old, new, "additionalProperties")
+            and self._parts_fit(old, new, "items")
+            and self._tuple_fits(old.get("prefixItems", ()), new.get("prefixItems", ()))
+            and self._properties_fit(old, new)
+        )
+
+    def _parts_fit(self, old: dict[str, Any], new: dict[str, Any], keyword: str) -> bool:
+        if keyword not in old and keyword not in new:
+            return True
+        return self.fits(old.get(keyword, {}), new.get(keyword, {}))
+
+    def _tuple_fits(self, old: Any, new: Any) -> bool:
+        return len(old) == len(new) and all(map(self.fits, old, new))
+
+    def _properties_fit(self, old: dict[str, Any], new: dict[str, Any]) -> bool:
+        before, after = old.get("properties"), new.get("properties")
+        if before is None or after is None:
+            return before is after
+        is_closed = old.get("additionalProperties") is False
+        return (
+            old.get("required") == new.get("required")
+            and before.keys() <= after.keys()
+            and not (is_closed and before.keys() < after.keys())
+            and all(self.fits(schema, after[name]) for name, schema in before.items())
+        )
+
+
+def _alternatives(schema: Any) -> list[Any]:
+    if isinstance(schema, dict) and schema.keys() == {"anyOf"}:
+        return [each for option in schema["anyOf"] for each in _alternatives(option)]
+    return [schema]
+
+
+def _referred(schema: dict[str, Any]) -> str:
+    name: str = schema["$ref"].removeprefix("#/$defs/")
+    return name
+
+
+def _resolve(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    return {**definitions[_referred(schema)], **_without(schema, {"$ref"})} if "$ref" in schema else schema
+
+
+def _without(schema: dict[str, Any], keywords: frozenset[str] | set[str]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key not in keywords}

@@ -1,0 +1,170 @@
+"""What holds of all operations that are brought behind those of others."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.schemas.test_patch import text
+from tests.schemas.test_patch_undo import places
+
+from plait_schemas.patch import Op, PatchError, apply, find, parse
+from plait_schemas.rebase import rebase
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+Case = tuple[Any, list[Op], list[Op]]
+
+KEYS = st.sampled_from(["a", "b", "0", "1", "2", "-"])
+LEAVES = st.integers(0, 3)
+DOCUMENTS = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+def draw_ops(draw: Draw, document: Any, *, prefix: str = "") -> list[Op]:
+    """Return operations that fit a document, one behind the other; nothing at or around `prefix` is changed."""
+    ops: list[Op] = []
+    for _ in range(draw(st.integers(0, 4))):
+        place = prefix + draw(st.sampled_from(places(find(document, parse(prefix)))))
+        match draw(st.sampled_from(["add", "remove", "replace"])), find(document, parse(place)):
+            case "add", dict():
+                op = Op("add", f"{place}/{draw(KEYS)}", draw(LEAVES))
+            case "add", list() as array:
+                op = Op("add", f"{place}/{draw(st.sampled_from(['-', *range(len(array) + 1)]))}", draw(LEAVES))
+            case _ if place == prefix:
+                continue
+            case "remove", _:
+                op = Op("remove", place)
+            case _:
+                op = Op("replace", place, draw(DOCUMENTS))
+        ops.append(op)
+        document = apply(document, [op])
+    return ops
+
+
+@st.composite
+def cases(draw: Draw) -> Case:
+    """Return a document and the operations of two sides on it."""
+    document = draw(DOCUMENTS)
+    return document, draw_ops(draw, document), draw_ops(draw, document)
+
+
+@given(cases())
+@example(([{}], [Op("add", "/0/0", 0)], [Op("add", "/0", 0), Op("add", "/1/0", 0)]))
+@example(([{"1": 0}, {}], [Op("add", "/1/1", 0)], [Op("add", "/1/0", 0), Op("remove", "/0")]))
+@example(([], [Op("add", "/-", 1), Op("remove", "/0")], [Op("add", "/-", 2)]))
+@example(([0], [Op("add", "/1", 1)], [Op("add", "/-", 2), Op("replace", "/1", 3)]))
+def test_both_ways_lead_to_the_same_document(case: Case) -> None:
+    """Theirs and then mine behind them, or mine and then theirs behind mine."""
+    document, mine, over = case
+    newer = apply(document, over)
+    found = rebase(mine, over, newer)
+    if found.is_lost:
+        assert found.conflicts
+        return
+    try:
+        result = apply(newer, found.ops)
+    except PatchError:
+        assert found.conflicts
+        return
+    assert text(result) == text(apply(apply(document, mine), [op for op in found.over if op is not None]))
+
+
+@given(cases())
+def test_over_nothing_operations_stay_as_they_are(case: Case) -> None:
+    document, mine, _ = case
+    found = rebase(mine, [], document)
+    assert (found.ops, found.conflicts, found.is_lost, found.over) == (mine, [], False, [])
+
+
+@given(cases())
+def test_nothing_over_operations_leaves_them(case: Case) -> None:
+    document, _, over = case
+    newer = apply(document, over)
+    found = rebase([], over, newer)
+    assert (found.ops, found.conflicts, found.is_lost) == ([], [], False)
+    assert text(apply(document, [op for op in found.over if op is not None])) == text(newer)
+
+
+@st.composite
+def apart(draw: Draw) -> Case:
+    """Return a document and the operations of two sides, each in a part of its own."""
+    document = {"mine": draw(DOCUMENTS), "theirs": draw(DOCUMENTS)}
+    return document, draw_ops(draw, document, prefix="/mine"), draw_ops(draw, document, prefix="/theirs")
+
+
+@given(apart())
+def test_operations_at_disjoint_keys_commute(case: Case) -> None:
+    document, mine, over = case
+    behind, before = rebase(mine, over, apply(document, over)), rebase(over, mine, apply(document, mine))
+    assert (behind.ops, behind.conflicts, behind.is_lost) == (mine, [], False)
+    assert text(apply(apply(document, over), behind.ops)) == text(apply(apply(document, mine), before.ops))
+
+
+# Lists of which each element is there once
+
+
+def draw_edits(draw: Draw, document: Any, name: str) -> list[Op]:
+    """Return insertions and removals; what is inserted is found nowhere else."""
+    ops: list[Op] = []
+    for number in range(draw(st.integers(0, 5))):
+        key = draw(st.sampled_from(["left", "right"]))
+        count = len(document[key])
+        if count and draw(st.booleans()):
+            op = Op("remove", f"/{key}/{draw(st.integers(0, count - 1))}")
+        else:
+            op = Op("add", f"/{key}/{draw(st.sampled_from(['-', *range(count + 1)]))}", f"{name}{number}")
+        ops.append(op)
+        document = apply(document, [op])
+    return ops
+
+
+@st.composite
+def edited_lists(draw: Draw) -> Case:
+    """Return two lists, and what two sides do to them."""
+    document = {key: [f"{key}{number}" for number in range(draw(st.integers(0, 4)))] for key in ("left", "right")}
+    return document, draw_edits(draw, document, "mine"), draw_edits(draw, document, "theirs")
+
+
+def elements(document: dict[str, list[str]]) -> set[str]:
+    return {*document["left"], *document["right"]}
+
+
+def in_order(order: Sequence[str], among: Sequence[str]) -> list[str]:
+    """Return those elements of `order` that are in `among`."""
+    return [each for each in order if each in among]
+
+
+@given(edited_lists())
+def test_what_either_inserted_is_there_and_what_either_removed_is_gone(case: Case) -> None:
+    document, mine, over = case
+    ours, theirs = apply(document, mine), apply(document, over)
+    found = rebase(mine, over, theirs)
+    both = apply(theirs, found.ops)
+    assert (found.conflicts, found.is_lost) == ([], False)
+    before = elements(document)
+    stayed = before & elements(ours) & elements(theirs)
+    assert elements(both) == stayed | (elements(ours) - before) | (elements(theirs) - before)
+    assert sum(map(len, both.values())) == len(elements(both))
+
+
+@given(edited_lists())
+def test_each_ones_own_order_is_kept(case: Case) -> None:
+    document, mine, over = case
+    ours, theirs = apply(document, mine), apply(document, over)
+    both = apply(theirs, rebase(mine, over, theirs).ops)
+    for key in document:
+        for side in (ours, theirs):
+            assert in_order(side[key], both[key]) == in_order(both[key], side[key])
+
+
+@given(edited_lists(), st.booleans())
+def test_what_is_inserted_into_a_list_that_is_gone_is_lost(case: Case, is_replaced: bool) -> None:
+    document, mine, _ = case
+    over = [Op("replace", "/left", "text") if is_replaced else Op("remove", "/left")]
+    found = rebase(mine, over, apply(document, over))
+    touched = [op for op in mine if op.path.startswith("/left")]
+    assert found.is_lost == (bool(touched) and not is_replaced)
+    assert bool(found.conflicts) == bool(touched)
