@@ -15,10 +15,13 @@ ROOT = Path(__file__).parents[1]
 # each other.
 LAYERS = (
     ("plait_schemas",),
-    ("plait.errors", "plait.limits", "plait.loading", "plait.waiting"),
-    ("plait.store", "plait.state", "plait.mailbox", "plait.settings"),
-    ("plait.history", "plait.connection", "plait.rpc", "plait.departures"),
-    ("plait.pipeline", "plait.kind", "plait.logs"),
+    ("plait.errors", "plait.evolution", "plait.limits", "plait.loading", "plait.presence", "plait.retention")
+    + ("plait.waiting",),
+    ("plait.merge", "plait.store", "plait.state", "plait.mailbox", "plait.settings"),
+    ("plait.changes", "plait.clients", "plait.departures", "plait.revision", "plait.rpc", "plait.typed"),
+    ("plait.connection", "plait.history", "plait.kind"),
+    ("plait.compatibility", "plait.logs", "plait.migration", "plait.past", "plait.pipeline", "plait.types"),
+    ("plait.editing", "plait.undo"),
     ("plait.thread",),
     ("plait.actor", "plait.current"),
     ("plait.handle",),
@@ -40,7 +43,14 @@ OUTSIDE = {
     "websockets": ("plait.web",),
 }
 # Hooks are given Starlette's Request and return its Response, and these hand them on.
-STARLETTE_TYPES = ("plait.actor", "plait.current", "plait.session.cloudflare", "plait.thread")
+STARLETTE_TYPES = (
+    "plait.actor",
+    "plait.current",
+    "plait.session.cloudflare",
+    "plait.session.event_stream",
+    "plait.session.plait_v1",
+    "plait.thread",
+)
 
 # Imports in a function: of what is not always installed.
 LAZY = {("plait.cli", "watchfiles")}

@@ -1,18 +1,24 @@
 """Live, durable, shared state: named threads, kept in SQLite, pushed to every socket."""
 
 from plait.app import Plait
+from plait.changes import Change
 from plait.connection import Connection, Principal, Source
 from plait.current import current
+from plait.editing import Edit
 from plait.errors import (
     CallFailed,
     Conflict,
     CorruptThread,
     Fenced,
     Forbidden,
+    Gap,
     InvalidArguments,
     InvalidState,
     MethodNotFound,
+    MigrationFailed,
+    NewerState,
     NotFound,
+    Outdated,
     PlaitError,
     Readonly,
     Reject,
@@ -20,12 +26,15 @@ from plait.errors import (
     TooLarge,
     TooMany,
     TurnTimeout,
+    Unanswerable,
     Unauthenticated,
     Unavailable,
 )
+from plait.evolution import migrate
 from plait.handle import Handle
 from plait.limits import Limits
 from plait.pipeline import Commit
+from plait.retention import Retention
 from plait.rpc import Stream, rpc
 from plait.store.memory import MemoryStore
 from plait.store.protocol import Store, ThreadKey
@@ -36,24 +45,31 @@ from plait.web.identity import Action
 __all__ = [
     "Action",
     "CallFailed",
+    "Change",
     "Commit",
     "Conflict",
     "Connection",
     "CorruptThread",
+    "Edit",
     "Fenced",
     "Forbidden",
+    "Gap",
     "Handle",
     "InvalidArguments",
     "InvalidState",
     "Limits",
     "MemoryStore",
     "MethodNotFound",
+    "MigrationFailed",
+    "NewerState",
     "NotFound",
+    "Outdated",
     "Plait",
     "PlaitError",
     "Principal",
     "Readonly",
     "Reject",
+    "Retention",
     "Source",
     "SqliteStore",
     "Store",
@@ -64,8 +80,10 @@ __all__ = [
     "TooLarge",
     "TooMany",
     "TurnTimeout",
+    "Unanswerable",
     "Unauthenticated",
     "Unavailable",
     "current",
+    "migrate",
     "rpc",
 ]

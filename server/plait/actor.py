@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
 
-from plait.connection import Connection
+from plait.clients import Clients
+from plait.connection import Connection, Frame, Wire
 from plait.departures import Departures
 from plait.errors import StoreError, Unavailable
 from plait.history import History
@@ -16,12 +18,15 @@ from plait.kind import Kind
 from plait.limits import Limits
 from plait.logs import about, log_error
 from plait.mailbox import Done, Mailbox, Turn, current_turn, resolving
+from plait.past import Past
 from plait.pipeline import Commit, Pipeline
+from plait.presence import Presence
 from plait.rpc import Method, Stream, StreamSink
 from plait.store.protocol import Store, Stored, ThreadKey
 from plait.thread import Core, Thread
 from plait.waiting import outcome
 from plait_schemas.codes import TRY_AGAIN_LATER
+from plait_schemas.messages import PresenceDiff
 
 __all__ = ["Actor"]
 
@@ -39,14 +44,18 @@ class Actor:
 
     __slots__ = (
         "_beside",
+        "_held",
         "_loop",
+        "clients",
         "connections",
         "departures",
         "key",
         "kind",
         "limits",
         "mailbox",
+        "past",
         "pipeline",
+        "presence",
         "thread",
         "used",
     )
@@ -69,7 +78,7 @@ class Actor:
         self.limits = limits
         self.thread: Thread[Any] = object.__new__(kind.cls)
         self.pipeline = Pipeline(
-            History(key, kind.state_type, stored),
+            History(key, kind.state_type, stored, retention=kind.cls.retention, state_version=kind.state_version),
             kind.state_type,
             store,
             limits,
@@ -77,20 +86,36 @@ class Actor:
             committed=self._committed,
             fenced=partial(fenced, self),
         )
-        self.thread._core = Core(key, self.pipeline, peer)
+        self.past = Past(key, store, self.pipeline.history)
+        self.presence = Presence(self._loop, self._tell_presence)
+        self.clients = Clients()
+        self.thread._core = Core(key, self.pipeline, self.past, self.presence, peer)
         self.thread.__init__()  # type: ignore[misc]
         self.connections = self.thread._core.connections
         self.mailbox = Mailbox(self._loop)
-        # When a socket, a call or a request last asked for the thread, by the loop's clock.
+        # When the thread was last asked for, or seen to run a turn, by the loop's clock.
         self.used = self._loop.time()
         self.departures = departures
         # Turns that do not hold the mailbox: concurrent rpcs and streams.
         self._beside: set[Turn] = set()
+        # Sockets that are about to join.
+        self._held = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether the thread may be stopped: nobody is connected, nothing runs, everything is durable."""
-        return not self.connections and self.mailbox.is_idle and not self._beside and self.pipeline.is_settled
+        is_unused = not self.connections and not self._held
+        return is_unused and self.mailbox.is_idle and not self._beside and self.pipeline.is_settled
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the thread awake for somebody who is about to join."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self.touch()
 
     def touch(self) -> None:
         """Take note that the thread is in use."""
@@ -100,18 +125,20 @@ class Actor:
 
     async def start(self) -> None:
         """Store the initial state of a new thread, and run `on_start`. Raises what it raised."""
-        if self.pipeline.history.current.json is None and self.kind.has_initial_state:
+        if not self.pipeline.history.current.has_state and self.kind.has_initial_state:
             await self.pipeline.start(self.kind.initial_state())
         await self._run_alone("on_start")
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until everything is durable, and refuse what comes later."""
         try:
-            await self._run_alone("on_stop")
-        except Exception as error:
-            self.report(error, None)
-        await self.settled()
-        self.abort()
+            try:
+                await self._run_alone("on_stop")
+            except Exception as error:
+                self.report(error, None)
+            await self.settled()
+        finally:
+            self.abort()
 
     def connect(
         self,
@@ -265,6 +292,7 @@ class Actor:
 
     def abort(self) -> None:
         """Cancel what runs and take no more changes."""
+        self.presence.close()
         self.pipeline.close()
         self.give_up()
 
@@ -303,12 +331,21 @@ class Actor:
         revision = commit.revision
         if revision.version == 0:
             return
-        assert revision.json is not None
-        self.connections.broadcast_state(revision.json, revision.version, source=commit.source)
+        self.connections.broadcast_change(revision, source=commit.source)
         if "on_state_changed" not in self.kind.overrides:
             return
         connection = None if isinstance(commit.source, str) else commit.source
         self._post_hook("on_state_changed", revision.state, commit.source, connection=connection)
+
+    def _tell_presence(self, diff: PresenceDiff) -> None:
+        frames: dict[Wire, Frame | None] = {}
+        for connection in self.connections:
+            if connection.session is None or not connection.protocol_enabled:
+                continue
+            if connection.wire not in frames:
+                frames[connection.wire] = connection.wire.presence(diff)
+            if (frame := frames[connection.wire]) is not None:
+                connection.session.present(frame)
 
     def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):

@@ -4,24 +4,27 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
+from plait.compatibility import Compatibility
+from plait.errors import PlaitError
 from plait.handle import Handle
 from plait.kind import Kind
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
+from plait.migration import Outcome, bring_up_all
 from plait.node import Node
 from plait.settings import Settings
-from plait.store.protocol import Store
+from plait.store.protocol import Store, ThreadKey
 from plait.store.urls import open_store
 from plait.thread import Thread
 from plait.web.front import Front, error_body
@@ -31,6 +34,9 @@ from plait.web.opening import SocketEndpoint
 from plait.web.routes import HttpEndpoint
 
 __all__ = ["Plait"]
+
+# The JavaScript client in one file, for pages without a build step.
+_CLIENT: Final = Path(__file__).parent / "web" / "client.js"
 
 
 class Plait:
@@ -73,8 +79,16 @@ class Plait:
             raise ValueError(f"two classes have the same kind: {', '.join(sorted(names))}")
         self._is_running = False
         self._node = Node(self._kinds, self._store, self._limits)
+        self._compatibility = Compatibility(self._store)
         self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
-        front = Front(self._node, self._identity, self._limits, self._heartbeat, shutdown=self._drain)
+        front = Front(
+            self._node,
+            self._identity,
+            self._limits,
+            self._heartbeat,
+            compatibility=self._compatibility,
+            shutdown=self._drain,
+        )
         self._sockets = SocketEndpoint(front)
         self._asgi = Starlette(
             routes=self._routes(HttpEndpoint(front)),
@@ -91,6 +105,11 @@ class Plait:
         if self._is_running:
             raise RuntimeError("this Plait is running already")
         await self._store.__aenter__()
+        try:
+            await self._compatibility.note(self._kinds)
+        except BaseException:
+            await self._store.__aexit__(None, None, None)
+            raise
         self._node.start()
         self._heartbeat.start()
         self._is_running = True
@@ -129,6 +148,17 @@ class Plait:
         """Return a handle to a thread, by which server code calls it. Raises NotFound."""
         return self._node.handle(kind, name)
 
+    async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
+        """Bring every stored thread to the `state_version` of its class; yields what became of each.
+
+        For an app that is not running. A dry run only reads the store, which a server may have open.
+        """
+        url = self.settings.store
+        store = open_store(url, readonly=True) if dry_run and url else self._store
+        async with store:
+            async for each in bring_up_all(store, self._node.kinds, dry_run=dry_run):
+                yield each
+
     # Inside
 
     def _drain(self) -> None:
@@ -138,6 +168,7 @@ class Plait:
         routes: list[BaseRoute] = [
             Route("/healthz", _healthy),
             Route("/readyz", self._ready),
+            Route("/plait/client.js", _client),
             Route("/threads/{rest:path}", threads),
             Route("/agents/{rest:path}", threads),
         ]
@@ -162,6 +193,10 @@ class Plait:
         if self._node.is_serving:
             return JSONResponse({"status": "ok"})
         return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
+
+
+async def _client(request: Request) -> Response:
+    return FileResponse(_CLIENT, media_type="text/javascript", headers={"cache-control": "no-cache"})
 
 
 async def _healthy(request: Request) -> Response:

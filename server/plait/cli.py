@@ -1,4 +1,4 @@
-"""The command line: `plait serve`, `dev`, `demo`, `threads` and `state`."""
+"""The command line: `plait serve`, `dev`, `demo`, `threads`, `state` and `types`."""
 
 import asyncio
 import errno
@@ -18,7 +18,9 @@ from plait.loading import LoadError, load
 from plait.state import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
+from plait.types import NoTypes, types_files
 from plait.web.serve import LogLevel, configure_logging, listen, serve
+from plait_schemas.export import differing, write
 
 __all__ = ["main"]
 
@@ -149,6 +151,59 @@ def state(
         print(msgspec.json.format(data or b"null", indent=2).decode())
 
     _run(show(), store)
+
+
+@cli.command
+def migrate(
+    target: Target,
+    *,
+    dry_run: Annotated[bool, Parameter(help="Change nothing, and report what would fail.", negative="")] = False,
+) -> None:
+    """Bring every stored thread of an app to its class's state_version, as each would be when it wakes."""
+    try:
+        app = load(target)
+        if not isinstance(app, Plait):
+            _fail(f"{target} is a {type(app).__name__}, not a Plait")
+        failures = asyncio.run(_migrate(app, dry_run=dry_run))
+    except (LoadError, PlaitError) as error:
+        _fail(str(error))
+    if failures:
+        raise SystemExit(1)
+
+
+async def _migrate(app: Plait, *, dry_run: bool) -> int:
+    outcomes = {"current": 0, "migrated": 0, "failed": 0, "unknown": 0}
+    async for _, outcome, error in app.migrate(dry_run=dry_run):
+        outcomes[outcome] += 1
+        if error is not None:
+            print(f"plait: {error}", file=sys.stderr)
+    line = f"{outcomes['current']} up to date, {outcomes['migrated']} {'to migrate' if dry_run else 'migrated'}"
+    print(f"{line}, {outcomes['failed']} failed, {outcomes['unknown']} of kinds that the app does not have")
+    return outcomes["failed"]
+
+
+@cli.command
+def types(
+    target: Target,
+    *,
+    out: Annotated[Path, Parameter(help="The folder to write to.")],
+    check: Annotated[bool, Parameter(help="Write nothing, and fail if a file differs.", negative="")] = False,
+) -> None:
+    """Write what clients need to know of an app's threads: plait-types.ts and, as JSON Schema, plait-types.json."""
+    try:
+        app = load(target)
+        if not isinstance(app, Plait):
+            _fail(f"{target} is a {type(app).__name__}, not a Plait")
+        files = types_files(app._kinds)
+        if not check:
+            write(files, out)
+        elif paths := differing(files, out):
+            command = f"plait types {target} --out {out}"
+            _fail(f"not as {target} has it: {', '.join(map(str, paths))}; write it with `{command}`")
+    except (LoadError, NoTypes) as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"cannot write to {out}: {error.strerror or error}")
 
 
 def main() -> None:

@@ -1,24 +1,27 @@
 """One socket that is joined to one thread, as the thread sees it. No I/O but the transport that it is given."""
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
 from plait.errors import StoreError
+from plait.revision import Revision
 from plait_schemas.codec import encode_json
+from plait_schemas.messages import PresenceDiff
 
 __all__ = [
+    "PLAIN",
     "Connection",
     "Connections",
     "Frame",
     "Gate",
+    "PlainWire",
     "Principal",
     "Session",
     "Source",
     "Transport",
     "Wire",
-    "encode_message",
 ]
 
 Gate = Callable[[Callable[[StoreError | None], None]], None]
@@ -33,6 +36,8 @@ class Principal(msgspec.Struct, frozen=True):
 
     id: str
     claims: dict[str, Any] = {}
+    # When it is no longer known who that is, in seconds since the epoch; a socket gets a chance to send a fresh token.
+    expires_at: float | None = None
 
 
 class Frame:
@@ -51,6 +56,11 @@ class Transport(Protocol):
 
     # Whether `ping` reaches the peer, and its pong comes back to the session.
     can_ping: bool
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether the peer does not read as fast as is written; its session is told when it has caught up."""
+        ...
 
     def send(self, frame: Frame) -> None:
         """Send a frame, or drop it when the socket is closed."""
@@ -78,23 +88,63 @@ class Transport(Protocol):
 
 
 class Wire(Protocol):
-    """How a protocol writes a thread's state; all connections with the same Wire get the same frame."""
+    """How a protocol writes what a thread tells; all connections with the same Wire get the same frames."""
 
-    def state_frame(self, state: bytes) -> Frame:
-        """Return the frame that carries `state`, which is JSON."""
+    def change(self, revision: Revision) -> Frame | None:
+        """Return what tells of a change, or None if nothing does."""
         ...
+
+    def message(self, data: object) -> Frame:
+        """Return an ordinary message: a str, bytes, or anything that is JSON."""
+        ...
+
+    def event(self, name: str, data: object) -> Frame | None:
+        """Return what tells of an event, or None if nothing does."""
+        ...
+
+    def presence(self, diff: PresenceDiff) -> Frame | None:
+        """Return what tells who is here, or None if nothing does."""
+        ...
+
+
+class PlainWire:
+    """Ordinary messages only: a str as text, bytes as binary, anything else as JSON text."""
+
+    def change(self, revision: Revision) -> Frame | None:
+        return None
+
+    def message(self, data: object) -> Frame:
+        match data:
+            case str():
+                return Frame(data.encode())
+            case bytes() | bytearray() | memoryview():
+                return Frame(bytes(data), is_text=False)
+            case _:
+                return Frame(encode_json(data))
+
+    def event(self, name: str, data: object) -> Frame | None:
+        return None
+
+    def presence(self, diff: PresenceDiff) -> Frame | None:
+        return None
+
+
+PLAIN: Final = PlainWire()
 
 
 class Session(Protocol):
     """The protocol's end of a connection: between its transport and its thread."""
 
-    @property
-    def wire(self) -> Wire:
-        """How this session's state frames are written."""
+    def deliver(self, frame: Frame, revision: Revision) -> None:
+        """Send the frame that tells of a change to `revision`."""
         ...
 
-    def deliver(self, frame: Frame, version: int) -> None:
-        """Send a state frame of `wire`."""
+    def send(self, frame: Frame) -> None:
+        """Send any other frame."""
+        ...
+
+    def present(self, frame: Frame) -> None:
+        """Send who has come and gone."""
         ...
 
     def shown_version(self) -> int:
@@ -109,6 +159,10 @@ class Session(Protocol):
         """Take the peer's answer to a ping."""
         ...
 
+    def drained(self) -> None:
+        """Take note that the peer, which did not read fast enough, has caught up."""
+        ...
+
     def close(self, code: int, reason: str) -> None:
         """Take note that the socket is closed. Called once."""
         ...
@@ -118,7 +172,6 @@ class Connection:
     """A client's socket on a thread. `state` is for the author's own use and is not sent anywhere."""
 
     __slots__ = (
-        "_close_code",
         "_gate",
         "_transport",
         "id",
@@ -129,10 +182,14 @@ class Connection:
         "session",
         "state",
         "tags",
+        "wire",
     )
 
-    def __init__(self, id: str, transport: Transport, gate: Gate, *, principal: Principal | None = None) -> None:
+    def __init__(
+        self, id: str, transport: Transport, gate: Gate, *, principal: Principal | None = None, wire: Wire = PLAIN
+    ) -> None:
         self.id = id
+        self.wire = wire
         self.principal = principal
         self.tags: tuple[str, ...] = ()
         # A readonly connection receives, but its writes are refused; may be changed at any time.
@@ -151,11 +208,12 @@ class Connection:
 
         It leaves after all changes of the thread made so far, and not at all if they could not be made durable.
         """
-        self.send_frame(encode_message(data))
+        self.send_frame(self.wire.message(data))
 
     def send_frame(self, frame: Frame) -> None:
         """Send a frame when all changes made so far are durable."""
-        self._gate(lambda error: self._transport.send(frame) if error is None else None)
+        carrier = self.session or self._transport
+        self._gate(lambda error: carrier.send(frame) if error is None else None)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Close the socket, after what was sent before. Raises ValueError for a code that may not be sent."""
@@ -190,9 +248,9 @@ class Connections:
 
     def __init__(self) -> None:
         self._members: dict[Connection, None] = {}
-        # The state that was sent last, and the frames that were made of it.
-        self._framed: bytes | None = None
-        self._frames: dict[Wire, Frame] = {}
+        # The revision that was sent last, and the frames that were made of it.
+        self._framed: Revision | None = None
+        self._frames: dict[Wire, Frame | None] = {}
 
     def __len__(self) -> int:
         return len(self._members)
@@ -212,36 +270,33 @@ class Connections:
         """Let a connection receive nothing more."""
         self._members.pop(connection, None)
 
-    def broadcast_state(self, state: bytes, version: int, *, source: Source) -> None:
-        """Send a state to every connection that follows it but its source, encoded once a protocol."""
+    def broadcast_change(self, revision: Revision, *, source: Source) -> None:
+        """Tell every connection that follows the state of a change, but its source; encoded once a protocol."""
         for connection in self:
             session = connection.session
             if session is not None and connection is not source and connection.protocol_enabled:
-                session.deliver(self.state_frame(session.wire, state), version)
+                frame = self.change_frame(connection.wire, revision)
+                if frame is not None:
+                    session.deliver(frame, revision)
 
-    def state_frame(self, wire: Wire, state: bytes) -> Frame:
-        """Return the frame of `wire` that carries `state`; made once as long as the state stays the same."""
-        if state is not self._framed:
-            self._framed = state
+    def change_frame(self, wire: Wire, revision: Revision) -> Frame | None:
+        """Return the frame of `wire` for a revision; made once as long as that is the last."""
+        if revision is not self._framed:
+            self._framed = revision
             self._frames = {}
-        frame = self._frames.get(wire)
-        if frame is None:
-            frame = self._frames[wire] = wire.state_frame(state)
+        elif wire in self._frames:
+            return self._frames[wire]
+        frame = self._frames[wire] = wire.change(revision)
         return frame
 
-    def broadcast(self, frame: Frame, *, without: Collection[Connection]) -> None:
-        """Send a frame to every connection but some."""
+    def broadcast(self, write: Callable[[Wire], Frame | None], *, without: Collection[Connection] = ()) -> None:
+        """Send what `write` makes of something to every connection but some; made once a protocol."""
+        frames: dict[Wire, Frame | None] = {}
         for connection in self:
-            if connection not in without:
+            if connection in without:
+                continue
+            if connection.wire not in frames:
+                frames[connection.wire] = write(connection.wire)
+            frame = frames[connection.wire]
+            if frame is not None:
                 connection.send_frame(frame)
-
-
-def encode_message(data: object) -> Frame:
-    """Return `data` as a frame: a str as text, bytes as binary, anything else as JSON text."""
-    match data:
-        case str():
-            return Frame(data.encode())
-        case bytes() | bytearray() | memoryview():
-            return Frame(bytes(data), is_text=False)
-        case _:
-            return Frame(encode_json(data))

@@ -11,12 +11,17 @@ PlaitError
 ├── Forbidden           the principal may not do this
 ├── NotFound            there is no such kind or name
 ├── MethodNotFound      there is no such rpc
-├── Conflict            the state has another version than the one asked for
+├── Conflict            the state has another version than the one asked for, or others have changed the same
+├── Gap                 a push came before the ones in front of it
+├── Unanswerable        a push came again, so late that nobody knows what became of it
+├── Outdated            the client was built for another schema of the state
 ├── TurnTimeout         a hook or an rpc ran longer than the thread's turn_timeout
 ├── Unavailable         the server is shutting down, or plait is not running
 ├── CallFailed          an rpc raised something that is not plait's
 └── StoreError          the store could not read or write
     ├── CorruptThread   what is stored of a thread cannot be read
+    ├── MigrationFailed a stored state could not be brought to its class's state_version
+    ├── NewerState      a state was stored by newer code
     └── Fenced          a write does not follow the stored version
 """
 
@@ -29,10 +34,14 @@ __all__ = [
     "CorruptThread",
     "Fenced",
     "Forbidden",
+    "Gap",
     "InvalidArguments",
     "InvalidState",
     "MethodNotFound",
+    "MigrationFailed",
+    "NewerState",
     "NotFound",
+    "Outdated",
     "PlaitError",
     "Readonly",
     "Reject",
@@ -40,6 +49,7 @@ __all__ = [
     "TooLarge",
     "TooMany",
     "TurnTimeout",
+    "Unanswerable",
     "Unauthenticated",
     "Unavailable",
     "public_message",
@@ -133,10 +143,31 @@ class MethodNotFound(PlaitError):
 
 
 class Conflict(PlaitError):
-    """The state has another version than the one asked for."""
+    """The state has another version than the one asked for, or others have changed the same."""
 
     code = "conflict"
     status = 412
+
+
+class Gap(PlaitError):
+    """A push came before the ones in front of it."""
+
+    code = "gap"
+    status = 409
+
+
+class Unanswerable(PlaitError):
+    """A push came again, so late that nobody knows what became of it."""
+
+    code = "unanswerable"
+    status = 409
+
+
+class Outdated(PlaitError):
+    """The client was built for another schema of the state, with which it cannot live."""
+
+    code = "outdated"
+    status = 409
 
 
 class TurnTimeout(PlaitError):
@@ -171,6 +202,20 @@ class CorruptThread(StoreError):
     """What is stored of a thread cannot be read; it is left as it is."""
 
     code = "corrupt_thread"
+    status = 500
+
+
+class MigrationFailed(StoreError):
+    """A stored state could not be brought to its class's `state_version`; it is left as it is."""
+
+    code = "migration_failed"
+    status = 500
+
+
+class NewerState(StoreError):
+    """A state was stored by newer code, which this code cannot read; it is left as it is."""
+
+    code = "newer_state"
     status = 500
 
 

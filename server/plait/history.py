@@ -2,68 +2,26 @@
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-
 from plait.errors import CorruptThread
 from plait.limits import Limits
+from plait.retention import DEFAULT_RETENTION, Retention
+from plait.revision import Revision
 from plait.state import UNDECODED, StateType
-from plait.store.protocol import ChangeRow, Stored, ThreadKey, Write
+from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, Write
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
-from plait_schemas.patch import Op, PatchError, apply
+from plait_schemas.patch import Op, PatchError, apply, decode_ops
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["History", "Revision"]
+__all__ = ["History", "replay"]
 
-_KEEP: Final = 1000
 _SMALL_LOG: Final = 4096
-
-_decode_ops = msgspec.json.Decoder(list[Op]).decode
-
-
-class Revision:
-    """A state and its version. `json` is None where there is no state yet."""
-
-    __slots__ = ("_shown", "_type", "base", "json", "log_size", "snapshot_size", "version")
-
-    def __init__(
-        self,
-        version: int,
-        json: bytes | None,
-        state: Any,
-        type_: StateType,
-        *,
-        log_size: int = 0,
-        snapshot_size: int = 0,
-    ) -> None:
-        self.version = version
-        self.json = json
-        # Bytes of the log since the last snapshot, and of that snapshot; without one nothing is stored yet.
-        self.log_size = log_size
-        self.snapshot_size = snapshot_size
-        self._type = type_
-        # As it was made, for comparing, and as it is shown to authors.
-        self.base = state
-        self._shown = state if type_.is_immutable or json is None else UNDECODED
-
-    @property
-    def state(self) -> Any:
-        """The state for authors. Where they could change it in place, it is a copy of its own, made on first use."""
-        if self._shown is UNDECODED:
-            assert self.json is not None
-            self._shown = self._type.decode(self.json)
-        return self._shown
-
-    def copy(self) -> Any:
-        """Return the state for somebody else: an object of its own, where it could be changed in place."""
-        return self._shown if self.json is None or self._type.is_immutable else self._type.decode(self.json)
-
-    def show_anew(self) -> None:
-        """Undo what authors may have changed in place."""
-        if not self._type.is_immutable and self.json is not None:
-            self._shown = UNDECODED
+# What is kept in memory of the log: for pushes with an old base, for readers that fell behind or come back.
+_RECENT_CHANGES: Final = 256
+_RECENT_BYTES: Final = 64 * 1024
 
 
 class History:
@@ -72,20 +30,45 @@ class History:
     `append` moves the current one on and returns what to write; `commit` and `rollback` say what came of it.
     """
 
-    __slots__ = ("_key", "_texts", "_type", "current", "durable", "epoch")
+    __slots__ = (
+        "_key",
+        "_recent",
+        "_recent_bytes",
+        "_retention",
+        "_state_version",
+        "_texts",
+        "_type",
+        "current",
+        "durable",
+        "epoch",
+    )
 
-    def __init__(self, key: ThreadKey, state_type: StateType, stored: Stored | None) -> None:
+    def __init__(
+        self,
+        key: ThreadKey,
+        state_type: StateType,
+        stored: Stored | None,
+        *,
+        retention: Retention = DEFAULT_RETENTION,
+        state_version: int = 1,
+    ) -> None:
         self._key = key
         self._type = state_type
-        self._texts = TextDiff()
+        self._retention = retention
+        self._state_version = state_version
+        # None until there is a first change: most threads that are awake are only read.
+        self._texts: TextDiff | None = None
+        self._recent: deque[ChangeRow] | None = None
+        self._recent_bytes = 0
         self.epoch = stored.epoch if stored else secrets.token_hex(8)
-        self.durable = self._replay(stored) if stored else Revision(0, None, None, state_type)
+        self.durable = self._replay(stored) if stored else Revision(state_type)
         self.current = self.durable
 
     def start(self, state: Any, data: bytes) -> Write:
         """Make `state` the one that the thread begins with, version 0."""
-        self.current = Revision(0, data, state, self._type, snapshot_size=len(data))
-        return Write(self._key, self.epoch, None, 0, snapshot=data)
+        self.current = Revision(self._type, json=data, state=state)
+        self.current.snapshot_size = len(data)
+        return Write(self._key, self.epoch, None, 0, snapshot=data, state_version=self._state_version)
 
     def diff(self, state: Any, data: bytes, limits: Limits) -> Sequence[Op]:
         """Return the operations from the current state to `state`, whose JSON is `data`.
@@ -95,27 +78,35 @@ class History:
         current = self.current
         if current.json is None:
             return (Op("add", "", self._type.read(data, limits)),)
+        if self._texts is None:
+            self._texts = TextDiff()
         return self._type.diff((current.base, current.json), (state, data), limits, self._texts)
 
-    def append(self, ops: Sequence[Op], state: Any, data: bytes, source: str) -> Write:
-        """Make `state` the current one and return the write that makes it durable."""
+    def append(self, ops: Sequence[Op], source: str, after: Revision, client: ClientRow | None = None) -> Write:
+        """Make `after`, to which `ops` lead, the current revision, and return the write that makes it durable."""
         before = self.current
-        version = before.version + 1
         encoded = encode_json(ops)
-        if len(encoded) > len(data) + 64:
-            encoded = b'[{"op":"replace","path":"","value":%b}]' % data
-        log_size = before.log_size + len(encoded)
-        rewrite = before.json is None or log_size > max(before.snapshot_size, _SMALL_LOG)
-        sizes = (0, len(data)) if rewrite else (log_size, before.snapshot_size)
-        self.current = Revision(version, data, state, self._type, log_size=sizes[0], snapshot_size=sizes[1])
+        if len(encoded) > after.size + 64:
+            encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
+        after.version = before.version + 1
+        after.change = ChangeRow(after.version, encoded, source, time.time_ns() // 1000)
+        after.log_size = before.log_size + len(encoded)
+        after.snapshot_size = before.snapshot_size
+        is_rewritten = not before.has_state or after.log_size > max(before.snapshot_size, _SMALL_LOG)
+        if is_rewritten:
+            after.log_size, after.snapshot_size = 0, len(after.require_json())
+        self.current = after
+        self._remember(after.change)
         return Write(
             self._key,
             self.epoch,
-            before.version if before.json is not None else None,
-            version,
-            ChangeRow(version, encoded, source, time.time_ns() // 1000),
-            data if rewrite else None,
-            version - _KEEP if rewrite and version > _KEEP else None,
+            before.version if before.has_state else None,
+            after.version,
+            after.change,
+            after.json if is_rewritten else None,
+            self._prune(after) if is_rewritten else None,
+            client,
+            None if before.has_state else self._state_version,
         )
 
     def commit(self, revision: Revision) -> None:
@@ -126,23 +117,62 @@ class History:
         """Go back to the last durable revision."""
         self.durable.show_anew()
         self.current = self.durable
+        while self._recent and self._recent[-1].version > self.durable.version:
+            self._recent_bytes -= len(self._recent.pop().ops)
+
+    def since(self, version: int, to: int) -> list[ChangeRow] | None:
+        """Return the changes after `version`, up to `to`; None when not all of them are in memory any more."""
+        if version >= to:
+            return []
+        recent = self._recent or ()
+        if not recent or recent[0].version > version + 1:
+            return None
+        return [row for row in recent if version < row.version <= to]
+
+    # Inside
+
+    def _remember(self, row: ChangeRow) -> None:
+        if self._recent is None:
+            self._recent = deque()
+        self._recent.append(row)
+        self._recent_bytes += len(row.ops)
+        durable = self.durable.version
+        while len(self._recent) > _RECENT_CHANGES or self._recent_bytes > _RECENT_BYTES:
+            if self._recent[0].version > durable:
+                break
+            self._recent_bytes -= len(self._recent.popleft().ops)
+
+    def _prune(self, revision: Revision) -> Prune:
+        keep = self._retention
+        assert revision.change is not None
+        return Prune(
+            version=0 if keep.changes is None else max(0, revision.version - keep.changes),
+            at=0 if keep.age is None else revision.change.at - int(keep.age * 1e6),
+            bytes=keep.bytes,
+        )
 
     def _replay(self, stored: Stored) -> Revision:
+        data = replay(self._key, stored)
         try:
-            if not stored.changes and stored.snapshot is not None:
-                data, log_size = stored.snapshot, 0
-            else:
-                document = None if stored.snapshot is None else decode_json(stored.snapshot)
-                for row in stored.changes:
-                    document = apply(document, _decode_ops(row.ops))
-                data, log_size = encode_json(document), sum(len(row.ops) for row in stored.changes)
-        except (*NOT_JSON, PatchError) as error:
-            raise CorruptThread(f"{self._key} cannot be read: {error}") from error
-        try:
+            # What cannot be read is found here, where it is the thread's error, also where the state is not kept.
             state = self._type.decode(data)
         except NOT_JSON as error:
             raise CorruptThread(f"{self._key} is stored as another type than its class has: {error}") from error
-        snapshot_size = len(stored.snapshot or b"")
-        if self._type.is_plain:
-            state = UNDECODED
-        return Revision(stored.version, data, state, self._type, log_size=log_size, snapshot_size=snapshot_size)
+        revision = Revision(self._type, json=data, state=UNDECODED if self._type.is_plain else state)
+        revision.version = stored.version
+        revision.log_size = sum(len(row.ops) for row in stored.changes)
+        revision.snapshot_size = len(stored.snapshot or b"")
+        return revision
+
+
+def replay(key: ThreadKey, stored: Stored) -> bytes:
+    """Return the state that is stored, as JSON. Raises CorruptThread."""
+    if not stored.changes and stored.snapshot is not None:
+        return stored.snapshot
+    try:
+        document = None if stored.snapshot is None else decode_json(stored.snapshot)
+        for row in stored.changes:
+            document = apply(document, decode_ops(row.ops))
+        return encode_json(document)
+    except (*NOT_JSON, PatchError) as error:
+        raise CorruptThread(f"{key} cannot be read: {error}") from error

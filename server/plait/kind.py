@@ -6,6 +6,8 @@ import unicodedata
 from typing import Any, get_args
 
 from plait.errors import NotFound
+from plait.evolution import migrations
+from plait.merge import Policy, Resolve
 from plait.rpc import Method, methods
 from plait.state import StateType
 
@@ -34,20 +36,22 @@ class Kind:
 
     def __init__(self, cls: type[Any], hooks: type[Any]) -> None:
         self.cls = cls
-        self.name = cls.__dict__.get("kind") or kebab_case(cls.__name__)
+        self.name = cls.__dict__.get("kind", kebab_case(cls.__name__))
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,127}", self.name):
             raise TypeError(f"{cls.__name__}: {self.name!r} is not a kind; use a-z, 0-9, - and _")
         # Its rpcs, by the names that clients use and by those of the class.
         self.methods: dict[str, Method] = methods(cls)
         self.attributes = {method.attribute: method for method in self.methods.values()}
         self.state_type = StateType(_state_argument(cls, hooks))
+        self.state_version: int = cls.state_version
+        self.migrations = migrations(cls, self.state_version)
         # The hooks that the class has of its own; the others are never called.
         self.overrides = frozenset(
             name
             for name, function in vars(hooks).items()
             if callable(function) and inspect.getattr_static(cls, name) is not function
         )
-        for name in ("validate_state_change",):
+        for name in ("validate_state_change", "resolve_conflict"):
             if inspect.iscoroutinefunction(getattr(cls, name)) or inspect.isasyncgenfunction(getattr(cls, name)):
                 raise TypeError(
                     f"{cls.__name__}.{name} must be a plain function: it decides before anything is awaited"
@@ -59,6 +63,14 @@ class Kind:
         if isinstance(initial, staticmethod | classmethod):
             initial = self.cls.initial_state
         return initial() if callable(initial) else initial
+
+    def policy(self, thread: Any) -> Policy | Resolve:
+        """Return what is done where a push and the changes of others meet."""
+        if "resolve_conflict" in self.overrides:
+            resolve: Resolve = thread.resolve_conflict
+            return resolve
+        policy: Policy = self.cls.conflict
+        return policy
 
     @property
     def has_initial_state(self) -> bool:

@@ -25,6 +25,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     message_burst: int = 1_000
     # Bytes that may wait for a peer that does not read; past it the socket is closed with 1013.
     write_buffer: int = 4 * 1024 * 1024
+    # Bytes of what a connection shows of itself to others.
+    presence: int = 16 * 1024
     # Threads that may be awake at once.
     awake_threads: int = 100_000
 
@@ -48,6 +50,7 @@ UNLIMITED: Final = Limits(
     messages_per_second=float("inf"),
     message_burst=_HUGE,
     write_buffer=64 * 1024 * 1024,
+    presence=_HUGE,
     awake_threads=_HUGE,
 )
 """What `limits=None` stands for: only what protects the server from itself is left."""

@@ -7,12 +7,13 @@ from typing import Any
 
 from plait.actor import Actor
 from plait.departures import Departures
-from plait.errors import CorruptThread, NotFound, TooMany, Unavailable
+from plait.errors import CorruptThread, MigrationFailed, NewerState, NotFound, TooMany, Unavailable
 from plait.handle import Handle
 from plait.kind import Kind, check_name
 from plait.limits import Limits
 from plait.logs import about
 from plait.mailbox import current_turn
+from plait.migration import bring_up
 from plait.store.protocol import Store, ThreadKey
 from plait.thread import Thread
 from plait_schemas.codes import GOING_AWAY
@@ -33,7 +34,8 @@ class Node:
         self.limits = limits
         self._store = store
         self._actors: dict[ThreadKey, Actor] = {}
-        # Threads on their way up or down; whoever wants one waits for its task.
+        # Threads on their way up or down; whoever wants one waits for its task. One that is up stays in `_waking`
+        # until those who wait are told, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
         self._departures = Departures()
@@ -112,22 +114,25 @@ class Node:
         return self._draining
 
     async def stop(self, timeout: float) -> None:
-        """Stop every thread, each with `on_stop`, and end."""
+        """Stop every thread, those that are only waking too, each with `on_stop`, and end."""
         await self.drain(timeout)
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
-        tasks = [self._stopping.get(actor.key) or self._begin_to_stop(actor) for actor in self.actors]
-        tasks += [*self._stopping.values()]
-        if tasks:
-            _, late = await asyncio.wait([*tasks, *self._waking.values()], timeout=timeout)
+            self._sweeper = None
+        for actor in self.actors:
+            if actor.key not in self._waking:
+                self._begin_to_stop(actor)
+        for waking in self._waking.values():
+            waking.add_done_callback(self._stop_awakened)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while ending := [*self._waking.values(), *self._stopping.values()]:
+            _, late = await asyncio.wait(ending, timeout=max(deadline - loop.time(), 0))
             for task in late:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
-        for actor in self._changing.copy():
-            actor.abort()
-        self._sweeper = None
 
     async def _drain(self, timeout: float) -> None:
         actors = self.actors
@@ -148,7 +153,9 @@ class Node:
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
         try:
             stored = await self._store.load(key)
-        except CorruptThread as error:
+            if stored is not None:
+                stored = await bring_up(self._store, key, kind, stored)
+        except (CorruptThread, MigrationFailed, NewerState) as error:
             log.error("%s", error, extra=about(key))
             raise
         actor = Actor(
@@ -179,6 +186,11 @@ class Node:
         task.add_done_callback(lambda _: self._stopped(actor))
         return task
 
+    def _stop_awakened(self, waking: asyncio.Task[Actor]) -> None:
+        """Stop a thread that has woken; the turns of those who have waited for it come first."""
+        if not waking.cancelled() and waking.exception() is None:
+            self._begin_to_stop(waking.result())
+
     def _stopped(self, actor: Actor) -> None:
         del self._stopping[actor.key]
         self._changing.discard(actor)
@@ -198,8 +210,10 @@ class Node:
                     await asyncio.sleep(0)
                 now = loop.time()
                 actor.expire(now)
+                if not actor.mailbox.is_idle:
+                    actor.touch()
                 is_idle = now - actor.used >= actor.thread.idle_timeout and actor.is_idle
-                if is_idle and self._actors.get(actor.key) is actor:
+                if is_idle and self._actors.get(actor.key) is actor and actor.key not in self._waking:
                     self._begin_to_stop(actor)
 
 

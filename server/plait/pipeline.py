@@ -5,16 +5,22 @@ durable, and otherwise when the last change made so far is.
 """
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from plait.connection import Connection, Source
-from plait.errors import Fenced, StoreError, Unavailable
-from plait.history import History, Revision
+from plait.errors import Conflict, Fenced, InvalidState, StoreError, Unavailable
+from plait.history import History
 from plait.limits import Limits
-from plait.state import StateType
-from plait.store.protocol import Store, Write
+from plait.revision import Revision
+from plait.state import StateType, check_op, check_size
+from plait.store.protocol import ClientRow, Store, Write
+from plait.typed import NotTyped, apply_typed
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.patch import Op, PatchError, diff, find, parse
 
 __all__ = ["Commit", "Pipeline"]
 
@@ -124,7 +130,7 @@ class Pipeline:
         try:
             if callable(value):
                 value = value(self.state)
-            return self._apply(*self._type.from_value(value, self._limits), source)
+            return self._set_parts(value, source) or self._apply(*self._type.from_value(value, self._limits), source)
         except BaseException:
             # What may have been changed in place was refused with the rest.
             self.history.current.show_anew()
@@ -133,6 +139,40 @@ class Pipeline:
     def push(self, data: bytes, source: Connection) -> Commit:
         """Change the state to what a client sent as JSON."""
         return self._apply(*self._type.from_json(data, self._limits), source)
+
+    def change(
+        self,
+        ops: Sequence[Op],
+        source: Source,
+        *,
+        accept: Callable[[], ClientRow] | None = None,
+        name: str | None = None,
+    ) -> Commit:
+        """Carry out operations on the current state; the log says that it was `name`, or else the source.
+
+        `accept` is called when nothing can refuse them any more, and returns what is stored of their client. Raises
+        InvalidState, TooLarge, what `validate_state_change` raises, and Conflict when the operations do not fit.
+        """
+        self._check_open()
+        for op in ops:
+            check_op(op, self._limits)
+        try:
+            after, ops = self._carried_out(self.history.current, ops)
+        except PatchError as error:
+            raise Conflict(str(error)) from None
+        return self._take(after, ops, source, accept=accept, name=name)
+
+    def update(self, pointer: str, value: object) -> Commit:
+        """Set what is at a JSON pointer, in the name of the server."""
+        try:
+            parts = parse(pointer)
+            plain = decode_json(encode_json(value))
+        except PatchError as error:
+            raise Conflict(str(error), path=pointer) from None
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
+            raise InvalidState(f"the value is not JSON: {error}", path=pointer) from None
+        is_in_list = bool(parts) and isinstance(find(self.history.current.tree, parts[:-1]), list | tuple)
+        return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
 
     def close(self) -> None:
         """Refuse further changes: the thread has been stopped, and another instance may have its place."""
@@ -145,19 +185,77 @@ class Pipeline:
         else:
             callback(None)
 
+    async def settled(self) -> None:
+        """Wait until every change made so far is durable, or has failed."""
+        if self._pending:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.after(lambda _: None if future.done() else future.set_result(None))
+            await future
+
+    def _set_parts(self, value: object, source: Source) -> Commit | None:
+        """Set a value that shares parts with the current state, by what is different; None when that cannot be done."""
+        current, type_ = self.history.current, self._type
+        if not (type_.is_immutable and current.has_state):
+            return None
+        self._check_open()
+        try:
+            ops = diff(current.base, value)
+            for op in ops:
+                check_op(op, self._limits)
+            state, ops = apply_typed(current.base, type_.type, ops)
+        except (NotTyped, TypeError, ValueError, RecursionError):
+            return None
+        return self._take(Revision(type_, state=state), ops, source)
+
+    def _carried_out(self, before: Revision, ops: Sequence[Op]) -> tuple[Revision, Sequence[Op]]:
+        """Return what operations lead to, and the operations as the type writes them."""
+        type_ = self._type
+        if not type_.is_plain and before.has_state:
+            try:
+                state, ops = apply_typed(before.base, type_.type, ops)
+                return Revision(type_, state=state), ops
+            except NotTyped:
+                pass
+        state, document = type_.apply(before.document, ops)
+        if type_.is_plain:
+            return Revision(type_, document=document), ops
+        return Revision(type_, state=state), diff(before.base, state) if before.has_state else [Op("add", "", state)]
+
     def _apply(self, state: Any, data: bytes, source: Source) -> Commit:
+        self._check_open()
+        return self._take(
+            Revision(self._type, json=data, state=state), self.history.diff(state, data, self._limits), source
+        )
+
+    def _take(
+        self,
+        after: Revision,
+        ops: Sequence[Op],
+        source: Source,
+        *,
+        accept: Callable[[], ClientRow] | None = None,
+        name: str | None = None,
+    ) -> Commit:
+        """Make `after` the current revision, unless it is too large, refused by the author, or what is there."""
+        if not after.size:
+            after.size = self.history.current.size + sum(map(_size, ops))
+        if after.size > self._limits.state:
+            check_size(after.require_json(), self._limits)
+        if self._validate is not None:
+            self._validate(after.copy(), source)
+        if not ops:
+            return self._unchanged(source)
+        client = accept() if accept is not None else None
+        return self._submit(self.history.append(ops, name or _name(source), after, client), source)
+
+    def _check_open(self) -> None:
         if self._is_closed:
             raise Unavailable("the thread has been stopped: get it anew from the app")
-        if self._validate is not None:
-            # What an author might change in place is not what is stored.
-            self._validate(state if self._type.is_immutable else self._type.read(data, self._limits), source)
-        ops = self.history.diff(state, data, self._limits)
-        if not ops:
-            commit = Commit(self.history.current, source)
-            self.after(commit.settle)
-            return commit
-        name = source if isinstance(source, str) else source.id
-        return self._submit(self.history.append(ops, state, data, name), source)
+
+    def _unchanged(self, source: Source) -> Commit:
+        commit = Commit(self.history.current, source)
+        self.after(commit.settle)
+        return commit
 
     def _submit(self, write: Write, source: Source) -> Commit:
         commit = Commit(self.history.current, source)
@@ -183,3 +281,14 @@ class Pipeline:
             each.settle(failure)
         if isinstance(failure, Fenced):
             self._fenced()
+
+
+def _name(source: Source) -> str:
+    return source if isinstance(source, str) else source.id
+
+
+def _size(op: Op) -> int:
+    """Return about how many bytes an operation may add to a state's JSON."""
+    if op.value is msgspec.UNSET:
+        return 0
+    return len(encode_json(op.value)) + len(op.path) - op.path.rfind("/") + 4

@@ -1,7 +1,7 @@
 """The type of a thread's state: values and JSON made into states, or refused."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -10,14 +10,15 @@ from msgspec import inspect
 from plait.errors import InvalidState, TooLarge
 from plait.limits import Limits
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json, has_non_finite, nests_deeper
-from plait_schemas.patch import Op, diff, escape
+from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, diff, escape
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["UNDECODED", "StateType", "json_error"]
+__all__ = ["UNDECODED", "StateType", "check_op", "check_size", "json_error"]
 
 UNDECODED: Final = object()
 """Stands for a state of which only the JSON is there yet."""
 
+_PLAIN_SCALARS: Final = frozenset({str, int, bool, type(None), msgspec.UnsetType})
 _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
 _PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
@@ -51,9 +52,9 @@ class StateType:
         Raises InvalidState or TooLarge.
         """
         if self.is_plain:
-            return UNDECODED, _check_size(data.strip(), limits)
+            return UNDECODED, check_size(data.strip(), limits)
         state = self.read(data, limits)
-        return state, _check_size(encode_json(state), limits)
+        return state, check_size(encode_json(state), limits)
 
     def from_value(self, value: object, limits: Limits) -> tuple[Any, bytes]:
         """Return the state that server code set, and its JSON. Raises InvalidState or TooLarge."""
@@ -72,6 +73,21 @@ class StateType:
     def read(self, data: bytes, limits: Limits) -> Any:
         """Return the state that JSON says. Raises InvalidState or TooLarge."""
         return _read(self.decode, data, "", limits.depth)
+
+    def apply(self, document: Any, ops: Sequence[Op]) -> tuple[Any, Any]:
+        """Return the state that `ops` lead to from `document`, and the same as a document; a plain one is UNDECODED.
+
+        Raises InvalidState, and PatchError when they do not fit.
+        """
+        document = apply(document, ops)
+        if self.is_plain and not any(op.path == "" for op in ops):
+            return UNDECODED, document
+        try:
+            state = msgspec.convert(document, self.type, str_keys=True)
+        except (msgspec.ValidationError, RecursionError) as error:
+            message, where = json_error(error)
+            raise InvalidState(message, path=where) from None
+        return (UNDECODED if self.is_plain else state), document
 
     def diff(self, old: tuple[Any, bytes], new: tuple[Any, bytes], limits: Limits, texts: TextDiff) -> list[Op]:
         """Return the operations from one state to another, each with its JSON.
@@ -93,7 +109,24 @@ class StateType:
             raise InvalidState(str(error), path="") from None
 
 
-def _check_size(data: bytes, limits: Limits) -> bytes:
+def check_op(op: Op, limits: Limits) -> None:
+    """Check where an operation leads, and what it brings into a state. Raises InvalidState or TooLarge."""
+    if not FORBIDDEN_KEYS.isdisjoint(op.path.split("/")):
+        raise InvalidState("a path has no part __proto__, prototype or constructor", path=op.path)
+    if type(op.value) in _PLAIN_SCALARS:
+        return
+    try:
+        data = encode_json(op.value)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
+        raise InvalidState(f"the value is not JSON: {error}", path=op.path) from None
+    if nests_deeper(data, limits.depth - op.path.count("/")):
+        raise _too_deep(limits.depth, op.path)
+    if b"null" in data and has_non_finite(op.value):
+        raise InvalidState("the value has a number that is infinite or not a number", path=op.path)
+
+
+def check_size(data: bytes, limits: Limits) -> bytes:
+    """Return `data`, the JSON of a state. Raises TooLarge."""
     if len(data) > limits.state:
         raise TooLarge(f"the state has {len(data)} bytes of JSON, the limit is {limits.state}")
     return data

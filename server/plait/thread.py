@@ -1,18 +1,26 @@
 """Thread: what an author subclasses."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from plait.connection import Connection, Connections, Source, encode_message
-from plait.errors import Readonly
+from plait.changes import Change
+from plait.connection import Connection, Connections, Source
+from plait.editing import Edit
+from plait.errors import NotFound, Readonly
 from plait.kind import Kind
 from plait.logs import log_error
 from plait.mailbox import current_turn
+from plait.merge import Policy
+from plait.past import Past
 from plait.pipeline import Commit, Pipeline
+from plait.presence import Presence
+from plait.retention import DEFAULT_RETENTION, Retention
 from plait.store.protocol import ThreadKey
+from plait.undo import undo
+from plait_schemas.codec import encode_json
 
 __all__ = ["Core", "Thread"]
 
@@ -22,11 +30,15 @@ State = TypeVar("State")
 class Core:
     """What a thread is made of; the actor that runs it gives it these."""
 
-    __slots__ = ("connections", "key", "peer", "pipeline")
+    __slots__ = ("connections", "key", "past", "peer", "pipeline", "presence")
 
-    def __init__(self, key: ThreadKey, pipeline: Pipeline, peer: Callable[[Any, str], Any]) -> None:
+    def __init__(
+        self, key: ThreadKey, pipeline: Pipeline, past: Past, presence: Presence, peer: Callable[[Any, str], Any]
+    ) -> None:
         self.key = key
         self.pipeline = pipeline
+        self.past = past
+        self.presence = presence
         self.connections = Connections()
         # Makes a handle to another thread.
         self.peer = peer
@@ -51,6 +63,16 @@ class Thread(Generic[State]):
     idle_timeout: ClassVar[float] = 60.0
     # Seconds after which a turn is cancelled, and logged with its stack; None for never.
     turn_timeout: ClassVar[float | None] = 30.0
+
+    # What happens to a push that was made on an older state, where others have changed the same place since: it wins,
+    # or it is refused. A class with `resolve_conflict` decides for each place.
+    conflict: ClassVar[Policy] = "last-writer"
+    # How much of the log is kept.
+    retention: ClassVar[Retention] = DEFAULT_RETENTION
+    # The version of the state's type: one more each time that `@migrate` brings stored states up to date.
+    state_version: ClassVar[int] = 1
+    # The events that the thread emits, each with its type, for `plait types`. With any here, no others are emitted.
+    events: ClassVar[Mapping[str, Any]] = {}
 
     _core: Core
     _kind: ClassVar[Kind]
@@ -84,10 +106,58 @@ class Thread(Generic[State]):
         its version. Raises InvalidState, TooLarge, Readonly, and what `validate_state_change` raises; awaiting
         raises StoreError when the change could not be stored and was taken back.
         """
-        turn = current_turn()
-        if turn is not None and turn.by_client and turn.connection is not None and turn.connection.readonly:
-            raise Readonly("Connection is readonly")
+        _check_may_write()
         return self._core.pipeline.set(value, "server")
+
+    def edit(self) -> Edit:
+        """Change a large state in place: `with self.edit() as draft:` makes one change of what is done to the draft.
+
+        The draft is the state as JSON: objects are dicts, whose members are attributes, too, and arrays are lists.
+        Only what is touched is looked at. When the block raises, nothing is changed.
+        """
+        _check_may_write()
+        return Edit(self._core.pipeline)
+
+    def update(self, pointer: str, value: object) -> Commit:
+        """Set what is at a JSON pointer: a key of an object, or an element of an array (`-` puts one at its end).
+
+        Raises and returns what `set_state` does, and Conflict when the place is not there.
+        """
+        _check_may_write()
+        return self._core.pipeline.update(pointer, value)
+
+    # History
+
+    async def history(self, since: int | None = None) -> list[Change]:
+        """Return the durable changes behind a version, in order; without one, all that are kept.
+
+        Raises NotFound when not all changes since then are kept.
+        """
+        past = self._core.past
+        rows = await past.kept() if since is None else await past.changes(since)
+        if rows is None:
+            raise NotFound(f"the changes behind version {since} are not all there any more")
+        return [Change.of(row) for row in rows]
+
+    async def at(self, version: int) -> State:
+        """Return the state as it was at a version. Raises NotFound when that is not kept."""
+        state: State = self._kind.state_type.decode(encode_json(await self._core.past.document(version)))
+        return state
+
+    async def revert(self, version: int) -> int:
+        """Make the state what it was at a version, by a new change; returns its version. Raises NotFound."""
+        return await self.set_state(await self.at(version))
+
+    async def undo(self, source: Source) -> int | None:
+        """Take back the last change of a source that has not been taken back, by a new change; returns its version.
+
+        `source` may also be a connection's id, which stays the same over reconnects. Returns None when there is
+        nothing to take back that is kept. Raises Conflict when somebody else has changed the same place since.
+        """
+        _check_may_write()
+        name = source if isinstance(source, str) else source.id
+        commit = await undo(self._core.pipeline, self._core.past, name)
+        return None if commit is None else await commit
 
     # Connections
 
@@ -100,7 +170,26 @@ class Thread(Generic[State]):
 
         It leaves after all changes made so far.
         """
-        self._core.connections.broadcast(encode_message(data), without=without)
+        self._core.connections.broadcast(lambda wire: wire.message(data), without=without)
+
+    def emit(self, name: str, data: object = None, *, without: Collection[Connection] = ()) -> None:
+        """Tell every connection of an event, behind all changes made so far. Clients of Cloudflare get none.
+
+        Raises ValueError when the class has `events` and this is not one of them.
+        """
+        if self.events and name not in self.events:
+            raise ValueError(f"{name!r} is not one of the events of {type(self).__name__}: {', '.join(self.events)}")
+        self._core.connections.broadcast(lambda wire: wire.event(name, data), without=without)
+
+    def presence(self) -> dict[str, Any]:
+        """Return who is here: what each shows of itself, by connection id or the name that `set_presence` was given."""
+        return self._core.presence.values()
+
+    def set_presence(self, name: str, data: object) -> None:
+        """Show somebody who has no connection, such as an agent; None for nothing any more. It is never stored."""
+        encoded = None if data is None else encode_json(data)
+        presence = self._core.presence
+        self._core.pipeline.after(lambda error: presence.set(name, encoded) if error is None else None)
 
     def thread(self, kind: "type[Thread[Any]]", name: str) -> Any:
         """Return a handle to another thread of this app."""
@@ -110,6 +199,14 @@ class Thread(Generic[State]):
 
     def validate_state_change(self, next_state: State, source: Source) -> None:
         """Refuse a change by raising, best a Reject. Called before the change is made, and must not change anything."""
+
+    def resolve_conflict(self, base: Any, current: Any, proposed: Any, path: str) -> Any:
+        """Return what is to be at `path`, which a push changes and others have changed since it was made.
+
+        All three are JSON: what was there when the push was made, what is there, and what the push would have there;
+        None for nothing.
+        """
+        return proposed
 
     def on_state_changed(self, state: State, source: Source) -> Awaitable[None] | None:
         """Called after a change was stored and sent, for each change in order."""
@@ -149,3 +246,10 @@ class Thread(Generic[State]):
     def should_send_protocol_messages(self, connection: Connection, request: Request) -> Awaitable[bool] | bool:
         """Tell whether a new connection gets the protocol's frames; without, it gets messages and answers only."""
         return True
+
+
+def _check_may_write() -> None:
+    """Raise Readonly when the running turn does what a client that may only read asked for."""
+    turn = current_turn()
+    if turn is not None and turn.by_client and turn.connection is not None and turn.connection.readonly:
+        raise Readonly("Connection is readonly")

@@ -1,6 +1,7 @@
 """The command line: what it serves, what it shows, and what it says when something is wrong."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -326,10 +327,51 @@ async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None
     assert "game.py" in complaint(folder, "threads", "--store", "game.py")
 
 
+# types
+
+
+def test_types_writes_what_clients_need_to_know(folder: Path) -> None:
+    done = plait(folder, "types", "game:app", "--out", "client/src")
+    assert (done.returncode, done.stderr) == (0, "")
+    text = (folder / "client" / "src" / "plait-types.ts").read_text()
+    assert "  add(): number;\n" in text
+    assert "export const roomSchema = " in text
+    kinds = json.loads((folder / "client" / "src" / "plait-types.json").read_text())["kinds"]
+    assert kinds["room"]["rpcs"]["edition"]["result"] == {"type": "string"}
+    assert not (folder / "plait.db").exists()
+
+
+def test_types_check_fails_when_the_app_has_changed(folder: Path) -> None:
+    arguments = ("types", "game:app", "--out", "types")
+    line = complaint(folder, *arguments, "--check")
+    assert "plait-types.ts" in line
+    assert "plait-types.json" in line
+    assert not (folder / "types").exists()
+    assert plait(folder, *arguments).returncode == 0
+    assert plait(folder, *arguments, "--check").returncode == 0
+    (folder / "game.py").write_text(GAME.replace("-> int", "-> str"))
+    assert "`plait types game:app --out types`" in complaint(folder, *arguments, "--check")
+    assert "  add(): number;\n" in (folder / "types" / "plait-types.ts").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["game"], "write module:attribute"),
+        (["game:text"], "game:text is a str, not a Plait"),
+        (["odd:app"], "room: rpc add, argument n: "),
+        (["game:app", "--out", "game.py"], "cannot write to game.py"),
+    ],
+)
+def test_types_says_what_is_wrong(folder: Path, arguments: list[str], says: str) -> None:
+    (folder / "odd.py").write_text(GAME.replace("def add(self)", "def add(self, n: complex)"))
+    assert says in complaint(folder, "types", *arguments, *([] if "--out" in arguments else ["--out", "types"]))
+
+
 def test_the_command_says_what_there_is(folder: Path) -> None:
     done = plait(folder, "--help")
     assert done.returncode == 0
-    for name in ("serve", "dev", "demo", "threads", "state"):
+    for name in ("serve", "dev", "demo", "threads", "state", "types"):
         assert re.search(rf"\b{name}\b", done.stdout)
 
 

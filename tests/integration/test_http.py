@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from tests.integration.socket_client import connected, http
+from tests.integration.socket_client import TIMEOUT, connected, http
 from tests.running import running
 
 from plait import Connection, MemoryStore, Plait, Principal, Reject, Source, Thread, ThreadKey, current, rpc
@@ -375,6 +375,73 @@ async def test_readonly_also_holds_over_http(web: httpx.AsyncClient) -> None:
     assert error_of(answer) == (403, "readonly")
     assert (await web.post(f"{url}/rpc/nothing?readonly")).status_code == 200
     assert (await web.get(f"{url}?readonly")).json() == {"players": [], "score": 0}
+
+
+class Sleepy(Thread[int]):
+    """Is stopped as soon as nobody uses it."""
+
+    initial_state = 0
+    idle_timeout = 0.0
+
+    @rpc
+    def add(self) -> int:
+        self.set_state(lambda n: n + 1)
+        return self.state
+
+    @rpc
+    async def count(self) -> AsyncIterator[int]:
+        yield self.add()
+
+
+async def asleep(app: Plait) -> None:
+    """Wait until no thread is awake."""
+    node = app._node
+    async with asyncio.timeout(TIMEOUT):
+        while node.actors or node._stopping:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("method", "path"), [("PUT", ""), ("POST", "/rpc/add"), ("POST", "/rpc/count")])
+async def test_a_thread_may_go_to_sleep_while_somebody_is_checked(method: str, path: str) -> None:
+    async def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+        await asleep(app)
+        return True
+
+    app = Plait(Sleepy, store=MemoryStore(), authorize=authorize)
+    async with running(app) as address, http(address) as web:
+        await web.get("/threads/sleepy/one")
+        body = b"1" if method == "PUT" else b""
+        answer = await web.request(method, f"/threads/sleepy/one{path}", content=body)
+        assert answer.status_code == 200
+        assert "error" not in answer.text
+        assert (await web.get("/threads/sleepy/one")).json() == 1
+
+
+async def test_a_thread_may_go_to_sleep_while_the_head_of_a_stream_is_sent() -> None:
+    sent = b""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        nonlocal sent
+        if message["type"] == "http.response.start":
+            await asleep(app)
+        sent += message.get("body", b"")
+
+    app = Plait(Sleepy, store=MemoryStore())
+    path = "/threads/sleepy/one/rpc/count"
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "headers": [],
+        "query_string": b"",
+    }
+    async with app:
+        await app({**scope, "asgi": {"spec_version": "2.4"}}, receive, send)
+    assert [json.loads(line) for line in sent.splitlines()] == [{"chunk": 1}, {"end": None}]
 
 
 async def test_who_is_nobody_gets_401_and_who_may_not_403() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from plait.connection import Frame, Session
 from plait.errors import StoreError
 from plait.store.memory import MemoryStore
-from plait.store.protocol import Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
 
 __all__ = ["FakeTransport", "TroubledStore"]
 
@@ -28,6 +28,8 @@ class FakeTransport:
         self.pings: list[bytes] = []
         self.closed: tuple[int, str] | None = None
         self.is_paused = False
+        # Whether the peer reads too slowly; set by tests, see `catch_up`.
+        self.is_backed_up = False
         # Frames that fit before the peer is found too slow.
         self._room = room
 
@@ -72,6 +74,12 @@ class FakeTransport:
     def take(self) -> list[Any]:
         """Return all messages that were sent and not yet taken."""
         return [self._unread.get_nowait() for _ in range(self._unread.qsize())]
+
+    def catch_up(self) -> None:
+        """Let the peer, which did not read fast enough, have read everything."""
+        assert self.session is not None
+        self.is_backed_up = False
+        self.session.drained()
 
     def answer_ping(self) -> None:
         """Answer the last ping, as the peer does by itself."""
@@ -148,11 +156,17 @@ class TroubledStore:
             await self._task
         await self.inner.__aexit__(kind, error, trace)
 
-    async def load(self, key: ThreadKey) -> Stored | None:
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
         if self._load_failure is not None:
             failure, self._load_failure = self._load_failure, None
             raise failure
-        return await self.inner.load(key)
+        return await self.inner.load(key, version=version)
+
+    async def changes(self, key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
+        return await self.inner.changes(key, after=after, limit=limit)
+
+    async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
+        return await self.inner.client(key, client)
 
     def submit(self, write: Write) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

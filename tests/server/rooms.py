@@ -13,7 +13,7 @@ from plait.connection import Connection, Principal
 from plait.handle import Handle
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node import Node
-from plait.session.cloudflare import CloudflareSession
+from plait.session.cloudflare import CLOUDFLARE, CloudflareSession
 from plait.store.protocol import ThreadKey
 from plait.thread import Thread
 
@@ -33,7 +33,7 @@ class Client:
 
     def __init__(self, actor: Actor, id: str, *, can_ping: bool = True, principal: Principal | None = None) -> None:
         self.transport = FakeTransport(can_ping=can_ping)
-        self.connection = Connection(id, self.transport, actor.pipeline.after, principal=principal)
+        self.connection = Connection(id, self.transport, actor.pipeline.after, principal=principal, wire=CLOUDFLARE)
         self.session = CloudflareSession(actor, self.connection, self.transport)
         self.transport.session = self.session
 

@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 from tests.server.fakes import FakeTransport
 
-from plait.connection import Connection, Connections, Frame, Wire, encode_message
+from plait.connection import PLAIN, Connection, Connections, Frame, PlainWire, Wire
 from plait.errors import StoreError
+from plait.limits import DEFAULT_LIMITS
+from plait.revision import Revision
+from plait.state import StateType
+from plait_schemas.messages import PresenceDiff
 
 
 class Gate:
@@ -30,30 +34,48 @@ def at_once(callback: Callable[[StoreError | None], None]) -> None:
 
 
 def make_connection(
-    id: str = "one", *, gate: Callable[[Callable[[StoreError | None], None]], None] = at_once, room: int | None = None
+    id: str = "one",
+    *,
+    gate: Callable[[Callable[[StoreError | None], None]], None] = at_once,
+    wire: Wire = PLAIN,
+    room: int | None = None,
 ) -> tuple[Connection, FakeTransport]:
     transport = FakeTransport(room=room)
-    return Connection(id, transport, gate), transport
+    return Connection(id, transport, gate, wire=wire), transport
 
 
-class PlainWire:
-    """Writes a state as it is, and counts how often."""
+def make_revision(state: object, version: int = 1) -> Revision:
+    """Return a state as a thread has it."""
+    revision = Revision(ANY, json=ANY.from_value(state, DEFAULT_LIMITS)[1])
+    revision.version = version
+    return revision
+
+
+ANY = StateType(Any)
+
+
+class StateWire(PlainWire):
+    """Writes a change as the state that it leads to, and counts how often."""
 
     def __init__(self, prefix: bytes = b"") -> None:
         self.count = 0
         self._prefix = prefix
 
-    def state_frame(self, state: bytes) -> Frame:
+    def change(self, revision: Revision) -> Frame:
         self.count += 1
-        return Frame(self._prefix + state)
+        return Frame(self._prefix + revision.require_json())
+
+    def event(self, name: str, data: object) -> Frame:
+        self.count += 1
+        return Frame(self._prefix + name.encode())
 
 
 class PlainSession:
-    """A session that sends state frames, and leaves the thread when its socket is closed."""
+    """A session that sends what it is given, and leaves the thread when its socket is closed."""
 
-    def __init__(self, wire: Wire, transport: FakeTransport, connections: Connections, connection: Connection) -> None:
-        self.wire = wire
+    def __init__(self, transport: FakeTransport, connections: Connections, connection: Connection) -> None:
         self.versions: list[int] = []
+        self.others: list[Frame] = []
         self._transport = transport
         self._connections = connections
         self._connection = connection
@@ -61,14 +83,24 @@ class PlainSession:
         connection.session = self
         connections.add(connection)
 
-    def deliver(self, frame: Frame, version: int) -> None:
-        self.versions.append(version)
+    def deliver(self, frame: Frame, revision: Revision) -> None:
+        self.versions.append(revision.version)
         self._transport.send(frame)
+
+    def send(self, frame: Frame) -> None:
+        self.others.append(frame)
+        self._transport.send(frame)
+
+    def present(self, frame: Frame) -> None:
+        raise AssertionError
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         raise AssertionError
 
     def pong(self, payload: bytes) -> None:
+        raise AssertionError
+
+    def drained(self) -> None:
         raise AssertionError
 
     def shown_version(self) -> int:
@@ -81,8 +113,8 @@ class PlainSession:
 def join(
     connections: Connections, id: str, wire: Wire, *, room: int | None = None
 ) -> tuple[Connection, FakeTransport, PlainSession]:
-    connection, transport = make_connection(id, room=room)
-    return connection, transport, PlainSession(wire, transport, connections, connection)
+    connection, transport = make_connection(id, wire=wire, room=room)
+    return connection, transport, PlainSession(transport, connections, connection)
 
 
 # Messages
@@ -103,8 +135,19 @@ def join(
     ],
 )
 def test_text_bytes_and_anything_else_are_sent_as_what_they_are(data: object, frame: tuple[bytes, bool]) -> None:
-    found = encode_message(data)
+    found = PLAIN.message(data)
     assert (found.data, found.is_text) == frame
+
+
+def test_a_wire_that_says_nothing_of_it_tells_of_no_change_event_or_presence() -> None:
+    assert PLAIN.change(make_revision(5)) is None
+    assert PLAIN.event("goal", {}) is None
+    assert PLAIN.presence(PresenceDiff(left=["a"])) is None
+    connections = Connections()
+    _, transport, session = join(connections, "a", PLAIN)
+    connections.broadcast_change(make_revision(5), source="server")
+    connections.broadcast(lambda wire: wire.event("goal", {}))
+    assert (transport.sent, session.versions) == ([], [])
 
 
 def test_a_message_leaves_when_the_gate_opens_and_in_order() -> None:
@@ -140,60 +183,106 @@ def test_leaving_waits_for_nothing() -> None:
 
 
 def test_a_state_goes_to_all_but_its_source_and_is_written_once_a_protocol() -> None:
-    connections, plain, fancy = Connections(), PlainWire(), PlainWire(b"9")
+    connections, plain, fancy = Connections(), StateWire(), StateWire(b"9")
     source, source_transport, _ = join(connections, "a", plain)
     _, b, b_session = join(connections, "b", plain)
     _, c, _ = join(connections, "c", plain)
     _, d, _ = join(connections, "d", fancy)
-    connections.broadcast_state(b"5", 7, source=source)
+    connections.broadcast_change(make_revision(5, 7), source=source)
     assert (source_transport.sent, b.sent, c.sent, d.sent) == ([], [5], [5], [95])
     assert (plain.count, fancy.count) == (1, 1)
     assert b_session.versions == [7]
 
 
 def test_a_state_of_the_server_goes_to_all() -> None:
-    connections, wire = Connections(), PlainWire()
+    connections, wire = Connections(), StateWire()
     transports = [join(connections, str(number), wire)[1] for number in range(3)]
-    connections.broadcast_state(b"5", 1, source="server")
+    connections.broadcast_change(make_revision(5), source="server")
     assert [each.sent for each in transports] == [[5]] * 3
 
 
 def test_the_source_is_left_out_by_what_it_is_and_not_by_its_id() -> None:
-    connections, wire = Connections(), PlainWire()
+    connections, wire = Connections(), StateWire()
     source, mine, _ = join(connections, "same", wire)
     _, other, _ = join(connections, "same", wire)
-    connections.broadcast_state(b"5", 1, source=source)
+    connections.broadcast_change(make_revision(5), source=source)
     assert (mine.sent, other.sent) == ([], [5])
 
 
 def test_a_connection_without_protocol_frames_gets_no_state_but_messages() -> None:
     connections = Connections()
-    connection, transport, _ = join(connections, "a", PlainWire())
+    connection, transport, _ = join(connections, "a", StateWire())
     connection.protocol_enabled = False
-    connections.broadcast_state(b"5", 1, source="server")
-    connections.broadcast(encode_message("hello"), without=())
+    connections.broadcast_change(make_revision(5), source="server")
+    connections.broadcast(lambda wire: wire.message("hello"))
     assert transport.sent == ["hello"]
 
 
-def test_the_frame_of_a_state_is_kept_until_there_is_another() -> None:
-    connections, wire = Connections(), PlainWire()
-    state, next_state = b"[1]", b"[2]"
-    first = connections.state_frame(wire, state)
-    assert connections.state_frame(wire, state) is first
-    assert connections.state_frame(wire, next_state).data == b"[2]"
-    assert connections.state_frame(wire, state).data == b"[1]"
+def test_the_frame_of_a_revision_is_kept_until_there_is_another() -> None:
+    connections, wire, other_wire = Connections(), StateWire(), StateWire(b"9")
+    revision, next_revision = make_revision(1), make_revision(2, 2)
+    first = connections.change_frame(wire, revision)
+    assert first is not None
+    assert connections.change_frame(wire, revision) is first
+    assert frame_data(connections.change_frame(other_wire, revision)) == b"91"
+    assert connections.change_frame(wire, revision) is first
+    assert frame_data(connections.change_frame(wire, next_revision)) == b"2"
+    assert frame_data(connections.change_frame(wire, revision)) == b"1"
+    assert frame_data(connections.change_frame(wire, make_revision(1))) == b"1"
+
+
+def frame_data(frame: Frame | None) -> bytes:
+    assert frame is not None
+    return frame.data
+
+
+def test_that_a_wire_says_nothing_of_a_revision_is_remembered_too() -> None:
+    class Silent(StateWire):
+        def change(self, revision: Revision) -> Frame:
+            self.count += 1
+            return None  # type: ignore[return-value]
+
+    connections, wire, revision = Connections(), Silent(), make_revision(1)
+    assert [connections.change_frame(wire, revision) for _ in range(3)] == [None] * 3
+    assert wire.count == 1
 
 
 def test_a_broadcast_is_one_frame_for_all_but_some() -> None:
-    connections, wire = Connections(), PlainWire()
+    connections, wire = Connections(), StateWire()
     a, a_transport, _ = join(connections, "a", wire)
     _, b_transport, _ = join(connections, "b", wire)
-    connections.broadcast(encode_message({"n": 1}), without=[a])
+    connections.broadcast(lambda wire: wire.message({"n": 1}), without=[a])
     assert (a_transport.sent, b_transport.sent) == ([], [{"n": 1}])
 
 
+def test_a_broadcast_is_written_once_a_protocol_and_goes_through_the_session() -> None:
+    connections, plain, fancy = Connections(), StateWire(), StateWire(b"!")
+    a, b = (join(connections, id, plain) for id in "ab")
+    _, c, _ = join(connections, "c", fancy)
+    connections.broadcast(lambda wire: wire.event("goal", None))
+    assert (a[1].sent, b[1].sent, c.sent) == (["goal"], ["goal"], ["!goal"])
+    assert (plain.count, fancy.count) == (1, 1)
+    assert a[2].others == b[2].others
+    assert a[2].others[0] is b[2].others[0]
+    assert a[2].versions == []
+
+
+def test_a_broadcast_waits_for_the_gate_of_each_connection() -> None:
+    gate, connections = Gate(), Connections()
+    connection, transport = make_connection(gate=gate)
+    connections.add(connection)
+    connections.broadcast(lambda wire: wire.message("first"))
+    connection.send("second")
+    assert transport.sent == []
+    gate.open()
+    assert transport.sent == ["first", "second"]
+    connections.broadcast(lambda wire: wire.message("false"))
+    gate.open(StoreError("full"))
+    assert transport.sent == ["first", "second"]
+
+
 def test_connections_are_listed_in_order_and_by_tag() -> None:
-    connections, wire = Connections(), PlainWire()
+    connections, wire = Connections(), StateWire()
     members = [join(connections, str(number), wire)[0] for number in range(3)]
     members[0].tags = members[2].tags = ("players", "x")
     assert list(connections) == connections.tagged(None) == members
@@ -204,14 +293,14 @@ def test_connections_are_listed_in_order_and_by_tag() -> None:
     assert len(connections) == 2
 
 
-@pytest.mark.parametrize("send", ["broadcast_state", "broadcast"])
+@pytest.mark.parametrize("send", ["broadcast_change", "broadcast"])
 def test_who_is_too_slow_and_is_closed_by_a_broadcast_keeps_it_from_nobody(send: str) -> None:
-    connections, wire = Connections(), PlainWire()
+    connections, wire = Connections(), StateWire()
     transports = [join(connections, str(number), wire, room=number % 2)[1] for number in range(6)]
     if send == "broadcast":
-        connections.broadcast(encode_message(5), without=())
+        connections.broadcast(lambda wire: wire.message(5))
     else:
-        connections.broadcast_state(b"5", 1, source="server")
+        connections.broadcast_change(make_revision(5), source="server")
     assert [each.sent for each in transports] == [[], [5]] * 3
     assert [each.closed for each in transports] == [(1013, "too slow"), None] * 3
     assert len(connections) == 3

@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plait.errors import CorruptThread
-from plait.history import History
+from plait.history import History, replay
 from plait.limits import DEFAULT_LIMITS
+from plait.revision import Revision
 from plait.state import StateType
 from plait.store.protocol import ChangeRow, Stored, ThreadKey, Write
 
@@ -25,7 +26,7 @@ class Shelf:
     def __init__(self) -> None:
         self.version: int | None = None
         self._epoch = ""
-        self._snapshot: tuple[int, bytes | None] = (0, None)
+        self._snapshots: dict[int, bytes] = {}
         self.log: list[ChangeRow] = []
 
     def put(self, write: Write) -> None:
@@ -34,21 +35,26 @@ class Shelf:
         if write.change is not None:
             self.log.append(write.change)
         if write.snapshot is not None:
-            self._snapshot = (write.version, write.snapshot)
+            self._snapshots[write.version] = write.snapshot
         if write.prune is not None:
-            self.log = [row for row in self.log if row.version > write.prune]
+            oldest = max((at for at in self._snapshots if at <= write.prune.version), default=0)
+            self._snapshots = {at: state for at, state in self._snapshots.items() if at >= oldest}
+            self.log = [row for row in self.log if row.version > oldest]
 
-    def stored(self) -> Stored:
-        since, snapshot = self._snapshot
+    def stored(self, version: int | None = None) -> Stored:
+        """Return what is needed to have the last version, or another one."""
         assert self.version is not None
-        return Stored(self._epoch, self.version, snapshot, [row for row in self.log if row.version > since])
+        to = self.version if version is None else version
+        since = max((at for at in self._snapshots if at <= to), default=0)
+        rows = [row for row in self.log if since < row.version <= to]
+        return Stored(self._epoch, to, self._snapshots.get(since), rows)
 
 
 def change(history: History, state_type: StateType, value: object) -> Write | None:
     """Change the state to `value` and return what is to be written, None if nothing has changed."""
     state, data = state_type.from_value(value, DEFAULT_LIMITS)
     ops = history.diff(state, data, DEFAULT_LIMITS)
-    return history.append(ops, state, data, "server") if ops else None
+    return history.append(ops, "server", Revision(state_type, json=data, state=state)) if ops else None
 
 
 def begin(state_type: StateType, value: object) -> tuple[History, Shelf]:
@@ -372,6 +378,161 @@ def test_a_rollback_keeps_the_sum_of_the_log() -> None:
         shelf.put(write)
         history.commit(history.current)
     assert sum(len(row.ops) for row in shelf.stored().changes) <= 10_000 + 100
+
+
+# The last changes
+
+
+def change_many(history: History, numbers: Iterable[int], *, is_committed: bool = True) -> None:
+    """Count a state of JSON up, each number a change."""
+    for n in numbers:
+        assert change(history, ANY, n) is not None
+        if is_committed:
+            history.commit(history.current)
+
+
+ANY = StateType(Any)
+
+
+def since(history: History, version: int, to: int) -> list[int] | None:
+    rows = history.since(version, to)
+    return None if rows is None else [row.version for row in rows]
+
+
+def test_the_changes_since_a_version_are_those_behind_it_up_to_another() -> None:
+    history, shelf = begin(ANY, 0)
+    change_many(history, range(1, 11))
+    assert since(history, 0, 10) == list(range(1, 11))
+    assert since(history, 4, 7) == [5, 6, 7]
+    assert since(history, 9, 10) == [10]
+    assert since(history, 10, 10) == since(history, 7, 4) == []
+    last = history.since(9, 10)
+    assert last == [history.current.change]
+    assert last is not None
+    assert (last[0].ops, last[0].source) == (b'[{"op":"replace","path":"","value":10}]', "server")
+    assert shelf.version == 0
+
+
+def test_nothing_is_in_memory_of_a_thread_that_has_just_woken() -> None:
+    history, shelf = begin(ANY, 0)
+    for n in (1, 2, 3):
+        write = change(history, ANY, n)
+        assert write is not None
+        shelf.put(write)
+    woken = History(KEY, ANY, shelf.stored())
+    assert since(woken, 3, 3) == []
+    assert since(woken, 2, 3) is None
+    change_many(woken, [4, 5])
+    assert since(woken, 3, 5) == [4, 5]
+    assert since(woken, 2, 5) is None
+
+
+def test_memory_keeps_so_many_changes_and_no_more() -> None:
+    history, _ = begin(ANY, 0)
+    change_many(history, range(1, 1_001))
+    kept = [version for version in range(1_000) if history.since(version, 1_000) is not None]
+    assert kept == list(range(1_000 - 256, 1_000))
+    assert since(history, kept[0], 1_000) == list(range(kept[0] + 1, 1_001))
+
+
+def test_memory_keeps_so_many_bytes_and_no_more() -> None:
+    history, _ = begin(ANY, "")
+    for n in range(100):
+        change(history, ANY, f"{n:05}" * 1_000)
+        history.commit(history.current)
+    kept = [version for version in range(100) if history.since(version, 100) is not None]
+    assert kept == list(range(100 - 64 * 1024 // 5_040, 100))
+    change(history, ANY, "x" * 100_000)
+    history.commit(history.current)
+    change(history, ANY, "x")
+    assert since(history, 100, 102) is None
+    assert since(history, 101, 102) == [102]
+
+
+def test_changes_that_are_not_durable_yet_stay_in_memory_however_many_they_are() -> None:
+    history, _ = begin(ANY, 0)
+    change_many(history, range(1, 11))
+    change_many(history, range(11, 1_001), is_committed=False)
+    assert since(history, 10, 1_000) == list(range(11, 1_001))
+    assert since(history, 9, 1_000) is None
+    history.commit(history.current)
+    change_many(history, [1_001])
+    assert since(history, 1_001 - 256, 1_001) == list(range(1_001 - 255, 1_002))
+    assert since(history, 1_001 - 257, 1_001) is None
+
+
+def test_a_rollback_takes_back_the_changes_that_were_not_durable() -> None:
+    history, _ = begin(ANY, 0)
+    change_many(history, range(1, 6))
+    change_many(history, [16, 17, 18], is_committed=False)
+    assert since(history, 3, 8) == [4, 5, 6, 7, 8]
+    history.rollback()
+    assert since(history, 3, 8) == [4, 5]
+    change_many(history, [26])
+    rows = history.since(4, 6)
+    assert rows is not None
+    assert [row.ops for row in rows] == [b'[{"op":"replace","path":"","value":%d}]' % n for n in (5, 26)]
+
+
+def test_a_rollback_gives_back_the_room_of_what_it_takes_back() -> None:
+    history, _ = begin(ANY, "")
+    change_many(history, range(10))
+    for _ in range(20):
+        change(history, ANY, "x" * 60_000)
+        history.rollback()
+    change_many(history, range(10, 20))
+    assert since(history, 0, 20) == list(range(1, 21))
+
+
+@given(st.lists(st.sampled_from(["change", "large change", "commit", "rollback"]), max_size=60))
+def test_what_is_in_memory_is_the_end_of_what_was_changed(steps: list[str]) -> None:
+    history, _ = begin(ANY, 0)
+    log: list[ChangeRow] = []
+    tentative: list[Revision] = []
+    for n, step in enumerate(steps):
+        match step:
+            case "commit" if tentative:
+                history.commit(tentative.pop(0))
+            case "rollback":
+                history.rollback()
+                del log[history.durable.version :]
+                tentative.clear()
+            case "change" | "large change":
+                assert change(history, ANY, f"{n:05}" * (1 if step == "change" else 5_000)) is not None
+                assert history.current.change is not None
+                log.append(history.current.change)
+                tentative.append(history.current)
+    version = history.current.version
+    assert version == len(log)
+    for after in range(version + 1):
+        assert history.since(after, version) in (None, log[after:])
+    assert history.since(history.durable.version, version) == log[history.durable.version :]
+
+
+# The form of what is changed
+
+
+@given(STATES)
+def test_json_that_is_made_when_it_is_asked_for_is_what_was_stored_at_once(states: tuple[Any, list[Any]]) -> None:
+    state_type = StateType(states[0])
+    eager, eager_shelf = begin(state_type, states[1][0])
+    lazy, lazy_shelf = begin(state_type, states[1][0])
+    for value in states[1][1:]:
+        state, data = state_type.from_value(value, DEFAULT_LIMITS)
+        ops = eager.diff(state, data, DEFAULT_LIMITS)
+        if not ops:
+            continue
+        eager_shelf.put(eager.append(ops, "server", Revision(state_type, json=data, state=state)))
+        later = Revision(state_type, state=state) if not state_type.is_plain else Revision(state_type, document=value)
+        later.size = len(data)
+        lazy_shelf.put(lazy.append(ops, "server", later))
+        is_typed = not state_type.is_plain
+        assert same_json(lazy_shelf.log[-1].ops, eager_shelf.log[-1].ops, is_typed=is_typed)
+        assert same_json(lazy.current.json, eager.current.json, is_typed=is_typed)
+        assert lazy.current.state == eager.current.state
+    for version in range(len(eager_shelf.log) + 1):
+        made = (replay(KEY, each.stored(version)) for each in (lazy_shelf, eager_shelf))
+        assert same_json(*made, is_typed=not state_type.is_plain)
 
 
 # Epochs

@@ -59,7 +59,7 @@ def test_a_class_may_name_its_kind_itself() -> None:
     assert kind_of(LaterRoom).name == "later-room"
 
 
-@pytest.mark.parametrize("name", ["Game Room", "game/room", "Größe", "GAME", "-x", "x" * 129, 3])
+@pytest.mark.parametrize("name", ["Game Room", "game/room", "Größe", "GAME", "-x", "x" * 129, "", 3, None])
 def test_a_kind_that_cannot_stand_in_a_url_is_refused(name: Any) -> None:
     with pytest.raises(TypeError, match="kind"):
         type("Room", (Thread,), {"kind": name})

@@ -1,12 +1,12 @@
 """Waking, going to sleep, and the end of the process."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any, ClassVar
 
 import pytest
 from tests.server.fakes import TroubledStore
-from tests.server.rooms import open_house
+from tests.server.rooms import House, open_house
 
 from plait.connection import Source
 from plait.errors import CorruptThread, NotFound, PlaitError, StoreError, TooMany, Unavailable
@@ -302,6 +302,36 @@ async def test_a_thread_that_somebody_is_connected_to_is_not_stopped(sleepy: typ
         assert sleepy.lines.count("stop") == 2
 
 
+async def test_idle_time_counts_from_the_end_of_a_turn(sleepy: type[Sleepy]) -> None:
+    class Long(Room):
+        runs: ClassVar[asyncio.Event]
+        gate: ClassVar[asyncio.Event]
+
+        @rpc
+        async def work(self) -> None:
+            self.runs.set()
+            await self.gate.wait()
+
+    Long.runs, Long.gate = asyncio.Event(), asyncio.Event()
+    async with open_house(Long, sleepy) as house:
+        actor = await house.actor(Long)
+        call = asyncio.create_task(house.handle(Long).work())
+        await outcome(Long.runs.wait())
+        actor.used -= 2 * Long.idle_timeout
+        await sweep(house, sleepy)
+        Long.gate.set()
+        await outcome(call)
+        await sweep(house, sleepy)
+        assert house.node.awake(actor.key) is actor
+
+
+async def sweep(house: House, sleepy: type[Sleepy]) -> None:
+    """Wait until all threads have been looked at: the one that is made for it comes last."""
+    sleepy.stopped.clear()
+    await house.handle(sleepy).state()
+    await outcome(sleepy.stopped.wait())
+
+
 async def test_whoever_wants_a_thread_that_is_being_stopped_gets_a_fresh_one() -> None:
     class Slow(Sleepy):
         gate: ClassVar[asyncio.Event]
@@ -503,6 +533,85 @@ async def test_the_end_gives_up_an_on_start_that_hangs() -> None:
         await asyncio.wait([call], timeout=PATIENCE)
         assert not call.cancelled()
         assert isinstance(call.exception(), PlaitError)
+
+
+class Waking(Room):
+    runs: ClassVar[asyncio.Event]
+    gate: ClassVar[asyncio.Event]
+    lines: ClassVar[list[str]]
+
+    async def on_start(self) -> None:
+        self.lines.append("starts")
+        self.runs.set()
+        await self.gate.wait()
+        self.lines.append("started")
+
+    def on_stop(self) -> None:
+        self.lines.append("stop")
+
+    @rpc
+    def look(self) -> str:
+        self.lines.append("looked")
+        return "seen"
+
+
+async def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Begin something, and let it go as far as it can by itself."""
+    task = asyncio.create_task(work)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    return task
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_the_end_waits_for_a_thread_that_is_waking_and_stops_it(others: int) -> None:
+    Waking.runs, Waking.gate, Waking.lines = asyncio.Event(), asyncio.Event(), []
+    async with open_house(Waking, Room) as house:
+        for number in range(others):
+            await house.handle(Room, str(number)).state()
+        call = asyncio.create_task(house.handle(Waking).look())
+        await outcome(Waking.runs.wait())
+        stop = await begin(house.node.stop(PATIENCE))
+        assert not stop.done()
+        Waking.gate.set()
+        assert await outcome(call) == "seen"
+        await outcome(stop)
+        assert Waking.lines == ["starts", "started", "looked", "stop"]
+        assert house.node.actors == []
+
+
+async def test_the_end_stops_a_thread_that_woke_while_another_one_hangs() -> None:
+    class Hanging(Room):
+        async def on_start(self) -> None:
+            await asyncio.Event().wait()
+
+    Waking.runs, Waking.gate, Waking.lines = asyncio.Event(), asyncio.Event(), []
+    async with open_house(Waking, Hanging) as house:
+        calls = [asyncio.create_task(house.handle(cls).state()) for cls in (Hanging, Waking)]
+        await outcome(Waking.runs.wait())
+        stop = await begin(house.node.stop(0.1))
+        Waking.gate.set()
+        await outcome(stop)
+        assert Waking.lines == ["starts", "started", "stop"]
+        await asyncio.wait(calls, timeout=PATIENCE)
+        assert isinstance(calls[0].exception(), PlaitError)
+
+
+async def test_the_end_gives_up_an_on_stop_that_hangs() -> None:
+    class Hanging(Room):
+        ended: ClassVar[asyncio.Event]
+
+        async def on_stop(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended.set()
+
+    Hanging.ended = asyncio.Event()
+    async with open_house(Hanging) as house:
+        await house.handle(Hanging).state()
+        await outcome(house.node.stop(0.05))
+        await outcome(Hanging.ended.wait())
 
 
 async def test_a_node_leaves_no_task_behind(working: type[Working]) -> None:

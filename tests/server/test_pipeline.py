@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,12 +13,14 @@ import pytest
 from tests.server.fakes import FakeTransport, TroubledStore
 
 from plait.connection import Connection, Source
-from plait.errors import Fenced, InvalidState, Reject, StoreError, TooLarge, Unavailable
+from plait.errors import Conflict, Fenced, InvalidState, Reject, StoreError, TooLarge, Unavailable
 from plait.history import History
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.pipeline import Commit, Pipeline
+from plait.revision import Revision
 from plait.state import StateType
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import ChangeRow, ClientRow, ThreadKey, Write
+from plait_schemas.patch import Op, decode_ops, diff
 
 KEY = ThreadKey("room", "one")
 PATIENCE = 10.0
@@ -26,7 +29,9 @@ PATIENCE = 10.0
 class Bench:
     """A pipeline on a store that can be held up, and what it told of its changes, in order."""
 
-    def __init__(self, store: TroubledStore, state_type: StateType, limits: Limits) -> None:
+    def __init__(
+        self, store: TroubledStore, state_type: StateType, limits: Limits, *, validates: bool = True
+    ) -> None:
         self.store = store
         self.told: list[Any] = []
         self.fences = 0
@@ -36,7 +41,7 @@ class Bench:
             state_type,
             store,
             limits,
-            validate=self._validate,
+            validate=self._validate if validates else None,
             committed=lambda commit: self.told.append(("committed", commit.version)),
             fenced=self._fenced,
         )
@@ -60,10 +65,12 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(type_: Any = Any, *, limits: Limits = DEFAULT_LIMITS, initial: Any = 0) -> AsyncIterator[Bench]:
-    """Give a pipeline whose thread began with `initial`."""
+async def bench(
+    type_: Any = Any, *, limits: Limits = DEFAULT_LIMITS, initial: Any = 0, validates: bool = True
+) -> AsyncIterator[Bench]:
+    """Give a pipeline whose thread began with `initial`, and whose author is asked about changes, or not."""
     async with TroubledStore() as store:
-        found = Bench(store, StateType(type_), limits)
+        found = Bench(store, StateType(type_), limits, validates=validates)
         await outcome(found.pipeline.start(initial))
         found.told.clear()
         yield found
@@ -297,6 +304,8 @@ TOKENS += [
     b'"a":[[[[[[]]]]]],',
     b'"a":"\\ud800",',
     b'"a":1,',
+    b'"a":1e999,"a":1,',
+    b'"b":[[[[[[]]]]]],"b":[],',
     b'{"a":{"a":{"a":{"a":{}}}}}',
     b"[[[[[]]]]]",
 ]
@@ -312,11 +321,14 @@ def some_json(chance: random.Random, depth: int) -> Any:
             return chance.choice([None, True, 1, 1.5, "", "a\n", 'quote"', "\\", "{[", 2**70])
 
 
-@pytest.mark.parametrize("seed", range(30))
-async def test_whatever_clients_push_is_refused_or_is_read_back_and_never_breaks_the_thread(seed: int) -> None:
+@pytest.mark.parametrize("validates", [True, False])
+@pytest.mark.parametrize("seed", range(15))
+async def test_whatever_clients_push_is_refused_or_is_read_back_and_never_breaks_the_thread(
+    seed: int, validates: bool
+) -> None:
     chance = random.Random(seed)
     limits = Limits(depth=4, state=2_000)
-    async with bench(limits=limits, initial={"a": {"b": [1, {"a": 2}]}}) as b:
+    async with bench(limits=limits, initial={"a": {"b": [1, {"a": 2}]}}, validates=validates) as b:
         connection = make_connection(b.pipeline)
         accepted = 0
         for _ in range(200):
@@ -344,7 +356,8 @@ def fate(data: bytes, limits: Limits) -> tuple[bytes] | None:
     history = History(KEY, state_type, None)
     try:
         state, data = state_type.from_json(data, limits)
-        history.append(history.diff(state, data, limits), state, data, "client")
+        ops = history.diff(state, data, limits)
+        history.append(ops, "client", Revision(state_type, json=data, state=state))
     except (InvalidState, TooLarge):
         return None
     return (msgspec.json.encode(history.current.state),)
@@ -361,10 +374,354 @@ def fate(data: bytes, limits: Limits) -> tuple[bytes] | None:
     ],
     ids=lambda data: data[:20].decode(),
 )
-async def test_a_member_that_is_there_twice_hides_nothing(data: bytes) -> None:
-    async with bench(dict, limits=Limits(depth=4), initial={"a": 0}) as b:
+@pytest.mark.parametrize("validates", [True, False])
+async def test_a_member_that_is_there_twice_hides_nothing(data: bytes, validates: bool) -> None:
+    async with bench(dict, limits=Limits(depth=4), initial={"a": 0}, validates=validates) as b:
         connection = make_connection(b.pipeline)
         await refused(b, (InvalidState, TooLarge), lambda: b.pipeline.push(data, connection))  # type: ignore[arg-type]
+
+
+# Operations
+
+
+async def test_operations_are_carried_out_and_are_what_is_stored() -> None:
+    async with bench(dict, initial={"n": 0, "list": [1, 2]}) as b:
+        connection = make_connection(b.pipeline)
+        ops = [Op("replace", "/n", 1), Op("add", "/list/-", {"a": [1]}), Op("remove", "/list/0"), Op("add", "/b~1c", None)]
+        commit = b.pipeline.change(ops, connection)
+        assert b.pipeline.state == {"n": 1, "list": [2, {"a": [1]}], "b/c": None}
+        assert await outcome(commit) == 1
+        row = b.store.submitted[-1].change
+        assert row is not None
+        assert (row.ops, row.source) == (msgspec.json.encode(ops), "client-1")
+        assert await b.stored() == b.pipeline.state
+        assert b.told == [("committed", 1)]
+
+
+async def test_the_log_may_have_another_name_for_who_changed() -> None:
+    async with bench(dict, initial={}) as b:
+        commit = b.pipeline.change([Op("add", "/a", 1)], "server", name="undo 1 client-1")
+        assert commit.source == "server"
+        row = b.store.submitted[-1].change
+        assert row is not None
+        assert row.source == "undo 1 client-1"
+        await outcome(commit)
+
+
+async def test_operations_that_do_not_fit_are_a_conflict() -> None:
+    async with bench(dict, initial={"list": [1]}) as b:
+        for op in (
+            Op("replace", "/a", 1),
+            Op("remove", "/a"),
+            Op("add", "/a/b", 1),
+            Op("add", "/list/2", 1),
+            Op("remove", "/list/1"),
+            Op("replace", "/list/-", 1),
+            Op("replace", "/list/01", 1),
+            Op("add", "a", 1),
+            Op("remove", ""),
+            Op("replace", "/list"),
+        ):
+            await refused(b, Conflict, partial(b.pipeline.change, [Op("replace", "/list/0", 2), op], "server"))
+        await outcome(b.pipeline.change([Op("replace", "/list/0", 2)], "server"))
+
+
+async def test_operations_are_held_to_what_states_are_held_to() -> None:
+    limits = Limits(state=100, depth=3)
+    async with bench(dict, limits=limits, initial={"a": {}}) as b:
+        for op, error in (
+            (Op("add", "/a/b", "x" * 99), TooLarge),
+            (Op("add", "/a/b", [[]]), TooLarge),
+            (Op("replace", "/a", [[[]]]), TooLarge),
+            (Op("add", "/a/b", float("inf")), InvalidState),
+            (Op("add", "/a/b", [float("nan")]), InvalidState),
+            (Op("add", "/a/b", object()), InvalidState),
+            (Op("add", "/a/b", "\ud800"), InvalidState),
+            (Op("add", "/a/__proto__", 1), InvalidState),
+            (Op("add", "/constructor", 1), InvalidState),
+            (Op("add", "/a/prototype", {}), InvalidState),
+            (Op("replace", "", 5), InvalidState),
+        ):
+            await refused(b, error, partial(b.pipeline.change, [op], "server"))
+        await outcome(b.pipeline.change([Op("add", "/a/b", [1])], "server"))
+    async with bench(Game, initial=Game()) as b:
+        for op in (Op("replace", "/score", "x"), Op("replace", "", []), Op("replace", "/score", None)):
+            await refused(b, InvalidState, partial(b.pipeline.change, [op], "server"))
+
+
+async def test_a_state_that_grows_by_operations_is_refused_where_it_has_outgrown_the_limit() -> None:
+    async with bench(dict, limits=Limits(state=1_000), initial={"list": []}) as b:
+        fitted = 0
+        with pytest.raises(TooLarge):
+            for _ in range(1_000):
+                b.pipeline.change([Op("add", "/list/-", "x" * 10)], "server")
+                fitted += 1
+        assert fitted == (1_000 - len('{"list":[]}') + 1) // len('"xxxxxxxxxx",')
+        for _ in range(fitted * 3):
+            b.pipeline.change([Op("remove", "/list/0")], "server")
+            b.pipeline.change([Op("add", "/list/-", "y" * 10)], "server")
+        assert await outcome(b.pipeline.change([Op("remove", "/list/0")], "server")) == fitted * 7 + 1
+        assert len(await b.stored()) == len(b.pipeline.state["list"]) - fitted + 2
+
+
+async def test_the_author_is_asked_about_operations_by_the_state_that_they_lead_to() -> None:
+    async with bench(dict, initial={"n": 0}) as b:
+        asked: list[Any] = []
+
+        def refuses(state: Any, source: Source) -> None:
+            asked.append((dict(state), source))
+            state["touched"] = True
+            if state["n"] < 0:
+                raise Reject("negative", path="/n")
+
+        b.refuses = refuses
+        connection = make_connection(b.pipeline)
+        await refused(b, Reject, lambda: b.pipeline.change([Op("replace", "/n", -1)], connection))
+        await outcome(b.pipeline.change([Op("replace", "/n", 3)], "server"))
+        assert asked == [({"n": -1}, connection), ({"n": 3}, "server")]
+        assert b.pipeline.state == await b.stored() == {"n": 3}
+
+
+async def test_operations_that_change_nothing_make_no_version() -> None:
+    async with bench(dict, initial={"n": 0}) as b:
+        assert await outcome(b.pipeline.change([], "server")) == 0
+        assert len(b.store.submitted) == 1
+    async with bench(Game, initial=Game(3)) as b:
+        assert await outcome(b.pipeline.change([], "server")) == 0
+        assert len(b.store.submitted) == 1
+
+
+async def test_a_client_is_taken_note_of_when_nothing_can_refuse_its_change_any_more() -> None:
+    async with bench(dict, initial={"n": 0}) as b:
+        connection = make_connection(b.pipeline)
+        accepted: list[int] = []
+        row = ClientRow("client", 1, b"[]", time.time_ns() // 1000)
+
+        def accept() -> ClientRow:
+            accepted.append(b.pipeline.state["n"])
+            return row
+
+        def refuses(state: Any, source: Source) -> None:
+            if state["n"] < 0:
+                raise Reject("negative")
+
+        b.refuses = refuses
+        for op, error in ((Op("replace", "/n", -1), Reject), (Op("replace", "/m", 1), Conflict)):
+            await refused(b, error, partial(b.pipeline.change, [op], connection, accept=accept))
+        assert accepted == []
+        await outcome(b.pipeline.change([Op("replace", "/n", 1)], connection, accept=accept))
+        assert accepted == [0]
+        assert await b.store.client(KEY, "client") == row
+
+
+async def test_a_failed_change_takes_its_client_with_it() -> None:
+    async with bench(dict, initial={"n": 0}) as b:
+        row = ClientRow("client", 1, b"[]", time.time_ns() // 1000)
+        b.store.fail_next()
+        commit = b.pipeline.change([Op("replace", "/n", 1)], make_connection(b.pipeline), accept=lambda: row)
+        with pytest.raises(StoreError):
+            await outcome(commit)
+        assert await b.store.client(KEY, "client") is None
+        assert b.pipeline.state == {"n": 0}
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value", "state"),
+    [
+        ("/n", 1, {"n": 1, "list": [1, 2], "o": {}}),
+        ("/o/new", {"a": (1,)}, {"n": 0, "list": [1, 2], "o": {"new": {"a": [1]}}}),
+        ("/list/0", "x", {"n": 0, "list": ["x", 2], "o": {}}),
+        ("/list/-", 3, {"n": 0, "list": [1, 2, 3], "o": {}}),
+        ("/a~1b", None, {"n": 0, "list": [1, 2], "o": {}, "a/b": None}),
+        ("", {"m": 1}, {"m": 1}),
+    ],
+)
+async def test_an_update_sets_what_is_at_a_place(pointer: str, value: Any, state: Any) -> None:
+    async with bench(dict, initial={"n": 0, "list": [1, 2], "o": {}}) as b:
+        assert await outcome(b.pipeline.update(pointer, value)) == 1
+        assert b.pipeline.state == await b.stored() == state
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value", "error"),
+    [
+        ("/x/y", 1, Conflict),
+        ("/list/2", 1, Conflict),
+        ("/list/x", 1, Conflict),
+        ("n", 1, Conflict),
+        ("/n", object(), InvalidState),
+        ("/n/__proto__", 1, InvalidState),
+        ("/n/deeper", 1, Conflict),
+    ],
+)
+async def test_an_update_of_a_place_that_is_not_there_is_refused(pointer: str, value: Any, error: Any) -> None:
+    async with bench(dict, initial={"n": 0, "list": [1, 2]}) as b:
+        await refused(b, error, lambda: b.pipeline.update(pointer, value))
+
+
+async def test_a_value_that_is_updated_is_not_shared_with_who_gave_it() -> None:
+    async with bench(dict, initial={}) as b:
+        value = {"a": [1]}
+        b.pipeline.update("/v", value)
+        value["a"].append(2)
+        assert await outcome(b.pipeline.set(lambda state: {**state, "n": 1}, "server")) == 2
+        assert b.pipeline.state == await b.stored() == {"v": {"a": [1]}, "n": 1}
+
+
+# Values and operations
+
+
+class Player(msgspec.Struct, frozen=True):
+    name: str
+    score: int = 0
+
+
+class Match(msgspec.Struct, frozen=True, rename="camel"):
+    title: str = ""
+    all_players: tuple[Player, ...] = ()
+    by_name: dict[str, Player] = {}
+    best: Player | None = None
+
+
+class Sheet(msgspec.Struct):
+    rows: list[list[int | None]] = []
+    names: dict[str, str] = {}
+
+
+class Sparse(msgspec.Struct, frozen=True, omit_defaults=True):
+    tags: tuple[str, ...] = ()
+    score: float = 0.0
+
+
+def some_player(chance: random.Random) -> Player:
+    return Player(chance.choice(["Ada", "Bob", "é/~"]), chance.randrange(3))
+
+
+def some_match(chance: random.Random) -> Match:
+    return Match(
+        chance.choice(["", "a", "b" * 50]),
+        tuple(some_player(chance) for _ in range(chance.randrange(5))),
+        {name: some_player(chance) for name in "ab/~" if chance.random() < 0.5},
+        chance.choice([None, some_player(chance)]),
+    )
+
+
+def some_sheet(chance: random.Random) -> Sheet:
+    return Sheet(
+        [[chance.choice([None, 1, 2]) for _ in range(chance.randrange(3))] for _ in range(chance.randrange(4))],
+        {name: chance.choice("xy") for name in "abc" if chance.random() < 0.5},
+    )
+
+
+def some_sparse(chance: random.Random) -> Sparse:
+    return Sparse(tuple(chance.choices("ab", k=chance.randrange(3))), chance.choice([0.0, 0.5, 1.0]))
+
+
+TYPES: list[tuple[Any, Callable[[random.Random], Any]]] = [
+    (Any, lambda chance: some_json(chance, 3)),
+    (dict, lambda chance: {key: some_json(chance, 2) for key in "abc" if chance.random() < 0.7}),
+    (Match, some_match),
+    (Sheet, some_sheet),
+    (Sparse, some_sparse),
+]
+
+
+def plain(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def text(value: Any) -> bytes:
+    """Return the JSON of a value with the keys of objects in order."""
+    return msgspec.json.encode(plain(value), order="deterministic")
+
+
+@pytest.mark.parametrize(("type_", "some"), TYPES, ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_change_by_operations_and_the_same_by_value_or_as_json_are_stored_alike(
+    type_: Any, some: Callable[[random.Random], Any], seed: int
+) -> None:
+    chance = random.Random(seed)
+    initial = some(chance)
+    async with (
+        bench(type_, initial=initial) as by_value,
+        bench(type_, initial=initial) as by_json,
+        bench(type_, initial=initial) as by_ops,
+    ):
+        for _ in range(40):
+            before, value = plain(by_value.pipeline.state), some(chance)
+            by_value.pipeline.set(value, "server")
+            by_json.pipeline.push(msgspec.json.encode(value), make_connection(by_json.pipeline))
+            by_ops.pipeline.change(diff(before, plain(value)), "server")
+            benches = (by_value, by_json, by_ops)
+            assert {text(b.pipeline.history.current.document) for b in benches} == {text(value)}
+            assert {text(b.pipeline.state) for b in benches} == {text(value)}
+        logs = []
+        for b in benches:
+            await outcome(b.pipeline.settled())
+            assert text(await b.stored()) == text(value)
+            rows = [write.change for write in b.store.submitted[1:]]
+            logs.append([[(op.op, op.path, text(op.value)) for op in ops_of(row)] for row in rows])
+        assert logs[0] == logs[1] == logs[2]
+
+
+def ops_of(row: ChangeRow | None) -> list[Op]:
+    assert row is not None
+    ops = decode_ops(row.ops)
+    return [op if op.op != "remove" else Op("add", op.path, "removed") for op in ops]
+
+
+@pytest.mark.parametrize(("type_", "some"), TYPES, ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_mix_of_all_that_changes_a_state_does_what_it_does_to_a_plain_value(
+    type_: Any, some: Callable[[random.Random], Any], seed: int
+) -> None:
+    chance = random.Random(seed)
+    async with bench(type_, initial=some(chance), validates=bool(seed % 2)) as b:
+        connection = make_connection(b.pipeline)
+        # What is durable, and the states behind it, each with its change.
+        model = plain(b.pipeline.state)
+        tentative: list[tuple[Commit, Any]] = []
+        for _ in range(80):
+            current = tentative[-1][1] if tentative else model
+            value = some(chance)
+            match chance.randrange(9):
+                case 0 | 1:
+                    tentative.append((b.pipeline.set(value, "server"), plain(value)))
+                case 2:
+                    tentative.append((b.pipeline.set(lambda _, value=value: value, "server"), plain(value)))
+                case 3 | 4:
+                    tentative.append((b.pipeline.push(msgspec.json.encode(value), connection), plain(value)))
+                case 5 | 6:
+                    commit = b.pipeline.change(diff(current, plain(value)), connection)
+                    tentative.append((commit, plain(value)))
+                case 7:
+                    b.store.is_held = not b.store.is_held
+                    if not b.store.is_held:
+                        b.store.release()
+                case 8:
+                    b.store.fail_next()
+            if chance.random() < 0.5:
+                b.store.release()
+                good = [state for commit, state in tentative if await outcome(settle(commit))]
+                assert good == [state for _, state in tentative[: len(good)]]
+                model = good[-1] if good else model
+                tentative.clear()
+                assert text(await b.stored()) == text(model)
+            revision = b.pipeline.history.current
+            expected = tentative[-1][1] if tentative else model
+            assert text(revision.document) == text(revision.state) == text(expected)
+            if chance.random() < 0.3:
+                assert text(msgspec.json.decode(revision.require_json())) == text(expected)
+        assert b.fences == 0
+
+
+async def settle(commit: Commit) -> bool:
+    """Wait for a change and tell whether it was stored."""
+    try:
+        await commit
+    except StoreError:
+        return False
+    return True
 
 
 # The gate

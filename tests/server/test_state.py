@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from plait.errors import InvalidState, TooLarge
 from plait.history import History
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
+from plait.revision import Revision
 from plait.state import StateType
 from plait.store.protocol import ThreadKey
 
@@ -59,7 +60,7 @@ def set_state(type_: Any, value: object, limits: Limits = DEFAULT_LIMITS) -> tup
 
 def take(state_type: StateType, state: Any, data: bytes, limits: Limits) -> tuple[Any, bytes | None]:
     history = History(KEY, state_type, None)
-    history.append(history.diff(state, data, limits), state, data, "server")
+    history.append(history.diff(state, data, limits), "server", Revision(state_type, json=data, state=state))
     return history.current.state, history.current.json
 
 

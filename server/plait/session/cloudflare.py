@@ -14,9 +14,10 @@ import msgspec
 from starlette.requests import Request
 
 from plait.actor import Actor
-from plait.connection import Connection, Frame, Transport
+from plait.connection import Connection, Frame, PlainWire, Transport
 from plait.errors import Conflict, PlaitError, Readonly, TooMany, public_message
 from plait.logs import log_error
+from plait.revision import Revision
 from plait.rpc import Method
 from plait_schemas.cloudflare import (
     MCP_SERVERS,
@@ -34,7 +35,7 @@ from plait_schemas.cloudflare import (
 from plait_schemas.codec import decode_json
 from plait_schemas.codes import BAD_FRAME, INTERNAL_ERROR, TRY_AGAIN_LATER
 
-__all__ = ["CloudflareSession"]
+__all__ = ["CLOUDFLARE", "CloudflareSession"]
 
 _MCP_FRAME: Final = Frame(MCP_SERVERS)
 # Messages that may wait for on_connect, until nothing more is read.
@@ -51,15 +52,14 @@ _OPENING: Final = 0.1
 _SEEN_AFTER: Final = 10.0
 
 
-class CloudflareWire:
-    """Writes states as whole-state frames."""
+class CloudflareWire(PlainWire):
+    """Tells of a change by the whole state."""
 
-    def state_frame(self, state: bytes) -> Frame:
-        """Return the frame that carries `state`, which is JSON."""
-        return Frame(encode_state(state))
+    def change(self, revision: Revision) -> Frame:
+        return Frame(encode_state(revision.require_json()))
 
 
-_WIRE: Final = CloudflareWire()
+CLOUDFLARE: Final = CloudflareWire()
 
 
 class CloudflareSession:
@@ -70,6 +70,7 @@ class CloudflareSession:
         "_bucket",
         "_confirmation",
         "_connection",
+        "_is_behind",
         "_is_gone",
         "_is_open",
         "_is_page",
@@ -87,11 +88,9 @@ class CloudflareSession:
         "_version_sent",
         "_waiting",
         "_writes",
-        "wire",
     )
 
     def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
-        self.wire = _WIRE
         self._actor = actor
         self._connection = connection
         self._transport = transport
@@ -117,6 +116,8 @@ class CloudflareSession:
         self._version_asked = -1
         # The version that this client showed on its last socket, until it has seen a state on this one.
         self._left_at: int | None = None
+        # Whether state frames have been held back.
+        self._is_behind = False
         self._is_gone = False
         self._is_page = False
         self._is_open = False
@@ -184,14 +185,30 @@ class CloudflareSession:
         self._actor.pipeline.after(self._note_departure)
         self._actor.disconnect(self._connection, code, reason)
 
-    def deliver(self, frame: Frame, version: int) -> None:
-        """Send a state frame."""
+    def deliver(self, frame: Frame, revision: Revision) -> None:
+        """Send a state frame; a peer that does not read fast enough gets the last one when it has caught up."""
+        if self._transport.is_backed_up:
+            self._is_behind = True
+            return
+        self._is_behind = False
         self._transport.send(frame)
         self._sent += 1
         self._sent_at = self._loop.time()
-        self._version_sent = version
+        self._version_sent = revision.version
         if self._transport.can_ping and not self._pinged and self._timer is None:
             self._ask()
+
+    def send(self, frame: Frame) -> None:
+        """Send any other frame."""
+        self._transport.send(frame)
+
+    def present(self, frame: Frame) -> None:
+        """The protocol has no presence."""
+
+    def drained(self) -> None:
+        """Take note that the peer has caught up."""
+        if self._is_behind:
+            self._send_state(None)
 
     def _note_departure(self, _: object = None) -> None:
         self._actor.departures.add(self._actor.key, self._connection.id, self.shown_version())
@@ -209,12 +226,11 @@ class CloudflareSession:
         connection.session = self
         durable = actor.pipeline.history.durable
         if connection.protocol_enabled:
-            has_state = durable.json is not None
+            has_state = durable.has_state
             if actor.thread.send_identity:
                 identity = Identity(actor.key.name, actor.key.kind, has_state)
                 self._transport.send(Frame(encode(identity)))
-            if durable.json is not None:
-                self.deliver(actor.connections.state_frame(self.wire, durable.json), durable.version)
+            self._send_state(None)
             self._transport.send(_MCP_FRAME)
             self._sent_at = 0.0 if self._transport.can_ping and not self._is_page else self._sent_at
         actor.connections.add(connection)
@@ -259,7 +275,7 @@ class CloudflareSession:
             return self._seen == self._sent
         return self._loop.time() - self._sent_at > _SEEN_AFTER
 
-    def _is_behind(self) -> bool:
+    def _is_outdated(self) -> bool:
         """Tell whether the client writes what it thought of while it was away, over what others have set since."""
         if self._left_at is None or not self._connection.protocol_enabled or self._has_seen_all():
             return False
@@ -273,7 +289,7 @@ class CloudflareSession:
         if connection.readonly:
             self._reject(READONLY, Readonly(READONLY))
             return
-        if self._is_behind():
+        if self._is_outdated():
             self._reject(REJECTED, Conflict("written while offline, over a newer state"))
             return
         sent = self._sent if self._has_seen_all() else -1
@@ -321,8 +337,10 @@ class CloudflareSession:
     def _send_state(self, _: object) -> None:
         """Send the state as it is, so that the client shows that and not its own write."""
         durable = self._actor.pipeline.history.durable
-        if durable.json is not None and self._connection.protocol_enabled:
-            self.deliver(self._actor.connections.state_frame(self.wire, durable.json), durable.version)
+        if durable.has_state and self._connection.protocol_enabled:
+            frame = self._actor.connections.change_frame(CLOUDFLARE, durable)
+            assert frame is not None
+            self.deliver(frame, durable)
 
     # Calls
 

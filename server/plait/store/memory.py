@@ -1,24 +1,43 @@
 """A store that keeps the promises of the others, in this process's memory: for tests and for what may be lost."""
 
 import asyncio
+import time
 from collections import deque
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
 from plait.errors import Fenced, StoreError
-from plait.store.protocol import ChangeRow, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, ThreadRow, Write
 
 __all__ = ["MemoryStore"]
+
+# What is known of a client is kept so long after its last push, in microseconds.
+_CLIENT_KEPT: Final = 30 * 24 * 3600 * 1_000_000
 
 
 class _Record(msgspec.Struct):
     epoch: str
     version: int
-    changes: deque[ChangeRow]
-    snapshot: bytes | None = None
-    snapshot_version: int = 0
+    changes: list[ChangeRow]
+    # By version, in order.
+    snapshots: dict[int, bytes]
+    clients: dict[str, ClientRow]
+    state_version: int = 1
+
+    def forget(self, prune: Prune) -> None:
+        """Forget what is in front of the newest snapshot that is past a bound."""
+        bound, size = prune.version, 0
+        for row in reversed(self.changes):
+            size += len(row.ops)
+            if row.at < prune.at or (prune.bytes is not None and size > prune.bytes):
+                bound = max(bound, row.version)
+        oldest = max((at for at in self.snapshots if at <= bound), default=0)
+        self.changes = [row for row in self.changes if row.version > oldest]
+        self.snapshots = {at: state for at, state in self.snapshots.items() if at >= oldest}
+        kept = time.time_ns() // 1000 - _CLIENT_KEPT
+        self.clients = {id: row for id, row in self.clients.items() if row.at >= kept}
 
 
 class MemoryStore:
@@ -26,6 +45,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._records: dict[ThreadKey, _Record] = {}
+        self._schemas: dict[tuple[str, str], bytes] = {}
         self._pending: deque[tuple[Write, asyncio.Future[None]]] = deque()
         self._open = False
 
@@ -39,12 +59,24 @@ class MemoryStore:
         self._open = False
         self._commit()
 
-    async def load(self, key: ThreadKey) -> Stored | None:
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
         record = self._records.get(key)
         if record is None:
             return None
-        since = [row for row in record.changes if row.version > record.snapshot_version]
-        return Stored(record.epoch, record.version, record.snapshot, since)
+        to = record.version if version is None else version
+        if not min(record.snapshots, default=0) <= to <= record.version:
+            return None
+        since = max((at for at in record.snapshots if at <= to), default=0)
+        changes = [row for row in record.changes if since < row.version <= to]
+        return Stored(record.epoch, to, record.snapshots.get(since), changes, record.state_version)
+
+    async def changes(self, key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
+        record = self._records.get(key)
+        return [row for row in record.changes if row.version > after][:limit] if record else []
+
+    async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
+        record = self._records.get(key)
+        return record.clients.get(client) if record else None
 
     def submit(self, write: Write) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
@@ -56,6 +88,12 @@ class MemoryStore:
             loop.call_soon(self._commit)
         self._pending.append((write, future))
         return future
+
+    async def schema(self, kind: str, hash: str) -> bytes | None:
+        return self._schemas.get((kind, hash))
+
+    async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
+        self._schemas[kind, hash] = schema
 
     async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
         keys = sorted(key for key in self._records if after is None or key > after)
@@ -72,17 +110,22 @@ class MemoryStore:
             else:
                 future.set_exception(error)
 
-    def _apply(self, write: Write) -> Fenced | None:
+    def _apply(self, write: Write) -> StoreError | None:
         record = self._records.get(write.key)
         if (record.version if record else None) != write.after or (record and record.epoch != write.epoch):
             return Fenced(f"{write.key} was written by somebody else")
+        if (change := write.change) and not change.version == write.version == (write.after or 0) + 1:
+            return StoreError(f"{write.key}: change {change.version} is not the next one")
         if record is None:
-            record = self._records[write.key] = _Record(write.epoch, write.version, deque())
+            record = self._records[write.key] = _Record(write.epoch, write.version, [], {}, {})
         record.version = write.version
+        record.state_version = write.state_version or record.state_version
         if write.change is not None:
             record.changes.append(write.change)
         if write.snapshot is not None:
-            record.snapshot, record.snapshot_version = write.snapshot, write.version
-        while write.prune is not None and record.changes and record.changes[0].version <= write.prune:
-            record.changes.popleft()
+            record.snapshots[write.version] = write.snapshot
+        if write.client is not None:
+            record.clients[write.client.client] = write.client
+        if write.prune is not None:
+            record.forget(write.prune)
         return None

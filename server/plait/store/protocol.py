@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, Self
 
 import msgspec
 
-__all__ = ["ChangeRow", "Store", "Stored", "ThreadKey", "ThreadRow", "Write"]
+__all__ = ["ChangeRow", "ClientRow", "Prune", "Store", "Stored", "ThreadKey", "ThreadRow", "Write"]
 
 
 class ThreadKey(NamedTuple):
@@ -29,6 +29,28 @@ class ChangeRow(msgspec.Struct, frozen=True):
     at: int
 
 
+class ClientRow(msgspec.Struct, frozen=True):
+    """What became of the last pushes of one client: `refused` is JSON, `at` microseconds since the epoch."""
+
+    client: str
+    ref: int
+    refused: bytes
+    at: int
+
+
+class Prune(msgspec.Struct, frozen=True):
+    """What of a thread's log may be forgotten: a change that is past any of these bounds.
+
+    What is kept begins with a snapshot, so that every version in it can be had.
+    """
+
+    # Changes up to this version, and from before this time, in microseconds since the epoch.
+    version: int = 0
+    at: int = 0
+    # Those in front of the last so many bytes of operations.
+    bytes: int | None = None
+
+
 class Write(msgspec.Struct, frozen=True):
     """What is written of one thread in one go: the next change, or a snapshot, or both."""
 
@@ -41,17 +63,21 @@ class Write(msgspec.Struct, frozen=True):
     change: ChangeRow | None = None
     # The whole state at `version`, as JSON.
     snapshot: bytes | None = None
-    # Changes up to this version may be forgotten.
-    prune: int | None = None
+    prune: Prune | None = None
+    # The client that made the change.
+    client: ClientRow | None = None
+    # The version of the state's type, where it is not the stored one.
+    state_version: int | None = None
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What a store has of one thread: a snapshot, if there is one, and all changes since."""
+    """What a store has of one thread: a snapshot, if there is one, and all changes since, up to `version`."""
 
     epoch: str
     version: int
     snapshot: bytes | None
     changes: Sequence[ChangeRow]
+    state_version: int = 1
 
 
 class ThreadRow(msgspec.Struct, frozen=True):
@@ -74,15 +100,31 @@ class Store(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    async def load(self, key: ThreadKey) -> Stored | None:
-        """Return what is stored of a thread, None when there is nothing.
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+        """Return what is stored of a thread, or was at `version`; None when there is nothing, or nothing any more.
 
         Raises CorruptThread when it does not hold together, StoreError when it cannot be read.
         """
         ...
 
+    async def changes(self, key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
+        """Return the changes behind a version, in order. The first may be a later one, when others were forgotten."""
+        ...
+
+    async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
+        """Return what is known of a client's pushes to a thread. It is kept for 30 days after the last."""
+        ...
+
     def submit(self, write: Write) -> asyncio.Future[None]:
         """Queue a write; the future is done when it is durable, or has the StoreError that prevented it."""
+        ...
+
+    async def schema(self, kind: str, hash: str) -> bytes | None:
+        """Return the JSON Schema that states of a kind once had, by its hash."""
+        ...
+
+    async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
+        """Keep a JSON Schema for ever."""
         ...
 
     async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:

@@ -16,6 +16,8 @@ __all__ = ["AsgiSocket"]
 _CLOSE_TIMEOUT: Final = 5.0
 _NO_CODE: Final = 1005
 _TOO_BIG: Final = 1009
+# Bytes that wait before the peer counts as slow.
+_HIGH_WATER: Final = 64 * 1024
 
 
 class AsgiSocket:
@@ -36,12 +38,18 @@ class AsgiSocket:
         self._queue: deque[Frame] = deque()
         # Bytes of the frames that the server has not taken yet.
         self._waiting = 0
+        self._was_backed_up = False
         self._code, self._reason = _NO_CODE, ""
         self._over = asyncio.Event()
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
         self._may_read = asyncio.Event()
         self._may_read.set()
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether the server has not taken what is to be sent."""
+        return self._waiting > _HIGH_WATER
 
     def attach(self, session: Session) -> None:
         """Hand what the peer sends to `session` from here on."""
@@ -70,6 +78,7 @@ class AsgiSocket:
             return
         self._queue.append(frame)
         self._waiting += len(frame.data)
+        self._was_backed_up |= self.is_backed_up
         self._drained.clear()
         self._wake.set()
 
@@ -118,6 +127,10 @@ class AsgiSocket:
                     await self._send({"type": "websocket.send", "bytes": frame.data})
                 self._waiting -= len(frame.data)
             self._drained.set()
+            if self._was_backed_up and self._session is not None and not self._over.is_set():
+                self._was_backed_up = False
+                self._session.drained()
+                continue
             if self._over.is_set():
                 await self._send({"type": "websocket.close", "code": self._code, "reason": self._reason})
                 return

@@ -1,17 +1,22 @@
 """What sockets and routes share: the node behind them, and who may come in."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Scope
 
+from plait.compatibility import Compatibility
 from plait.errors import (
     CorruptThread,
     Forbidden,
+    MigrationFailed,
+    NewerState,
     NotFound,
+    Outdated,
     PlaitError,
     StoreError,
     TooMany,
@@ -22,10 +27,11 @@ from plait.limits import Limits
 from plait.node import Node
 from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Identity
+from plait.web.lobby import Lobby
 from plait.web.sockets import Outlet
 from plait_schemas import codes
 
-__all__ = ["Addresses", "Front", "as_get", "close_code", "error_body", "error_response"]
+__all__ = ["Addresses", "Front", "as_get", "close_code", "error_body", "error_response", "with_token"]
 
 
 class Addresses:
@@ -52,16 +58,40 @@ class Front:
     """The parts of a running Plait that requests and sockets need."""
 
     def __init__(
-        self, node: Node, identity: Identity, limits: Limits, heartbeat: Heartbeat, *, shutdown: Callable[[], None]
+        self,
+        node: Node,
+        identity: Identity,
+        limits: Limits,
+        heartbeat: Heartbeat,
+        *,
+        compatibility: Compatibility,
+        shutdown: Callable[[], None],
     ) -> None:
         self.node = node
         self.identity = identity
+        self.compatibility = compatibility
         self.limits = limits
         self.heartbeat = heartbeat
         self.outlet = Outlet()
         self.addresses = Addresses(limits.connections_per_address)
         # Begins to drain the node; uvicorn says through the sockets that the server is to end.
-        self.shutdown = shutdown
+        self._shutdown = shutdown
+        self._lobbies: set[Lobby] = set()
+
+    @contextmanager
+    def waiting(self, lobby: Lobby) -> Iterator[None]:
+        """Know of a socket that has not joined yet, while the block runs."""
+        self._lobbies.add(lobby)
+        try:
+            yield
+        finally:
+            self._lobbies.discard(lobby)
+
+    def shutdown(self) -> None:
+        """Send away who has not joined yet, and begin to drain the node."""
+        for lobby in tuple(self._lobbies):
+            lobby.leave()
+        self._shutdown()
 
 
 def close_code(error: BaseException) -> int:
@@ -73,7 +103,9 @@ def close_code(error: BaseException) -> int:
             return codes.FORBIDDEN
         case NotFound():
             return codes.NOT_FOUND
-        case CorruptThread():
+        case Outdated():
+            return codes.OUTDATED
+        case CorruptThread() | MigrationFailed() | NewerState():
             return codes.INTERNAL_ERROR
         case TooMany() | Unavailable() | StoreError():
             return codes.TRY_AGAIN_LATER
@@ -91,6 +123,12 @@ def error_response(error: BaseException) -> JSONResponse:
 def error_body(code: str, message: str, path: str | None = None) -> dict[str, Any]:
     """Return the JSON of an error."""
     return {"error": {"code": code, "message": message} | ({} if path is None else {"path": path})}
+
+
+def with_token(request: Request, token: str) -> Request:
+    """Return a request with a bearer token in the place of the one that it may have."""
+    headers = [header for header in request.scope["headers"] if header[0] != b"authorization"]
+    return Request({**request.scope, "headers": [*headers, (b"authorization", f"Bearer {token}".encode())]})
 
 
 def as_get(scope: Scope) -> Request:

@@ -63,6 +63,7 @@ class Handshake(asyncio.Protocol):
         write_buffer: int,
         ended: Callable[[Socket], None],
         shutdown: Callable[[], None],
+        subprotocol: str | None = None,
     ) -> Socket | None:
         """Accept the request and return the open socket, None if the peer is gone."""
         if self._is_over:
@@ -80,7 +81,8 @@ class Handshake(asyncio.Protocol):
         connections.discard(self)
         connections.add(socket)
         self._transport.set_protocol(socket)
-        socket.greet(_SWITCHING % accept_key(self._key).encode())
+        chosen = b"" if subprotocol is None else b"Sec-WebSocket-Protocol: %b\r\n" % subprotocol.encode()
+        socket.greet(_SWITCHING % (accept_key(self._key).encode(), chosen))
         self._transport.resume_reading()
         return socket
 
@@ -195,7 +197,8 @@ class Handshake(asyncio.Protocol):
 
 
 _SWITCHING: Final = (
-    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %b\r\n\r\n"
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Accept: %b\r\n%b\r\n"
 )
 
 

@@ -4,25 +4,33 @@ Who is refused is accepted first and closed with a code that is final, since cli
 network failure and try for ever.
 """
 
+import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import NamedTuple
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from plait.connection import Connection, Principal
-from plait.errors import PlaitError, TooMany
-from plait.session.cloudflare import CloudflareSession
+from plait.actor import Actor
+from plait.clients import client_id
+from plait.connection import Connection, Principal, Wire
+from plait.errors import PlaitError, TooMany, Unauthenticated
+from plait.session.cloudflare import CLOUDFLARE, CloudflareSession
+from plait.session.plait_v1 import PlaitSession
+from plait.session.tokens import Tokens
+from plait.session.wire import PLAIT
 from plait.store.protocol import ThreadKey
 from plait.web.address import read_address
 from plait.web.asgi import AsgiSocket
-from plait.web.front import Front, as_get, close_code
+from plait.web.front import Front, as_get, close_code, with_token
 from plait.web.handshake import EXTENSION, Handshake
 from plait.web.heartbeat import Heartbeat
-from plait.web.sockets import Socket
+from plait.web.lobby import Lobby
+from plait.web.sockets import ABNORMAL, Socket
+from plait_schemas.messages import SUBPROTOCOL
 
 __all__ = ["SocketEndpoint"]
 
@@ -37,29 +45,15 @@ class SocketEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         opening = _Opening(self._front, scope, receive, send)
-        try:
-            key, principal = await self._admit(opening.request)
-            if isinstance(principal, Response):
-                await principal(scope, receive, send)
-                return
-            may_write = await self._front.identity.may(principal, key, "write")
-            may_call = await self._front.identity.may(principal, key, "call")
-            # Wakes the thread, so that what prevents it is known before the socket is accepted.
-            await self._front.node.actor(key)
-        except Exception as error:
-            await opening.refuse(error)
-            return
-        await opening.join(key, principal, may_write=may_write, may_call=may_call)
+        await (opening.open_native() if opening.is_native else opening.open())
 
-    async def _admit(self, request: Request) -> tuple[ThreadKey, Principal | Response | None]:
-        front = self._front
-        key = read_address(request.scope).key
-        front.node.kind(key.kind)
-        front.identity.check_origin(request)
-        principal = await front.identity.principal(request)
-        if not isinstance(principal, Response):
-            await front.identity.check(principal, key, "connect")
-        return key, principal
+
+class _Rights(NamedTuple):
+    """Who is behind a socket, and what they may do."""
+
+    principal: Principal | None
+    may_write: bool
+    may_call: bool
 
 
 class _Opening:
@@ -67,56 +61,149 @@ class _Opening:
 
     def __init__(self, front: Front, scope: Scope, receive: Receive, send: Send) -> None:
         self._front = front
+        self._scope = scope
         self._receive = receive
         self._send = send
         self._handshake: Handshake | None = scope.get("extensions", {}).get(EXTENSION)
-        self.request = as_get(scope)
-        self._host = self.request.client.host if self.request.client else ""
+        self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
+        self._request = as_get(scope)
+        self._host = self._request.client.host if self._request.client else ""
 
-    async def refuse(self, error: Exception) -> None:
+    @property
+    def is_native(self) -> bool:
+        """Whether the client offers the native protocol."""
+        return self._subprotocol is not None
+
+    async def open(self) -> None:
+        """Open a socket of the Cloudflare protocol: whoever is behind it is known by the request."""
+        try:
+            key = self._address()
+            principal = await self._front.identity.principal(self._request)
+            if isinstance(principal, Response):
+                await principal(self._scope, self._receive, self._send)
+                return
+            rights = await self._rights(key, principal)
+            # Wakes the thread, so that what prevents it is known before the socket is accepted.
+            await self._front.node.actor(key)
+        except Exception as error:
+            await self._refuse(error)
+            return
+        await self._run(lambda socket: self._join(socket, key, rights))
+
+    async def open_native(self) -> None:
+        """Open a socket of the native protocol: whoever is behind it may be known by the join."""
+        try:
+            key = self._address()
+        except Exception as error:
+            await self._refuse(error)
+            return
+        await self._run(lambda socket: self._join_native(socket, key))
+
+    # Inside
+
+    def _address(self) -> ThreadKey:
+        key = read_address(self._request.scope).key
+        self._front.node.kind(key.kind)
+        self._front.identity.check_origin(self._request)
+        return key
+
+    async def _rights(self, key: ThreadKey, principal: Principal | None) -> _Rights:
+        identity = self._front.identity
+        await identity.check(principal, key, "connect")
+        return _Rights(
+            principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
+        )
+
+    async def _refuse(self, error: Exception) -> None:
         """Accept the socket and close it with the code for `error`."""
-        if not isinstance(error, PlaitError):
-            log.error("a socket could not be opened: %s", type(error).__name__, exc_info=error)
         socket = await self._accept(_nothing)
         if socket is not None:
-            socket.close(close_code(error), str(error) if isinstance(error, PlaitError) else "internal error")
+            _close(socket, error)
             if isinstance(socket, AsgiSocket):
                 await socket.run()
 
-    async def join(self, key: ThreadKey, principal: Principal | None, *, may_write: bool, may_call: bool) -> None:
-        """Accept the socket and join it to its thread."""
+    async def _run(self, join: Callable[[Socket | AsgiSocket], Awaitable[None]]) -> None:
+        """Accept the socket and have `join` join it to its thread; what prevents that closes it."""
         front = self._front
         try:
             front.addresses.enter(self._host)
         except TooMany as error:
-            await self.refuse(error)
+            await self._refuse(error)
             return
         ended = partial(front.addresses.leave, self._host)
         socket = await self._accept(ended)
         if socket is None:
             ended()
             return
-        try:
-            actor = await front.node.actor(key)
-            if len(actor.connections) >= front.limits.connections_per_thread:
-                raise TooMany(f"{key} has {len(actor.connections)} connections, which is the limit; try again later")
-        except Exception as error:
-            socket.close(close_code(error), str(error) if isinstance(error, PlaitError) else "internal error")
-        else:
-            connection = Connection(self._id(), socket, actor.pipeline.after, principal=principal)
-            connection.readonly = not may_write
-            connection.may_call = may_call
-            session = CloudflareSession(actor, connection, socket)
-            socket.attach(session)
-            session.open(self.request)
+
+        async def enter() -> None:
+            try:
+                await join(socket)
+            except Exception as error:
+                _close(socket, error)
+
         if isinstance(socket, AsgiSocket):
-            await socket.run()
+            async with asyncio.TaskGroup() as group:
+                entering = group.create_task(enter())
+                await socket.run()
+                entering.cancel()
+        else:
+            await enter()
+
+    async def _join(self, socket: Socket | AsgiSocket, key: ThreadKey, rights: _Rights) -> None:
+        actor = await self._actor(key)
+        connection = self._connection(actor, socket, self._id(), rights, CLOUDFLARE)
+        session = CloudflareSession(actor, connection, socket)
+        socket.attach(session)
+        session.open(self._request)
+
+    async def _join_native(self, socket: Socket | AsgiSocket, key: ThreadKey) -> None:
+        lobby = Lobby(socket)
+        socket.attach(lobby)
+        with self._front.waiting(lobby):
+            join = await lobby.join()
+            if join is None:
+                return
+            rights = await self._rights(key, await self._principal(join.token))
+            await self._front.compatibility.check(self._front.node.kind(key.kind), join.schema)
+            actor = await self._actor(key)
+            with actor.held():
+                connection = self._connection(actor, socket, client_id(join.client), rights, PLAIT)
+                session = PlaitSession(actor, connection, socket, join)
+                await session.prepare()
+                if lobby.is_closed:
+                    session.close(ABNORMAL, "")
+                    return
+                socket.attach(session)
+                session.open(self._request, Tokens(connection, socket.send, self._principal))
+        lobby.hand_over(session)
+
+    async def _principal(self, token: str | None) -> Principal | None:
+        request = self._request if token is None else with_token(self._request, token)
+        principal = await self._front.identity.principal(request)
+        if isinstance(principal, Response):
+            raise Unauthenticated("this server wants to know who you are")
+        return principal
+
+    async def _actor(self, key: ThreadKey) -> Actor:
+        actor = await self._front.node.actor(key)
+        if len(actor.connections) >= self._front.limits.connections_per_thread:
+            raise TooMany(f"{key} has {len(actor.connections)} connections, which is the limit; try again later")
+        return actor
+
+    def _connection(
+        self, actor: Actor, socket: Socket | AsgiSocket, id: str, rights: _Rights, wire: Wire
+    ) -> Connection:
+        connection = Connection(id, socket, actor.pipeline.after, principal=rights.principal, wire=wire)
+        connection.readonly = not rights.may_write
+        connection.may_call = rights.may_call
+        return connection
 
     async def _accept(self, ended: Callable[[], None]) -> Socket | AsgiSocket | None:
         limits = self._front.limits
         if self._handshake is None:
             await self._receive()
-            await self._send({"type": "websocket.accept"})
+            await self._send({"type": "websocket.accept", "subprotocol": self._subprotocol})
             return AsgiSocket(
                 self._receive, self._send, max_size=limits.frame, write_buffer=limits.write_buffer, ended=ended
             )
@@ -127,6 +214,7 @@ class _Opening:
             write_buffer=limits.write_buffer,
             ended=partial(_ended, heartbeat, ended),
             shutdown=self._front.shutdown,
+            subprotocol=self._subprotocol,
         )
         if socket is not None:
             heartbeat.add(socket)
@@ -134,7 +222,7 @@ class _Opening:
 
     def _id(self) -> str:
         """Return the id that the client has kept over its reconnects, or a new one."""
-        given = self.request.query_params.get("_pk", "")
+        given = self._request.query_params.get("_pk", "")
         return given if given.isprintable() and 0 < len(given) <= 128 else secrets.token_hex(16)
 
 
@@ -145,3 +233,9 @@ def _ended(heartbeat: Heartbeat, ended: Callable[[], None], socket: Socket) -> N
 
 def _nothing() -> None:
     pass
+
+
+def _close(socket: Socket | AsgiSocket, error: Exception) -> None:
+    if not isinstance(error, PlaitError):
+        log.error("a socket could not be opened: %s", type(error).__name__, exc_info=error)
+    socket.close(close_code(error), str(error) if isinstance(error, PlaitError) else "internal error")

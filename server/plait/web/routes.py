@@ -25,13 +25,14 @@ from plait.errors import (
     TooLarge,
     public_message,
 )
-from plait.history import Revision
 from plait.logs import log_error
-from plait.mailbox import resolving
+from plait.mailbox import Turn, resolving
+from plait.revision import Revision
 from plait.rpc import Method
 from plait.state import json_error
 from plait.web.address import Address, read_address
 from plait.web.front import Front, error_response
+from plait.web.log import changes, event_stream, state_at, wants_events
 from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["HttpEndpoint"]
@@ -51,6 +52,7 @@ class _NoTransport:
     """The transport of a connection that lasts for one request: nothing can be sent on it."""
 
     can_ping = False
+    is_backed_up = False
 
     def send(self, frame: Frame) -> None:
         pass
@@ -69,6 +71,20 @@ class _NoTransport:
 
     async def drained(self) -> None:
         pass
+
+
+class _Lines(StreamingResponse):
+    """Lines of JSON that a turn makes, which is cancelled when they are sent or nobody reads them."""
+
+    def __init__(self, lines: AsyncIterator[bytes], turn: Turn) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._turn = turn
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._turn.cancel()
 
 
 class HttpEndpoint:
@@ -103,6 +119,8 @@ class HttpEndpoint:
         match request.method, address.rest.split("/"):
             case "GET" | "HEAD", [""]:
                 return await exchange.get_state()
+            case "GET", ["changes"]:
+                return await exchange.get_changes()
             case "PUT", [""]:
                 return await exchange.put_state()
             case "POST", ["rpc", method] if method:
@@ -122,7 +140,11 @@ class _Exchange:
 
     async def get_state(self) -> Response:
         await self._check("read")
-        history = (await self._actor()).pipeline.history
+        actor = await self._actor()
+        if (version := self._request.query_params.get("at")) is not None:
+            with actor.held():
+                return await state_at(actor, version)
+        history = actor.pipeline.history
         revision = history.durable
         if revision.json is None:
             raise NotFound(f"{self._key} has no state yet")
@@ -131,11 +153,18 @@ class _Exchange:
             return Response(status_code=304, headers={"etag": tag})
         return Response(revision.json, media_type="application/json", headers={"etag": tag})
 
+    async def get_changes(self) -> Response:
+        await self._check("read")
+        actor = await self._actor()
+        if wants_events(self._request):
+            return await event_stream(actor, self._request, self._principal)
+        with actor.held():
+            return await changes(actor, self._request.query_params.get("since"))
+
     async def put_state(self) -> Response:
         await self._check("write")
         body = await self._body()
-        actor = await self._actor()
-        connection = await self._connection(actor)
+        actor, connection = await self._enter()
         if connection.readonly:
             raise Readonly("Connection is readonly")
         history = actor.pipeline.history
@@ -156,8 +185,7 @@ class _Exchange:
     async def call(self, name: str) -> Response:
         await self._check("call")
         body = await self._body()
-        actor = await self._actor()
-        connection = await self._connection(actor)
+        actor, connection = await self._enter()
         method = actor.kind.methods.get(name)
         if method is None:
             raise MethodNotFound(f"Method {name} does not exist")
@@ -190,14 +218,20 @@ class _Exchange:
     async def _check(self, action: Literal["read", "write", "call", "request"]) -> None:
         await self._front.identity.check(self._principal, self._key, action)
 
-    async def _connection(self, actor: Actor) -> Connection:
-        """Return a connection that stands for this request: the source of its change, with its rights."""
+    async def _enter(self) -> tuple[Actor, Connection]:
+        """Return the thread and a connection that stands for this request: the source of its change, with its rights.
+
+        What is to be done with the thread must be begun before anything else is awaited, as with `Node.actor`.
+        """
+        may_write = await self._front.identity.may(self._principal, self._key, "write")
+        actor = await self._actor()
         connection = Connection(
             f"http-{secrets.token_hex(8)}", _NoTransport(), actor.pipeline.after, principal=self._principal
         )
-        connection.readonly = not await self._front.identity.may(self._principal, self._key, "write")
+        connection.readonly = not may_write
+        # A turn of the thread, which is not stopped before whoever waits for the turn goes on.
         connection.readonly |= await actor.is_readonly(connection, self._request)
-        return connection
+        return actor, connection
 
     async def _body(self) -> bytes:
         limit = self._front.limits.frame
@@ -232,25 +266,16 @@ class _Exchange:
                 sink("error", public_message(error))()
 
         async def lines() -> AsyncIterator[bytes]:
-            turn = actor.call(
-                method,
-                arguments,
-                done,
-                sink=sink,
-                connection=connection,
-                request=self._request,
-                by_client=True,
-            )
-            try:
-                while True:
-                    what, line = await queue.get()
-                    yield line
-                    if what != "chunk":
-                        return
-            finally:
-                turn.cancel()
+            while True:
+                what, line = await queue.get()
+                yield line
+                if what != "chunk":
+                    return
 
-        return StreamingResponse(lines(), media_type="application/x-ndjson")
+        turn = actor.call(
+            method, arguments, done, sink=sink, connection=connection, request=self._request, by_client=True
+        )
+        return _Lines(lines(), turn)
 
 
 def _json(value: Any) -> Response:

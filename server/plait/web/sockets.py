@@ -48,7 +48,6 @@ class Socket(asyncio.Protocol):
         "_drained",
         "_ended",
         "_fragments",
-        "_is_backed_up",
         "_is_binary",
         "_is_closing",
         "_limit",
@@ -62,6 +61,7 @@ class Socket(asyncio.Protocol):
         "_transport",
         "heard",
         "is_asked",
+        "is_backed_up",
     )
 
     can_ping = True
@@ -91,7 +91,7 @@ class Socket(asyncio.Protocol):
         self._fragments: list[bytes] = []
         self._is_binary = False
         self._is_closing = False
-        self._is_backed_up = False
+        self.is_backed_up = False
         self._drained: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         # When the peer last sent something, and whether it has been pinged for a sign of life since.
@@ -145,7 +145,7 @@ class Socket(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def drained(self) -> None:
-        while self._is_backed_up and not self._is_closing:
+        while self.is_backed_up and not self._is_closing:
             if self._drained is None:
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
@@ -170,11 +170,13 @@ class Socket(asyncio.Protocol):
         self._end(ABNORMAL, "")
 
     def pause_writing(self) -> None:
-        self._is_backed_up = True
+        self.is_backed_up = True
 
     def resume_writing(self) -> None:
-        self._is_backed_up = False
+        self.is_backed_up = False
         self._wake()
+        if self._session is not None and not self._is_closing:
+            self._session.drained()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -219,7 +221,7 @@ class Socket(asyncio.Protocol):
         if out is None or self._transport.is_closing():
             return
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        if self._is_backed_up and self._transport.get_write_buffer_size() > self._limit:
+        if self.is_backed_up and self._transport.get_write_buffer_size() > self._limit:
             self.close(TRY_AGAIN_LATER, "the connection is too slow for what is sent to it")
 
     def _write(self, data: bytes) -> None:

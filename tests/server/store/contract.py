@@ -1,13 +1,16 @@
 """What any store must do. A test module of a store takes these tests over and gives them a `store`, not yet opened."""
 
 import asyncio
+import random
+import time
 from collections.abc import Iterable
 from functools import partial
 
 import pytest
 
 from plait.errors import Fenced, StoreError
-from plait.store.protocol import ChangeRow, Store, Stored, ThreadKey, ThreadRow, Write
+from plait.history import replay
+from plait.store.protocol import ChangeRow, ClientRow, Prune, Store, Stored, ThreadKey, ThreadRow, Write
 
 ROOM = ThreadKey("room", "one")
 OTHER = ThreadKey("room", "two")
@@ -22,12 +25,15 @@ def change(
     epoch: str = EPOCH,
     after: int | None = -1,
     snapshot: bytes | None = None,
-    prune: int | None = None,
+    prune: Prune | int | None = None,
     at: int = 1,
+    client: ClientRow | None = None,
+    state_version: int | None = None,
 ) -> Write:
     """Return the write of a change that, unless `after` says otherwise, follows the version before."""
     row = ChangeRow(version, b'[{"op":"replace","path":"","value":%d}]' % version, "server", at)
-    return Write(key, epoch, version - 1 if after == -1 else after, version, row, snapshot, prune)
+    pruning = Prune(prune) if isinstance(prune, int) else prune
+    return Write(key, epoch, version - 1 if after == -1 else after, version, row, snapshot, pruning, client, state_version)
 
 
 def beginning(*, key: ThreadKey = ROOM, epoch: str = EPOCH, snapshot: bytes = b"0") -> Write:
@@ -195,6 +201,31 @@ async def test_a_write_that_does_not_follow_what_is_stored_is_refused_and_change
         await put(store, change(3))
 
 
+@pytest.mark.parametrize(
+    "write", [change(4, after=2), change(9, after=2), change(2, after=2), change(4, after=2, snapshot=b"4")]
+)
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_change_that_is_not_the_next_one_is_refused_and_changes_nothing(
+    store: Store, write: Write, is_alone: bool
+) -> None:
+    async with store:
+        await put(store, beginning(), change(1), change(2))
+        before = await store.load(ROOM)
+        futures = [store.submit(write)]
+        if not is_alone:
+            futures.append(store.submit(beginning(key=OTHER)))
+        assert await outcomes(futures) == [StoreError, None][: len(futures)]
+        assert await store.load(ROOM) == before
+        await put(store, change(3))
+
+
+async def test_a_thread_does_not_begin_with_a_later_change(store: Store) -> None:
+    async with store:
+        assert await outcomes([store.submit(change(2, after=None))]) == [StoreError]
+        assert await store.load(ROOM) is None
+        assert await store.threads() == []
+
+
 @pytest.mark.parametrize("write", [change(1), change(1, after=5), Write(ROOM, EPOCH, 3, 3, snapshot=b"3")])
 async def test_a_write_that_leans_on_what_is_not_there_is_refused(store: Store, write: Write) -> None:
     async with store:
@@ -256,6 +287,218 @@ async def test_a_snapshot_may_come_without_a_change(store: Store) -> None:
         assert await versions(store) == (2, [2])
 
 
+async def test_changes_behind_a_version_are_read_in_order_and_a_page_at_a_time(store: Store) -> None:
+    writes = [change(version, snapshot=b"%d" % version if version % 4 == 0 else None) for version in range(1, 12)]
+    async with store:
+        assert await store.changes(ROOM, after=0) == []
+        await put(store, beginning(), beginning(key=OTHER), *writes, change(1, key=OTHER))
+        assert await store.changes(ROOM, after=0) == [write.change for write in writes]
+        assert [row.version for row in await store.changes(ROOM, after=7)] == [8, 9, 10, 11]
+        assert [row.version for row in await store.changes(ROOM, after=7, limit=2)] == [8, 9]
+        assert await store.changes(ROOM, after=11) == []
+        assert [row.version for row in await store.changes(OTHER, after=0)] == [1]
+        found: list[ChangeRow] = []
+        while page := await store.changes(ROOM, after=len(found), limit=4):
+            found += page
+        assert found == [write.change for write in writes]
+
+
+async def test_what_was_forgotten_of_the_log_is_missing_from_its_front(store: Store) -> None:
+    async with store:
+        await put(store, beginning(), change(1), change(2, snapshot=b"2"), change(3), change(4, snapshot=b"4", prune=3))
+        assert [row.version for row in await store.changes(ROOM, after=0)] == [3, 4]
+        assert [row.version for row in await store.changes(ROOM, after=0, limit=1)] == [3]
+
+
+# Earlier versions
+
+
+async def states(store: Store, to: int, key: ThreadKey = ROOM) -> dict[int, bytes]:
+    """Return the state at each version up to `to` that is kept."""
+    found = {}
+    for version in range(-1, to + 3):
+        stored = await store.load(key, version=version)
+        if stored is not None:
+            assert stored.version == version
+            found[version] = replay(key, stored)
+    return found
+
+
+def told(versions: Iterable[int]) -> dict[int, bytes]:
+    """Return what `change` and `beginning` make the states at some versions."""
+    return {version: b"%d" % version for version in versions}
+
+
+def log(to: int, *, every: int, ops: int = 1, at: int = 1) -> list[Write]:
+    """Return the writes of a thread with a snapshot every few changes."""
+    writes = [beginning()]
+    for version in range(1, to + 1):
+        snapshot = b"%d" % version if version % every == 0 else None
+        write = change(version, snapshot=snapshot, at=at * version)
+        assert write.change is not None
+        row = ChangeRow(version, write.change.ops + b" " * (ops - len(write.change.ops)), "server", at * version)
+        writes.append(Write(ROOM, EPOCH, version - 1, version, row, snapshot))
+    return writes
+
+
+async def test_every_version_that_is_kept_can_be_loaded_and_no_other(store: Store) -> None:
+    async with store:
+        assert await store.load(ROOM, version=0) is None
+        await put(store, *log(10, every=4))
+        assert await states(store, 10) == told(range(11))
+        stored = await store.load(ROOM, version=6)
+        assert stored is not None
+        assert (stored.epoch, stored.snapshot, [row.version for row in stored.changes]) == (EPOCH, b"4", [5, 6])
+        assert await store.load(ROOM, version=8) == Stored(EPOCH, 8, b"8", [])
+        assert await store.load(ROOM, version=11) is None
+        assert await store.load(ROOM, version=-1) is None
+
+
+async def test_a_thread_that_began_with_a_change_has_nothing_before_it(store: Store) -> None:
+    async with store:
+        await put(store, change(1, after=None, snapshot=b"1"), change(2), change(3, snapshot=b"3"))
+        assert await states(store, 3) == told([1, 2, 3])
+
+
+# What is kept after a prune of 20 changes with a snapshot every 5, of 100 bytes and 10 microseconds each.
+PRUNES = {
+    "nothing": (Prune(), 0),
+    "by count": (Prune(12), 10),
+    "by count, up to a snapshot": (Prune(15), 15),
+    "by age": (Prune(at=120), 10),
+    "by age, none": (Prune(at=5), 0),
+    "by age, all but the last snapshot": (Prune(at=10**6), 20),
+    "by bytes": (Prune(bytes=1_000), 10),
+    "by bytes, barely": (Prune(bytes=1_599), 5),
+    "by bytes, all": (Prune(bytes=1), 20),
+    "by bytes, none": (Prune(bytes=10**6), 0),
+    "by whichever forgets most": (Prune(6, at=170, bytes=1_999), 15),
+}
+
+
+@pytest.mark.parametrize(("prune", "oldest"), PRUNES.values(), ids=PRUNES)
+async def test_pruning_keeps_every_version_from_the_newest_snapshot_past_a_bound_on(
+    store: Store, prune: Prune, oldest: int
+) -> None:
+    async with store:
+        writes = log(20, every=5, ops=100, at=10)
+        writes[-1] = Write(ROOM, EPOCH, 19, 20, writes[-1].change, b"20", prune)
+        await put(store, beginning(key=OTHER), change(1, key=OTHER), *writes)
+        assert await states(store, 20) == told(range(oldest, 21))
+        assert [row.version for row in await store.changes(ROOM, after=0)] == list(range(oldest + 1, 21))
+        assert await versions(store) == (20, [])
+        await put(store, change(21))
+        assert await states(store, 21) == told(range(oldest, 22))
+        assert await states(store, 1, OTHER) == told([0, 1])
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_is_written_and_pruned_the_versions_that_are_kept_have_no_gap(store: Store, seed: int) -> None:
+    chance = random.Random(seed)
+    async with store:
+        await put(store, beginning())
+        oldest, snapshots = 0, {0}
+        for version in range(1, 60):
+            prune = None
+            snapshot = b"%d" % version if chance.random() < 0.2 else None
+            if snapshot is not None:
+                snapshots.add(version)
+            if chance.random() < 0.2:
+                prune = Prune(chance.randrange(version + 1), at=chance.choice([0, chance.randrange(version + 1)]))
+                bound = max(prune.version, prune.at - 1)
+                oldest = max(oldest, *(each for each in snapshots if each <= bound)) if bound > 0 else oldest
+            await put(store, change(version, snapshot=snapshot, prune=prune, at=version))
+            assert (await versions(store))[0] == version
+        assert await states(store, 60) == told(range(oldest, 60))
+
+
+# Clients
+
+
+def client_row(client: str = "c", ref: int = 1, *, refused: bytes = b"[]", age: float = 0) -> ClientRow:
+    """Return what is kept of a client whose last push was `age` seconds ago."""
+    return ClientRow(client, ref, refused, time.time_ns() // 1000 - int(age * 1e6))
+
+
+DAY = 24 * 3600
+
+
+async def test_a_client_is_stored_with_its_change_and_replaced_by_the_next(store: Store) -> None:
+    first, second = client_row(ref=1, refused=b'[[1,"a"]]'), client_row(ref=2, refused=b"\x00\xff")
+    other = client_row("ключ 🔑", 2**53)
+    async with store:
+        assert await store.client(ROOM, "c") is None
+        await put(store, beginning(), beginning(key=OTHER))
+        assert await store.client(ROOM, "c") is None
+        await put(store, change(1, client=first))
+        assert await store.client(ROOM, "c") == first
+        assert await store.client(OTHER, "c") is None
+        await put(store, change(2, client=other), change(3, client=second), change(4))
+        assert await store.client(ROOM, "c") == second
+        assert await store.client(ROOM, other.client) == other
+
+
+async def test_of_several_changes_of_a_client_in_one_breath_the_last_one_counts(store: Store) -> None:
+    rows = [client_row(ref=ref) for ref in range(1, 20)]
+    async with store:
+        await put(store, beginning(), *(change(row.ref, client=row) for row in rows))
+        assert await store.client(ROOM, "c") == rows[-1]
+
+
+async def test_a_client_of_a_write_that_was_refused_is_not_stored(store: Store) -> None:
+    first, second = client_row(ref=1), client_row(ref=2)
+    async with store:
+        await put(store, beginning(), change(1, client=first))
+        assert await outcomes([store.submit(change(1, client=second))]) == [Fenced]
+        assert await outcomes([store.submit(change(3, after=1, client=second))]) == [StoreError]
+        assert await outcomes([store.submit(change(1, key=OTHER, client=second))]) == [Fenced]
+        assert await store.client(ROOM, "c") == first
+        assert await store.client(OTHER, "c") is None
+
+
+async def test_a_client_is_kept_for_30_days_after_its_last_push(store: Store) -> None:
+    rows = [client_row(str(days), age=days * DAY) for days in (0, 29, 31, 400)]
+    async with store:
+        await put(store, beginning(), beginning(key=OTHER))
+        for version, row in enumerate(rows, 1):
+            await put(store, change(version, client=row), change(version, key=OTHER, client=row))
+        await put(store, change(5, snapshot=b"5", prune=Prune()))
+        assert [await store.client(ROOM, row.client) for row in rows] == [rows[0], rows[1], None, None]
+        assert [await store.client(OTHER, row.client) for row in rows] == rows
+
+
+# The version of the state's type
+
+
+async def test_the_version_of_the_states_type_is_1_until_another_is_written(store: Store) -> None:
+    async with store:
+        await put(store, beginning(), change(1, key=OTHER, after=None, state_version=7))
+        assert await state_version(store) == 1
+        assert await state_version(store, OTHER) == 7
+        await put(store, change(1), change(2, state_version=3, snapshot=b"2"))
+        assert await state_version(store) == 3
+        await put(store, change(3), change(4, snapshot=b"4", prune=3), change(5))
+        assert await state_version(store) == 3
+        assert await state_version(store, OTHER) == 7
+        assert await outcomes([store.submit(change(9, state_version=4))]) == [Fenced]
+        assert await state_version(store) == 3
+
+
+async def test_a_beginning_and_a_lone_change_carry_the_version_of_the_states_type(store: Store) -> None:
+    async with store:
+        await put(store, Write(ROOM, EPOCH, None, 0, snapshot=b"0", state_version=2))
+        assert await state_version(store) == 2
+        await put(store, change(1))
+        await put(store, change(2, state_version=5))
+        assert await state_version(store) == 5
+
+
+async def state_version(store: Store, key: ThreadKey = ROOM) -> int:
+    stored = await store.load(key)
+    assert stored is not None
+    return stored.state_version
+
+
 # Listing
 
 
@@ -304,6 +547,20 @@ async def test_a_write_to_a_closed_store_is_refused(store: Store) -> None:
         await put(store, beginning())
     with pytest.raises(StoreError, match="closed"):
         await store.submit(change(1))
+
+
+async def test_a_store_that_has_begun_to_close_takes_no_more_writes(store: Store) -> None:
+    await store.__aenter__()
+    first = store.submit(beginning())
+    closing = asyncio.create_task(store.__aexit__(None, None, None))
+    await asyncio.sleep(0)
+    late = store.submit(change(1))
+    await closing
+    assert await outcomes([first]) == [None]
+    with pytest.raises(StoreError, match="closed"):
+        await late
+    async with store:
+        assert await versions(store) == (0, [])
 
 
 async def test_a_write_that_comes_while_the_store_closes_is_carried_out_or_refused(store: Store) -> None:

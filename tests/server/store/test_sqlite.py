@@ -13,12 +13,26 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.server.store.contract import *  # noqa: F403
-from tests.server.store.contract import OTHER, ROOM, beginning, change, outcomes, put, versions
+from tests.server.store.contract import (
+    OTHER,
+    ROOM,
+    beginning,
+    change,
+    client_row,
+    log,
+    outcomes,
+    put,
+    state_version,
+    states,
+    told,
+    versions,
+)
 
-from plait.errors import CorruptThread, StoreError
-from plait.store.protocol import ThreadKey, ThreadRow
+from plait.errors import CorruptThread, Fenced, StoreError
+from plait.store.protocol import ChangeRow, Prune, ThreadKey, ThreadRow
 from plait.store.sqlite import SqliteStore
 
 
@@ -72,6 +86,23 @@ async def test_a_store_that_is_opened_again_has_everything(path: Path, synchrono
         await put(store, change(8))
 
 
+async def test_clients_earlier_versions_and_the_version_of_the_type_are_there_again(path: Path) -> None:
+    rows = [client_row("a", 1), client_row("b", 7, refused=b'[[7,"x","y"]]')]
+    async with SqliteStore(path) as store:
+        await put(store, *log(10, every=4), change(11, client=rows[0], state_version=3), change(12, client=rows[1]))
+    async with SqliteStore(path) as store:
+        assert [await store.client(ROOM, row.client) for row in rows] == rows
+        assert await states(store, 12) == told(range(13))
+        assert await state_version(store) == 3
+        await put(store, change(13, client=client_row("a", 2)), change(14, snapshot=b"14", prune=Prune(8)))
+    async with SqliteStore(path, readonly=True) as store:
+        row = await store.client(ROOM, "a")
+        assert row is not None
+        assert row.ref == 2
+        assert await states(store, 14) == told(range(8, 15))
+        assert [row.version for row in await store.changes(ROOM, after=0)] == list(range(9, 15))
+
+
 async def test_the_fence_holds_over_a_restart(path: Path) -> None:
     async with SqliteStore(path) as store:
         await put(store, beginning(), change(1))
@@ -82,10 +113,14 @@ async def test_the_fence_holds_over_a_restart(path: Path) -> None:
 
 async def test_the_file_keeps_no_more_of_the_log_than_it_was_told(path: Path) -> None:
     async with SqliteStore(path) as store:
-        await put(store, beginning(), *(change(version) for version in range(1, 10)))
+        await put(store, beginning(), *(change(version, snapshot=SNAPSHOTS.get(version)) for version in range(1, 10)))
         await put(store, change(10, snapshot=b"10", prune=7))
     with database(path) as db:
-        assert db.execute("SELECT version FROM changes ORDER BY version").fetchall() == [(8,), (9,), (10,)]
+        assert db.execute("SELECT version FROM changes ORDER BY version").fetchall() == [(7,), (8,), (9,), (10,)]
+        assert db.execute("SELECT version FROM snapshots ORDER BY version").fetchall() == [(6,), (8,), (10,)]
+
+
+SNAPSHOTS = {3: b"3", 6: b"6", 8: b"8"}
 
 
 async def test_closing_leaves_no_thread_and_no_lock_behind(path: Path) -> None:
@@ -170,6 +205,117 @@ async def test_reading_does_not_wait_for_writing(path: Path) -> None:
         future = store.submit(change(1))
         assert (await versions(store))[0] in (0, 1)
         await future
+
+
+# Files of an older format
+
+FORMAT_1 = """
+CREATE TABLE threads (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL, UNIQUE (kind, name)
+) STRICT;
+CREATE TABLE snapshots (thread INTEGER PRIMARY KEY, version INTEGER NOT NULL, state BLOB NOT NULL) STRICT;
+CREATE TABLE changes (
+    thread INTEGER NOT NULL, version INTEGER NOT NULL, ops BLOB NOT NULL, source TEXT NOT NULL, at INTEGER NOT NULL,
+    PRIMARY KEY (thread, version)
+) STRICT, WITHOUT ROWID;
+PRAGMA application_id = 0x706C6169;
+PRAGMA user_version = 1;
+"""
+
+
+@pytest.fixture
+def old_path(path: Path) -> Path:
+    """Return a file of format 1: one thread with a snapshot in its log, one without one, and one without changes."""
+    with database(path) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.executescript(FORMAT_1)
+        for id, key in enumerate((ROOM, OTHER, ThreadKey("room", "three")), 1):
+            db.execute("INSERT INTO threads VALUES (?, ?, ?, ?)", (id, *key, "e1"))
+        db.execute("INSERT INTO snapshots VALUES (1, 3, ?), (3, 0, ?)", (b"3", b'"\xc3\xa9"'))
+        for thread, first, last in ((1, 2, 5), (2, 1, 2)):
+            for version in range(first, last + 1):
+                row = change(version).change
+                assert row is not None
+                db.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?)", (thread, version, row.ops, "c", 10 * version))
+    return path
+
+
+async def test_a_file_of_format_1_keeps_everything(old_path: Path) -> None:
+    three = ThreadKey("room", "three")
+    for _ in range(2):
+        async with SqliteStore(old_path) as store:
+            assert await store.threads() == [ThreadRow(ROOM, 5), ThreadRow(three, 0), ThreadRow(OTHER, 2)]
+            assert await versions(store) == (5, [4, 5])
+            assert await states(store, 5) == told([3, 4, 5])
+            assert await versions(store, OTHER) == (2, [1, 2])
+            stored = await store.load(three)
+            assert stored is not None
+            assert (stored.epoch, stored.version, stored.snapshot) == ("e1", 0, b'"\xc3\xa9"')
+            assert [await state_version(store, key) for key in (ROOM, OTHER, three)] == [1, 1, 1]
+            rows = await store.changes(ROOM, after=0)
+            assert [(row.version, row.source, row.at) for row in rows] == [(v, "c", 10 * v) for v in (2, 3, 4, 5)]
+            assert rows[0] == msgspec.structs.replace(written(2), source="c", at=20)
+            assert await store.client(ROOM, "c") is None
+
+
+def written(version: int) -> ChangeRow:
+    row = change(version).change
+    assert row is not None
+    return row
+
+
+async def test_a_file_of_format_1_can_be_written_on(old_path: Path) -> None:
+    async with SqliteStore(old_path) as store:
+        assert await outcomes([store.submit(change(5))]) == [Fenced]
+        row = client_row()
+        await put(store, change(6, client=row, state_version=2), change(7, snapshot=b"7"), change(8))
+        await put(store, change(3, key=OTHER), change(4, key=OTHER, snapshot=b"4", prune=3))
+        assert await states(store, 8) == told(range(3, 9))
+        assert await store.client(ROOM, "c") == row
+    async with SqliteStore(old_path) as store:
+        assert await states(store, 8) == told(range(3, 9))
+        assert await states(store, 4, OTHER) == told([4])
+        assert await state_version(store) == 2
+    with database(old_path) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def test_an_upgraded_file_has_the_tables_of_a_fresh_one(old_path: Path, tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh.db"
+    found = []
+    for each in (old_path, fresh):
+        async with SqliteStore(each):
+            pass
+        with database(each) as db:
+            tables = {name: (kind, *rest) for _, name, kind, *rest in db.execute("PRAGMA table_list")}
+            columns = {name: db.execute(f"PRAGMA table_xinfo({name})").fetchall() for name in tables}
+            found.append((tables, columns, db.execute("PRAGMA user_version").fetchone()))
+    assert found[0] == found[1]
+    assert {"threads", "snapshots", "changes", "clients"} <= found[0][0].keys()
+
+
+async def test_looking_at_a_file_of_an_older_format_says_what_to_do_and_leaves_it(old_path: Path) -> None:
+    assert "serve it once" in await refusal(old_path, readonly=True)
+    async with SqliteStore(old_path):
+        pass
+    async with SqliteStore(old_path, readonly=True) as looker:
+        assert await versions(looker) == (5, [4, 5])
+
+
+async def test_an_upgrade_that_fails_leaves_the_file_as_it_was(old_path: Path) -> None:
+    with database(old_path) as db:
+        db.execute("CREATE TABLE clients (mine)")
+        before = list(db.iterdump())
+    with pytest.raises(StoreError):
+        async with SqliteStore(old_path):
+            pass
+    with database(old_path) as db:
+        assert list(db.iterdump()) == before
+        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        db.execute("DROP TABLE clients")
+    async with SqliteStore(old_path) as store:
+        assert await versions(store) == (5, [4, 5])
 
 
 # Files that are not a store
@@ -311,7 +457,7 @@ async def test_a_thread_with_a_gap_in_its_log_is_an_error_and_left_as_it_is(path
 
 async def test_a_thread_that_has_lost_its_snapshot_is_an_error_and_left_as_it_is(path: Path) -> None:
     async with SqliteStore(path) as store:
-        await put(store, beginning(), change(1), change(2, snapshot=b"2", prune=1), change(3))
+        await put(store, beginning(), change(1), change(2, snapshot=b"2"), change(3), change(4, snapshot=b"4", prune=3))
     change_file(path, "DELETE FROM snapshots")
     async with SqliteStore(path) as store:
         with pytest.raises(CorruptThread, match="room/one"):

@@ -1,0 +1,65 @@
+"""`with thread.edit() as draft:` changes a large state in place, without comparing all of it."""
+
+from types import TracebackType
+from typing import Any
+
+from plait.errors import Conflict
+from plait.pipeline import Commit, Pipeline
+from plait_schemas.draft import Draft, draft, recorded
+from plait_schemas.patch import decode_ops
+from plait_schemas.rebase import rebase
+
+__all__ = ["Edit"]
+
+
+class Edit:
+    """Makes one change of what is done to a draft in the block, and none when the block raises.
+
+    With `async with`, leaving the block waits until the change is durable and sent. What others change while the
+    block awaits something is kept: the change is brought behind theirs. Leaving raises what `set_state` raises, and
+    Conflict when what was edited is gone.
+    """
+
+    __slots__ = ("_draft", "_pipeline", "_version", "commit")
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._draft: Draft | None = None
+        self._version = 0
+        # The change, when the block has been left.
+        self.commit: Commit | None = None
+
+    def __enter__(self) -> Any:
+        current = self._pipeline.history.current
+        self._version = current.version
+        self._draft = draft(current.tree)
+        return self._draft
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            return
+        assert self._draft is not None
+        ops = recorded(self._draft)
+        history = self._pipeline.history
+        rows = history.since(self._version, history.current.version)
+        if rows is None:
+            raise Conflict("the state has changed too often meanwhile")
+        if rows:
+            over = [op for row in rows for op in decode_ops(row.ops)]
+            result = rebase(ops, over, history.current.tree)
+            if result.is_lost:
+                raise Conflict("what was edited is gone", path=next(iter(result.conflicts), None))
+            ops = result.ops
+        self.commit = self._pipeline.change(ops, "server")
+
+    async def __aenter__(self) -> Any:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+        if self.commit is not None:
+            await self.commit

@@ -1,0 +1,85 @@
+"""States that were stored when their class had another type: brought up to date, as JSON, when a thread wakes."""
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Literal
+
+from plait.errors import MigrationFailed, NewerState, PlaitError
+from plait.history import History, replay
+from plait.kind import Kind
+from plait.store.protocol import ChangeRow, Store, Stored, ThreadKey, Write
+from plait_schemas.codec import NOT_JSON, decode_json, encode_json
+from plait_schemas.patch import diff
+
+__all__ = ["Outcome", "bring_up", "bring_up_all", "migrated"]
+
+Outcome = Literal["current", "migrated", "failed", "unknown"]
+"""What became of a stored thread; "unknown" is one of a kind that the app does not have."""
+
+
+def migrated(key: ThreadKey, kind: Kind, stored: Stored) -> bytes | None:
+    """Return the state that is stored, brought to the version of its class; None when it has that.
+
+    Raises MigrationFailed, NewerState or CorruptThread.
+    """
+    version, wanted = stored.state_version, kind.state_version
+    if version == wanted:
+        return None
+    if version > wanted:
+        raise NewerState(f"{key} is stored with state_version {version}, this code has {wanted}: deploy the newer code")
+    document = decode_json(replay(key, stored))
+    for step in range(version, wanted):
+        migrate = kind.migrations.get(step)
+        if migrate is None:
+            raise MigrationFailed(f"{key}: {kind.cls.__name__} has no @migrate(from_={step})")
+        try:
+            document = migrate(document)
+        except Exception as error:  # Whatever the author's function raises, the thread is left as it is.
+            raise MigrationFailed(f"{key}: @migrate(from_={step}) raised {type(error).__name__}: {error}") from error
+    try:
+        data = encode_json(document)
+        kind.state_type.decode(data)
+    except (*NOT_JSON, TypeError, ValueError) as error:
+        raise MigrationFailed(f"{key}: the migrated state is not a state of {kind.cls.__name__}: {error}") from error
+    return data
+
+
+async def bring_up(store: Store, key: ThreadKey, kind: Kind, stored: Stored) -> Stored:
+    """Return what is stored, brought up to date; that is a durable change with the source "migration"."""
+    data = migrated(key, kind, stored)
+    if data is None:
+        return stored
+    ops = encode_json(diff(decode_json(replay(key, stored)), decode_json(data)))
+    if len(ops) > len(data) + 64:
+        ops = b'[{"op":"replace","path":"","value":%b}]' % data
+    version = stored.version + 1
+    row = ChangeRow(version, ops, "migration", time.time_ns() // 1000)
+    await store.submit(Write(key, stored.epoch, stored.version, version, row, data, state_version=kind.state_version))
+    return Stored(stored.epoch, version, data, (), kind.state_version)
+
+
+async def bring_up_all(
+    store: Store, kinds: Mapping[str, Kind], *, dry_run: bool
+) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
+    """Bring every thread of a store up to date, or with `dry_run` only try; yields what became of each."""
+    after: ThreadKey | None = None
+    while rows := await store.threads(after=after):
+        for row in rows:
+            yield row.key, *await _try(store, row.key, kinds.get(row.key.kind), dry_run=dry_run)
+        after = rows[-1].key
+
+
+async def _try(store: Store, key: ThreadKey, kind: Kind | None, *, dry_run: bool) -> tuple[Outcome, PlaitError | None]:
+    if kind is None:
+        return "unknown", None
+    try:
+        stored = await store.load(key)
+        if stored is None or migrated(key, kind, stored) is None:
+            # Raises when the class has another type now, and the same state_version.
+            History(key, kind.state_type, stored)
+            return "current", None
+        if not dry_run:
+            await bring_up(store, key, kind, stored)
+    except PlaitError as error:
+        return "failed", error
+    return "migrated", None

@@ -1,0 +1,65 @@
+"""A thread's earlier versions: from memory where they are there, otherwise from the store."""
+
+from typing import Any
+
+from plait.errors import NotFound
+from plait.history import History, replay
+from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
+from plait_schemas.codec import decode_json
+
+__all__ = ["Past"]
+
+
+class Past:
+    """Reads what of one thread's log is kept."""
+
+    __slots__ = ("_history", "_key", "_store")
+
+    def __init__(self, key: ThreadKey, store: Store, history: History) -> None:
+        self._key = key
+        self._store = store
+        self._history = history
+
+    async def changes(self, after: int) -> list[ChangeRow] | None:
+        """Return the durable changes behind a version, in order; None when not all of them are kept.
+
+        Raises StoreError.
+        """
+        durable = self._history.durable.version
+        rows = self._history.since(after, durable)
+        if rows is not None:
+            return rows
+        found: list[ChangeRow] = []
+        while after + len(found) < durable:
+            rows = await self._store.changes(self._key, after=after + len(found))
+            if not rows or rows[0].version != after + len(found) + 1:
+                return None
+            found += rows
+        return found
+
+    async def kept(self, after: int = 0) -> list[ChangeRow]:
+        """Return the durable changes behind a version, those of them that are kept. Raises StoreError."""
+        found = self._history.since(after, self._history.durable.version) or []
+        while not found or found[-1].version < self._history.durable.version:
+            rows = await self._store.changes(self._key, after=found[-1].version if found else after)
+            if not rows:
+                break
+            found += rows
+        return found
+
+    async def document(self, version: int) -> Any:
+        """Return the state at a version as a tree of dicts and lists, which must not be changed.
+
+        Raises NotFound when it is not kept, and StoreError.
+        """
+        durable = self._history.durable
+        if version == durable.version:
+            return durable.document
+        stored = await self._store.load(self._key, version=version) if 0 <= version < durable.version else None
+        if stored is None:
+            raise NotFound(f"version {version} of {self._key} is not there, or not any more")
+        return decode_json(replay(self._key, stored))
+
+    async def client(self, id: str) -> ClientRow | None:
+        """Return what is stored of a client's pushes. Raises StoreError."""
+        return await self._store.client(self._key, id)

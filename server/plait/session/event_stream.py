@@ -1,0 +1,183 @@
+"""A thread told over server-sent events, to those who cannot open a socket: what the native protocol tells, one way."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+from starlette.requests import Request
+
+from plait.actor import Actor
+from plait.connection import Connection, Frame, Principal
+from plait.revision import Revision
+from plait.session.follower import Follower
+from plait.session.wire import PLAIT
+from plait.store.protocol import ChangeRow
+from plait_schemas.codes import TRY_AGAIN_LATER
+from plait_schemas.messages import Version, encode
+
+__all__ = ["EventStream"]
+
+# Bytes that wait before the reader counts as slow.
+_HIGH_WATER: Final = 64 * 1024
+# A comment is sent after so many seconds of silence, so that nobody on the way takes the stream for dead.
+_SILENCE: Final = 20.0
+
+
+class EventStream:
+    """The session of one reader. Each frame is an event, whose id is the version that the reader has with it."""
+
+    def __init__(self, actor: Actor, id: str, principal: Principal | None) -> None:
+        self._actor = actor
+        self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close)
+        self._follower = Follower(actor, self._queue)
+        self.connection = Connection(id, self._queue, actor.pipeline.after, principal=principal, wire=PLAIT)
+        self.connection.readonly = True
+        self._misses_presence = False
+
+    async def open(self, request: Request, have: Version | None, rows: Sequence[ChangeRow] | None) -> None:
+        """Join the thread; `rows` are as in Follower.join. Raises what the thread's hooks do."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def join() -> bool:
+            self.connection.session = self
+            self._queue.send(Frame(encode(self._follower.join(self.connection, have, rows))))
+            self._actor.connections.add(self.connection)
+            if self._actor.presence and self.connection.protocol_enabled:
+                self.present(PLAIT.presence(self._actor.presence.snapshot()))
+            return True
+
+        def done(error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self._actor.connect(self.connection, request, join=join, done=done)
+        await future
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Yield the stream, until the thread or the reader ends it."""
+        try:
+            while True:
+                async for event in self._queue.events():
+                    yield event
+                if self._queue.is_over:
+                    return
+                self.drained()
+                if not await self._queue.wait(_SILENCE):
+                    yield b": \n\n"
+        finally:
+            self._queue.close(1000, "")
+
+    # The Session
+
+    def deliver(self, frame: Frame, revision: Revision) -> None:
+        """Send the frame of a change."""
+        self._follower.deliver(frame, revision)
+
+    def send(self, frame: Frame) -> None:
+        """Send any other frame; a binary message has no form here."""
+        if frame.is_text:
+            self._follower.catch_up()
+            self._queue.send(frame)
+
+    def present(self, frame: Frame) -> None:
+        """Send who has come and gone."""
+        if self._queue.is_backed_up:
+            self._misses_presence = True
+        else:
+            self._queue.send(frame)
+
+    def drained(self) -> None:
+        """Take note that the reader has caught up."""
+        self._follower.catch_up()
+        if self._misses_presence:
+            self._misses_presence = False
+            self.present(PLAIT.presence(self._actor.presence.snapshot()))
+
+    def shown_version(self) -> int:
+        """Return the version that the reader has been sent."""
+        return self._follower.version
+
+    def receive(self, data: bytes, *, is_text: bool) -> None:
+        """Nothing comes from the reader of an event stream."""
+
+    def pong(self, payload: bytes) -> None:
+        """It has no pings, either."""
+
+    def close(self, code: int, reason: str) -> None:
+        """Take note that the stream is over."""
+        if self.connection.session is not None:
+            self._actor.disconnect(self.connection, code, reason)
+
+    def _event_id(self) -> bytes:
+        return b"%b:%d" % (self._actor.pipeline.history.epoch.encode(), self._follower.version)
+
+
+class _Queue:
+    """The transport: what waits for the reader."""
+
+    can_ping = False
+
+    def __init__(self, limit: int, event_id: Callable[[], bytes], closed: Callable[[int, str], None]) -> None:
+        self._limit = limit
+        self._event_id = event_id
+        self._closed = closed
+        self._events: deque[bytes] = deque()
+        self._size = 0
+        self._wake = asyncio.Event()
+        self.is_over = False
+
+    @property
+    def is_backed_up(self) -> bool:
+        return self._size > _HIGH_WATER
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield what waits."""
+        while self._events:
+            event = self._events.popleft()
+            yield event
+            self._size -= len(event)
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait until there is something to do; False when nothing was for so many seconds."""
+        if self._events or self.is_over:
+            return True
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._wake.wait()
+        except TimeoutError:
+            return False
+
+    def send(self, frame: Frame) -> None:
+        if self.is_over:
+            return
+        if self._size > self._limit:
+            self.close(TRY_AGAIN_LATER, "the reader is too slow for what is sent to it")
+            return
+        event = b"id: %b\ndata: %b\n\n" % (self._event_id(), frame.data)
+        self._events.append(event)
+        self._size += len(event)
+        self._wake.set()
+
+    def close(self, code: int, reason: str) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._wake.set()
+            self._closed(code, reason)
+
+    def ping(self, payload: bytes) -> None:
+        raise AssertionError("an event stream has no pings")
+
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    async def drained(self) -> None:
+        pass

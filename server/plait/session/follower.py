@@ -1,0 +1,93 @@
+"""Keeps one reader up to date with a thread's state; who does not read fast enough gets what it missed in one frame."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from plait.actor import Actor
+from plait.connection import Connection, Frame, Transport
+from plait.revision import Revision
+from plait.store.protocol import ChangeRow
+from plait_schemas.messages import Changes, Joined, Snapshot, Version, encode
+from plait_schemas.patch import Op, decode_ops
+
+__all__ = ["Follower"]
+
+
+class Follower:
+    """Sends each change while the reader keeps up, and otherwise none until it has caught up: then one for all."""
+
+    __slots__ = ("_actor", "_transport", "is_behind", "version")
+
+    def __init__(self, actor: Actor, transport: Transport) -> None:
+        self._actor = actor
+        self._transport = transport
+        # The version that the reader has been told of.
+        self.version = 0
+        self.is_behind = False
+
+    def join(
+        self, connection: Connection, have: Version | None, rows: Sequence[ChangeRow] | None, last_ref: int = 0
+    ) -> Joined:
+        """Begin with what is durable, and return what tells the reader of it.
+
+        `rows` are the changes behind what it has, as far as they had to be read from the store.
+        """
+        history = self._actor.pipeline.history
+        durable = history.durable
+        self.version = durable.version
+        key = str(self._actor.key)
+        joined = Joined(connection.id, key, history.epoch, durable.version, last_ref, connection.readonly)
+        if not connection.protocol_enabled or not durable.has_state:
+            return joined
+        missed = self._missed(have, rows)
+        if missed is None or _size(missed) > durable.size:
+            return msgspec.structs.replace(joined, state=msgspec.Raw(durable.require_json()))
+        return msgspec.structs.replace(joined, ops=_ops(missed)) if missed else joined
+
+    def _missed(self, have: Version | None, rows: Sequence[ChangeRow] | None) -> list[ChangeRow] | None:
+        """Return the changes between what the reader has and what is durable, None when they are not there."""
+        history = self._actor.pipeline.history
+        durable = history.durable.version
+        if have is None or have[0] != history.epoch or not 0 <= have[1] <= durable:
+            return None
+        older = list(rows or ())
+        newer = history.since(older[-1].version if older else have[1], durable)
+        return None if newer is None else older + newer
+
+    def deliver(self, frame: Frame, revision: Revision, *, in_step: bool = False) -> None:
+        """Send the frame of a change, or let the reader fall behind unless it is to be kept `in_step`."""
+        if self.is_behind or (self._transport.is_backed_up and not in_step):
+            self.is_behind = True
+            return
+        self.version = revision.version
+        self._transport.send(frame)
+
+    def skip(self, version: int) -> None:
+        """Take note that the reader knows of a version by an answer of its own."""
+        self.version = max(self.version, version)
+
+    def catch_up(self) -> None:
+        """Send what the reader has missed, in one frame."""
+        if not self.is_behind:
+            return
+        self.is_behind = False
+        history = self._actor.pipeline.history
+        durable = history.durable
+        if durable.version <= self.version:
+            return
+        rows = history.since(self.version, durable.version)
+        if rows is not None and _size(rows) < durable.size:
+            frame = encode(Changes(self.version, durable.version, _ops(rows)))
+        else:
+            frame = encode(Snapshot(history.epoch, durable.version, msgspec.Raw(durable.require_json())))
+        self.version = durable.version
+        self._transport.send(Frame(frame))
+
+
+def _size(rows: Iterable[ChangeRow]) -> int:
+    return sum(len(row.ops) for row in rows)
+
+
+def _ops(rows: Iterable[ChangeRow]) -> list[Op]:
+    return [op for row in rows for op in decode_ops(row.ops)]

@@ -1,0 +1,276 @@
+"""A conversation in the native protocol, `plait.v1`, from its join on, as docs/protocol.md has it. No I/O."""
+
+import asyncio
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from plait.actor import Actor
+from plait.clients import Client
+from plait.connection import Connection, Frame, Transport
+from plait.errors import PlaitError, TooLarge, TooMany
+from plait.logs import log_error
+from plait.revision import Revision
+from plait.session.calls import Calls
+from plait.session.follower import Follower
+from plait.session.pushes import Pushes
+from plait.session.tokens import Tokens
+from plait.session.wire import PLAIT
+from plait.store.protocol import ChangeRow
+from plait_schemas import messages
+from plait_schemas.codec import NOT_JSON, decode_json, nests_deeper
+from plait_schemas.codes import BAD_FRAME, INTERNAL_ERROR, REPLACED, TRY_AGAIN_LATER
+from plait_schemas.messages import Join, decode_client, encode
+
+__all__ = ["PlaitSession"]
+
+# Messages that may wait for on_connect, until nothing more is read.
+_WAITING: Final = 64
+_PONG: Final = Frame(encode(messages.Pong()))
+
+
+class PlaitSession:
+    """Takes what one client sends, in order, and sends it what its thread has to tell."""
+
+    __slots__ = (
+        "_actor",
+        "_bucket",
+        "_calls",
+        "_client",
+        "_connection",
+        "_follower",
+        "_is_gone",
+        "_join_frame",
+        "_loop",
+        "_misses_presence",
+        "_pushes",
+        "_refusals",
+        "_rows",
+        "_tokens",
+        "_transport",
+        "_waiting",
+    )
+
+    def __init__(self, actor: Actor, connection: Connection, transport: Transport, join: Join) -> None:
+        self._actor = actor
+        self._connection = connection
+        self._transport = transport
+        self._join_frame = join
+        self._tokens: Tokens | None = None
+        self._loop = asyncio.get_running_loop()
+        self._bucket = actor.limits.bucket(self._loop.time())
+        # How many messages in a row came too fast.
+        self._refusals = 0
+        self._follower = Follower(actor, transport)
+        self._calls = Calls(actor, connection, self.send)
+        self._client: Client | None = None
+        self._pushes: Pushes | None = None
+        # What the client has missed, as far as it had to be read from the store.
+        self._rows: list[ChangeRow] | None = None
+        # What came before on_connect had finished; None afterwards.
+        self._waiting: list[tuple[bytes, bool]] | None = []
+        self._misses_presence = False
+        self._is_gone = False
+
+    async def prepare(self) -> None:
+        """Read what the store knows of the client, and what it has missed. Raises StoreError."""
+        actor, have = self._actor, self._join_frame.have
+        # The client's pushes on an earlier socket may still be on their way to the disk.
+        await actor.pipeline.settled()
+        if have is not None and have[0] == actor.pipeline.history.epoch:
+            self._rows = await actor.past.changes(have[1])
+        known = actor.clients.get(self._join_frame.client)
+        row = None if known is not None else await actor.past.client(self._join_frame.client)
+        # From here on nothing is awaited, so that whoever enters also leaves.
+        self._client = actor.clients.enter(self._join_frame.client, row)
+
+    def open(self, request: Request, tokens: Tokens) -> None:
+        """Join the thread; `tokens` watches who the client is."""
+        self._tokens = tokens
+        self._actor.connect(self._connection, request, join=self._join, done=self._opened)
+
+    def receive(self, data: bytes, *, is_text: bool) -> None:
+        """Take one message; text is known to be UTF-8."""
+        if self._is_gone:
+            return
+        if self._waiting is not None:
+            self._waiting.append((data, is_text))
+            if len(self._waiting) >= _WAITING:
+                self._transport.pause()
+            return
+        if not is_text:
+            if not self._is_limited(None):
+                self._actor.message(self._connection, data)
+            return
+        try:
+            message = decode_client(data)
+        except NOT_JSON as error:
+            self._fail(str(error))
+            return
+        if not self._is_limited(message):
+            self._handle(message)
+
+    def pong(self, payload: bytes) -> None:
+        """Take the answer to a ping."""
+
+    def close(self, code: int, reason: str) -> None:
+        """Take note that the socket is closed."""
+        self._is_gone = True
+        if self._tokens is not None:
+            self._tokens.close()
+        self._calls.close()
+        if self._pushes is not None:
+            self._pushes.close()
+        if self._client is not None:
+            client, self._client = self._client, None
+            self._actor.pipeline.after(lambda _: self._actor.clients.leave(client))
+        if self._connection.session is None:
+            return  # It has not joined.
+        self._actor.presence.set(self._connection.id, None)
+        self._actor.disconnect(self._connection, code, reason)
+
+    def deliver(self, frame: Frame, revision: Revision) -> None:
+        """Send the frame of a change.
+
+        Between a push and its answer each is sent, for in one frame for many the client could not tell its own apart.
+        """
+        in_step = self._pushes is not None and self._pushes.is_under_way
+        self._follower.deliver(frame, revision, in_step=in_step)
+
+    def send(self, frame: Frame) -> None:
+        """Send any other frame, behind the changes before it."""
+        self._follower.catch_up()
+        self._transport.send(frame)
+
+    def present(self, frame: Frame) -> None:
+        """Send who has come and gone; a client that does not read fast enough is told who is here when it has."""
+        if self._transport.is_backed_up:
+            self._misses_presence = True
+        else:
+            self._transport.send(frame)
+
+    def drained(self) -> None:
+        """Take note that the peer has caught up."""
+        self._follower.catch_up()
+        if self._misses_presence:
+            self._send_presence()
+
+    def shown_version(self) -> int:
+        """Return the version that the client has been sent."""
+        return self._follower.version
+
+    # Joining
+
+    def _join(self) -> bool:
+        if self._is_gone or self._client is None:
+            return False
+        actor, connection = self._actor, self._connection
+        connection.session = self
+        joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
+        self._pushes = Pushes(actor, connection, self._client, self._answer)
+        self._transport.send(Frame(encode(joined)))
+        for other in actor.connections:
+            if other.id == connection.id:
+                other.leave(REPLACED, "another socket has joined as this client")
+        actor.connections.add(connection)
+        if connection.protocol_enabled:
+            self._send_presence()
+        assert self._tokens is not None
+        self._tokens.watch()
+        return True
+
+    def _opened(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._connection.close(INTERNAL_ERROR, "the thread could not take the connection")
+            return
+        waiting, self._waiting = self._waiting, None
+        if waiting and len(waiting) >= _WAITING:
+            self._transport.resume()
+        for data, is_text in waiting or ():
+            self.receive(data, is_text=is_text)
+
+    # Messages
+
+    def _handle(self, message: messages.ClientMessage) -> None:
+        assert self._pushes is not None
+        match message:
+            case messages.Push():
+                self._follower.catch_up()
+                self._pushes.receive(message)
+            case messages.Call():
+                self._calls.receive(message)
+            case messages.Cancel():
+                self._calls.cancel(message.ref)
+            case messages.Message():
+                self._message(bytes(message.data))
+            case messages.Presence():
+                self._present(bytes(message.data))
+            case messages.Auth():
+                assert self._tokens is not None
+                self._tokens.renew(message.token)
+            case messages.Ping():
+                self._transport.send(_PONG)
+            case Join():
+                self._fail("this socket has joined already")
+
+    def _message(self, data: bytes) -> None:
+        """Hand over an ordinary message: a string as it is, anything else as JSON text."""
+        try:
+            value: Any = decode_json(data) if data[:1] == b'"' else data.decode()
+        except NOT_JSON as error:
+            self._fail(str(error))
+            return
+        self._actor.message(self._connection, value)
+
+    def _present(self, data: bytes) -> None:
+        limit = self._actor.limits.presence
+        if len(data) > limit:
+            self._tell(TooLarge(f"a presence has {len(data)} bytes, the limit is {limit}"))
+            return
+        if nests_deeper(data, self._actor.limits.depth):
+            self._tell(TooLarge(f"JSON is nested more than {self._actor.limits.depth} deep"))
+            return
+        self._actor.presence.set(self._connection.id, data)
+
+    def _send_presence(self) -> None:
+        """Tell the client who is here."""
+        if self._actor.presence or self._misses_presence:
+            self._misses_presence = False
+            self._transport.send(PLAIT.presence(self._actor.presence.snapshot()))
+
+    # Answers
+
+    def _answer(self, data: bytes, version: int) -> None:
+        """Send the answer to a push, of which the client knows then that it made `version`."""
+        self._follower.catch_up()
+        self._follower.skip(version)
+        self._transport.send(Frame(data))
+
+    def _tell(self, error: PlaitError, ref: int | None = None) -> None:
+        frame = Frame(encode(messages.Error(error.code, str(error), ref, error.path)))
+        self._actor.pipeline.after(lambda _: self.send(frame))
+
+    def _fail(self, message: str) -> None:
+        """Say what was wrong with a frame, and close the socket."""
+        self._transport.send(Frame(encode(messages.Error("bad_frame", message))))
+        self._connection.leave(BAD_FRAME, message)
+
+    def _is_limited(self, message: messages.ClientMessage | None) -> bool:
+        """Refuse a message that comes too fast. Who goes on regardless is closed."""
+        wait = self._bucket.take(self._loop.time()) if self._bucket is not None else 0.0
+        if not wait:
+            self._refusals = 0
+            return False
+        limits = self._actor.limits
+        error = TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
+        self._refusals += 1
+        if self._refusals > limits.message_burst:
+            log_error(error, self._actor.key, self._connection)
+            self._connection.leave(TRY_AGAIN_LATER, str(error))
+        elif isinstance(message, messages.Push) and self._pushes is not None:
+            self._pushes.limit(message, wait, error)
+        elif isinstance(message, messages.Call):
+            self._tell(error, message.ref)
+        elif not isinstance(message, messages.Ping | messages.Cancel):
+            self._tell(error)
+        return True

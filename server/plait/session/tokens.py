@@ -1,0 +1,94 @@
+"""Who is behind a socket, for as long as that is known: tokens expire, and fresh ones come in their place."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from plait.connection import Connection, Frame, Principal
+from plait.errors import PlaitError, Unauthenticated
+from plait_schemas.codes import FORBIDDEN, INTERNAL_ERROR, UNAUTHENTICATED
+from plait_schemas.messages import AuthExpiring, encode
+
+__all__ = ["Tokens"]
+
+log = logging.getLogger("plait.sockets")
+
+# Seconds before the end in which a client is asked for a fresh token.
+_NOTICE: Final = 30.0
+
+Renew = Callable[[str], Awaitable[Principal | None]]
+"""Returns who is behind a token. Raises Unauthenticated."""
+
+
+class Tokens:
+    """Watches the token of one connection."""
+
+    __slots__ = ("_connection", "_loop", "_renew", "_task", "_timer", "_transport_send")
+
+    def __init__(self, connection: Connection, send: Callable[[Frame], None], renew: Renew) -> None:
+        self._connection = connection
+        self._transport_send = send
+        self._renew = renew
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self) -> None:
+        """Ask for a fresh token when the one there is is about to expire, and close the socket when it has."""
+        self._stop_timer()
+        principal = self._connection.principal
+        if principal is None or principal.expires_at is None:
+            return
+        left = principal.expires_at - time.time()
+        self._timer = self._loop.call_later(max(0.0, left - _NOTICE), self._ask)
+
+    def renew(self, token: str) -> None:
+        """Take a fresh token."""
+        if self._task is None:
+            self._task = self._loop.create_task(self._check(token), name="plait token")
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._stop_timer()
+        if self._task is not None:
+            self._task.cancel()
+
+    # Inside
+
+    async def _check(self, token: str) -> None:
+        before = self._connection.principal
+        try:
+            principal = await self._renew(token)
+        except Unauthenticated as error:
+            self._connection.close(UNAUTHENTICATED, str(error))
+        except PlaitError as error:
+            self._connection.close(FORBIDDEN, str(error))
+        except Exception as error:  # Whatever the author's `authenticate` raises.
+            log.error("a fresh token could not be looked at: %s", type(error).__name__, exc_info=error)
+            self._connection.close(INTERNAL_ERROR, "internal error")
+        else:
+            if before is not None and (principal is None or principal.id != before.id):
+                self._connection.close(FORBIDDEN, "the fresh token is somebody else's")
+                return
+            self._connection.principal = principal
+            self.watch()
+        finally:
+            self._task = None
+
+    def _ask(self) -> None:
+        assert self._connection.principal is not None
+        assert self._connection.principal.expires_at is not None
+        left = max(0.0, self._connection.principal.expires_at - time.time())
+        self._transport_send(Frame(encode(AuthExpiring(round(left, 3)))))
+        self._timer = self._loop.call_later(left, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._connection.close(UNAUTHENTICATED, "the token has expired")
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,318 @@
+"""What is in a SQLite store's file, and the statements that read and write it. Runs in the connections' OS threads."""
+
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from plait.errors import CorruptThread, Fenced, StoreError
+from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, ThreadRow, Write
+
+__all__ = [
+    "Heads",
+    "check",
+    "commit",
+    "load",
+    "load_changes",
+    "load_client",
+    "load_schema",
+    "load_threads",
+    "prepare",
+    "save_schema",
+]
+
+_APPLICATION_ID: Final = 0x706C6169  # "plai"
+_SCHEMA_VERSION: Final = 2
+_SCHEMA: Final = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE threads (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL,
+    state_version INTEGER NOT NULL DEFAULT 1, UNIQUE (kind, name)
+) STRICT;
+CREATE TABLE snapshots (
+    thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, PRIMARY KEY (thread, version)
+) STRICT;
+CREATE TABLE changes (
+    thread INTEGER NOT NULL, version INTEGER NOT NULL, ops BLOB NOT NULL, source TEXT NOT NULL, at INTEGER NOT NULL,
+    PRIMARY KEY (thread, version)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE clients (
+    thread INTEGER NOT NULL, client TEXT NOT NULL, ref INTEGER NOT NULL, refused BLOB NOT NULL, at INTEGER NOT NULL,
+    PRIMARY KEY (thread, client)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE schemas (
+    kind TEXT NOT NULL, hash TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (kind, hash)
+) STRICT, WITHOUT ROWID;
+PRAGMA application_id = {_APPLICATION_ID};
+PRAGMA user_version = {_SCHEMA_VERSION};
+COMMIT;
+"""
+# From each format to the next.
+_UPGRADES: Final = {
+    1: """
+BEGIN IMMEDIATE;
+ALTER TABLE threads ADD COLUMN state_version INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE snapshots RENAME TO snapshots_1;
+CREATE TABLE snapshots (
+    thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, PRIMARY KEY (thread, version)
+) STRICT;
+INSERT INTO snapshots SELECT thread, version, state FROM snapshots_1;
+DROP TABLE snapshots_1;
+CREATE TABLE clients (
+    thread INTEGER NOT NULL, client TEXT NOT NULL, ref INTEGER NOT NULL, refused BLOB NOT NULL, at INTEGER NOT NULL,
+    PRIMARY KEY (thread, client)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE schemas (
+    kind TEXT NOT NULL, hash TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (kind, hash)
+) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 2;
+COMMIT;
+"""
+}
+_INSERT_CHANGE: Final = "INSERT INTO changes (thread, version, ops, source, at) VALUES (?, ?, ?, ?, ?)"
+_INSERT_CLIENT: Final = "INSERT OR REPLACE INTO clients (thread, client, ref, refused, at) VALUES (?, ?, ?, ?, ?)"
+_HEAD: Final = """
+SELECT t.id, t.epoch, max(
+    coalesce((SELECT max(version) FROM snapshots WHERE thread = t.id), 0),
+    coalesce((SELECT max(version) FROM changes WHERE thread = t.id), 0))
+FROM threads t WHERE t.kind = ? AND t.name = ?
+"""
+_CHANGES: Final = "SELECT version, ops, source, at FROM changes WHERE thread = ? AND version > ?"
+_PAST_BYTES: Final = """
+SELECT max(version) FROM (
+    SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size FROM changes WHERE thread = ?
+) WHERE size > ?
+"""
+# What is known of a client is kept so long after its last push, in microseconds.
+_CLIENT_KEPT: Final = 30 * 24 * 3600 * 1_000_000
+
+
+def prepare(db: sqlite3.Connection, synchronous: str) -> None:
+    """Make the file ready to be written. Raises StoreError when it is not one of plait's."""
+    marks = db.execute("PRAGMA application_id").fetchone(), db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if marks != ((0,), (0,)):
+        check(db, may_be_older=True)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute(f"PRAGMA synchronous = {synchronous}")
+    db.execute("PRAGMA journal_size_limit = 67108864")
+    if marks == ((0,), (0,)):
+        db.executescript(_SCHEMA)
+        return
+    while upgrade := _UPGRADES.get(db.execute("PRAGMA user_version").fetchone()[0]):
+        db.executescript(upgrade)
+
+
+def check(db: sqlite3.Connection, *, may_be_older: bool = False) -> None:
+    """Check that the file is one of plait's. Raises StoreError."""
+    if db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
+        raise StoreError("the store's file is an SQLite database, but not one of plait's")
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > _SCHEMA_VERSION:
+        raise StoreError(f"the store was written by a newer plait (format {version}, this one knows {_SCHEMA_VERSION})")
+    if version < _SCHEMA_VERSION and not may_be_older:
+        raise StoreError(
+            f"the store has the format of an older plait ({version}): serve it once to bring it up to date"
+        )
+
+
+def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored | None:
+    """Return a thread as it is, or was at `version`. Raises CorruptThread."""
+    db.execute("BEGIN")
+    try:
+        head = db.execute(_HEAD, key).fetchone()
+        if head is None:
+            return None
+        thread, epoch, last = head
+        to = last if version is None else version
+        (state_version,) = db.execute("SELECT state_version FROM threads WHERE id = ?", (thread,)).fetchone()
+        snapshot = db.execute(
+            "SELECT version, state FROM snapshots WHERE thread = ? AND version <= ? ORDER BY version DESC LIMIT 1",
+            (thread, to),
+        ).fetchone()
+        since, state = snapshot or (0, None)
+        rows = db.execute(f"{_CHANGES} AND version <= ? ORDER BY version", (thread, since, to))
+        changes = [ChangeRow(*row) for row in rows]
+        (oldest,) = db.execute("SELECT min(version) FROM snapshots WHERE thread = ?", (thread,)).fetchone()
+    finally:
+        db.execute("COMMIT")
+    if version is not None and not (oldest or 0) <= version <= last:
+        return None
+    if snapshot is None and not changes:
+        raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are there")
+    if [row.version for row in changes] != list(range(since + 1, to + 1)):
+        raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {to}")
+    return Stored(epoch, to, state, changes, state_version)
+
+
+def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int) -> list[ChangeRow]:
+    """Return changes behind a version, in order."""
+    thread = db.execute("SELECT id FROM threads WHERE kind = ? AND name = ?", key).fetchone()
+    if thread is None:
+        return []
+    rows = db.execute(f"{_CHANGES} ORDER BY version LIMIT ?", (*thread, after, limit))
+    return [ChangeRow(*row) for row in rows]
+
+
+def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRow | None:
+    """Return what is known of a client's pushes."""
+    row = db.execute(
+        "SELECT c.client, c.ref, c.refused, c.at FROM clients c JOIN threads t ON t.id = c.thread"
+        " WHERE t.kind = ? AND t.name = ? AND c.client = ?",
+        (*key, client),
+    ).fetchone()
+    return ClientRow(*row) if row else None
+
+
+def load_threads(db: sqlite3.Connection, after: ThreadKey, limit: int) -> list[ThreadRow]:
+    """Return stored threads behind one."""
+    keys = db.execute(
+        "SELECT kind, name FROM threads WHERE (kind, name) > (?, ?) ORDER BY kind, name LIMIT ?",
+        (*after, limit),
+    )
+    return [ThreadRow(ThreadKey(*key), db.execute(_HEAD, key).fetchone()[2]) for key in keys.fetchall()]
+
+
+def load_schema(db: sqlite3.Connection, kind: str, hash: str) -> bytes | None:
+    """Return a schema that was saved."""
+    row = db.execute("SELECT schema FROM schemas WHERE kind = ? AND hash = ?", (kind, hash)).fetchone()
+    return row[0] if row else None
+
+
+def save_schema(db: sqlite3.Connection, kind: str, hash: str, schema: bytes) -> None:
+    """Keep a schema, in a transaction of its own."""
+    db.execute("INSERT OR IGNORE INTO schemas (kind, hash, schema) VALUES (?, ?, ?)", (kind, hash, schema))
+
+
+class _Head(NamedTuple):
+    """What the writer knows of a stored thread: its row id, epoch and version."""
+
+    thread: int
+    epoch: str
+    version: int
+
+
+# Nobody but the writer changes the file, so that what it wrote last needs no looking up.
+Heads = dict[ThreadKey, _Head]
+
+_HEADS_KEPT: Final = 10_000
+
+
+def commit(db: sqlite3.Connection, heads: Heads, batch: Iterable[Write]) -> list[StoreError | None]:
+    """Write a batch in one transaction and return the outcome of each write."""
+    groups: dict[ThreadKey, list[tuple[int, Write]]] = {}
+    for index, write in enumerate(batch):
+        groups.setdefault(write.key, []).append((index, write))
+    outcomes: dict[int, StoreError | None] = {}
+    if len(heads) > _HEADS_KEPT:
+        heads.clear()
+    _transact(db, heads, list(groups.values()), outcomes)
+    return [outcomes[index] for index in range(len(outcomes))]
+
+
+def _transact(
+    db: sqlite3.Connection,
+    heads: Heads,
+    groups: Sequence[list[tuple[int, Write]]],
+    outcomes: dict[int, StoreError | None],
+) -> None:
+    try:
+        if not _write_alone(db, heads, groups, outcomes):
+            db.execute("BEGIN IMMEDIATE")
+            _insert(db, [each for group in groups for each in _accept(db, heads, group, outcomes)])
+            db.execute("COMMIT")
+    except (sqlite3.Error, OverflowError, ValueError) as error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        for group in groups:
+            heads.pop(group[0][1].key, None)
+            if len(groups) > 1:
+                _transact(db, heads, [group], outcomes)
+            else:
+                outcomes |= {index: StoreError(f"{write.key} could not be written: {error}") for index, write in group}
+
+
+def _write_alone(
+    db: sqlite3.Connection,
+    heads: Heads,
+    groups: Sequence[list[tuple[int, Write]]],
+    outcomes: dict[int, StoreError | None],
+) -> bool:
+    """Write a batch that is one change of a known thread, by the server, as one statement: a transaction of its own."""
+    if len(groups) != 1 or len(groups[0]) != 1:
+        return False
+    index, write = groups[0][0]
+    row, head = write.change, heads.get(write.key)
+    if row is None or head is None or write != Write(write.key, write.epoch, write.after, write.version, row):
+        return False  # There is more to it than that.
+    if (write.epoch, write.after) != (head.epoch, head.version) or not row.version == write.version == head.version + 1:
+        return False
+    db.execute(_INSERT_CHANGE, (head.thread, row.version, row.ops, row.source, row.at))
+    heads[write.key] = _Head(head.thread, head.epoch, write.version)
+    outcomes[index] = None
+    return True
+
+
+def _accept(
+    db: sqlite3.Connection, heads: Heads, group: Iterable[tuple[int, Write]], outcomes: dict[int, StoreError | None]
+) -> list[tuple[int, Write]]:
+    """Return those writes of one thread that follow what is stored, each with the thread's row id."""
+    accepted: list[tuple[int, Write]] = []
+    for index, write in group:
+        head = heads.get(write.key)
+        if head is None and (row := db.execute(_HEAD, write.key).fetchone()):
+            head = _Head(*row)
+        if (write.after, write.epoch) != ((head.version, head.epoch) if head else (None, write.epoch)):
+            outcomes[index] = Fenced(f"{write.key} was written by somebody else")
+            continue
+        if (change := write.change) and not change.version == write.version == (write.after or 0) + 1:
+            outcomes[index] = StoreError(f"{write.key}: change {change.version} is not the next one")
+            continue
+        if head is None:
+            added = db.execute("INSERT INTO threads (kind, name, epoch) VALUES (?, ?, ?)", (*write.key, write.epoch))
+            assert added.lastrowid is not None
+            head = _Head(added.lastrowid, write.epoch, write.version)
+        heads[write.key] = _Head(head.thread, head.epoch, write.version)
+        outcomes[index] = None
+        accepted.append((head.thread, write))
+    return accepted
+
+
+def _insert(db: sqlite3.Connection, writes: Sequence[tuple[int, Write]]) -> None:
+    changes: list[tuple[Any, ...]] = []
+    clients: list[tuple[Any, ...]] = []
+    for thread, write in writes:
+        if (row := write.change) is not None:
+            changes.append((thread, row.version, row.ops, row.source, row.at))
+        if (client := write.client) is not None:
+            clients.append((thread, client.client, client.ref, client.refused, client.at))
+    db.executemany(_INSERT_CHANGE, changes)
+    db.executemany(_INSERT_CLIENT, clients)
+    for thread, write in writes:
+        if write.state_version is not None:
+            db.execute("UPDATE threads SET state_version = ? WHERE id = ?", (write.state_version, thread))
+        if write.snapshot is not None:
+            db.execute(
+                "INSERT OR REPLACE INTO snapshots (thread, version, state) VALUES (?, ?, ?)",
+                (thread, write.version, write.snapshot),
+            )
+        if write.prune is not None:
+            _prune(db, thread, write.prune)
+
+
+def _prune(db: sqlite3.Connection, thread: int, prune: Prune) -> None:
+    """Forget what is in front of the newest snapshot that is past a bound."""
+    bounds = [prune.version]
+    if prune.at:
+        bounds += db.execute(
+            "SELECT max(version) FROM changes WHERE thread = ? AND at < ?", (thread, prune.at)
+        ).fetchone()
+    if prune.bytes is not None:
+        bounds += db.execute(_PAST_BYTES, (thread, prune.bytes)).fetchone()
+    bound = max(each or 0 for each in bounds)
+    (oldest,) = db.execute(
+        "SELECT max(version) FROM snapshots WHERE thread = ? AND version <= ?", (thread, bound)
+    ).fetchone()
+    if oldest is not None:
+        db.execute("DELETE FROM changes WHERE thread = ? AND version <= ?", (thread, oldest))
+        db.execute("DELETE FROM snapshots WHERE thread = ? AND version < ?", (thread, oldest))
+    db.execute("DELETE FROM clients WHERE thread = ? AND at < ?", (thread, time.time_ns() // 1000 - _CLIENT_KEPT))

@@ -1,0 +1,73 @@
+"""A thread's log over HTTP: earlier states, the changes since a version, and a stream of events."""
+
+import secrets
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from plait.actor import Actor
+from plait.connection import Principal
+from plait.errors import InvalidArguments, NotFound
+from plait.session.event_stream import EventStream
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.messages import Version
+
+__all__ = ["changes", "event_stream", "state_at", "wants_events"]
+
+
+async def state_at(actor: Actor, version: str) -> Response:
+    """Return the state at a version. Raises NotFound when it is not kept."""
+    if not version.isascii() or not version.isdigit():
+        raise InvalidArguments(f"at={version}: a version is a whole number", path="/at")
+    data = encode_json(await actor.past.document(int(version)))
+    tag = f'"{actor.pipeline.history.epoch}:{int(version)}"'
+    return Response(data, media_type="application/json", headers={"etag": tag})
+
+
+async def changes(actor: Actor, since: str | None) -> Response:
+    """Return the durable changes behind a version, or all that are kept. Raises NotFound when they are not."""
+    history = actor.pipeline.history
+    if since is None:
+        rows = await actor.past.kept()
+    else:
+        epoch, version = _read_version(since)
+        found = await actor.past.changes(version) if epoch == history.epoch else None
+        if found is None or version > history.durable.version:
+            raise NotFound(f"the changes since {since} are not all there: get the state anew")
+        rows = found
+    return JSONResponse(
+        {
+            "epoch": history.epoch,
+            "version": rows[-1].version if rows else history.durable.version,
+            "changes": [
+                {"version": row.version, "ops": decode_json(row.ops), "source": row.source, "at": row.at / 1e6}
+                for row in rows
+            ],
+        }
+    )
+
+
+def wants_events(request: Request) -> bool:
+    """Tell whether a request asks for server-sent events."""
+    return "text/event-stream" in request.headers.get("accept", "")
+
+
+async def event_stream(actor: Actor, request: Request, principal: Principal | None) -> Response:
+    """Return a stream of what happens to a thread, from where the reader left off where that can be had."""
+    since = request.headers.get("last-event-id") or request.query_params.get("since")
+    have = _read_version(since) if since else None
+    stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal)
+    with actor.held():
+        is_known = have is not None and have[0] == actor.pipeline.history.epoch
+        rows = await actor.past.changes(have[1]) if have is not None and is_known else None
+        await stream.open(request, have, rows)
+    headers: dict[str, Any] = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(stream.lines(), media_type="text/event-stream", headers=headers)
+
+
+def _read_version(text: str) -> Version:
+    epoch, _, version = text.rpartition(":")
+    if not version.isascii() or not version.isdigit():
+        raise InvalidArguments(f"since={text}: that is not epoch:version", path="/since")
+    return epoch, int(version)

@@ -1,0 +1,1036 @@
+"""A conversation in the native protocol, without a socket: joining, changes, messages, limits, bad frames."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from tests.server.fakes import FakeTransport, TroubledStore
+from tests.server.rooms import Client as CloudflareClient
+from tests.server.rooms import House, make_request, open_house
+
+from plait.actor import Actor
+from plait.clients import client_id
+from plait.connection import Connection, Principal, Source
+from plait.errors import Reject, StoreError, Unauthenticated
+from plait.limits import Limits
+from plait.rpc import rpc
+from plait.session.plait_v1 import PlaitSession
+from plait.session.tokens import Renew, Tokens
+from plait.session.wire import PLAIT
+from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
+from plait.thread import Thread
+from plait_schemas.messages import Join
+
+PATIENCE = 10.0
+
+
+class Guest:
+    """A client of the native protocol whose socket is a fake. `frames` is what it was sent since it was last asked."""
+
+    def __init__(
+        self,
+        actor: Actor,
+        client: str,
+        *,
+        have: tuple[str, int] | None = None,
+        principal: Principal | None = None,
+        renew: Renew | None = None,
+    ) -> None:
+        self.actor = actor
+        self.transport = FakeTransport()
+        self.connection = Connection(
+            client_id(client), self.transport, actor.pipeline.after, principal=principal, wire=PLAIT
+        )
+        self.session = PlaitSession(actor, self.connection, self.transport, Join(client, have))
+        self._renew = renew or _nobody
+        self._ref = 0
+
+    async def open(self) -> None:
+        """Ask to be let in."""
+        await self.session.prepare()
+        self.transport.session = self.session
+        self.session.open(make_request(), Tokens(self.connection, self.transport.send, self._renew))
+
+    @property
+    def frames(self) -> list[Any]:
+        return self.transport.take()
+
+    @property
+    def closed(self) -> int | None:
+        """The code that the socket was closed with."""
+        return self.transport.closed[0] if self.transport.closed else None
+
+    def send(self, type: str, /, **fields: Any) -> None:
+        """Send a frame."""
+        self.send_text(json.dumps({"type": type, **fields}))
+
+    def send_text(self, text: str) -> None:
+        """Send what may be no frame."""
+        self.session.receive(text.encode(), is_text=True)
+
+    def push(self, *ops: Any, base: int, ref: int | None = None, made: int | None = None, **fields: Any) -> int:
+        """Push operations, or with `state` a whole state; refs count up. Returns the ref."""
+        self._ref = self._ref + 1 if ref is None else ref
+        epoch = self.actor.pipeline.history.epoch
+        self.send(
+            "push",
+            ref=self._ref,
+            base=[epoch, base],
+            **({} if made is None else {"made": [epoch, made]}),
+            **({"ops": ops} if ops else {}),
+            **fields,
+        )
+        return self._ref
+
+    def leave(self) -> None:
+        """Close the socket."""
+        self.transport.close(1000, "")
+
+
+async def _nobody(token: str) -> Principal | None:
+    raise Unauthenticated("this server wants to know who you are")
+
+
+async def joined(actor: Actor, client: str, **options: Any) -> Guest:
+    """Return a guest that has joined, and has taken what it was sent then."""
+    guest = Guest(actor, client, **options)
+    await guest.open()
+    await actor.settled()
+    assert guest.frames
+    return guest
+
+
+def put(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "replace", "path": path, "value": value}
+
+
+def add(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "add", "path": path, "value": value}
+
+
+def remove(path: str) -> dict[str, Any]:
+    return {"op": "remove", "path": path}
+
+
+class Room(Thread[Any]):
+    """Has any state but some; `set` and `touch` change it."""
+
+    initial_state = {"n": 0}  # noqa: RUF012
+
+    def on_start(self) -> None:
+        self.heard: list[Any] = []
+
+    def validate_state_change(self, next_state: Any, source: Source) -> None:
+        if next_state.get("n") == "forbidden":
+            raise Reject("that one is forbidden", path="/n")
+        if next_state.get("n") == "broken":
+            raise ZeroDivisionError("secret")
+
+    def on_message(self, connection: Connection, data: str | bytes) -> None:
+        self.heard.append(data)
+
+    @rpc
+    def set(self, n: Any) -> None:
+        self.set_state(lambda state: {**state, "n": n})
+
+
+class Slow(Room):
+    """Lets a client in when its gate is open."""
+
+    kind = "room"
+
+    def on_start(self) -> None:
+        super().on_start()
+        self.gate = asyncio.Event()
+        self.greeting = asyncio.Event()
+
+    async def on_connect(self, connection: Connection, request: Request) -> None:
+        self.greeting.set()
+        await self.gate.wait()
+
+
+async def change(actor: Actor, *values: Any) -> None:
+    """Have the server set n to some values, one change each, and wait until they are durable."""
+    for n in values:
+        await actor.thread.set_state({**actor.thread.state, "n": n})
+
+
+async def until(is_so: Callable[[], Any]) -> None:
+    """Let others run until something is so."""
+    async with asyncio.timeout(PATIENCE):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+def joins(frames: Sequence[Any]) -> dict[str, Any]:
+    """Return the first of some frames, which must be `joined`, without what is always in it."""
+    assert frames[0]["type"] == "joined"
+    return {key: value for key, value in frames[0].items() if key not in ("type", "connection", "thread", "epoch")}
+
+
+async def opening(actor: Actor, client: str, **options: Any) -> tuple[Guest, dict[str, Any]]:
+    """Join as a client; return it, and what `joins` says of its first frame."""
+    guest = Guest(actor, client, **options)
+    await guest.open()
+    return guest, joins(guest.frames)
+
+
+class SlowReads(TroubledStore):
+    """A store whose reads of the log and of clients wait for `may_read`, or fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+        self.is_broken = False
+        # How many reads of the log there were.
+        self.reads = 0
+
+    async def changes(self, key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
+        self.reads += 1
+        await self.may_read.wait()
+        if self.is_broken:
+            raise StoreError("the disk is broken")
+        return await super().changes(key, after=after, limit=limit)
+
+    async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
+        await self.may_read.wait()
+        return await super().client(key, client)
+
+
+# Joining
+
+
+async def test_a_client_that_has_nothing_is_sent_the_state_with_all_that_it_needs_to_know() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        await change(actor, 1)
+        guest = Guest(actor, "a")
+        await guest.open()
+        assert guest.frames == [
+            {
+                "type": "joined",
+                "connection": client_id("a"),
+                "thread": "room/one",
+                "epoch": actor.pipeline.history.epoch,
+                "version": 1,
+                "state": {"n": 1},
+            }
+        ]
+        assert client_id("a") != "a"
+
+
+async def test_a_client_that_has_the_version_is_sent_neither_state_nor_ops() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        await change(actor, 1)
+        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        assert frame == {"version": 1}
+
+
+async def test_a_client_that_comes_back_is_sent_the_operations_that_it_missed() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        actor.thread.set_state({"n": 0, "text": "x" * 500})
+        await change(actor, 1, 2)
+        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        assert frame == {"version": 3, "ops": [put("/n", 1), put("/n", 2)]}
+
+
+async def test_a_client_whose_missed_operations_are_larger_than_the_state_is_sent_the_state() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        await change(actor, 1, 2, 3)
+        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 0))
+        assert frame == {"version": 3, "state": {"n": 3}}
+
+
+async def test_a_client_that_missed_more_than_is_in_memory_is_sent_operations_from_the_store() -> None:
+    async with open_house(Room, store=(store := SlowReads())) as house:
+        actor = await house.actor(Room)
+        actor.thread.set_state({"n": 0, "text": "x" * 100_000})
+        await change(actor, *range(1, 401))
+        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        assert frame == {"version": 401, "ops": [put("/n", n) for n in range(1, 401)]}
+        assert store.reads == 1
+
+
+class Forgetful(Room):
+    """Keeps hardly any of its log."""
+
+    kind = "room"
+    retention = Room.retention.__class__(changes=1)
+
+
+@pytest.mark.parametrize("have", [("another", 1), ("mine", 1), ("mine", 401), ("mine", -1), ("mine", 2**70)])
+async def test_a_client_that_has_what_nobody_knows_or_can_tell_on_from_is_sent_the_state(have: tuple[str, int]) -> None:
+    async with open_house(Forgetful) as house:
+        actor = await house.actor(Forgetful)
+        actor.thread.set_state({"n": 0, "text": "x" * 3_000})
+        await change(actor, *range(1, 400))
+        epoch = actor.pipeline.history.epoch if have[0] == "mine" else have[0]
+        _, frame = await opening(actor, "a", have=(epoch, have[1]))
+        assert frame == {"version": 400, "state": {"n": 399, "text": "x" * 3_000}}
+
+
+async def test_a_thread_without_state_says_so_by_version_0_and_nothing_else() -> None:
+    class Empty(Thread[Any]):
+        pass
+
+    async with open_house(Empty) as house:
+        actor = await house.actor(Empty)
+        guest, frame = await opening(actor, "a")
+        assert frame == {"version": 0}
+        guest.push(base=0, state={"n": 1})
+        await actor.settled()
+        assert guest.frames == [{"type": "ack", "ref": 1, "version": 1, "ops": [put("", {"n": 1})]}]
+        _, frame = await opening(actor, "b")
+        assert frame == {"version": 1, "state": {"n": 1}}
+
+
+async def test_the_last_ref_is_told_from_memory_and_from_the_store_and_to_its_own_client_only() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        a, frame = await opening(actor, "a")
+        assert "last_ref" not in frame
+        a.push(put("/n", 1), base=0)
+        a.push(put("/n", 2), base=0)
+        await actor.settled()
+        again, frame = await opening(actor, "a")
+        assert frame["last_ref"] == 2
+        again.leave()
+        await actor.settled()
+        assert actor.clients.get("a") is None
+        _, frame = await opening(actor, "a")
+        assert frame["last_ref"] == 2
+        _, frame = await opening(actor, "b")
+        assert "last_ref" not in frame
+
+
+async def test_who_joins_while_a_change_is_on_its_way_to_the_disk_is_told_of_it_afterwards_and_once() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        house.store.is_held = True
+        actor.thread.set_state({"n": 1})
+        guest = Guest(actor, "a")
+        entering = asyncio.create_task(guest.open())
+        await asyncio.sleep(0)
+        assert guest.frames == []
+        actor.thread.set_state({"n": 2})
+        house.store.release(1)
+        await entering
+        assert joins(frames := guest.frames) == {"version": 1, "state": {"n": 1}}
+        assert frames[1:] == []
+        house.store.release()
+        await actor.settled()
+        assert guest.frames == [{"type": "change", "version": 2, "ops": [put("/n", 2)], "source": "server"}]
+
+
+async def test_changes_while_the_store_is_read_for_a_join_are_neither_missed_nor_told_twice() -> None:
+    async with open_house(Room, store=(store := SlowReads())) as house:
+        actor = await house.actor(Room)
+        actor.thread.set_state({"n": 0, "text": "x" * 100_000})
+        await change(actor, *range(1, 401))
+        store.may_read.clear()
+        guest = Guest(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        entering = asyncio.create_task(guest.open())
+        await until(lambda: store.reads)
+        await change(actor, *range(401, 501))
+        store.may_read.set()
+        await entering
+        await change(actor, 501)
+        frames = guest.frames
+        assert joins(frames)["ops"] == [put("/n", n) for n in range(1, 501)]
+        assert [frame["version"] for frame in frames[1:]] == [502]
+
+
+async def test_changes_while_the_hooks_look_at_a_client_are_in_what_it_is_sent_first() -> None:
+    class Asking(Slow):
+        kind = "room"
+
+        async def connection_tags(self, connection: Connection, request: Request) -> list[str]:
+            await self.gate.wait()
+            return ["tagged"]
+
+    async with open_house(Asking) as house:
+        actor = await house.actor(Asking)
+        guest = Guest(actor, "a")
+        await guest.open()
+        await change(actor, 1)
+        assert guest.frames == []
+        actor.thread.gate.set()  # type: ignore[attr-defined]
+        await actor.settled()
+        assert joins(guest.frames) == {"version": 1, "state": {"n": 1}}
+        assert guest.connection.tags == ("tagged",)
+
+
+async def test_what_comes_before_on_connect_has_finished_waits_for_it_and_in_the_end_nothing_more_is_read() -> None:
+    async with open_house(Slow) as house:
+        actor = await house.actor(Slow)
+        guest = Guest(actor, "a")
+        await guest.open()
+        for n in range(64):
+            assert not guest.transport.is_paused
+            guest.push(put("/n", n), base=0)
+        assert guest.transport.is_paused
+        guest.transport.resume()  # As it happens when the lobby hands over to the session.
+        guest.push(put("/n", 64), base=0)
+        assert guest.transport.is_paused
+        assert actor.thread.state == {"n": 0}
+        actor.thread.gate.set()  # type: ignore[attr-defined]
+        await actor.settled()
+        assert [frame["version"] for frame in guest.frames if frame["type"] == "ack"] == [*range(1, 66)]
+        assert not guest.transport.is_paused
+
+
+async def test_a_hook_that_raises_closes_with_1011_and_says_nothing() -> None:
+    class Failing(Room):
+        kind = "room"
+
+        def on_connect(self, connection: Connection, request: Request) -> None:
+            raise LookupError("secret")
+
+    async with open_house(Failing) as house:
+        actor = await house.actor(Failing)
+        guest = Guest(actor, "a")
+        await guest.open()
+        await actor.settled()
+        assert guest.closed == 1011
+        assert "secret" not in str(guest.transport.closed)
+        assert len(actor.connections) == 0
+
+
+async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins_and_is_forgotten() -> None:
+    async with open_house(Slow) as house:
+        actor = await house.actor(Slow)
+        first = Guest(actor, "a")
+        await first.open()
+        late = Guest(actor, "b")
+        await late.open()
+        late.push(put("/n", 1), base=0)
+        late.leave()
+        actor.thread.gate.set()  # type: ignore[attr-defined]
+        await actor.settled()
+        assert list(actor.connections) == [first.connection]
+        assert actor.thread.state == {"n": 0}
+        assert actor.clients.get("b") is None
+
+
+async def test_a_client_whose_past_cannot_be_read_is_not_remembered_for_ever() -> None:
+    async with open_house(Room, store=(store := SlowReads())) as house:
+        actor = await house.actor(Room)
+        await change(actor, *range(1, 401))
+        store.is_broken = True
+        with pytest.raises(StoreError):
+            await Guest(actor, "a", have=(actor.pipeline.history.epoch, 1)).open()
+        assert actor.clients.get("a") is None
+
+
+async def test_the_same_client_on_another_socket_closes_the_older_one_with_4408() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        older, other = await joined(actor, "a"), await joined(actor, "b")
+        newer = await joined(actor, "a")
+        assert (older.closed, newer.closed, other.closed) == (4408, None, None)
+        assert newer.connection.id == older.connection.id
+        assert list(actor.connections) == [other.connection, newer.connection]
+        newer.push(put("/n", 1), base=0)
+        await actor.settled()
+        assert newer.frames == [{"type": "ack", "ref": 1, "version": 1}]
+
+
+async def test_a_push_on_the_older_socket_that_is_still_on_its_way_is_told_to_the_newer_one_and_not_applied_twice() -> (
+    None
+):
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        older = await joined(actor, "a")
+        newer = Guest(actor, "a")
+        await newer.session.prepare()
+        house.store.is_held = True
+        older.push(put("/n", 1), base=0)
+        newer.transport.session = newer.session
+        newer.session.open(make_request(), Tokens(newer.connection, newer.transport.send, _nobody))
+        assert older.closed == 4408
+        frames = newer.frames
+        assert joins(frames) == {"version": 0, "last_ref": 1, "state": {"n": 0}}
+        newer.push(put("/n", 1), base=0)
+        house.store.release()
+        await actor.settled()
+        source = client_id("a")
+        assert newer.frames == [
+            {"type": "change", "version": 1, "ops": [put("/n", 1)], "source": source},
+            {"type": "ack", "ref": 1, "version": 1},
+        ]
+
+
+# Changes of others
+
+
+async def test_a_change_goes_to_all_but_its_sender_who_gets_an_ack() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        a, b, c = [await joined(actor, client) for client in "abc"]
+        a.push(put("/n", 1), base=0)
+        await actor.settled()
+        told = {"type": "change", "version": 1, "ops": [put("/n", 1)], "source": a.connection.id}
+        assert (b.frames, c.frames) == ([told], [told])
+        assert a.frames == [{"type": "ack", "ref": 1, "version": 1}]
+
+
+async def test_nothing_of_a_change_is_told_before_it_is_durable_and_then_all_in_order() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        a, b = await joined(actor, "a"), await joined(actor, "b")
+        house.store.is_held = True
+        actor.thread.set_state({"n": 1})
+        a.push(put("/n", 2), base=0)
+        actor.thread.set_state({"n": 3})
+        a.push(put("/n", 4), base=0)
+        actor.thread.emit("late")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (a.frames, b.frames) == ([], [])
+        house.store.release()
+        await actor.settled()
+        assert [(each["type"], each.get("version")) for each in a.frames] == [
+            ("change", 1),
+            ("ack", 2),
+            ("change", 3),
+            ("ack", 4),
+            ("event", None),
+        ]
+        assert [(each["type"], each.get("version")) for each in b.frames] == [
+            *(("change", version) for version in (1, 2, 3, 4)),
+            ("event", None),
+        ]
+
+
+async def test_native_and_cloudflare_clients_on_one_thread_see_each_others_changes() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        native, cloudflare = await joined(actor, "a"), CloudflareClient(actor, "b")
+        cloudflare.open()
+        await cloudflare.joined()
+        native.push(put("/n", 1), base=0)
+        assert await cloudflare.next() == {"type": "cf_agent_state", "state": {"n": 1}}
+        assert native.frames == [{"type": "ack", "ref": 1, "version": 1}]
+        cloudflare.push({"n": 2})
+        await actor.settled()
+        assert native.frames == [{"type": "change", "version": 2, "ops": [put("/n", 2)], "source": "b"}]
+        native.push(put("/n", 3), base=2)
+        await actor.settled()
+        assert native.frames == [{"type": "ack", "ref": 2, "version": 3}]
+
+
+async def test_a_connection_without_protocol_messages_is_told_of_no_change_and_no_presence() -> None:
+    class Plain(Room):
+        kind = "room"
+
+        def should_send_protocol_messages(self, connection: Connection, request: Request) -> bool:
+            return connection.id != client_id("plain")
+
+    async with open_house(Plain) as house:
+        actor = await house.actor(Plain)
+        other = await joined(actor, "other")
+        other.send("presence", data="here")
+        actor.presence.flush()
+        plain, frame = Guest(actor, "plain"), None
+        await plain.open()
+        await actor.settled()
+        frame = joins(frames := plain.frames)
+        assert (frame, frames[1:]) == ({"version": 0}, [])
+        await change(actor, 1)
+        other.send("presence", data="still here")
+        actor.presence.flush()
+        actor.thread.broadcast("hello")
+        assert plain.frames == [{"type": "message", "data": "hello"}]
+        plain.push(put("/n", 2), base=1)
+        plain.send("call", ref=7, method="set", args=[3])
+        await actor.settled()
+        assert plain.frames == [{"type": "ack", "ref": 1, "version": 2}, {"type": "result", "ref": 7, "done": True}]
+
+
+async def test_a_readonly_connection_is_told_so_and_its_pushes_are_refused() -> None:
+    class Guarded(Room):
+        kind = "room"
+
+        def should_be_readonly(self, connection: Connection, request: Request) -> bool:
+            return True
+
+    async with open_house(Guarded) as house:
+        actor = await house.actor(Guarded)
+        guest = Guest(actor, "a")
+        await guest.open()
+        await actor.settled()
+        assert joins(guest.frames)["readonly"] is True
+        guest.push(put("/n", 1), base=0)
+        guest.send("call", ref=1, method="set", args=[1])
+        await actor.settled()
+        nack, error = guest.frames
+        assert (nack["type"], nack["ref"], nack["code"], nack["version"]) == ("nack", 1, "readonly", 0)
+        assert (error["type"], error["ref"], error["code"]) == ("error", 1, "readonly")
+        assert actor.thread.state == {"n": 0}
+        guest.connection.readonly = False
+        guest.push(put("/n", 1), base=0)
+        await actor.settled()
+        assert guest.frames == [{"type": "ack", "ref": 2, "version": 1}]
+
+
+# Messages and events
+
+
+@pytest.mark.parametrize(
+    ("sent", "heard"), [('"hello"', "hello"), ('{"a": [1]}', '{"a": [1]}'), (" 12", "12"), ('"\\u00e4"', "ä")]
+)
+async def test_a_message_reaches_its_hook_a_string_as_it_is_and_anything_else_as_json(sent: str, heard: str) -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.send_text(f'{{"type": "message", "data": {sent}}}')
+        guest.session.receive(b"\x00\xff", is_text=False)
+        await actor.settled()
+        assert actor.thread.heard == [heard, b"\x00\xff"]  # type: ignore[attr-defined]
+
+
+async def test_what_the_thread_sends_and_emits_reaches_all_but_those_left_out() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        a, b = await joined(actor, "a"), await joined(actor, "b")
+        cloudflare = CloudflareClient(actor, "c")
+        cloudflare.open()
+        await cloudflare.joined()
+        actor.thread.broadcast({"to": "all"})
+        actor.thread.broadcast(b"\x00", without=[a.connection])
+        actor.thread.emit("goal", {"by": "Ada"})
+        actor.thread.emit("own goal", without=[b.connection])
+        b.connection.send("to b")
+        message = {"type": "message", "data": {"to": "all"}}
+        goal = {"type": "event", "name": "goal", "data": {"by": "Ada"}}
+        assert a.frames == [message, goal, {"type": "event", "name": "own goal", "data": None}]
+        assert b.frames == [message, b"\x00", goal, {"type": "message", "data": "to b"}]
+        assert cloudflare.transport.take() == [{"to": "all"}, b"\x00"]
+
+
+async def test_a_ping_is_answered_at_once() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        house.store.is_held = True
+        actor.thread.set_state({"n": 1})
+        guest.send("ping")
+        assert guest.frames == [{"type": "pong"}]
+
+
+# Bad frames
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense",
+        "[]",
+        "{}",
+        '{"type": "pushy"}',
+        '{"type": "push"}',
+        '{"type": "push", "ref": "1", "base": ["e", 1]}',
+        '{"type": "push", "ref": 1, "base": ["e", 1], "ops": [{"op": "move", "path": ""}]}',
+        '{"type": "call", "ref": 1.5, "method": "set"}',
+        '{"type": "join", "client": "a"}',
+        '{"type": "message", "data": "\\ud800"}',
+        '{"type": "presence", "data": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    ],
+)
+async def test_a_frame_that_is_none_is_answered_with_an_error_and_closes_with_4400(text: str) -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.send_text(text)
+        error, end = guest.frames
+        assert (error["type"], error["code"], "ref" in error, end) == ("error", "bad_frame", False, None)
+        assert error["message"]
+        assert guest.closed == 4400
+        assert len(actor.connections) == 0
+
+
+async def test_what_comes_behind_a_bad_frame_is_not_looked_at() -> None:
+    async with open_house(Slow) as house:
+        actor = await house.actor(Slow)
+        guest = Guest(actor, "a")
+        await guest.open()
+        guest.send_text("nonsense")
+        guest.push(put("/n", 1), base=0)
+        guest.send("message", data="hello")
+        guest.send("call", ref=1, method="set", args=[1])
+        actor.thread.gate.set()  # type: ignore[attr-defined]
+        await actor.settled()
+        assert guest.closed == 4400
+        assert actor.thread.state == {"n": 0}
+        assert actor.thread.heard == []  # type: ignore[attr-defined]
+
+
+async def test_fields_that_nobody_knows_are_not_looked_at() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.send("ping", future={"field": 1})
+        assert guest.frames == [{"type": "pong"}]
+
+
+# Too many messages
+
+
+async def test_pushes_that_come_too_fast_are_told_when_to_come_again_and_those_behind_them_are_out_of_order() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=3)) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        for n in range(1, 6):
+            guest.push(put("/n", n), base=0)
+        await actor.settled()
+        *acks, first, second = guest.frames
+        assert [frame["type"] for frame in acks] == ["ack"] * 3
+        for ref, nack in ((4, first), (5, second)):
+            assert (nack["type"], nack["ref"], nack["code"]) == ("nack", ref, "rate_limited")
+            assert 900 < nack["retry_after"] <= 1000
+        _refill(guest)
+        guest.push(put("/n", 5), base=3, ref=5)
+        (gap,) = guest.frames
+        assert (gap["type"], gap["code"], gap["ref"], gap["expected"]) == ("nack", "gap", 5, 4)
+        guest.push(put("/n", 4), base=3, ref=4)
+        guest.push(put("/n", 5), base=3, ref=5)
+        await actor.settled()
+        assert guest.frames == [{"type": "ack", "ref": 4, "version": 4}, {"type": "ack", "ref": 5, "version": 5}]
+
+
+async def test_a_first_push_that_came_too_fast_is_not_taken_for_done_when_the_next_came_in_time() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=2)) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.send("ping")
+        guest.send("ping")
+        guest.push(put("/n", 1), base=0, ref=1)
+        _refill(guest)
+        guest.push(add("/two", 2), base=0, ref=2)
+        guest.push(put("/n", 1), base=0, ref=1)
+        _refill(guest)
+        guest.push(add("/two", 2), base=0, ref=2)
+        await actor.settled()
+        assert actor.thread.state == {"n": 1, "two": 2}
+        assert [(f["type"], f["ref"], f.get("code")) for f in guest.frames if f["type"] != "pong"] == [
+            ("nack", 1, "rate_limited"),
+            ("nack", 2, "gap"),
+            ("ack", 1, None),
+            ("ack", 2, None),
+        ]
+
+
+async def test_calls_messages_and_presences_that_come_too_fast_are_refused_with_an_error() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=3)) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        for _ in range(3):
+            guest.send("ping")
+        guest.send("call", ref=9, method="set", args=[1])
+        guest.send("message", data="hello")
+        guest.session.receive(b"hello", is_text=False)
+        await actor.settled()
+        assert [(f.get("code"), f.get("ref")) for f in guest.frames[3:]] == [
+            ("rate_limited", 9),
+            ("rate_limited", None),
+            ("rate_limited", None),
+        ]
+        assert actor.thread.heard == []  # type: ignore[attr-defined]
+        assert guest.closed is None
+
+
+async def test_who_goes_on_regardless_is_closed_with_1013_after_as_many_refusals_in_a_row() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=3)) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        for _ in range(6):
+            guest.send("ping")
+        assert guest.closed is None
+        _refill(guest)
+        for _ in range(6):
+            assert guest.closed is None
+            guest.send("ping")
+        assert guest.closed is None
+        guest.send("ping")
+        assert guest.closed == 1013
+
+
+def _refill(guest: Guest) -> None:
+    """Let the guest's bucket be full, as it is after some time."""
+    bucket = guest.session._bucket
+    assert bucket is not None
+    bucket._tokens = guest.actor.limits.message_burst
+
+
+# Slow readers
+
+
+async def test_a_slow_reader_is_sent_no_states_until_it_has_caught_up_and_then_all_in_one_frame() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        actor.thread.set_state({"n": 0, "text": "x" * 500})
+        await actor.settled()
+        slow, fast = await joined(actor, "slow"), await joined(actor, "fast")
+        await change(actor, 1)
+        slow.transport.is_backed_up = True
+        await change(actor, 2, 3)
+        slow.transport.is_backed_up = False
+        await change(actor, 4)
+        assert [frame["version"] for frame in fast.frames] == [2, 3, 4, 5]
+        assert [frame["version"] for frame in slow.frames] == [2]
+        slow.transport.catch_up()
+        assert slow.frames == [{"type": "changes", "from": 2, "to": 5, "ops": [put("/n", n) for n in (2, 3, 4)]}]
+        await change(actor, 5)
+        assert [(f["type"], f["version"]) for f in slow.frames] == [("change", 6)]
+
+
+async def test_a_slow_reader_is_sent_the_state_where_that_is_smaller_or_the_changes_are_not_there() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        epoch = actor.pipeline.history.epoch
+        slow = await joined(actor, "slow")
+        slow.transport.is_backed_up = True
+        await change(actor, 1, 2, 3)
+        slow.transport.catch_up()
+        assert slow.frames == [{"type": "snapshot", "epoch": epoch, "version": 3, "state": {"n": 3}}]
+        actor.thread.set_state({"n": 3, "text": "x" * 100_000})
+        await actor.settled()
+        slow.transport.take()
+        slow.transport.is_backed_up = True
+        await change(actor, *range(400))
+        slow.transport.catch_up()
+        (frame,) = slow.frames
+        assert (frame["type"], frame["version"], frame["state"]["n"]) == ("snapshot", 404, 399)
+        slow.transport.catch_up()
+        assert slow.frames == []
+
+
+async def test_whatever_else_a_slow_reader_is_sent_comes_behind_the_changes_before_it() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        actor.thread.set_state({"n": 0, "text": "x" * 500})
+        await actor.settled()
+        slow = await joined(actor, "slow")
+        for n, (act, kind) in enumerate(
+            (
+                (lambda: slow.send("call", ref=1, method="set", args=[2]), "result"),
+                (lambda: slow.push(add("/own", 1), base=actor.thread.version), "ack"),
+                (lambda: slow.push(put("/n", "forbidden"), base=actor.thread.version), "nack"),
+                (lambda: actor.thread.emit("goal"), "event"),
+                (lambda: actor.thread.broadcast("hello"), "message"),
+            ),
+            10,
+        ):
+            slow.transport.is_backed_up = True
+            await change(actor, n)
+            act()
+            await actor.settled()
+            caught_up, answer = slow.frames
+            assert (caught_up["type"], answer["type"]) == ("changes", kind)
+            # A push is told of by its own ack, and not by what others have changed.
+            assert caught_up["to"] == actor.thread.version - (kind == "ack")
+            slow.transport.catch_up()
+            assert slow.frames == []
+
+
+async def test_a_slow_reader_is_not_told_who_comes_and_goes_but_who_is_here_when_it_has_caught_up() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        slow, a, b = [await joined(actor, client) for client in ("slow", "a", "b")]
+        slow.transport.is_backed_up = True
+        for guest in (a, b):
+            guest.send("presence", data="here")
+            actor.presence.flush()
+        assert slow.frames == []
+        slow.transport.catch_up()
+        here = {a.connection.id: "here", b.connection.id: "here"}
+        assert slow.frames == [{"type": "presence", "snapshot": here}]
+        slow.transport.is_backed_up = True
+        a.leave()
+        b.leave()
+        actor.presence.flush()
+        slow.transport.catch_up()
+        assert slow.frames == [{"type": "presence", "snapshot": {}}]
+
+
+# Presence
+
+
+async def test_presence_is_told_as_it_comes_changes_and_goes() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        a, b = await joined(actor, "a"), await joined(actor, "b")
+        a.send("presence", data={"name": "Ada"})
+        assert b.frames == []
+        actor.presence.flush()
+        told = {"type": "presence", "joined": {a.connection.id: {"name": "Ada"}}}
+        assert (a.frames, b.frames) == ([told], [told])
+        a.send("presence", data={"name": "Ada", "cursor": 1})
+        a.send("presence", data={"name": "Ada", "cursor": 2})
+        b.send("presence", data="Bob")
+        actor.presence.flush()
+        assert b.frames == [
+            {
+                "type": "presence",
+                "joined": {b.connection.id: "Bob"},
+                "updated": {a.connection.id: {"name": "Ada", "cursor": 2}},
+            }
+        ]
+        a.leave()
+        b.send("presence", data=None)
+        actor.presence.flush()
+        (gone,) = b.frames
+        assert (gone["type"], sorted(gone["left"])) == ("presence", sorted([a.connection.id, b.connection.id]))
+        assert actor.thread.presence() == {}
+
+
+async def test_presence_is_told_within_its_time_without_being_asked() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        a, b = await joined(actor, "a"), await joined(actor, "b")
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        a.send("presence", data=1)
+        assert await b.transport.next() == {"type": "presence", "joined": {a.connection.id: 1}}
+        assert loop.time() - begun >= 0.04
+
+
+async def test_who_joins_is_told_first_who_is_here_also_when_others_have_not_been_told_yet() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        a = await joined(actor, "a")
+        guest = await joined(actor, "b")
+        assert guest.frames == []
+        a.send("presence", data="here")
+        actor.presence.flush()
+        assert guest.frames
+        a.send("presence", data="there")
+        c = Guest(actor, "c")
+        await c.open()
+        assert c.frames[1:] == [{"type": "presence", "snapshot": {a.connection.id: "here"}}]
+        actor.presence.flush()
+        told = [{"type": "presence", "updated": {a.connection.id: "there"}}]
+        assert (guest.frames, c.frames) == (told, told)
+
+
+async def test_the_presence_of_a_client_that_joins_again_is_not_lost() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        older, other = await joined(actor, "a"), await joined(actor, "b")
+        older.send("presence", data="here")
+        actor.presence.flush()
+        assert other.frames
+        newer = Guest(actor, "a")
+        await newer.open()
+        newer.send("presence", data="here")
+        actor.presence.flush()
+        here = {newer.connection.id: "here"}
+        assert actor.thread.presence() == here
+        assert newer.frames[1:] == [{"type": "presence", "snapshot": here}]
+        assert other.frames == []
+
+
+async def test_the_presence_of_a_client_that_joins_again_and_shows_none_is_gone_for_all() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        older, other = await joined(actor, "a"), await joined(actor, "b")
+        older.send("presence", data="here")
+        actor.presence.flush()
+        assert other.frames
+        newer = Guest(actor, "a")
+        await newer.open()
+        assert newer.frames[1:] == [{"type": "presence", "snapshot": {newer.connection.id: "here"}}]
+        actor.presence.flush()
+        gone = [{"type": "presence", "left": [newer.connection.id]}]
+        assert (newer.frames, other.frames) == (gone, gone)
+
+
+@pytest.mark.parametrize("data", ["x" * 99, [[[[[]]]]]])
+async def test_a_presence_that_is_too_large_or_too_deep_is_refused_and_the_one_before_stays(data: Any) -> None:
+    async with open_house(Room, limits=Limits(presence=100, depth=4)) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.send("presence", data="x" * 98)
+        guest.send("presence", data=data)
+        (error,) = guest.frames
+        assert (error["type"], error["code"], "ref" in error) == ("error", "too_large", False)
+        assert guest.closed is None
+        assert actor.thread.presence() == {guest.connection.id: "x" * 98}
+
+
+async def test_the_server_may_show_somebody_without_a_connection_behind_the_changes_before_it() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        house.store.is_held = True
+        actor.thread.set_state({"n": 1})
+        actor.thread.set_presence("agent", {"typing": True})
+        actor.presence.flush()
+        assert guest.frames == []
+        house.store.release()
+        await actor.settled()
+        actor.presence.flush()
+        frames = guest.frames
+        assert [f["type"] for f in frames] == ["change", "presence"]
+        assert frames[1]["joined"] == {"agent": {"typing": True}}
+        actor.thread.set_presence("agent", None)
+        actor.presence.flush()
+        assert guest.frames == [{"type": "presence", "left": ["agent"]}]
+
+
+# Other hands
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    async with open_house(Room) as house:
+        yield house
+
+
+async def test_a_client_leaves_no_trace_but_what_is_stored(house: House) -> None:
+    actor = await house.actor(Room)
+    guest = await joined(actor, "a")
+    house.store.is_held = True
+    guest.push(put("/n", 1), base=0)
+    guest.leave()
+    assert actor.clients.get("a") is not None
+    house.store.release()
+    await actor.settled()
+    assert actor.clients.get("a") is None
+    assert len(actor.connections) == 0
+    assert actor.thread.state == {"n": 1}
+
+
+async def test_a_slow_reader_is_sent_each_change_between_its_push_and_the_ack_so_that_it_knows_its_own(
+    house: House,
+) -> None:
+    actor = await house.actor(Room)
+    slow = await joined(actor, "slow")
+    await change(actor, 1)
+    slow.transport.is_backed_up = True
+    await change(actor, 2)
+    assert [frame["version"] for frame in slow.frames] == [1]
+    house.store.is_held = True
+    actor.thread.set_state({"n": 3})
+    slow.push(put("/n", 4), base=1)
+    actor.thread.set_state({"n": 5})
+    slow.push(put("/n", 6), base=1)
+    actor.thread.set_state({"n": 7})
+    house.store.release()
+    await actor.settled()
+    assert [(f["type"], f.get("version")) for f in slow.frames] == [
+        ("snapshot", 2),
+        ("change", 3),
+        ("ack", 4),
+        ("change", 5),
+        ("ack", 6),
+    ]
+    slow.transport.catch_up()
+    assert [(f["type"], f.get("version")) for f in slow.frames] == [("snapshot", 7)]

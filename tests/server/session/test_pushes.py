@@ -1,0 +1,749 @@
+"""Pushes of the native protocol: answered in order, refused with a reason, applied once, brought behind others."""
+
+import copy
+import json
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.fakes import TroubledStore
+from tests.server.rooms import House, open_house
+from tests.server.session.test_plait_v1 import (
+    Guest,
+    Room,
+    SlowReads,
+    add,
+    change,
+    joined,
+    opening,
+    put,
+    remove,
+    until,
+)
+
+from plait.errors import Conflict
+from plait.limits import Limits
+from plait.retention import Retention
+from plait.thread import Thread
+from plait_schemas.patch import Op, PatchError, apply
+from plait_schemas.rebase import rebase
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    async with open_house(Room, Lists, Rejecting, Resolving, Typed, limits=Limits(state=2000, depth=8)) as house:
+        yield house
+
+
+class Lists(Thread[Any]):
+    """Begins with a list."""
+
+    initial_state = {"list": ["a", "b", "c"], "n": 0}  # noqa: RUF012
+
+
+class Rejecting(Lists):
+    conflict = "reject"
+
+
+class Resolving(Lists):
+    """Tells what it is asked, and says `both`; what is to go goes."""
+
+    def on_start(self) -> None:
+        self.asked: list[tuple[Any, Any, Any, str]] = []
+
+    def resolve_conflict(self, base: Any, current: Any, proposed: Any, path: str) -> Any:
+        self.asked.append((base, current, proposed, path))
+        if proposed == "fail":
+            raise ZeroDivisionError("secret")
+        if proposed == "refuse":
+            raise Conflict("not this one", path=path)
+        return proposed and [current, proposed]
+
+
+class Point(msgspec.Struct, frozen=True):
+    x: float = 0
+    tags: tuple[str, ...] = ()
+
+
+class Typed(Thread[Point]):
+    initial_state = Point()
+
+
+def nack(guest: Guest) -> dict[str, Any]:
+    """Return the next frame, which must be a nack, without its type and message."""
+    frame = guest.frames[0]
+    assert frame.pop("type") == "nack"
+    assert frame.pop("message")
+    return dict(frame)
+
+
+# Answers
+
+
+async def test_an_ack_tells_the_operations_where_others_have_moved_the_place(house: House) -> None:
+    actor = await house.actor(Lists)
+    a, b = await joined(actor, "a"), await joined(actor, "b")
+    a.push(add("/list/0", "first"), base=0)
+    b.push(put("/list/2", "C"), base=0)
+    b.push(put("/n", 1), base=0)
+    await actor.settled()
+    assert [f for f in b.frames if f["type"] == "ack"] == [
+        {"type": "ack", "ref": 1, "version": 2, "rebased": True, "ops": [put("/list/3", "C")]},
+        {"type": "ack", "ref": 2, "version": 3, "rebased": True},
+    ]
+    assert actor.thread.state == {"list": ["first", "a", "b", "C"], "n": 1}
+
+
+async def test_an_ack_tells_the_operations_where_the_states_type_has_made_others_of_them(house: House) -> None:
+    actor = await house.actor(Typed)
+    a, b = await joined(actor, "a"), await joined(actor, "b")
+    a.push(put("/x", 1), put("/tags", ["t"]), base=0)
+    a.push(add("/unknown", 1), base=0)
+    a.push(put("/x", 2.5), base=0)
+    await actor.settled()
+    told = b.frames[0]["ops"]
+    assert told[0] == put("/x", 1.0)
+    assert told[1]["path"].startswith("/tags")
+    assert a.frames == [
+        {"type": "ack", "ref": 1, "version": 1, "ops": told},
+        {"type": "ack", "ref": 2, "version": 1},
+        {"type": "ack", "ref": 3, "version": 2},
+    ]
+    assert actor.thread.state == Point(2.5, ("t",))
+
+
+@pytest.mark.parametrize(
+    ("op", "code", "path"),
+    [
+        (put("/n", "forbidden"), "rejected", "/n"),
+        (put("/n", "broken"), "rejected", None),
+        (put("", []), "rejected", None),
+        (put("/list/9", 1), "conflict", None),
+        (add("/n/deep", 1), "conflict", None),
+        (put("n", 1), "conflict", None),
+        (remove(""), "conflict", None),
+        ({"op": "add", "path": "/n"}, "conflict", None),
+        (add("/__proto__", 1), "invalid_state", "/__proto__"),
+        (add("/constructor/x", 1), "invalid_state", "/constructor/x"),
+        (add("/n", {}) | {"path": "/prototype"}, "invalid_state", "/prototype"),
+        (add("/deep", [[[[[[[[]]]]]]]]), "too_large", "/deep"),
+        (add("/large", "x" * 2000), "too_large", None),
+    ],
+)
+async def test_a_push_that_is_refused_says_why_and_changes_nothing(
+    house: House, op: dict[str, Any], code: str, path: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    actor = await house.actor(Room)
+    guest, other = await joined(actor, "a"), await joined(actor, "b")
+    guest.push(add("/list", []), base=0)
+    guest.push(op, base=0)
+    guest.push(put("/n", 1), base=0)
+    await actor.settled()
+    first, refusal, last = guest.frames
+    assert (first["type"], last["type"], last["version"]) == ("ack", "ack", 2)
+    assert (refusal["type"], refusal["ref"], refusal["version"]) == ("nack", 2, 1)
+    assert (refusal["code"], refusal.get("path")) == (code, path)
+    assert "secret" not in refusal["message"]
+    assert [frame["version"] for frame in other.frames] == [1, 2]
+    assert actor.thread.state == {"n": 1, "list": []}
+    assert ("secret" in caplog.text) == (op == put("/n", "broken"))
+
+
+@pytest.mark.parametrize("path", ["/__proto__/x", "/constructor/prototype", "/a/__proto__"])
+async def test_a_path_that_leads_out_of_a_document_in_javascript_is_refused_also_where_it_is_there(
+    house: House, path: str
+) -> None:
+    actor = await house.actor(Room)
+    await actor.thread.set_state({"__proto__": {"x": 0}, "constructor": {"prototype": 0}, "a": {"__proto__": 0}})
+    guest = await joined(actor, "a")
+    guest.push(put(path, 1), base=1)
+    assert nack(guest) == {"ref": 1, "code": "invalid_state", "path": path, "version": 1}
+
+
+async def test_a_state_that_is_not_of_the_type_is_refused_with_its_place(house: House) -> None:
+    actor = await house.actor(Typed)
+    guest = await joined(actor, "a")
+    guest.push(put("/x", "one"), base=0)
+    assert nack(guest) == {"ref": 1, "code": "invalid_state", "path": "/x", "version": 0}
+    guest.push(add("/tags/-", 1), base=0)
+    assert nack(guest) == {"ref": 2, "code": "invalid_state", "path": "/tags/-", "version": 0}
+    guest.push(base=0, state={"x": 1, "tags": "t"})
+    assert nack(guest) == {"ref": 3, "code": "invalid_state", "path": "/tags", "version": 0}
+    guest.push(base=0)
+    assert nack(guest) == {"ref": 4, "code": "invalid_state", "version": 0}
+
+
+@pytest.mark.parametrize(("epoch", "version"), [("another", 0), (None, 1), (None, -1), (None, 2**70)])
+async def test_a_base_that_is_no_version_is_refused(house: House, epoch: str | None, version: int) -> None:
+    actor = await house.actor(Room)
+    guest = await joined(actor, "a")
+    base = [epoch or actor.pipeline.history.epoch, version]
+    guest.send("push", ref=1, base=base, ops=[put("/n", 1)])
+    assert nack(guest) == {"ref": 1, "code": "conflict", "version": 0}
+
+
+# Refs
+
+
+async def test_a_ref_that_is_not_the_next_is_a_gap_and_says_which_is(house: House) -> None:
+    actor = await house.actor(Room)
+    guest = await joined(actor, "a")
+    guest.push(put("/n", 1), base=0, ref=7)
+    guest.push(put("/n", 2), base=0, ref=9)
+    await actor.settled()
+    ack, gap = guest.frames
+    assert ack == {"type": "ack", "ref": 7, "version": 1}
+    assert (gap["type"], gap["code"], gap["ref"], gap["expected"], gap["version"]) == ("nack", "gap", 9, 8, 1)
+    guest.push(put("/n", 2), base=1, ref=8)
+    await actor.settled()
+    assert guest.frames == [{"type": "ack", "ref": 8, "version": 2}]
+
+
+@pytest.mark.parametrize("ref", [0, -1, -(2**70)])
+async def test_refs_count_from_1(house: House, ref: int) -> None:
+    actor = await house.actor(Room)
+    guest = await joined(actor, "a")
+    guest.push(put("/n", 1), base=0, ref=ref)
+    await actor.settled()
+    assert nack(guest)["code"] == "unanswerable"
+    guest.push(put("/n", 2), base=0, ref=1)
+    await actor.settled()
+    assert guest.frames == [{"type": "ack", "ref": 1, "version": 1}]
+    assert actor.thread.state == {"n": 2}
+
+
+async def test_a_push_that_comes_again_is_answered_as_before_and_not_applied(house: House) -> None:
+    actor = await house.actor(Room)
+    guest = await joined(actor, "a")
+    guest.push(put("/n", 1), base=0)
+    guest.push(put("/n", "forbidden"), base=0)
+    await actor.settled()
+    _, refusal = guest.frames
+    await change(actor, 5)
+    assert guest.frames
+    guest.push(put("/n", 9), base=0, ref=1)
+    guest.push(put("/n", 9), base=0, ref=2)
+    await actor.settled()
+    assert guest.frames == [{"type": "ack", "ref": 1, "version": 2}, {**refusal, "version": 2}]
+    assert actor.thread.state == {"n": 5}
+
+
+async def test_a_push_that_comes_again_while_it_is_on_its_way_is_answered_when_it_is_durable(house: House) -> None:
+    actor = await house.actor(Room)
+    guest = await joined(actor, "a")
+    house.store.is_held = True
+    guest.push(put("/n", 1), base=0, ref=1)
+    guest.push(put("/n", 1), base=0, ref=1)
+    assert guest.frames == []
+    house.store.release()
+    await actor.settled()
+    assert guest.frames == [{"type": "ack", "ref": 1, "version": 1}] * 2
+    assert len([write for write in house.store.submitted if write.client]) == 1
+
+
+async def test_what_became_of_a_push_is_known_from_the_store_up_to_the_last_that_was_accepted() -> None:
+    store = TroubledStore()
+    async with open_house(Room, store=store) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        for n in (1, "forbidden", 3):
+            guest.push(put("/n", n), base=0)
+        await actor.settled()
+        _, refusal, _ = guest.frames
+        guest.leave()
+        await actor.settled()
+        guest, frame = await opening(actor, "a")
+        assert frame["last_ref"] == 3
+        for ref in (1, 2, 3):
+            guest.push(put("/n", 9), base=2, ref=ref)
+        await actor.settled()
+        assert guest.frames == [
+            {"type": "ack", "ref": 1, "version": 2},
+            {**refusal, "version": 2},
+            {"type": "ack", "ref": 3, "version": 2},
+        ]
+
+
+async def test_after_64_more_pushes_it_is_not_known_any_more_what_became_of_one(house: House) -> None:
+    actor = await house.actor(Room)
+    guest = await joined(actor, "a")
+    for n in range(65):
+        guest.push(put("/n", n), base=0)
+    await actor.settled()
+    assert len(guest.frames) == 65
+    guest.push(put("/n", 9), base=0, ref=1)
+    assert nack(guest) == {"ref": 1, "code": "unanswerable", "version": 65}
+    guest.push(put("/n", 9), base=0, ref=2)
+    assert guest.frames == [{"type": "ack", "ref": 2, "version": 65}]
+
+
+# A disk in trouble
+
+
+async def test_a_push_that_could_not_be_stored_is_taken_back_and_later_ones_are_taken(house: House) -> None:
+    actor = await house.actor(Room)
+    guest, other = await joined(actor, "a"), await joined(actor, "b")
+    house.store.is_held = True
+    guest.push(put("/n", 1), base=0)
+    guest.push(put("/n", 2), base=0)
+    guest.push(put("/n", "forbidden"), base=0)
+    house.store.fail_next()
+    house.store.release()
+    await actor.settled()
+    assert [(f["type"], f["ref"], f["code"], f["version"]) for f in guest.frames] == [
+        ("nack", 1, "store_error", 0),
+        ("nack", 2, "store_error", 0),
+        ("nack", 3, "rejected", 0),
+    ]
+    assert other.frames == []
+    guest.push(put("/n", 3), base=0, ref=1)
+    assert nack(guest)["code"] == "store_error"
+    guest.push(put("/n", 4), base=0, ref=4)
+    await actor.settled()
+    assert guest.frames == [{"type": "ack", "ref": 4, "version": 1}]
+    assert actor.thread.state == {"n": 4}
+
+
+async def test_after_a_push_that_could_not_be_stored_the_next_is_brought_behind_what_took_its_version(
+    house: House,
+) -> None:
+    actor = await house.actor(Lists)
+    guest = await joined(actor, "a")
+    house.store.fail_next()
+    guest.push(put("/n", 1), base=0)
+    await actor.settled()
+    assert nack(guest)["code"] == "store_error"
+    actor.thread.set_state({"list": ["new", "a", "b", "c"], "n": 0})
+    guest.push(put("/list/0", "A"), base=0)
+    await actor.settled()
+    assert actor.thread.state["list"] == ["new", "A", "b", "c"]
+
+
+async def test_after_a_push_that_could_not_be_stored_what_was_in_front_of_it_still_is(house: House) -> None:
+    actor = await house.actor(Lists)
+    guest = await joined(actor, "a")
+    actor.thread.set_state({"list": ["new", "a", "b", "c"], "n": 0})
+    await actor.settled()
+    guest.push(put("/n", 1), base=0)
+    await actor.settled()
+    house.store.fail_next()
+    guest.push(put("/n", 2), base=0)
+    guest.push(remove("/list/0"), base=0)
+    await actor.settled()
+    guest.push(put("/list/0", "A"), base=0)
+    await actor.settled()
+    assert actor.thread.state == {"list": ["new", "A", "b", "c"], "n": 1}
+
+
+# Whole states
+
+
+async def test_a_whole_state_is_compared_with_the_one_that_it_names(house: House) -> None:
+    actor = await house.actor(Lists)
+    guest = await joined(actor, "a")
+    guest.push(base=0, state={"list": ["a", "b", "c", "d"], "n": 0})
+    await actor.settled()
+    assert guest.frames == [{"type": "ack", "ref": 1, "version": 1, "ops": [add("/list/3", "d")]}]
+    actor.thread.set_state({"list": ["0", "a", "b", "c", "d"], "n": 5})
+    await actor.settled()
+    assert guest.frames
+    guest.push(base=1, state={"list": ["a", "B", "c", "d"], "n": 0})
+    await until(lambda: actor.thread.version == 3)
+    await actor.settled()
+    ack = {"type": "ack", "ref": 2, "version": 3, "rebased": True, "ops": [put("/list/2", "B")]}
+    assert guest.frames == [ack]
+    assert actor.thread.state == {"list": ["0", "a", "B", "c", "d"], "n": 5}
+    guest.push(base=3, state={"list": ["0", "a", "B", "c", "d"], "n": 5})
+    await actor.settled()
+    assert guest.frames == [{"type": "ack", "ref": 3, "version": 3}]
+
+
+async def test_a_whole_state_behind_a_push_that_is_not_answered_is_refused_where_others_have_changed_something(
+    house: House,
+) -> None:
+    actor = await house.actor(Lists)
+    guest = await joined(actor, "a")
+    actor.thread.set_state({"list": [], "n": 0})
+    guest.push(put("/n", 1), base=0)
+    guest.push(base=0, state={"list": ["a", "b", "c"], "n": 2})
+    await actor.settled()
+    assert [(f["type"], f.get("code")) for f in guest.frames[1:]] == [("ack", None), ("nack", "conflict")]
+
+
+async def test_a_whole_state_that_nests_too_deep_is_refused(house: House) -> None:
+    actor = await house.actor(Room)
+    guest = await joined(actor, "a")
+    deep = json.loads("[" * 8 + "]" * 8)
+    guest.push(base=0, state={"n": deep})
+    assert nack(guest)["code"] == "too_large"
+    guest.push(base=0, state={"n": deep[0]})
+    await actor.settled()
+    assert actor.thread.state == {"n": deep[0]}
+
+
+# Where others have changed the same
+
+
+async def test_the_last_writer_wins_unless_the_class_says_otherwise(house: House) -> None:
+    for cls, n, code in ((Lists, 2, None), (Rejecting, 1, "conflict")):
+        actor = await house.actor(cls)
+        guest = await joined(actor, "a")
+        actor.thread.set_state({**actor.thread.state, "n": 1})
+        guest.push(put("/n", 2), base=0)
+        guest.push(put("/list/0", "A"), base=0)
+        await actor.settled()
+        answers = guest.frames[1:]
+        assert answers[0].get("code") == code
+        assert (answers[0].get("path"), answers[1]["type"]) == (code and "/n", "ack")
+        assert actor.thread.state == {"list": ["A", "b", "c"], "n": n}
+
+
+@pytest.mark.parametrize("cls", [Lists, Rejecting, Resolving])
+async def test_a_push_into_what_is_gone_is_refused_whatever_the_class_says(
+    house: House, cls: type[Thread[Any]]
+) -> None:
+    actor = await house.actor(cls)
+    await actor.thread.set_state({"list": [{"deep": 1}], "n": {"deep": 1}})
+    guest = await joined(actor, "a")
+    actor.thread.set_state({"list": [], "n": 0})
+    guest.push(put("/list/0/deep", 2), base=1)
+    guest.push(put("/n/deep", 2), base=1)
+    await actor.settled()
+    assert [frame["code"] for frame in guest.frames[1:]] == ["conflict", "conflict"]
+    assert actor.thread.state == {"list": [], "n": 0}
+
+
+async def test_a_place_that_others_changed_since_the_push_was_made_is_contested_though_its_base_is_newer(
+    house: House,
+) -> None:
+    for cls, n in ((Lists, 2), (Rejecting, 1), (Resolving, [1, 2])):
+        actor = await house.actor(cls)
+        guest = await joined(actor, "a")
+        actor.thread.set_state({**actor.thread.state, "n": 1})
+        await actor.settled()
+        guest.push(put("/n", 2), base=1, made=0)
+        guest.push(put("/list/0", "A"), base=1, made=0)
+        await until(lambda guest=guest: guest.transport.sent[-1].get("ref") == 2)
+        assert actor.thread.state == {"list": ["A", "b", "c"], "n": n}
+
+
+async def test_what_a_client_changed_itself_since_it_made_a_push_does_not_contest_it(house: House) -> None:
+    actor = await house.actor(Rejecting)
+    guest = await joined(actor, "a")
+    guest.push(put("/n", 1), base=0)
+    await actor.settled()
+    guest.push(put("/n", 2), base=1, made=0)
+    await actor.settled()
+    assert [frame["type"] for frame in guest.frames] == ["ack", "ack"]
+
+
+@pytest.mark.parametrize("made", [-1, -(2**70), 2])
+async def test_a_push_that_says_it_was_made_on_no_version_is_refused(house: House, made: int) -> None:
+    actor = await house.actor(Rejecting)
+    guest = await joined(actor, "a")
+    await actor.thread.set_state({"list": [], "n": 1})
+    guest.push(put("/n", 2), base=1, made=made)
+    guest.push(put("/n", 3), base=1)
+    await actor.settled()
+    refusal, ack = guest.frames[1:]
+    assert (refusal["code"], ack["type"]) == ("conflict", "ack")
+
+
+async def test_a_class_may_make_one_of_both_values(house: House) -> None:
+    actor = await house.actor(Resolving)
+    guest, other = await joined(actor, "a"), await joined(actor, "b")
+    await actor.thread.set_state({**actor.thread.state, "text": "x" * 500})
+    other.push(add("/list/0", "0"), put("/list/2", "B"), put("/n", 1), base=1)
+    guest.push(put("/n", 2), put("/list/1", "bb"), add("/new", 3), base=1)
+    await until(lambda: guest.transport.sent[-1]["type"] == "ack")
+    ack = guest.frames[-1]
+    assert actor.thread.asked == [(0, 1, 2, "/n"), ("b", "B", "bb", "/list/2")]  # type: ignore[attr-defined]
+    assert ack["ops"] == [put("/n", [1, 2]), put("/list/2", ["B", "bb"]), add("/new", 3)]
+    assert actor.thread.state["list"] == ["0", "a", ["B", "bb"], "c"]
+
+
+async def test_a_class_that_has_nothing_for_a_place_that_is_to_go_lets_it_go(house: House) -> None:
+    actor = await house.actor(Resolving)
+    guest, other = await joined(actor, "a"), await joined(actor, "b")
+    other.push(put("/list/2", "C"), put("/n", 1), base=0)
+    guest.push(remove("/n"), remove("/list/2"), base=0)
+    await until(lambda: guest.transport.sent[-1]["type"] == "ack")
+    assert actor.thread.asked == [(0, 1, None, "/n"), ("c", "C", None, "/list/2")]  # type: ignore[attr-defined]
+    assert actor.thread.state == {"list": ["a", "b"]}
+
+
+async def test_a_class_whose_resolve_conflict_raises_refuses_the_push(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    actor = await house.actor(Resolving)
+    guest = await joined(actor, "a")
+    actor.thread.set_state({"list": [], "n": 1})
+    guest.push(put("/n", "fail"), base=0)
+    guest.push(put("/n", "refuse"), base=0)
+    await until(lambda: len(guest.transport.sent) == 4)
+    failed, refused = guest.frames[1:]
+    assert (failed["code"], failed["message"]) == ("rejected", "State update rejected")
+    assert (refused["code"], refused["message"], refused["path"]) == ("conflict", "not this one", "/n")
+    assert "secret" in caplog.text
+
+
+async def test_a_whole_state_made_long_ago_on_another_version_than_its_base_is_judged_by_both() -> None:
+    async with open_house(Resolving, Rejecting, store=(store := SlowReads())) as house:
+        for cls, state in ((Resolving, [400, "mine"]), (Rejecting, 400)):
+            actor = await house.actor(cls)
+            text = "x" * 100_000
+            await actor.thread.set_state({"n": 0, "text": text, "m": 0})
+            guest = await joined(actor, "a")
+            await change(actor, *range(1, 401))
+            await actor.thread.set_state({**actor.thread.state, "m": 1})
+            guest.transport.take()
+            reads = store.reads
+            guest.push(base=400, made=1, state={"n": "mine", "text": text, "m": 0})
+            await until(lambda guest=guest: guest.transport.sent[-1]["type"] in ("ack", "nack"))
+            assert actor.thread.state == {"n": state, "text": text, "m": 1}
+            assert 0 < store.reads - reads < 10
+            if cls is Resolving:
+                assert actor.thread.asked == [(0, 400, "mine", "/n")]  # type: ignore[attr-defined]
+
+
+# Bases that are not in memory any more
+
+
+async def test_a_base_that_is_only_in_the_store_is_read_and_the_pushes_behind_it_keep_their_order() -> None:
+    async with open_house(Lists, store=(store := SlowReads())) as house:
+        actor = await house.actor(Lists)
+        actor.thread.set_state({**actor.thread.state, "text": "x" * 10_000})
+        guest = await joined(actor, "a")
+        actor.thread.set_state({**actor.thread.state, "list": ["0", "a", "b", "c"]})
+        await change(actor, *range(1, 401))
+        guest.transport.take()
+        store.may_read.clear()
+        guest.push(put("/list/0", "A"), base=1)
+        guest.push(put("/list/1", "B"), base=1)
+        guest.push(put("/nowhere/to", "go"), base=1)
+        guest.push(put("/list/2", "C"), base=1)
+        guest.push(put("/list/2", "C"), base=1, ref=1)
+        await until(lambda: store.reads)
+        assert guest.frames == []
+        await change(actor, 1000)
+        guest.transport.take()
+        store.may_read.set()
+        await until(lambda: len(guest.transport.sent) == 408)
+        assert [(f["type"], f["ref"]) for f in guest.frames] == [
+            ("ack", 1),
+            ("ack", 2),
+            ("nack", 3),
+            ("ack", 4),
+            ("ack", 1),
+        ]
+        assert actor.thread.state["list"] == ["0", "A", "B", "C"]
+        assert actor.thread.state["n"] == 1000
+
+
+async def test_a_base_from_before_the_join_is_brought_behind_what_came_since() -> None:
+    async with open_house(Lists) as house:
+        actor = await house.actor(Lists)
+        await actor.thread.set_state({"list": ["0", "a", "b", "c"], "n": 0})
+        guest = await joined(actor, "a")
+        guest.push(put("/list/0", "A"), base=0)
+        await actor.settled()
+        assert actor.thread.state["list"] == ["0", "A", "b", "c"]
+
+
+async def test_a_base_that_is_kept_nowhere_is_a_conflict_and_one_that_cannot_be_read_a_store_error() -> None:
+    class Forgetful(Lists):
+        kind = "lists"
+        retention = Retention(changes=1)
+
+    async with open_house(Forgetful, store=(store := SlowReads())) as house:
+        actor = await house.actor(Forgetful)
+        guest = await joined(actor, "a")
+        actor.thread.set_state({"n": 0, "text": "x" * 3000})
+        await change(actor, *range(400))
+        guest.transport.take()
+        guest.push(put("/n", "mine"), base=0)
+        await until(lambda: guest.transport.sent[-1]["type"] == "nack")
+        assert nack(guest)["code"] == "conflict"
+        store.is_broken = True
+        guest.push(put("/n", "mine"), base=0)
+        await until(lambda: guest.transport.sent[-1].get("ref") == 2)
+        assert nack(guest)["code"] == "store_error"
+        guest.push(put("/n", "mine"), base=400)
+        await actor.settled()
+        assert guest.frames[-1]["type"] == "ack"
+
+
+async def test_a_client_that_is_gone_while_the_past_is_read_for_it_changes_nothing() -> None:
+    async with open_house(Lists, store=(store := SlowReads())) as house:
+        actor = await house.actor(Lists)
+        guest = await joined(actor, "a")
+        await change(actor, *range(400))
+        store.may_read.clear()
+        guest.push(put("/n", "mine"), base=0)
+        guest.push(put("/n", "mine"), base=0)
+        await until(lambda: store.reads)
+        guest.leave()
+        store.may_read.set()
+        await actor.settled()
+        await until(lambda: actor.clients.get("a") is None)
+        assert actor.thread.state["n"] == 399
+
+
+# Many at once
+
+
+class Mirror:
+    """A client as docs/protocol.md has it: `confirmed`, pending pushes, and what is shown; frames come when let in."""
+
+    def __init__(self, guest: Guest, version: int, state: Any) -> None:
+        self.guest = guest
+        self.version = version
+        self.confirmed = state
+        self.pending: list[tuple[int, list[Op]]] = []
+        self.refused: dict[int, str] = {}
+        self.waiting: list[Any] = []
+        # Pushes that have not arrived at the server.
+        self.outgoing: list[tuple[int, int, list[Op]]] = []
+        self._ref = 0
+        self._sent: dict[int, list[Op]] = {}
+
+    @property
+    def shown(self) -> Any:
+        return self._shown(len(self.pending))
+
+    def _shown(self, count: int) -> Any:
+        """Return the confirmed state with the first pending pushes; one that does not fit is left out."""
+        state = self.confirmed
+        for _, ops in self.pending[:count]:
+            try:
+                state = apply(state, ops)
+            except PatchError:
+                continue
+        return state
+
+    def edit(self, ops: Iterable[Op]) -> None:
+        self._ref += 1
+        made = list(ops)
+        self.pending.append((self._ref, made))
+        self.outgoing.append((self._ref, self.version, made))
+
+    def send(self) -> None:
+        """Let the next push arrive."""
+        if self.outgoing:
+            ref, base, ops = self.outgoing.pop(0)
+            self._sent[ref] = ops
+            self.guest.push(*msgspec.to_builtins(ops), base=base, ref=ref)
+
+    def read(self) -> None:
+        """Take in the next frame."""
+        self.waiting += self.guest.frames
+        if self.waiting:
+            self._take(self.waiting.pop(0))
+
+    def _take(self, frame: dict[str, Any]) -> None:
+        match frame["type"]:
+            case "change":
+                assert frame["version"] == self.version + 1
+                self._others(frame["version"], _ops(frame))
+            case "changes":
+                assert frame["from"] == self.version
+                self._others(frame["to"], _ops(frame))
+            case "snapshot":
+                self.version, self.confirmed = frame["version"], frame["state"]
+            case "ack":
+                ref, _ = self.pending.pop(0)
+                assert ref == frame["ref"]
+                if frame["version"] > self.version:
+                    assert frame["version"] == self.version + 1
+                    self.version = frame["version"]
+                    self.confirmed = apply(self.confirmed, _ops(frame) if "ops" in frame else self._sent[ref])
+            case "nack":
+                ref, _ = self.pending.pop(0)
+                assert ref == frame["ref"]
+                self.refused[ref] = frame["code"]
+
+    def _others(self, version: int, over: list[Op]) -> None:
+        self.version, self.confirmed = version, apply(self.confirmed, over)
+        for index, (ref, ops) in enumerate(self.pending):
+            result = rebase(ops, over, self._shown(index))
+            self.pending[index] = (ref, ops if result.is_lost else result.ops)
+            over = [op for op in result.over if op is not None]
+
+
+def _ops(frame: dict[str, Any]) -> list[Op]:
+    return msgspec.convert(frame["ops"], list[Op])
+
+
+class Unique(Thread[Any]):
+    initial_state = {"list": ["s0", "s1", "s2", "s3"], "marks": {}}  # noqa: RUF012
+
+
+ACTIONS = st.tuples(
+    st.integers(0, 2),
+    st.sampled_from(["insert", "insert", "remove", "mark", "send", "send", "read", "read", "flush", "slow"]),
+    st.integers(0, 20),
+)
+
+
+def test_pipelined_edits_of_a_list_all_survive_and_every_client_shows_what_the_server_has() -> None:
+    @given(st.lists(ACTIONS, max_size=60), st.integers(2, 3))
+    @settings(max_examples=200)
+    def check(actions: list[tuple[int, str, int]], count: int) -> None:
+        anyio.run(_converge, actions, count)
+
+    check()
+
+
+async def _converge(actions: list[tuple[int, str, int]], count: int) -> None:
+    async with open_house(Unique) as house:
+        actor = await house.actor(Unique)
+        state = actor.thread.state
+        mirrors = [Mirror(await joined(actor, f"client {n}"), 0, copy.deepcopy(state)) for n in range(count)]
+        there = set(state["list"])
+        for number, (who, what, where) in enumerate(actions):
+            if what == "flush":
+                await actor.settled()
+            else:
+                _act(mirrors[who % count], what, where, number, there)
+        for mirror in mirrors:
+            while mirror.outgoing:
+                mirror.send()
+        await actor.settled()
+        for mirror in mirrors:
+            mirror.guest.transport.catch_up()
+            mirror.read()
+            while mirror.waiting:
+                mirror.read()
+        final = actor.thread.state
+        assert sorted(final["list"]) == sorted(there)
+        for mirror in mirrors:
+            assert (mirror.pending, mirror.refused) == ([], {})
+            assert (mirror.version, mirror.confirmed, mirror.shown) == (actor.thread.version, final, final)
+
+
+def _act(mirror: Mirror, what: str, where: int, number: int, there: set[str]) -> None:
+    """Let a client do something; `there` are the elements that are to survive."""
+    shown, transport = mirror.shown["list"], mirror.guest.transport
+    match what:
+        case "insert":
+            there.add(f"e{number}")
+            mirror.edit([Op("add", f"/list/{where % (len(shown) + 1)}", f"e{number}")])
+        case "remove" if shown:
+            there.discard(shown[where % len(shown)])
+            mirror.edit([Op("remove", f"/list/{where % len(shown)}")])
+        case "mark":
+            mirror.edit([Op("add", f"/marks/{where % 3}", number)])
+        case "send":
+            mirror.send()
+        case "read":
+            mirror.read()
+        case "slow" if not transport.is_backed_up:
+            transport.is_backed_up = True
+        case "slow":
+            transport.catch_up()
+        case _:
+            pass
