@@ -12,7 +12,7 @@ from starlette.requests import Request
 from plait.clients import Clients
 from plait.connection import Connection, Frame, Wire
 from plait.departures import Departures
-from plait.errors import StoreError, Unavailable
+from plait.errors import Unavailable
 from plait.history import History
 from plait.kind import Kind
 from plait.limits import Limits
@@ -21,8 +21,9 @@ from plait.mailbox import Done, Mailbox, Turn, current_turn, resolving
 from plait.past import Past
 from plait.pipeline import Commit, Pipeline
 from plait.presence import Presence
-from plait.rpc import Method, Stream, StreamSink
+from plait.rpc import Method, StreamSink
 from plait.store.protocol import Store, Stored, ThreadKey
+from plait.streaming import Streaming
 from plait.thread import Core, Thread
 from plait.waiting import outcome
 from plait_schemas.codes import TRY_AGAIN_LATER
@@ -35,8 +36,6 @@ log = logging.getLogger("plait.thread")
 _CONNECT_HOOKS: Final = frozenset(
     {"connection_tags", "on_connect", "should_be_readonly", "should_send_protocol_messages"}
 )
-# A stream that never waits lets others run after this many chunks.
-_CHUNKS_AT_ONCE: Final = 64
 
 
 class Actor:
@@ -220,10 +219,9 @@ class Actor:
         args, kwargs = arguments
         if method.is_stream:
             assert sink is not None
-            failures: list[StoreError] = []
-            stream = Stream(partial(self._emit, sink, failures))
-            done = partial(_unless_told, failures, done)
-            work = partial(self._stream, method, args, kwargs, stream, connection)
+            streaming = Streaming(sink, self.pipeline.after, connection, self.report)
+            done = streaming.telling(done)
+            work = partial(streaming.run, method, self.thread, args, kwargs)
         else:
             work = partial(method.function, self.thread, *args, **kwargs)
         turn = Turn(
@@ -352,53 +350,7 @@ class Actor:
             error = Unavailable("the server is shutting down")
         self.pipeline.after(lambda failure: done(result, failure or error))
 
-    def _emit(self, sink: StreamSink, failures: list[StoreError], what: Any, value: Any) -> None:
-        """Let a chunk go when the changes before it are durable; after one that could not be, only that is told."""
-        go = sink(what, value)
-
-        def release(failure: StoreError | None) -> None:
-            if failures:
-                return
-            if failure is None:
-                go()
-            else:
-                failures.append(failure)
-                sink("error", str(failure))()
-
-        self.pipeline.after(release)
-
     def _finish_beside(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
         self._beside.discard(turn)
         self.touch()
-        done(result, error)
-
-    async def _stream(
-        self, method: Method, args: list[Any], kwargs: dict[str, Any], stream: Stream, connection: Connection | None
-    ) -> None:
-        if method.stream_parameter is not None:
-            args, kwargs = method.with_stream(args, kwargs, stream)
-            try:
-                result = await outcome(method.function(self.thread, *args, **kwargs))
-            except Exception as error:
-                if not stream.is_ended:
-                    raise
-                self.report(error, connection)
-                return
-            if not stream.is_ended:
-                stream.end() if result is None else stream.end(result)
-            return
-        count = 0
-        async for chunk in method.function(self.thread, *args, **kwargs):
-            stream.send(chunk)
-            count += 1
-            if count % _CHUNKS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            if connection is not None:
-                await connection.drained()
-        stream.end()
-
-
-def _unless_told(failures: list[StoreError], done: Done, result: Any, error: BaseException | None) -> None:
-    """Tell how a stream ended, unless its end has been that a change could not be stored."""
-    if not failures:
         done(result, error)

@@ -1,0 +1,91 @@
+"""One streamed answer: its chunks leave behind the changes that were made before them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from plait.connection import Connection, Gate
+from plait.errors import StoreError
+from plait.mailbox import Done
+from plait.rpc import Method, Stream, StreamSink
+from plait.waiting import outcome
+
+__all__ = ["Streaming"]
+
+# A stream that never waits lets others run after this many chunks.
+_CHUNKS_AT_ONCE: Final = 64
+
+
+class Streaming:
+    """Runs a method that streams, and hands what it sends to `sink`."""
+
+    __slots__ = ("_connection", "_failed", "_gate", "_report", "_sink", "_stream")
+
+    def __init__(
+        self,
+        sink: StreamSink,
+        gate: Gate,
+        connection: Connection | None,
+        report: Callable[[BaseException, Connection | None], None],
+    ) -> None:
+        self._sink = sink
+        self._gate = gate
+        self._connection = connection
+        # Takes an error that came when the stream had ended.
+        self._report = report
+        self._stream = Stream(self._emit)
+        # Whether the reader has been told that a change could not be stored, which ends the stream.
+        self._failed = False
+
+    async def run(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Run the method to its end."""
+        if method.stream_parameter is None:
+            await self._yield(method, thread, args, kwargs)
+            return
+        stream = self._stream
+        args, kwargs = method.with_stream(args, kwargs, stream)
+        try:
+            result = await outcome(method.function(thread, *args, **kwargs))
+        except Exception as error:
+            if not stream.is_ended:
+                raise
+            self._report(error, self._connection)
+            return
+        if not stream.is_ended:
+            stream.end() if result is None else stream.end(result)
+
+    def telling(self, done: Done) -> Done:
+        """Return a Done that tells `done`, unless the stream's end has been told."""
+
+        def tell(result: Any, error: BaseException | None) -> None:
+            if not self._failed:
+                done(result, error)
+
+        return tell
+
+    # Inside
+
+    async def _yield(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        count = 0
+        async for chunk in method.function(thread, *args, **kwargs):
+            self._stream.send(chunk)
+            count += 1
+            if count % _CHUNKS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if self._connection is not None:
+                await self._connection.drained()
+        self._stream.end()
+
+    def _emit(self, what: Any, value: Any) -> None:
+        go = self._sink(what, value)
+
+        def release(failure: StoreError | None) -> None:
+            if self._failed:
+                return
+            if failure is None:
+                go()
+            else:
+                self._failed = True
+                self._sink("error", str(failure))()
+
+        self._gate(release)
