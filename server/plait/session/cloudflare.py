@@ -19,6 +19,7 @@ from plait.errors import Conflict, PlaitError, Readonly, TooMany, public_message
 from plait.logs import log_error
 from plait.revision import Revision
 from plait.rpc import Method
+from plait.session.sight import Sight
 from plait_schemas.cloudflare import (
     MCP_SERVERS,
     READONLY,
@@ -40,16 +41,8 @@ __all__ = ["CLOUDFLARE", "CloudflareSession"]
 _MCP_FRAME: Final = Frame(MCP_SERVERS)
 # Messages that may wait for on_connect, until nothing more is read.
 _WAITING: Final = 16
-# A client that only reads is pinged once in so many seconds, for all frames that came meanwhile.
-_PING_PAUSE: Final = 0.2
-# A frame that has come may wait this many seconds until a busy page reads it.
-_READ_AFTER: Final = 1.0
 # A client that pushes nothing for this many seconds has paused.
 _PAUSE: Final = 0.25
-# A page sends what it had queued for its socket within so many seconds of its browser's first pong.
-_OPENING: Final = 0.1
-# Where no ping reaches the peer, a state frame counts as seen after this many seconds.
-_SEEN_AFTER: Final = 10.0
 
 
 class CloudflareWire(PlainWire):
@@ -72,22 +65,11 @@ class CloudflareSession:
         "_connection",
         "_is_behind",
         "_is_gone",
-        "_is_open",
-        "_is_page",
         "_left_at",
         "_loop",
-        "_pinged",
-        "_pinged_at",
-        "_seen",
-        "_sent",
-        "_sent_at",
-        "_timer",
+        "_sight",
         "_transport",
-        "_version",
-        "_version_asked",
-        "_version_sent",
         "_waiting",
-        "_writes",
     )
 
     def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
@@ -99,35 +81,19 @@ class CloudflareSession:
         self._bucket = limits.bucket(self._loop.time())
         # What came before on_connect had finished; None afterwards.
         self._waiting: list[tuple[bytes, bool]] | None = []
-        # State frames sent, how many of them the peer has seen, and how many it will have seen when it answers the
-        # ping that is under way (0: none is).
-        self._sent = 0
-        self._seen = 0
-        self._pinged = 0
-        self._sent_at = 0.0
-        self._pinged_at = 0.0
-        # Whether the client has ever pushed a state; what such a one has seen is followed closely.
-        self._writes = False
-        # The next ping to a client that has not: those are not worth one a frame.
-        self._timer: asyncio.TimerHandle | None = None
-        # The version that the client shows, as far as is known; what the last frame and the ping under way are about.
-        self._version = -1
-        self._version_sent = -1
-        self._version_asked = -1
+        self._sight = Sight(transport, self._told)
         # The version that this client showed on its last socket, until it has seen a state on this one.
         self._left_at: int | None = None
         # Whether state frames have been held back.
         self._is_behind = False
         self._is_gone = False
-        self._is_page = False
-        self._is_open = False
         # Sends the state when the client, which may have overwritten a frame unread, has paused.
         self._confirmation: asyncio.TimerHandle | None = None
 
     def open(self, request: Request) -> None:
         """Join the thread."""
         self._left_at = self._last_shown()
-        self._is_page = "origin" in request.headers
+        self._sight.is_page = "origin" in request.headers
         self._actor.connect(self._connection, request, join=self._join, done=self._opened)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
@@ -155,28 +121,13 @@ class CloudflareSession:
 
     def pong(self, payload: bytes) -> None:
         """Take the answer to a ping."""
-        if len(payload) != 8 or int.from_bytes(payload) != self._pinged:
-            return
-        self._version = self._version_asked
-        if self._is_page and not self._seen and not self._is_open:
-            # A browser answers pings before its page has sent what was queued until the socket is open.
-            self._is_open = True
-            self._timer = self._loop.call_later(_OPENING, self._pong_of_page, payload)
-            return
-        self._seen, self._pinged = self._pinged, 0
-        self._left_at = None
-        if self._sent > self._seen:
-            self._ask()
-
-    def _pong_of_page(self, payload: bytes) -> None:
-        self._timer = None
-        self.pong(payload)
+        self._sight.pong(payload)
 
     def close(self, code: int, reason: str) -> None:
         """Take note that the socket is closed."""
-        for timer in (self._timer, self._confirmation):
-            if timer is not None:
-                timer.cancel()
+        self._sight.close()
+        if self._confirmation is not None:
+            self._confirmation.cancel()
         self._is_gone = True
         if self._connection.session is None:
             return  # It has not joined.
@@ -192,11 +143,7 @@ class CloudflareSession:
             return
         self._is_behind = False
         self._transport.send(frame)
-        self._sent += 1
-        self._sent_at = self._loop.time()
-        self._version_sent = revision.version
-        if self._transport.can_ping and not self._pinged and self._timer is None:
-            self._ask()
+        self._sight.note_sent(revision.version)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""
@@ -215,7 +162,7 @@ class CloudflareSession:
 
     def shown_version(self) -> int:
         """Return the version that the client shows, as far as is known."""
-        return self._version_sent if not self._transport.can_ping and self._has_seen_all() else self._version
+        return self._sight.version
 
     # Inside
 
@@ -232,7 +179,7 @@ class CloudflareSession:
                 self._transport.send(Frame(encode(identity)))
             self._send_state(None)
             self._transport.send(_MCP_FRAME)
-            self._sent_at = 0.0 if self._transport.can_ping and not self._is_page else self._sent_at
+            self._sight.note_first()
         actor.connections.add(connection)
         return True
 
@@ -255,36 +202,19 @@ class CloudflareSession:
         ]
         return versions[-1] if versions else self._actor.departures.take(self._actor.key, self._connection.id)
 
-    def _ask(self) -> None:
-        """Ping the client, to learn when it has seen the frames so far; one that only reads not more than so often."""
-        wait = 0.0 if self._writes else self._pinged_at + _PING_PAUSE - self._loop.time()
-        if wait <= 0:
-            self._ping()
-        else:
-            self._timer = self._loop.call_later(wait, self._ping)
-
-    def _ping(self) -> None:
-        self._timer = None
-        self._pinged = self._sent
-        self._version_asked = self._version_sent
-        self._pinged_at = self._loop.time()
-        self._transport.ping(self._sent.to_bytes(8))
-
-    def _has_seen_all(self) -> bool:
-        if self._transport.can_ping:
-            return self._seen == self._sent
-        return self._loop.time() - self._sent_at > _SEEN_AFTER
+    def _told(self) -> None:
+        self._left_at = None
 
     def _is_outdated(self) -> bool:
         """Tell whether the client writes what it thought of while it was away, over what others have set since."""
-        if self._left_at is None or not self._connection.protocol_enabled or self._has_seen_all():
+        if self._left_at is None or not self._connection.protocol_enabled or self._sight.has_all:
             return False
         return self._left_at != self._actor.pipeline.history.current.version
 
     # State
 
     def _push(self, data: bytes) -> None:
-        self._writes = True
+        self._sight.writes = True
         connection, pipeline = self._connection, self._actor.pipeline
         if connection.readonly:
             self._reject(READONLY, Readonly(READONLY))
@@ -292,7 +222,7 @@ class CloudflareSession:
         if self._is_outdated():
             self._reject(REJECTED, Conflict("written while offline, over a newer state"))
             return
-        sent = self._sent if self._has_seen_all() else -1
+        sent = self._sight.sent if self._sight.has_all else -1
         try:
             commit = pipeline.push(data, connection)
         except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
@@ -308,8 +238,8 @@ class CloudflareSession:
         if error is not None:
             self._reject(REJECTED, error)
             return
-        self._version = version
-        if sent != self._sent or not is_as_sent:
+        self._sight.note_shown(version)
+        if sent != self._sight.sent or not is_as_sent:
             self._send_state(None)
         else:
             self._confirm()
@@ -321,7 +251,7 @@ class CloudflareSession:
         """
         if self._confirmation is not None:
             self._confirmation.cancel()
-        elif self._loop.time() - self._sent_at > _READ_AFTER:
+        elif self._sight.has_read_all:
             return
         self._confirmation = self._loop.call_later(_PAUSE, self._confirm_now)
 

@@ -1,0 +1,141 @@
+"""What a client of a protocol without acknowledgements has seen of the state frames that it was sent.
+
+Behind frames goes a WebSocket ping, which the peer answers by itself when it has got them.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from plait.connection import Transport
+
+__all__ = ["Sight"]
+
+# A client that only reads is pinged once in so many seconds, for all frames that came meanwhile.
+_PING_PAUSE: Final = 0.2
+# A frame that has come may wait this many seconds until a busy page reads it.
+_READ_AFTER: Final = 1.0
+# A page sends what it had queued for its socket within so many seconds of its browser's first pong.
+_OPENING: Final = 0.1
+# Where no ping reaches the peer, a state frame counts as seen after this many seconds.
+_SEEN_AFTER: Final = 10.0
+
+
+class Sight:
+    """Counts the frames of one client. `is_page` says that it is a page in a browser."""
+
+    __slots__ = (
+        "_is_open",
+        "_loop",
+        "_pinged",
+        "_pinged_at",
+        "_seen",
+        "_sent_at",
+        "_timer",
+        "_told",
+        "_transport",
+        "_version",
+        "_version_asked",
+        "_version_sent",
+        "is_page",
+        "sent",
+        "writes",
+    )
+
+    def __init__(self, transport: Transport, told: Callable[[], None]) -> None:
+        self._transport = transport
+        # Is told each time that the client is known to have seen something.
+        self._told = told
+        self._loop = asyncio.get_running_loop()
+        # State frames sent, how many of them the peer has seen, and how many it will have seen when it answers the
+        # ping that is under way (0: none is).
+        self.sent = 0
+        self._seen = 0
+        self._pinged = 0
+        self._sent_at = 0.0
+        self._pinged_at = 0.0
+        # Whether the client has ever pushed a state; what such a one has seen is followed closely.
+        self.writes = False
+        # The next ping to a client that has not: those are not worth one a frame.
+        self._timer: asyncio.TimerHandle | None = None
+        # The version that the client shows, as far as is known; what the last frame and the ping under way are about.
+        self._version = -1
+        self._version_sent = -1
+        self._version_asked = -1
+        self.is_page = False
+        self._is_open = False
+
+    @property
+    def version(self) -> int:
+        """The version that the client shows, as far as is known; -1 for none."""
+        return self._version_sent if not self._transport.can_ping and self.has_all else self._version
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the client has seen all frames."""
+        if self._transport.can_ping:
+            return self._seen == self.sent
+        return self._loop.time() - self._sent_at > _SEEN_AFTER
+
+    @property
+    def has_read_all(self) -> bool:
+        """Whether even a busy page has read all frames by now."""
+        return self._loop.time() - self._sent_at > _READ_AFTER
+
+    def note_sent(self, version: int) -> None:
+        """Take note that a state has been sent."""
+        self.sent += 1
+        self._sent_at = self._loop.time()
+        self._version_sent = version
+        if self._transport.can_ping and not self._pinged and self._timer is None:
+            self._ask()
+
+    def note_shown(self, version: int) -> None:
+        """Take note that the client shows what it wrote itself."""
+        self._version = version
+
+    def note_first(self) -> None:
+        """Take note that what has been sent is the first that the client gets: it cannot have written over it."""
+        if self._transport.can_ping and not self.is_page:
+            self._sent_at = 0.0
+
+    def pong(self, payload: bytes) -> None:
+        """Take the answer to a ping."""
+        if len(payload) != 8 or int.from_bytes(payload) != self._pinged:
+            return
+        self._version = self._version_asked
+        if self.is_page and not self._seen and not self._is_open:
+            # A browser answers pings before its page has sent what was queued until the socket is open.
+            self._is_open = True
+            self._timer = self._loop.call_later(_OPENING, self._pong_of_page, payload)
+            return
+        self._seen, self._pinged = self._pinged, 0
+        self._told()
+        if self.sent > self._seen:
+            self._ask()
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Inside
+
+    def _pong_of_page(self, payload: bytes) -> None:
+        self._timer = None
+        self.pong(payload)
+
+    def _ask(self) -> None:
+        """Ping the client, to learn when it has seen the frames so far; one that only reads not more than so often."""
+        wait = 0.0 if self.writes else self._pinged_at + _PING_PAUSE - self._loop.time()
+        if wait <= 0:
+            self._ping()
+        else:
+            self._timer = self._loop.call_later(wait, self._ping)
+
+    def _ping(self) -> None:
+        self._timer = None
+        self._pinged = self.sent
+        self._version_asked = self._version_sent
+        self._pinged_at = self._loop.time()
+        self._transport.ping(self.sent.to_bytes(8))
