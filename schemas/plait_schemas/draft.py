@@ -97,6 +97,8 @@ class DraftObject(Draft, MutableMapping[str, Any]):
         return self._child(key)
 
     def __setitem__(self, key: str, value: Any) -> None:
+        if isinstance(value, Draft) and value is self._children.get(key):
+            return  # As `draft.list += …` does, when it has put in what is new.
         value = _plain(value)
         exists = key in self._container
         if exists and type(value) is type(before := self._container[key]) and value == before and _is_scalar(value):
@@ -114,6 +116,12 @@ class DraftObject(Draft, MutableMapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._container))
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """Return a member, which is made `default` where there is none."""
+        if key not in self._container:
+            self[key] = default
+        return self[key]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self._container:
@@ -145,7 +153,10 @@ class DraftList(Draft, MutableSequence[Any]):
             changed[index] = [_plain(each) for each in value]
             self._become(changed)
             return
-        place, value = self._index(index), _plain(value)
+        place = self._index(index)
+        if isinstance(value, Draft) and value is self._children.get(place):
+            return
+        value = _plain(value)
         self._record("replace", place, value)
         self._own()[place] = value
         self._children.pop(place, None)
@@ -186,7 +197,9 @@ class DraftList(Draft, MutableSequence[Any]):
     def _become(self, elements: list[Any]) -> None:
         """Change to other elements by what is different."""
         prefix = self._path(0).removesuffix("/0")
-        self._ops.extend(Op(op.op, prefix + op.path, op.value) for op in diff(self._container, elements))
+        for op in diff(self._container, elements):
+            value = op.value if op.value is msgspec.UNSET else _plain(op.value)
+            self._ops.append(Op(op.op, prefix + op.path, value))
         self._own()[:] = elements
         self._children.clear()
 

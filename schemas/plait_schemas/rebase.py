@@ -7,7 +7,7 @@ stays in front).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -56,7 +56,7 @@ class _Step:
     def __init__(self, op: Op, later: Sequence["_Step"], document: Any) -> None:
         """Look up what it puts an element into: it is where `later` have moved it, in what they have led to."""
         self._value = op.value
-        self.name = op.op
+        self.name: Literal["add", "remove", "replace"] = op.op
         self.parts = parse(op.path)
         # Whether it puts an element into an array or takes one out, so that the elements behind it move. Where
         # nothing is known of the array, the look of an index decides.

@@ -1,7 +1,6 @@
 """The JSON Schema of a state, its hash, and whether who was built for an older one can live with a newer one."""
 
 import hashlib
-from itertools import product
 from typing import Any, Final
 
 import msgspec
@@ -37,8 +36,7 @@ def is_additive(old: dict[str, Any], new: dict[str, Any]) -> bool:
     refused, of more it would read those that it does not know. The names of types do not matter.
     """
     old, new = _bare(old), _bare(new)
-    comparison = _Comparison(old.pop("$defs", {}), new.pop("$defs", {}))
-    return comparison.fits(old, new)
+    return _Comparison(old.pop("$defs", {}), new.pop("$defs", {})).compare(old, new)
 
 
 def _bare(schema: Any) -> Any:
@@ -64,24 +62,35 @@ class _Comparison:
     def __init__(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         self._old = old
         self._new = new
-        # The definitions that fit each other: all are taken to, until those that do not are out.
-        self._fitting = set(product(old, new))
-        while breaches := {(a, b) for a, b in self._fitting if not self.fits(old[a], new[b])}:
-            self._fitting -= breaches
+        # The definitions that were met, as pairs of names, and those that do not fit: all are taken to until it shows.
+        self._met: dict[tuple[str, str], None] = {}
+        self._broken: set[tuple[str, str]] = set()
 
-    def fits(self, old: Any, new: Any) -> bool:
-        """Tell whether each of the alternatives on the one side has one on the other."""
-        olds, news = _alternatives(old), _alternatives(new)
-        return all(any(self._fits(before, after) for after in news) for before in olds) and all(
-            any(self._fits(before, after) for before in olds) for after in news
-        )
+    def compare(self, old: Any, new: Any) -> bool:
+        """Tell whether two schemas fit, in the light of all the definitions that they lead to."""
+        while True:
+            result = self._fits(old, new)
+            known = len(self._met), len(self._broken)
+            # Those that others refer to come last.
+            for a, b in reversed(list(self._met)):
+                if (a, b) not in self._broken and not self._fits(self._old[a], self._new[b]):
+                    self._broken.add((a, b))
+            if known == (len(self._met), len(self._broken)):
+                return result
 
     def _fits(self, old: Any, new: Any) -> bool:
+        """Tell whether each of the alternatives on the one side has one on the other."""
+        olds, news = _alternatives(old), _alternatives(new)
+        return all(any(self._option_fits(before, after) for after in news) for before in olds) and all(
+            any(self._option_fits(before, after) for before in olds) for after in news
+        )
+
+    def _option_fits(self, old: Any, new: Any) -> bool:
         if not isinstance(old, dict) or not isinstance(new, dict):
             return old is new
         if "$ref" in old and "$ref" in new:
-            is_known = (_referred(old), _referred(new)) in self._fitting
-            return is_known and _without(old, {"$ref"}) == _without(new, {"$ref"})
+            self._met[pair := (_referred(old), _referred(new))] = None
+            return pair not in self._broken and _without(old, {"$ref"}) == _without(new, {"$ref"})
         old, new = _resolve(old, self._old), _resolve(new, self._new)
         return (
             _without(old, _COMPARED) == _without(new, _COMPARED)
@@ -94,10 +103,10 @@ class _Comparison:
     def _parts_fit(self, old: dict[str, Any], new: dict[str, Any], keyword: str) -> bool:
         if keyword not in old and keyword not in new:
             return True
-        return self.fits(old.get(keyword, {}), new.get(keyword, {}))
+        return self._fits(old.get(keyword, {}), new.get(keyword, {}))
 
     def _tuple_fits(self, old: Any, new: Any) -> bool:
-        return len(old) == len(new) and all(map(self.fits, old, new))
+        return len(old) == len(new) and all(map(self._fits, old, new))
 
     def _properties_fit(self, old: dict[str, Any], new: dict[str, Any]) -> bool:
         before, after = old.get("properties"), new.get("properties")
@@ -108,7 +117,7 @@ class _Comparison:
             old.get("required") == new.get("required")
             and before.keys() <= after.keys()
             and not (is_closed and before.keys() < after.keys())
-            and all(self.fits(schema, after[name]) for name, schema in before.items())
+            and all(self._fits(schema, after[name]) for name, schema in before.items())
         )
 
 

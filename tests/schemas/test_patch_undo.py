@@ -207,6 +207,20 @@ def test_what_a_diff_finds_equal_is_the_same_object_afterwards(old: dict[str, An
             assert result[key] is value
 
 
+class Incomparable(list[int]):
+    """Fails whoever compares it with anything."""
+
+    def __ne__(self, other: object) -> bool:
+        raise AssertionError("was compared")
+
+    __eq__ = __ne__
+    __hash__ = None
+
+
+def test_a_document_is_not_compared_with_itself() -> None:
+    assert diff(document := Incomparable([1]), document) == []
+
+
 def test_a_document_and_what_was_made_of_it_are_compared_only_where_they_differ() -> None:
     rows = [{"n": n, "shared": Untouchable()} for n in range(3)]
     ops = [Op("replace", "/1/n", 5), Op("add", "/0", {"n": 6})]

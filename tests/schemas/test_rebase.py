@@ -165,7 +165,7 @@ def test_what_both_have_removed_is_done(place: str) -> None:
 
 
 def test_over_nothing_operations_stay_as_they_are() -> None:
-    mine = [("add", "/list/-", 1), ("remove", "/rows/0"), ("replace", "", 1), ("add", "/~0~1", 2)]
+    mine: list[Given] = [("add", "/list/-", 1), ("remove", "/rows/0"), ("replace", "", 1), ("add", "/~0~1", 2)]
     assert rebased(DOCUMENT, mine, []) == Rebased([Op(*op) for op in mine], [], False, [])
     assert rebased(DOCUMENT, [], [("remove", "/list")]) == Rebased([], [], False, [Op("remove", "/list")])
 
@@ -182,13 +182,13 @@ def test_one_lost_operation_among_others_says_so() -> None:
 
 
 def test_later_operations_follow_earlier_ones_of_their_own() -> None:
-    mine = [("remove", "/list/0"), ("add", "/list/0", "A"), ("replace", "/list/2", "C")]
+    mine: list[Given] = [("remove", "/list/0"), ("add", "/list/0", "A"), ("replace", "/list/2", "C")]
     assert result(DOCUMENT, mine, [("add", "/list/2", "x")])["list"] == ["A", "b", "x", "C"]
     assert result(DOCUMENT, mine, [("remove", "/list/1")])["list"] == ["A", "C"]
 
 
 def test_what_was_put_in_is_found_again_behind_others() -> None:
-    mine = [("add", "/rows/2", {}), ("add", "/rows/2/n", 5)]
+    mine: list[Given] = [("add", "/rows/2", {}), ("add", "/rows/2/n", 5)]
     assert result(DOCUMENT, mine, [("add", "/rows/2", "x"), ("add", "/rows/0", "y")])["rows"] == [
         "y",
         {"n": 0},
@@ -199,7 +199,7 @@ def test_what_was_put_in_is_found_again_behind_others() -> None:
 
 
 def test_what_was_appended_is_found_again_behind_what_others_have() -> None:
-    mine = [("add", "/list/-", "mine"), ("replace", "/list/3", "MINE")]
+    mine: list[Given] = [("add", "/list/-", "mine"), ("replace", "/list/3", "MINE")]
     assert result(DOCUMENT, mine, [("add", "/list/-", "x"), ("replace", "/list/3", "X")])["list"] == [
         *"abc",
         "X",
@@ -208,7 +208,7 @@ def test_what_was_appended_is_found_again_behind_what_others_have() -> None:
 
 
 def test_what_others_have_appended_and_taken_away_again_is_as_if_it_had_not_been() -> None:
-    over = [("add", "/list/-", "x"), ("add", "/list/-", "y"), ("remove", "/list/3"), ("remove", "/list/0")]
+    over: list[Given] = [("add", "/list/-", "x"), ("add", "/list/-", "y"), ("remove", "/list/3"), ("remove", "/list/0")]
     assert result(DOCUMENT, [("add", "/list/2", "mine")], over)["list"] == ["b", "mine", "c", "y"]
     assert result(DOCUMENT, [("add", "/list/3", "mine")], over)["list"] == ["b", "c", "y", "mine"]
 
@@ -225,7 +225,7 @@ def test_theirs_are_given_as_they_are_behind_mine() -> None:
 
 def test_keys_that_look_like_indices_stay_where_their_object_has_moved() -> None:
     columns = {"columns": [{"cards": {}}, {"cards": {"17": 0, "20": 0}}]}
-    over = [("add", "/columns/1/cards/18", 0), ("remove", "/columns/0")]
+    over: list[Given] = [("add", "/columns/1/cards/18", 0), ("remove", "/columns/0")]
     found = rebased(columns, [("replace", "/columns/1/cards/20", 1), ("add", "/columns/1/cards/21", 2)], over)
     assert [op.path for op in found.ops] == ["/columns/0/cards/20", "/columns/0/cards/21"]
     over = [("add", "/columns/0", {}), ("remove", "/columns/2/cards/17")]
@@ -258,8 +258,14 @@ def test_a_state_of_structs_is_looked_into_like_its_json() -> None:
 
 @pytest.mark.parametrize("path", ["/list/" + "9" * 5_000, "/list/-/0", "/list/01", "/list/0/-", "/none/0", "/list/99"])
 def test_a_path_that_leads_nowhere_is_left_to_whoever_carries_it_out(path: str) -> None:
-    for over in ([("add", "/list/0", 1)], [("remove", "/list/0")], [("add", "/list/-", 1), ("add", "/rows/0", 1)]):
-        for mine in ([("add", path, 1)], [("remove", path)], [("add", path, 1), ("add", path, 2)]):
+    overs: list[list[Given]] = [
+        [("add", "/list/0", 1)],
+        [("remove", "/list/0")],
+        [("add", "/list/-", 1), ("add", "/rows/0", 1)],
+    ]
+    mines: list[list[Given]] = [[("add", path, 1)], [("remove", path)], [("add", path, 1), ("add", path, 2)]]
+    for over in overs:
+        for mine in mines:
             found = rebased(DOCUMENT, mine, over)
             with pytest.raises(PatchError):
                 apply(apply(DOCUMENT, [Op(*op) for op in over]), found.ops)

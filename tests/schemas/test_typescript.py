@@ -62,6 +62,10 @@ class Row(msgspec.Struct, array_like=True, tag="row"):
     b: str | None = None
 
 
+class ShortRow(msgspec.Struct, array_like=True, omit_defaults=True):
+    n: int = 0
+
+
 class Page(msgspec.Struct, Generic[T]):
     items: list[T]
 
@@ -190,6 +194,7 @@ def test_a_class_that_refers_to_one_that_is_read_otherwise_is_so_itself() -> Non
         (Short, "export interface Short {\n  n?: number;\n}\n"),
         (Unset, "export interface Unset {\n  n?: number;\n  m: number[];\n}\n"),
         (Row, 'export type Row = ["row", number, string | null];\n'),
+        (ShortRow, "export type ShortRow = [number];\n"),
         (Point, "export type Point = [number, number];\n"),
         (Plain, "export interface Plain {\n  n: number;\n  m: number[];\n}\n"),
         (Page[int], "export interface Page_int {\n  items: number[];\n}\n"),
@@ -208,6 +213,7 @@ def test_a_key_that_may_be_missing_is_optional() -> None:
     ("type_", "text"),
     [
         (Row, 'export type RowInput = ["row", number, (string | null)?];\n'),
+        (ShortRow, "export type ShortRowInput = [number?];\n"),
         (Point, "export type PointInput = [number, number?];\n"),
         (Unset, "export interface UnsetInput {\n  n?: number;\n  m?: number[];\n}\n"),
         (Plain, "export interface PlainInput {\n  n: number;\n  m?: number[];\n}\n"),

@@ -1,0 +1,185 @@
+"""The task that carries a session's frames: it opens a socket as often as the session needs one."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from ssl import SSLContext
+from typing import Final
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from plait_client.backoff import Backoff
+from plait_client.errors import ClientError
+from plait_client.session import Session
+from plait_schemas import codes
+from plait_schemas.codec import NOT_JSON
+from plait_schemas.messages import SUBPROTOCOL, Joined, decode_server, encode
+
+__all__ = ["Carrier", "Target", "Token"]
+
+logger = logging.getLogger(__name__)
+
+Token = str | Callable[[], str | Awaitable[str]] | None
+
+_ABNORMAL: Final = 1006
+_REFUSALS: Final = {401: codes.UNAUTHENTICATED, 403: codes.FORBIDDEN, 404: codes.NOT_FOUND}
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where to connect, and with what."""
+
+    url: str
+    token: Token = None
+    headers: dict[str, str] = {}
+    ssl: SSLContext | None = None
+
+
+class Carrier:
+    """Moves frames between a session and its sockets. `tell` is called whenever the session may have news."""
+
+    def __init__(
+        self, session: Session, target: Target, *, tell: Callable[[], None], receive: Callable[[bytes], None]
+    ) -> None:
+        # What was wrong the last time, for people.
+        self.trouble = ""
+        self._session = session
+        self._target = target
+        self._tell = tell
+        self._receive = receive
+        self._backoff = Backoff()
+        self._wake = asyncio.Event()
+        self._binary: list[bytes] = []
+        self._socket: ClientConnection | None = None
+        self._has_joined = False
+        self._is_finishing = False
+
+    def wake(self) -> None:
+        """The session has frames to send."""
+        self._wake.set()
+
+    def send_binary(self, data: bytes) -> None:
+        """Send a binary message, behind the frames that are waiting."""
+        self._binary.append(data)
+        self._wake.set()
+
+    def finish(self) -> bool:
+        """End when what is waiting has been sent; return whether there is a socket on which it can be."""
+        self._is_finishing = True
+        self._wake.set()
+        return self._socket is not None
+
+    async def fetch_token(self) -> str | None:
+        """Return the token to be shown at this time. Raises what the author's function raises."""
+        token = self._target.token
+        if token is None or isinstance(token, str):
+            return token
+        fetched = token()
+        return await fetched if inspect.isawaitable(fetched) else fetched
+
+    async def run(self) -> None:
+        """Connect, and connect again, until the session has stopped or `finish` was called."""
+        while self._session.stopped is None and not self._is_finishing:
+            self._has_joined = False
+            code = await self._carry()
+            self._session.lost(code)
+            self._tell()
+            if self._session.stopped is None and not self._is_finishing:
+                await asyncio.sleep(0 if self._has_joined and code == codes.GOING_AWAY else self._backoff.delay())
+
+    async def _carry(self) -> int:
+        """Carry frames on one socket; return the code that it was closed with."""
+        token = await self.fetch_token()
+        target = self._target
+        try:
+            async with connect(
+                target.url,
+                additional_headers=target.headers,
+                close_timeout=2,
+                compression=None,
+                max_size=None,
+                ping_interval=None,
+                ssl=target.ssl,
+                subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]
+            ) as socket:
+                return await self._converse(socket, token)
+        except InvalidStatus as error:
+            self.trouble = str(error)
+            return _REFUSALS.get(error.response.status_code, _ABNORMAL)
+        except (OSError, TimeoutError, InvalidHandshake) as error:
+            self.trouble = str(error) or type(error).__name__
+            return _ABNORMAL
+
+    async def _converse(self, socket: ClientConnection, token: str | None) -> int:
+        if socket.subprotocol != SUBPROTOCOL:
+            raise ClientError(f"{self._target.url} does not speak {SUBPROTOCOL}")
+        self._socket = socket
+        self._session.opened(token)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(self._write(socket))
+                await self._read(socket)
+                writing.cancel()
+        finally:
+            self._socket = None
+        self.trouble = socket.close_reason or ""
+        return socket.close_code or _ABNORMAL
+
+    async def _read(self, socket: ClientConnection) -> None:
+        try:
+            async for data in socket:
+                if isinstance(data, bytes):
+                    self._session.heard()
+                    self._receive(data)
+                else:
+                    self._take(data)
+                if self._session.needs_socket:
+                    return
+        except ConnectionClosed:
+            return
+
+    def _take(self, data: str) -> None:
+        try:
+            frame = decode_server(data)
+        except NOT_JSON as error:
+            self._session.heard()
+            logger.warning("a frame that is not of %s: %s", SUBPROTOCOL, error)
+            return
+        self._session.receive(frame)
+        if isinstance(frame, Joined):
+            self._has_joined = True
+            self._backoff.reset()
+        self._tell()
+        self._wake.set()
+
+    async def _write(self, socket: ClientConnection) -> None:
+        try:
+            while not self._session.needs_socket:
+                self._wake.clear()
+                await self._send(socket)
+                if self._is_finishing:
+                    await socket.close()
+                    return
+                await self._rest()
+        except ConnectionClosed:
+            return
+        # Nothing is to be waited for on a socket that is silent or out of step.
+        socket.transport.abort()
+
+    async def _send(self, socket: ClientConnection) -> None:
+        for frame in self._session.take_frames():
+            await socket.send(encode(frame), text=True)
+        while self._binary:
+            await socket.send(self._binary.pop(0))
+
+    async def _rest(self) -> None:
+        """Wait until there is something to send, or something has become due."""
+        due = self._session.due
+        try:
+            async with asyncio.timeout_at(due):
+                await self._wake.wait()
+        except TimeoutError:
+            self._session.tick()
+            self._tell()

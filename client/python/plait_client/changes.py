@@ -1,0 +1,93 @@
+"""Changes of the confirmed state, for those who follow them."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from plait_client.happenings import Changed
+from plait_schemas.patch import Op, diff
+
+__all__ = ["Change", "Changes"]
+
+S = TypeVar("S")
+
+_WAITING: Final = 1000
+"""How many changes may wait for a reader; when it is slower than that, it gets them as one."""
+
+
+class Change(Generic[S]):
+    """The confirmed state has got the version `version`.
+
+    `source` is the connection whose change it was, "server" or "migration"; None where several changes came as one.
+    """
+
+    __slots__ = ("_changed", "_convert", "_ops")
+
+    def __init__(self, changed: Changed, convert: Callable[[Any], S]) -> None:
+        self._changed = changed
+        self._convert = convert
+        self._ops: list[Op] | None = None if changed.ops is None else list(changed.ops)
+
+    def __repr__(self) -> str:
+        return f"Change(version={self.version}, ops={self.ops}, source={self.source!r})"
+
+    @property
+    def epoch(self) -> str:
+        return self._changed.epoch
+
+    @property
+    def version(self) -> int:
+        return self._changed.version
+
+    @property
+    def source(self) -> str | None:
+        return self._changed.source
+
+    @property
+    def state(self) -> S:
+        """The confirmed state as this change has made it."""
+        return self._convert(self._changed.after)
+
+    @property
+    def ops(self) -> list[Op]:
+        """What leads from the change before to this one; compared on first use where the server did not say it."""
+        if self._ops is None:
+            self._ops = diff(self._changed.before, self._changed.after)
+        return self._ops
+
+
+class Changes(Generic[S]):
+    """The changes since this was made, as an async iterator. It ends when the client is closed by itself."""
+
+    def __init__(self, convert: Callable[[Any], S], ending: Callable[[], BaseException | None]) -> None:
+        self._convert = convert
+        # Why there will be no more, None as long as there may be.
+        self._ending = ending
+        self._waiting: deque[Changed] = deque()
+        self._news = asyncio.Event()
+
+    def __aiter__(self) -> "Changes[S]":
+        return self
+
+    async def __anext__(self) -> Change[S]:
+        while not self._waiting:
+            ending = self._ending()
+            if ending is not None:
+                raise ending
+            self._news.clear()
+            await self._news.wait()
+        return Change(self._waiting.popleft(), self._convert)
+
+    def put(self, changed: Changed) -> None:
+        """Let the reader have a change."""
+        self._waiting.append(changed)
+        if len(self._waiting) > _WAITING:
+            before = self._waiting[0].before
+            self._waiting.clear()
+            self._waiting.append(changed._replace(before=before, ops=None, source=None))
+        self._news.set()
+
+    def wake(self) -> None:
+        """Let the reader look whether there will be more."""
+        self._news.set()

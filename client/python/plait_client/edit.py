@@ -1,0 +1,71 @@
+"""Editing in place: what a `with` block does to a draft becomes one push."""
+
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from plait_client.errors import Refused
+from plait_schemas.draft import draft, recorded
+from plait_schemas.patch import Op, diff
+from plait_schemas.rebase import rebase
+
+__all__ = ["AwaitableEdit", "Edit", "onto"]
+
+T = TypeVar("T")
+
+
+class Edit(Generic[T]):
+    """A draft of the state, pushed as one change at the end of its block; not at all when the block raises.
+
+    `with` makes the change at once and does not wait, and the edit may be awaited afterwards; `async with` waits at
+    the end. Either gives the version of the change, or raises Refused.
+    """
+
+    def __init__(self, state: Any, push: Callable[[Any, list[Op]], T]) -> None:
+        self._state = state
+        self._push = push
+        self._draft = draft(state)
+        self._pushed: T | None = None
+
+    @property
+    def pushed(self) -> T:
+        """What pushing it has returned."""
+        if self._pushed is None:
+            raise RuntimeError("the block of this edit has not ended")
+        return self._pushed
+
+    def __enter__(self) -> Any:
+        return self._draft
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._pushed = self._push(self._state, recorded(self._draft))
+
+
+class AwaitableEdit(Edit[Awaitable[int]]):
+    """An Edit for asyncio."""
+
+    async def __aenter__(self) -> Any:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+        if kind is None:
+            await self.pushed
+
+    def __await__(self) -> Generator[Any, None, int]:
+        return self.pushed.__await__()
+
+
+def onto(made_on: Any, ops: list[Op], shown: Any) -> list[Op]:
+    """Return operations made on one state as they are on that which is shown by now. Raises Refused."""
+    if made_on is shown:
+        return ops
+    moved = rebase(ops, diff(made_on, shown), shown)
+    if moved.is_lost:
+        raise Refused("conflict", "what was edited is gone", next(iter(moved.conflicts), None))
+    return moved.ops

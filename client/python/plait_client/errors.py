@@ -1,0 +1,76 @@
+"""Everything that the client raises.
+
+ClientError
+├── Refused         a push was refused by the server, or by what others did meanwhile
+├── Unanswered      a push was answered too long ago: it may have been applied
+├── CallError       a call failed
+├── Disconnected    there is no connection, or it was lost before the answer to a call
+└── Closed          the client has stopped for good: it was closed, or the server does not want it
+"""
+
+from typing import Final
+
+__all__ = ["CallError", "ClientError", "Closed", "Disconnected", "Refused", "Unanswered", "close_message"]
+
+
+class ClientError(Exception):
+    """Base of all errors of this package."""
+
+
+class _Answered(ClientError):
+    """The server said no: `code` is one of the protocol's, `path` leads to what was wrong, if anything."""
+
+    def __init__(self, code: str, message: str, path: str | None = None) -> None:
+        super().__init__(code, message, path)
+        self.code = code
+        self.message = message
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.code})" if self.path is None else f"{self.message} ({self.code}: {self.path})"
+
+
+class Refused(_Answered):
+    """A push was refused: what it changed is shown no more."""
+
+
+class Unanswered(_Answered):
+    """What became of a push is not known any more: it is shown no more, but may have been applied."""
+
+
+class CallError(_Answered):
+    """A call of an rpc failed."""
+
+
+class Disconnected(ClientError):
+    """There is no connection, or it was lost before the answer to a call came."""
+
+
+class Closed(ClientError):
+    """The client has stopped for good; `code` is the WebSocket close code that says why."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.code})"
+
+
+_MESSAGES: Final = {
+    1000: "the client was closed",
+    1008: "the server does not allow this",
+    4400: "the server did not understand a frame, or had none in time",
+    4401: "the server does not know who is behind the token",
+    4403: "this is not allowed",
+    4404: "there is no such thread",
+    4408: "another socket has joined as this client",
+    4409: "the thread's state has another schema than this client was made for",
+}
+
+
+def close_message(code: int, reason: str) -> str:
+    """Return what a final close code means, with what the server said of it."""
+    message = _MESSAGES.get(code, "the server closed the connection for good")
+    return f"{message}: {reason}" if reason else message

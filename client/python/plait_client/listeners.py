@@ -1,0 +1,35 @@
+"""Callbacks of a client's author."""
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import Any
+
+__all__ = ["Listeners"]
+
+logger = logging.getLogger(__name__)
+
+
+class Listeners:
+    """Callbacks by what they wait for. One that raises is logged, and the others are called all the same."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[Hashable, list[Callable[[Any], object]]] = {}
+
+    def add(self, what: Hashable, callback: Callable[[Any], object]) -> Callable[[], None]:
+        """Call `callback` from here on; return a function that ends that."""
+        callbacks = self._callbacks.setdefault(what, [])
+        callbacks.append(callback)
+
+        def remove() -> None:
+            if callback in callbacks:
+                callbacks.remove(callback)
+
+        return remove
+
+    def call(self, what: Hashable, value: Any) -> None:
+        """Call all that wait for it, in the order in which they came."""
+        for callback in tuple(self._callbacks.get(what, ())):
+            try:
+                callback(value)
+            except Exception:
+                logger.exception("a callback for %s failed", what)

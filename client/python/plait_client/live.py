@@ -1,0 +1,161 @@
+"""A session that is kept alive, and what it has to tell handed to those who wait for it."""
+
+import asyncio
+import logging
+from typing import Any, Final
+from weakref import WeakSet
+
+from plait_client.calls import Calls
+from plait_client.carrier import Carrier, Target
+from plait_client.changes import Changes
+from plait_client.errors import Closed, close_message
+from plait_client.happenings import Acked, CallLost, Changed, Happening, Joined, Nacked
+from plait_client.listeners import Listeners
+from plait_client.pushed import Outcomes, refusal
+from plait_client.session import Session
+from plait_schemas import messages
+from plait_schemas.codec import decode_json
+
+__all__ = ["Live"]
+
+logger = logging.getLogger(__name__)
+
+_CLOSED: Final = 1000
+_FAILED: Final = 1011
+_CLOSING: Final = 5.0
+"""How many seconds what is waiting may take to be sent when the client is closed."""
+
+
+class Live:
+    """Owns the task that carries the session's frames, from being made until `close`."""
+
+    def __init__(self, session: Session, target: Target) -> None:
+        self.session: Final = session
+        self.outcomes: Final = Outcomes()
+        self.listeners: Final = Listeners()
+        self.followers: Final[WeakSet[Changes[Any]]] = WeakSet()
+        self.carrier: Final = Carrier(session, target, tell=self._tell, receive=self._receive_binary)
+        self.calls: Final = Calls(session, self.carrier.wake, self.ending)
+        # Set, and replaced by another, whenever anything may be different.
+        self._news = asyncio.Event()
+        # What ended it, where that was not a close code.
+        self._failure: BaseException | None = None
+        self._complaint = ""
+        self._renewing: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._run(), name="plait client")
+
+    def check_open(self) -> None:
+        """Raise what has ended it, if it has ended."""
+        ending = self.ending()
+        if ending is not None:
+            raise ending
+
+    def ending(self) -> BaseException | None:
+        """Return what has ended it, to be raised; None as long as it has not."""
+        code = self.session.stopped
+        if code is None:
+            return None
+        return self._failure or Closed(code, close_message(code, self._complaint or self.carrier.trouble))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed by itself."""
+        return self.session.stopped == _CLOSED
+
+    def changed(self) -> None:
+        """Let the session's frames be sent, and those who wait look whether what they wait for has come."""
+        self.carrier.wake()
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def next_news(self) -> None:
+        """Wait until anything may be different. Raises what has ended it."""
+        self.check_open()
+        await self._news.wait()
+
+    async def until_joined(self) -> None:
+        """Wait for a connection. Raises what has ended it."""
+        self.check_open()
+        while self.session.status != "joined":
+            await self.next_news()
+
+    async def close(self) -> None:
+        """Send what is waiting, and end."""
+        try:
+            if not self.carrier.finish():
+                self._task.cancel()
+            await asyncio.wait((self._task,), timeout=_CLOSING)
+        finally:
+            tasks = [task for task in (self._task, self._renewing) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            self._end(_CLOSED)
+
+    # What has happened
+
+    async def _run(self) -> None:
+        try:
+            await self.carrier.run()
+        except Exception as error:
+            # Of the function that fetches the token, or of a URL that is none.
+            self._failure = error
+            self._end(_FAILED)
+
+    def _end(self, code: int) -> None:
+        if self.session.stopped is None:
+            self.session.stop(code)
+        self._tell()
+
+    def _tell(self) -> None:
+        for happening in self.session.take_happenings():
+            self._hand_over(happening)
+        ending = self.ending()
+        if ending is not None:
+            self.outcomes.close(ending)
+            for follower in self.followers:
+                follower.wake()
+        self.changed()
+
+    def _hand_over(self, happening: Happening) -> None:
+        match happening:
+            case Joined():
+                self._complaint = ""
+            case Changed():
+                for follower in self.followers:
+                    follower.put(happening)
+            case Acked(push, version):
+                self.outcomes.accept(push, version)
+            case Nacked(push, answer):
+                error = refusal(answer)
+                self.outcomes.refuse(push, error)
+                self.listeners.call("refusal", error)
+            case messages.Error(ref=None, message=message):
+                self._complaint = message
+            case messages.Result() | messages.Error() | CallLost():
+                self.calls.put(happening)
+            case messages.Event(name=name, data=data):
+                self.listeners.call(("event", name), decode_json(data))
+            case messages.Message(data=data):
+                self.listeners.call("message", decode_json(data))
+            case messages.PresenceDiff():
+                self.listeners.call("presence", self.session.presence)
+            case messages.AuthExpiring():
+                self._renew()
+
+    def _receive_binary(self, data: bytes) -> None:
+        self.listeners.call("message", data)
+
+    def _renew(self) -> None:
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._show_fresh_token(), name="plait client token")
+
+    async def _show_fresh_token(self) -> None:
+        try:
+            token = await self.carrier.fetch_token()
+        except Exception:
+            logger.exception("no fresh token could be fetched")
+            return
+        if token is not None:
+            self.session.renew(token)
+            self.carrier.wake()

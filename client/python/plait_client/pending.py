@@ -1,0 +1,129 @@
+"""The pushes of a client that have no answer, and the state as it is shown with them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from plait_schemas.messages import Version
+from plait_schemas.patch import Op, PatchError, apply
+from plait_schemas.rebase import rebase
+
+__all__ = ["Pending", "Push", "fold"]
+
+
+class Push:
+    """A change of the state on its way, made on the version `made`."""
+
+    __slots__ = ("is_settled", "lost_on", "made", "ops", "ref", "sent")
+
+    def __init__(self, ref: int, made: Version, ops: Sequence[Op]) -> None:
+        self.ref = ref
+        self.made = made
+        # The operations as they are on the state that is known by now, behind those of the pushes before.
+        self.ops = ops
+        # The operations as they were sent last, None as long as they were not.
+        self.sent: Sequence[Op] | None = None
+        # The last version on which the operations stood, where others have taken away what they lead into.
+        self.lost_on: Version | None = None
+        # Whether the server has answered for it, and only the answer is missing: the known state has it, or never will.
+        self.is_settled = False
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether its operations are to be carried out on what is shown, should they fit."""
+        return self.lost_on is None and not self.is_settled
+
+
+class Pending:
+    """Pushes in the order of their refs."""
+
+    def __init__(self) -> None:
+        self._queue: list[Push] = []
+        self._next_ref = 1
+
+    def __iter__(self) -> Iterator[Push]:
+        return iter(self._queue)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __getitem__(self, index: int) -> Push:
+        return self._queue[index]
+
+    def find(self, ref: int) -> int | None:
+        """Return the index of the push `ref`."""
+        return next((index for index, push in enumerate(self._queue) if push.ref == ref), None)
+
+    def add(self, made: Version, ops: Sequence[Op]) -> Push:
+        """Put a push at the end."""
+        push = Push(self._next_ref, made, ops)
+        self._next_ref += 1
+        self._queue.append(push)
+        return push
+
+    def drop(self, push: Push) -> int:
+        """Take out a push that was answered; return the index at which it was."""
+        index = self._queue.index(push)
+        del self._queue[index]
+        return index
+
+    # Numbers
+
+    def settle(self, last_ref: int) -> None:
+        """Take notice of the last ref that the server has answered for.
+
+        A push that never left cannot be among those: its number was used by this client when it was another process.
+        """
+        for push in self._queue:
+            push.is_settled = push.sent is not None and push.ref <= last_ref
+        self._next_ref = max(self._next_ref, last_ref + 1)
+        if any(push.ref <= last_ref and push.sent is None for push in self._queue):
+            self.renumber(
+                max([last_ref, *(push.ref for push in self._queue if push.sent is not None)]) + 1, only_unsent=True
+            )
+
+    def renumber(self, start: int, *, only_unsent: bool = False) -> None:
+        """Give the pushes that the server has not answered for the numbers from `start` on."""
+        for push in self._queue:
+            if not (push.is_settled or (only_unsent and push.sent is not None)):
+                push.ref = start
+                start += 1
+        self._next_ref = start
+
+    # What is shown
+
+    def fold(self, state: Any) -> Any:
+        """Return `state` with what is pending carried out in order, but for what does not fit."""
+        return fold(state, (push for push in self._queue if push.is_shown))
+
+    def fold_settled(self, state: Any, last_ref: int) -> Any:
+        """Return `state` with those that are shown, up to `last_ref`: what the pushes behind them are made on."""
+        return fold(state, (push for push in self._queue if push.is_shown and push.sent and push.ref <= last_ref))
+
+    def move(self, over: Sequence[Op], state: Any, at: Version) -> Any:
+        """Let `over`, which led from the version `at` to `state`, come before all that is shown; return the fold.
+
+        What goes over to the next push is `over` as it is behind the push before.
+        """
+        for push in self._queue:
+            if push.is_shown:
+                moved = rebase(push.ops, over, state)
+                if moved.is_lost:
+                    push.lost_on = at
+                    continue
+                push.ops = moved.ops
+                try:
+                    state = apply(state, moved.ops)
+                except PatchError:
+                    continue
+                over = [op for op in moved.over if op is not None]
+        return state
+
+
+def fold(state: Any, pushes: Iterable[Push]) -> Any:
+    """Return `state` with pushes carried out in order, but for what does not fit."""
+    for push in pushes:
+        try:
+            state = apply(state, push.ops)
+        except PatchError:
+            continue
+    return state

@@ -1,0 +1,214 @@
+"""A thread as a client works with it: its state, changing it, calling it, and what comes from it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from plait_client.changes import Changes
+from plait_client.edit import AwaitableEdit, onto
+from plait_client.errors import Disconnected, Refused, Unanswered
+from plait_client.live import Live
+from plait_client.pending import Push
+from plait_client.session import Status
+from plait_client.view import View
+from plait_schemas.patch import Op, find, parse
+
+__all__ = ["Remove", "Room"]
+
+S = TypeVar("S")
+
+Remove = Callable[[], None]
+"""Ends that a callback is called."""
+
+
+class Room(Generic[S]):
+    """A live copy of a thread's state, and the way to change it. `connect` makes it.
+
+    What changes the state does so at once, as it is shown here, and returns an awaitable: of the version that the
+    server gave the change, or raising Refused. Nobody needs to await it. After the end everything raises Closed.
+    """
+
+    def __init__(self, live: Live, state_type: Any) -> None:
+        self._live = live
+        self._session = live.session
+        self._shown: View[S] = View(state_type)
+        self._confirmed: View[S] = View(state_type)
+
+    # What is known
+
+    @property
+    def state(self) -> S:
+        """The state as it is shown, with what was changed here and is not confirmed. None while there is none.
+
+        It is shared and must not be changed in place: see `edit`. Raises msgspec.ValidationError where it is not of
+        the client's `state_type`.
+        """
+        return self._shown(self._session.shown)
+
+    @property
+    def confirmed(self) -> S:
+        """The state as the server told it."""
+        return self._confirmed(self._session.confirmed)
+
+    @property
+    def epoch(self) -> str | None:
+        """Of which history `version` is."""
+        return self._session.epoch
+
+    @property
+    def version(self) -> int:
+        """The version of the confirmed state."""
+        return self._session.version
+
+    @property
+    def status(self) -> Status:
+        """Whether there is a connection."""
+        return self._session.status
+
+    @property
+    def pending(self) -> int:
+        """How many changes made here the server has not answered."""
+        return len(self._session.pending)
+
+    @property
+    def connection(self) -> str | None:
+        """The id by which others know this client."""
+        return self._session.connection
+
+    @property
+    def thread(self) -> str | None:
+        """The thread's kind and name, with a slash between."""
+        return self._session.thread
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the server will refuse every change."""
+        return self._session.is_readonly
+
+    @property
+    def presence(self) -> Mapping[str, Any]:
+        """What connections let others see of them, by their ids."""
+        return MappingProxyType(self._session.presence)
+
+    # Changing the state
+
+    def set(self, state: S | Callable[[S], S]) -> Awaitable[int]:
+        """Change the state to another, or to what a function makes of it."""
+        self._live.check_open()
+        value: Any = state(self.state) if callable(state) else state
+        return self._pushed(self._session.set(value))
+
+    def update(self, pointer: str, value: Any) -> Awaitable[int]:
+        """Change what is at a JSON pointer, or put it there. Raises ValueError where the pointer leads nowhere."""
+        self._live.check_open()
+        is_new = find(self._session.shown, parse(pointer)) is msgspec.UNSET
+        return self._pushed(self._session.edit([Op("add" if is_new else "replace", pointer, value)]))
+
+    def edit(self) -> AwaitableEdit:
+        """Return a block in which the state is changed in place: `with room.edit() as draft:`.
+
+        The draft is a tree of dicts and lists, whose members may also be written as attributes. Raises TypeError where
+        the state is no object and no array.
+        """
+        self._live.check_open()
+        return AwaitableEdit(self.shown(), self.push)
+
+    def shown(self) -> Any:
+        """Return the state that is shown as JSON values, which must not be changed."""
+        return self._session.shown
+
+    def push(self, made_on: Any, ops: list[Op]) -> Awaitable[int]:
+        """Change the state by operations that were made on what was shown then. Raises ValueError, Refused."""
+        self._live.check_open()
+        return self._pushed(self._session.edit(onto(made_on, ops, self._session.shown)))
+
+    def _pushed(self, push: Push | None) -> Awaitable[int]:
+        outcome = self._live.outcomes.wait(push, self.version)
+        self._live.changed()
+        return outcome
+
+    # Calling and sending
+
+    async def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method and return its result; of one that streams, what comes with its end.
+
+        Waits while there is no connection. Raises CallError, and Disconnected when the connection was lost before the
+        result: the method may have run.
+        """
+        result = None
+        await self._live.until_joined()
+        async with aclosing(self._live.calls.run(method, args, kwargs)) as results:
+            async for is_last, value in results:
+                result = value if is_last else None
+        return result
+
+    async def stream(self, method: str, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        """Call a method and iterate over all that it gives. Leaving the loop cancels it. Raises as `call` does."""
+        await self._live.until_joined()
+        async with aclosing(self._live.calls.run(method, args, kwargs)) as results:
+            async for _, value in results:
+                yield value
+
+    def send(self, data: Any) -> None:
+        """Send a message to the thread, bytes as a binary one. Raises Disconnected while there is no connection."""
+        self._live.check_open()
+        if self.status != "joined":
+            raise Disconnected("there is no connection to send on")
+        if isinstance(data, bytes | bytearray | memoryview):
+            self._live.carrier.send_binary(bytes(data))
+        else:
+            self._session.send(data)
+            self._live.carrier.wake()
+
+    def set_presence(self, data: Any) -> None:
+        """Let others see `data` of this client as long as it is connected, None for nothing."""
+        self._live.check_open()
+        self._session.set_presence(data)
+        self._live.carrier.wake()
+
+    # Being told
+
+    def on_event(self, name: str, callback: Callable[[Any], object]) -> Remove:
+        """Call `callback` with the data of each such event; return a function that ends that."""
+        return self._live.listeners.add(("event", name), callback)
+
+    def on_message(self, callback: Callable[[Any], object]) -> Remove:
+        """Call `callback` with each message of the thread, bytes for a binary one."""
+        return self._live.listeners.add("message", callback)
+
+    def on_refused(self, callback: Callable[[Refused | Unanswered], object]) -> Remove:
+        """Call `callback` with the error of each change that was refused, awaited or not."""
+        return self._live.listeners.add("refusal", callback)
+
+    def on_presence(self, callback: Callable[[Mapping[str, Any]], object]) -> Remove:
+        """Call `callback` with the presence of all whenever it has changed."""
+        return self._live.listeners.add("presence", callback)
+
+    def changes(self) -> Changes[S]:
+        """Follow the confirmed state from here on: `async for change in room.changes():`.
+
+        It ends when this client is closed, and raises Closed when the server has closed it for good.
+        """
+        follower: Changes[S] = Changes(self._confirmed.convert, self._why_no_more)
+        self._live.followers.add(follower)
+        return follower
+
+    def _why_no_more(self) -> BaseException | None:
+        return StopAsyncIteration() if self._live.is_closed else self._live.ending()
+
+    async def wait_for(self, predicate: Callable[[S], object], timeout: float | None = None) -> S:
+        """Wait until the state that is shown is as wanted, and return it. Raises TimeoutError."""
+        async with asyncio.timeout(timeout):
+            while not predicate(state := self.state):
+                await self._live.next_news()
+        return state
+
+    # The end
+
+    async def close(self) -> None:
+        """Send what is waiting and close the connection; changes without an answer raise Closed where awaited."""
+        await self._live.close()

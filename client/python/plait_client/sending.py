@@ -1,0 +1,98 @@
+"""Which pushes go out on a socket, and which of them an answer is for."""
+
+from collections import deque
+from typing import NamedTuple
+
+from plait_client.pending import Pending, Push
+from plait_schemas.messages import UNANSWERED
+
+__all__ = ["Sending"]
+
+
+class _Sent(NamedTuple):
+    ref: int
+    push: Push
+
+
+class Sending:
+    """The pushes on one socket: sent in order, each answered once and in order, at most UNANSWERED without an answer.
+
+    An answer may tell the client to send from some push on again. What is behind that one on the way already will be
+    answered in the same manner, and those answers must not make the client send once more.
+    """
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending = pending
+        self._is_open = False
+        # The index of the first pending push that is still to be sent.
+        self._next = 0
+        # What was sent and not answered, and what of it has been told to come again since.
+        self._waiting: deque[_Sent] = deque()
+        self._superseded: deque[_Sent] = deque()
+        # When to go on sending, where the server has asked for patience.
+        self.resumes_at: float | None = None
+
+    def open(self) -> None:
+        """Begin on a socket that has joined."""
+        self.close()
+        self._is_open = True
+
+    def close(self) -> None:
+        """The socket is gone, and with it all that was on its way."""
+        self._is_open = False
+        self._next = 0
+        self._waiting.clear()
+        self._superseded.clear()
+        self.resumes_at = None
+
+    def take(self) -> list[Push]:
+        """Return the pushes that may go out at this time, as sent."""
+        if not self._is_open or self.resumes_at is not None:
+            return []
+        end = min(len(self._pending), UNANSWERED)
+        pushes = [self._pending[index] for index in range(self._next, end)]
+        self._next = max(self._next, end)
+        for push in pushes:
+            push.sent = push.ops
+            self._waiting.append(_Sent(push.ref, push))
+        return pushes
+
+    # Answers
+
+    def look_up(self, ref: int) -> Push | None:
+        """Return the push that a final answer is for; None for one that was answered before."""
+        return next((sent.push for sent in (*self._waiting, *self._superseded) if sent.ref == ref), None)
+
+    def drop(self, push: Push) -> None:
+        """Take a push that was answered from the pending ones."""
+        index = self._pending.drop(push)
+        self._next -= index < self._next
+        self._waiting = deque(sent for sent in self._waiting if sent.push is not push)
+        # Answers come in order: all that was sent before what this one is for has had its own.
+        self._superseded.clear()
+
+    def was_superseded(self, ref: int) -> bool:
+        """Tell whether an answer is to a push that had been told to come again already, and take it as that."""
+        is_known = any(sent.ref == ref for sent in self._superseded)
+        while is_known and self._superseded.popleft().ref != ref:
+            pass
+        return is_known
+
+    def wait(self, ref: int, until: float) -> None:
+        """Send the push `ref` and all behind it again, not before `until`."""
+        self._back_to(self._pending.find(ref), ref)
+        self.resumes_at = until if self.resumes_at is None else max(until, self.resumes_at)
+
+    def expect(self, ref: int, expected: int) -> None:
+        """Send again from `expected` on, with numbers from there where there is no such push."""
+        index = self._pending.find(expected)
+        if index is None:
+            self._pending.renumber(expected)
+            index = next((at for at, push in enumerate(self._pending) if not push.is_settled), len(self._pending))
+        self._back_to(index, ref)
+
+    def _back_to(self, index: int | None, answered: int) -> None:
+        if index is not None:
+            self._next = min(self._next, index)
+        self._superseded += (sent for sent in self._waiting if sent.ref != answered)
+        self._waiting.clear()

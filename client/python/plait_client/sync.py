@@ -1,0 +1,219 @@
+"""Working with a thread without asyncio, for scripts and notebooks: everything returns when it is done."""
+
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Generic, TypeVar, Unpack, overload
+
+from plait_client.changes import Change, Changes
+from plait_client.client import Options, connect
+from plait_client.edit import Edit
+from plait_client.errors import Refused, Unanswered
+from plait_client.loop import LoopThread
+from plait_client.room import Remove, Room
+from plait_client.session import Status
+from plait_schemas.patch import Op
+
+__all__ = ["SyncChanges", "SyncRoom", "connect_sync"]
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_END: Final = object()
+
+
+class SyncChanges(Generic[S]):
+    """The changes since this was made, as an iterator; it raises TimeoutError when there is none in time."""
+
+    def __init__(self, changes: Changes[S], wait: Callable[[Callable[[], Awaitable[Any]]], Any]) -> None:
+        self._changes = changes
+        self._wait = wait
+
+    def __iter__(self) -> "SyncChanges[S]":
+        return self
+
+    def __next__(self) -> Change[S]:
+        change: Change[S] | None = self._wait(lambda: anext(self._changes, None))
+        if change is None:
+            raise StopIteration
+        return change
+
+
+class SyncRoom(Generic[S]):
+    """A Room whose methods return when they are done: `set`, `update` and the block of `edit` when it is durable.
+
+    Each raises TimeoutError after the `timeout` of `connect_sync`. Callbacks are called in a thread of the client's
+    own; there they may look at the room, but not use what waits.
+    """
+
+    def __init__(self, room: Room[S], loop: LoopThread, close: Callable[[], Awaitable[None]], timeout: float | None):
+        self._room = room
+        self._loop = loop
+        self._close = close
+        self._timeout = timeout
+
+    def __enter__(self) -> "SyncRoom[S]":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; no thread is left behind."""
+        if not self._loop.is_closed:
+            try:
+                self._loop.wait(self._close, None)
+            finally:
+                self._loop.close()
+
+    def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
+        return self._loop.wait(function, self._timeout)
+
+    # What is known
+
+    @property
+    def state(self) -> S:
+        """See Room."""
+        return self._loop.do(lambda: self._room.state)
+
+    @property
+    def confirmed(self) -> S:
+        """See Room."""
+        return self._loop.do(lambda: self._room.confirmed)
+
+    @property
+    def epoch(self) -> str | None:
+        """See Room."""
+        return self._loop.do(lambda: self._room.epoch)
+
+    @property
+    def version(self) -> int:
+        """See Room."""
+        return self._loop.do(lambda: self._room.version)
+
+    @property
+    def status(self) -> Status:
+        """See Room."""
+        return self._loop.do(lambda: self._room.status)
+
+    @property
+    def pending(self) -> int:
+        """See Room."""
+        return self._loop.do(lambda: self._room.pending)
+
+    @property
+    def connection(self) -> str | None:
+        """See Room."""
+        return self._loop.do(lambda: self._room.connection)
+
+    @property
+    def thread(self) -> str | None:
+        """See Room."""
+        return self._loop.do(lambda: self._room.thread)
+
+    @property
+    def readonly(self) -> bool:
+        """See Room."""
+        return self._loop.do(lambda: self._room.readonly)
+
+    @property
+    def presence(self) -> Mapping[str, Any]:
+        """See Room."""
+        return MappingProxyType(dict(self._loop.do(lambda: self._room.presence)))
+
+    # Changing the state
+
+    def set(self, state: S | Callable[[S], S]) -> int:
+        """Change the state to another, or to what a function makes of it; return the version. Raises Refused."""
+        return self._wait(lambda: self._room.set(state))
+
+    def update(self, pointer: str, value: Any) -> int:
+        """Change what is at a JSON pointer, or put it there; return the version. Raises Refused, ValueError."""
+        return self._wait(lambda: self._room.update(pointer, value))
+
+    def edit(self) -> Edit[int]:
+        """Return a block in which the state is changed in place. Its end waits, and raises Refused."""
+
+        def push(made_on: Any, ops: list[Op]) -> int:
+            return self._wait(lambda: self._room.push(made_on, ops))
+
+        return Edit(self._loop.do(self._room.shown), push)
+
+    # Calling and sending
+
+    def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method and return its result. Raises CallError, Disconnected."""
+        return self._wait(lambda: self._room.call(method, *args, **kwargs))
+
+    def stream(self, method: str, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
+        """Call a method and iterate over all that it gives. Leaving the loop cancels it."""
+        values = self._room.stream(method, *args, **kwargs)
+        try:
+            while (value := self._wait(lambda: anext(values, _END))) is not _END:
+                yield value
+        finally:
+            if not self._loop.is_closed:
+                self._wait(values.aclose)
+
+    def send(self, data: Any) -> None:
+        """Send a message to the thread, bytes as a binary one. Raises Disconnected while there is no connection."""
+        self._loop.do(lambda: self._room.send(data))
+
+    def set_presence(self, data: Any) -> None:
+        """Let others see `data` of this client as long as it is connected, None for nothing."""
+        self._loop.do(lambda: self._room.set_presence(data))
+
+    # Being told
+
+    def on_event(self, name: str, callback: Callable[[Any], object]) -> Remove:
+        """Call `callback` with the data of each such event; return a function that ends that."""
+        return self._loop.do(lambda: self._room.on_event(name, callback))
+
+    def on_message(self, callback: Callable[[Any], object]) -> Remove:
+        """Call `callback` with each message of the thread, bytes for a binary one."""
+        return self._loop.do(lambda: self._room.on_message(callback))
+
+    def on_refused(self, callback: Callable[[Refused | Unanswered], object]) -> Remove:
+        """Call `callback` with the error of each change that was refused."""
+        return self._loop.do(lambda: self._room.on_refused(callback))
+
+    def on_presence(self, callback: Callable[[Mapping[str, Any]], object]) -> Remove:
+        """Call `callback` with the presence of all whenever it has changed."""
+        return self._loop.do(lambda: self._room.on_presence(callback))
+
+    def changes(self, timeout: float | None = None) -> SyncChanges[S]:
+        """Follow the confirmed state from here on, each change coming within `timeout` seconds."""
+        return SyncChanges(self._loop.do(self._room.changes), lambda function: self._loop.wait(function, timeout))
+
+    def wait_for(self, predicate: Callable[[S], object], timeout: float | None = None) -> S:
+        """Wait until the state that is shown is as wanted, and return it. Raises TimeoutError.
+
+        The function is called in a thread of the client's own, as callbacks are.
+        """
+        return self._loop.wait(lambda: self._room.wait_for(predicate), timeout)
+
+
+@overload
+def connect_sync(
+    url: str, *, state_type: type[S], timeout: float | None = 30.0, **options: Unpack[Options]
+) -> SyncRoom[S]: ...
+@overload
+def connect_sync(
+    url: str, *, state_type: Any = Any, timeout: float | None = 30.0, **options: Unpack[Options]
+) -> SyncRoom[Any]: ...
+def connect_sync(
+    url: str, *, state_type: Any = Any, timeout: float | None = 30.0, **options: Unpack[Options]
+) -> SyncRoom[Any]:
+    """Connect to a thread as `connect` does, and wait until it is joined: `with connect_sync(url) as room:`.
+
+    `timeout` is how many seconds each method of the room may take. In a notebook call `room.close()` at the end.
+    """
+    loop = LoopThread()
+    connecting = connect(url, state_type=state_type, **options)
+    try:
+        room = loop.wait(connecting.__aenter__, None)
+    except BaseException:
+        loop.close()
+        raise
+    return SyncRoom(room, loop, room.close, timeout)

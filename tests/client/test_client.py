@@ -1,0 +1,533 @@
+"""The asyncio client against a real socket."""
+
+import asyncio
+import gc
+import socket
+from collections.abc import Awaitable
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from tests.client.serving import TIMEOUT, Server
+
+from plait_client import CallError, Closed, Disconnected, Refused, connect
+from plait_schemas import messages
+from plait_schemas.patch import Op, PatchError
+
+T = TypeVar("T")
+
+
+class Note(msgspec.Struct, frozen=True):
+    n: int = 0
+    tags: tuple[str, ...] = ()
+    by: dict[str, int] = {}
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    """Return what comes, in time."""
+    async with asyncio.timeout(TIMEOUT):
+        return await awaitable
+
+
+# Joining
+
+
+async def test_entering_waits_for_the_state(server: Server) -> None:
+    async with connect(server.url) as room:
+        assert room.state == {"n": 1, "tags": ["a"], "by": {}}
+        assert room.confirmed == room.state
+        assert (room.epoch, room.version, room.status, room.readonly) == ("e", 0, "joined", False)
+        assert (room.connection, room.thread, room.pending) == ("s1", "note/a", 0)
+
+
+async def test_the_state_is_of_the_type_of_the_server_and_made_once(server: Server) -> None:
+    async with connect(server.url, state_type=Note) as room:
+        assert room.state == Note(1, ("a",))
+        assert room.state is room.state
+
+
+async def test_a_state_of_another_type_is_told_where_it_is_read(server: Server) -> None:
+    async with connect(server.url, state_type=int) as room:
+        with pytest.raises(msgspec.ValidationError):
+            _ = room.state
+
+
+async def test_the_server_learns_who_the_client_is(server: Server) -> None:
+    async with connect(server.url, client="me", schema="9c41", token="secret"):
+        assert server.received == [messages.Join("me", None, "9c41", "secret")]
+
+
+async def test_nothing_is_left_behind(server: Server) -> None:
+    before = asyncio.all_tasks()
+    async with connect(server.url) as room:
+        await room.set({"n": 2})
+    await server.until(lambda: server.sockets == 0)
+    assert {task for task in asyncio.all_tasks() - before if task.get_name().startswith("plait")} == set()
+    assert room.status == "closed"
+
+
+async def test_what_was_changed_last_is_sent_before_the_end(server: Server) -> None:
+    async with connect(server.url) as room:
+        room.update("/n", 2)
+    await server.until(lambda: server.sockets == 0)
+    assert server.peer.state["n"] == 2
+
+
+# Changing
+
+
+async def test_a_change_shows_at_once_and_awaiting_it_gives_its_version(server: Server) -> None:
+    server.is_holding = True
+    async with connect(server.url, state_type=Note) as room:
+        pushed = room.set(Note(2))
+        assert (room.state, room.confirmed, room.pending) == (Note(2), Note(1, ("a",)), 1)
+        server.release()
+        assert await soon(pushed) == 1
+        assert (room.confirmed, room.version, room.pending) == (Note(2), 1, 0)
+
+
+async def test_a_function_makes_the_next_state_of_the_one_shown(server: Server) -> None:
+    async with connect(server.url, state_type=Note) as room:
+        pushes = [room.set(lambda note: msgspec.structs.replace(note, n=note.n + 1)) for _ in range(3)]
+        assert room.state.n == 4
+        assert [await soon(push) for push in pushes] == [1, 2, 3]
+        assert server.peer.state["n"] == 4
+
+
+async def test_setting_what_is_there_changes_nothing(server: Server) -> None:
+    async with connect(server.url) as room:
+        assert await soon(room.set({"by": {}, "n": 1, "tags": ["a"]})) == 0
+        assert server.peer.version == 0
+
+
+async def test_a_refused_change_is_taken_back_and_raises_why(server: Server) -> None:
+    async with connect(server.url) as room:
+        refusals: list[Any] = []
+        room.on_refused(refusals.append)
+        with pytest.raises(Refused, match="n cannot be negative") as caught:
+            await soon(room.update("/n", -1))
+        assert (caught.value.code, caught.value.path) == ("rejected", "/n")
+        assert room.state["n"] == 1
+        assert refusals == [caught.value]
+
+
+async def test_a_refusal_that_nobody_awaits_is_told_and_makes_no_noise(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connect(server.url) as room:
+        refusals: list[Any] = []
+        room.on_refused(refusals.append)
+        room.update("/n", -1)
+        await soon(room.wait_for(lambda state: state["n"] == 1))
+        assert [refusal.code for refusal in refusals] == ["rejected"]
+        gc.collect()
+    assert caplog.records == []
+
+
+async def test_giving_up_waiting_does_not_take_the_change_back(server: Server) -> None:
+    server.is_holding = True
+    async with connect(server.url) as room:
+        pushed = room.update("/n", 2)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(pushed, 0.01)
+        server.release()
+        assert await soon(pushed) == 1
+
+
+async def test_update_changes_or_adds_what_is_at_a_pointer(server: Server) -> None:
+    async with connect(server.url) as room:
+        room.update("/tags/-", "b")
+        room.update("/tags/0", "A")
+        await soon(room.update("/by/ada", 1))
+        assert server.peer.state == {"n": 1, "tags": ["A", "b"], "by": {"ada": 1}}
+        with pytest.raises(PatchError):
+            room.update("/nowhere/x", 1)
+        await soon(room.update("", {"n": 9}))
+        assert server.peer.state == {"n": 9}
+
+
+async def test_an_edit_is_one_change(server: Server) -> None:
+    async with connect(server.url) as room:
+        async with room.edit() as draft:
+            draft["n"] += 1
+            draft["tags"].append("b")
+        assert server.peer.version == 1
+        assert room.confirmed == {"n": 2, "tags": ["a", "b"], "by": {}}
+        with room.edit() as draft:
+            draft["n"] += 1
+        assert room.state["n"] == 3
+
+
+async def test_a_draft_has_the_members_of_the_state_as_attributes(server: Server) -> None:
+    async with connect(server.url, state_type=Note) as room:
+        async with room.edit() as draft:
+            draft.n += 1
+            draft.tags.append("b")
+        assert room.state == Note(2, ("a", "b"))
+
+
+async def test_the_state_that_is_shown_is_not_changed_by_a_draft(server: Server) -> None:
+    async with connect(server.url) as room:
+        before = room.state
+        with room.edit() as draft:
+            draft["tags"].append("b")
+            assert room.state is before
+        assert before["tags"] == ["a"]
+        assert room.confirmed is before
+
+
+async def test_a_state_that_has_no_members_cannot_be_edited(server: Server) -> None:
+    server.peer.state = None
+    async with connect(server.url) as room:
+        assert room.state is None
+        with pytest.raises(TypeError):
+            room.edit()
+        assert await soon(room.set({"n": 1})) == 1
+
+
+async def test_an_edit_may_be_awaited_after_its_block(server: Server) -> None:
+    async with connect(server.url) as room:
+        edit = room.edit()
+        with edit as draft:
+            draft["n"] = -5
+        with pytest.raises(Refused):
+            await soon(edit)
+
+
+async def test_an_edit_that_raises_changes_nothing(server: Server) -> None:
+    async with connect(server.url) as room:
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012
+            async with room.edit() as draft:
+                draft["n"] = 5
+                draft["n"] = 1 / 0
+        assert room.pending == 0
+        assert room.state["n"] == 1
+
+
+async def test_an_edit_is_made_on_what_has_come_meanwhile(server: Server) -> None:
+    async with connect(server.url) as room:
+        async with room.edit() as draft:
+            draft["tags"][0] = "A"
+            server.peer.change([Op("add", "/tags/0", "first")])
+            await soon(room.wait_for(lambda state: len(state["tags"]) == 2))
+        assert server.peer.state["tags"] == ["first", "A"]
+
+
+async def test_an_edit_of_what_is_gone_is_refused(server: Server) -> None:
+    async with connect(server.url) as room:
+        server.peer.change([Op("add", "/by/ada", {"cards": []})])
+        await soon(room.wait_for(lambda state: state["by"]))
+        edit = room.edit()
+        draft = edit.__enter__()
+        draft["by"]["ada"]["cards"].append(1)
+        server.peer.change([Op("remove", "/by/ada")])
+        await soon(room.wait_for(lambda state: not state["by"]))
+        with pytest.raises(Refused, match="gone"):
+            edit.__exit__(None, None, None)
+
+
+# Following
+
+
+async def test_changes_of_others_and_of_oneself_come_in_their_order(server: Server) -> None:
+    async with connect(server.url, state_type=Note) as room:
+        changes = room.changes()
+        server.peer.change([Op("replace", "/n", 5)])
+        await soon(room.wait_for(lambda state: state.n == 5))
+        await soon(room.set(Note(6)))
+        first, second = await soon(anext(changes)), await soon(anext(changes))
+        assert (first.version, first.source, first.ops) == (1, "server", [Op("replace", "/n", 5)])
+        assert (second.version, second.source, second.state) == (2, room.connection, Note(6))
+
+
+async def test_following_ends_with_the_client(server: Server) -> None:
+    async with connect(server.url) as room:
+        changes = room.changes()
+    assert [change async for change in changes] == []
+
+
+async def test_following_raises_when_the_server_has_closed_for_good(server: Server) -> None:
+    async with connect(server.url) as room:
+        changes = room.changes()
+        await server.close_all(4403, "go away")
+        with pytest.raises(Closed, match=r"not allowed: go away \(4403\)"):
+            await soon(anext(changes))
+
+
+async def test_who_follows_too_slowly_gets_many_changes_as_one(server: Server) -> None:
+    async with connect(server.url) as room:
+        changes = room.changes()
+        for n in range(2, 1103):
+            server.peer.change([Op("replace", "/n", n)])
+        await soon(room.wait_for(lambda state: state["n"] == 1102))
+        change = await soon(anext(changes))
+        assert (change.source, change.ops) == (None, [Op("replace", "/n", 1002)])
+        assert (await soon(anext(changes))).version == 1002
+
+
+async def test_waiting_for_a_state_has_a_limit(server: Server) -> None:
+    async with connect(server.url) as room:
+        assert await room.wait_for(lambda state: state["n"] == 1) == room.state
+        with pytest.raises(TimeoutError):
+            await room.wait_for(lambda state: state["n"] == 2, timeout=0.01)
+
+
+# Calling
+
+
+async def test_a_call_gives_its_result(server: Server) -> None:
+    async with connect(server.url) as room:
+        assert await soon(room.call("add", 1, 2)) == 3
+        assert await soon(room.call("set_n", 7)) is None
+        assert room.state["n"] == 7
+        with pytest.raises(CallError, match="there is no nothing") as caught:
+            await soon(room.call("nothing", team="red"))
+        assert caught.value.code == "method_not_found"
+
+
+async def test_a_stream_gives_what_comes(server: Server) -> None:
+    async with connect(server.url) as room:
+        assert [number async for number in room.stream("count", 3)] == [0, 1, 2]
+        assert await soon(room.call("count", 3)) is None
+        assert [number async for number in room.stream("add", 1, 2)] == [3]
+
+
+async def test_leaving_a_stream_cancels_it(server: Server) -> None:
+    async with connect(server.url) as room:
+        async with aclosing(room.stream("begin")) as values:
+            assert await soon(anext(values)) == "begun"
+        await server.until(lambda: server.frames(messages.Cancel) == [messages.Cancel(1)])
+
+
+async def test_a_call_that_nobody_waits_for_is_cancelled(server: Server) -> None:
+    async with connect(server.url) as room:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(room.call("begin"), 0.05)
+        await server.until(lambda: server.frames(messages.Cancel))
+
+
+async def test_a_call_under_way_fails_with_the_connection(server: Server) -> None:
+    server.is_holding = True
+    async with connect(server.url) as room:
+        call = asyncio.create_task(room.call("add", 1, 2))
+        await server.until(lambda: server.frames(messages.Call))
+        await server.close_all()
+        with pytest.raises(Disconnected, match="before add had answered"):
+            await soon(call)
+        server.release()
+        assert await soon(room.call("add", 1, 2)) == 3
+
+
+# Messages and presence
+
+
+async def test_messages_and_events_come_to_their_callbacks(server: Server) -> None:
+    async with connect(server.url) as room:
+        got: asyncio.Queue[Any] = asyncio.Queue()
+        room.on_message(got.put_nowait)
+        remove = room.on_event("goal", got.put_nowait)
+        room.send([1, "two"])
+        assert await soon(got.get()) == [1, "two"]
+        room.send(b"\x00\x01")
+        assert await soon(got.get()) == b"\x00\x01"
+        room.send({"event": "other"})
+        room.send({"event": "goal"})
+        assert await soon(got.get()) == {"event": "goal"}
+        remove()
+        room.send({"event": "goal"})
+        room.send("last")
+        assert await soon(got.get()) == "last"
+
+
+async def test_a_callback_that_fails_is_logged_and_the_others_are_called(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connect(server.url) as room:
+        got: asyncio.Queue[Any] = asyncio.Queue()
+        room.on_message(lambda message: message.nothing)
+        room.on_message(got.put_nowait)
+        room.send(1)
+        assert await soon(got.get()) == 1
+    assert [record.getMessage() for record in caplog.records] == ["a callback for message failed"]
+
+
+async def test_presence_is_seen_and_said_again_after_a_reconnect(server: Server) -> None:
+    async with connect(server.url) as room:
+        seen: asyncio.Queue[Any] = asyncio.Queue()
+        room.on_presence(seen.put_nowait)
+        room.set_presence({"name": "Ada"})
+        assert await soon(seen.get()) == {room.connection: {"name": "Ada"}}
+        assert room.presence == {room.connection: {"name": "Ada"}}
+        await server.close_all()
+        await soon(seen.get())
+        assert len(server.frames(messages.Presence)) == 2
+
+
+# Losing the connection
+
+
+async def test_it_reconnects_and_gets_what_it_missed(server: Server) -> None:
+    async with connect(server.url) as room:
+        await server.close_all()
+        server.peer.change([Op("replace", "/n", 5)])
+        await soon(room.wait_for(lambda state: state["n"] == 5))
+        assert server.frames(messages.Join)[1].have == ("e", 0)
+
+
+async def test_what_is_changed_without_a_connection_is_sent_when_there_is_one(server: Server) -> None:
+    async with connect(server.url) as room:
+        server.status = HTTPStatus.SERVICE_UNAVAILABLE
+        await server.close_all()
+        await soon(room.wait_for(lambda _: room.status == "reconnecting"))
+        pushed = room.update("/n", 2)
+        assert (room.state["n"], room.pending) == (2, 1)
+        with pytest.raises(Disconnected):
+            room.send("now")
+        server.status = None
+        assert await soon(pushed) == 1
+
+
+async def test_a_change_whose_answer_was_lost_is_not_made_twice(server: Server) -> None:
+    async with connect(server.url) as room:
+        server.is_holding = True
+        pushed = room.update("/tags/-", "b")
+        await server.until(lambda: server.frames(messages.Push))
+        for link in server.peer.links:
+            link.send = lambda frame: None
+        server.release()
+        await server.close_all()
+        assert await soon(pushed) == 1
+        assert room.state["tags"] == ["a", "b"]
+        assert len(server.frames(messages.Push)) == 2
+
+
+async def test_a_change_that_came_too_fast_is_made_when_its_time_has_come(server: Server) -> None:
+    server.peer.hasty, server.peer.retry_after = 1, 0.05
+    async with connect(server.url) as room:
+        pushes = [room.update("/n", 2), room.update("/n", 3)]
+        assert [await soon(push) for push in pushes] == [1, 2]
+        assert [push.ref for push in server.frames(messages.Push)] == [1, 2, 1, 2]
+
+
+async def test_a_gap_makes_it_join_anew(server: Server) -> None:
+    async with connect(server.url) as room:
+        server.send_all(messages.Change(9, [], "server"))
+        await server.until(lambda: len(server.frames(messages.Join)) == 2)
+        assert server.frames(messages.Join)[1].have is None
+        await soon(room.wait_for(lambda _: room.status == "joined"))
+
+
+async def test_a_frame_that_is_none_is_passed_over(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async with connect(server.url) as room:
+        got: asyncio.Queue[Any] = asyncio.Queue()
+        room.on_message(got.put_nowait)
+        server.send_all(messages.Message(msgspec.Raw(b'1},"type":"unheard-of"')))
+        room.send(2)
+        assert await soon(got.get()) == 2
+    assert len(caplog.records) == 1
+
+
+async def test_a_final_close_raises_what_it_means_from_all_that_waits(server: Server) -> None:
+    server.is_holding = True
+    async with connect(server.url) as room:
+        pushed = room.update("/n", 2)
+        call = asyncio.create_task(room.call("add", 1))
+        waiting = asyncio.create_task(room.wait_for(lambda state: state["n"] == 99))
+        await server.until(lambda: server.frames(messages.Call))
+        await server.close_all(4408)
+        for each in (pushed, waiting, call, room.call("add", 1)):
+            with pytest.raises(Closed, match="another socket has joined as this client") as caught:
+                await soon(each)
+            assert caught.value.code == 4408
+        with pytest.raises(Closed):
+            room.set({})
+        assert room.status == "closed"
+
+
+async def test_a_bad_frame_is_told_with_what_the_server_said_of_it(server: Server) -> None:
+    async with connect(server.url) as room:
+        server.send_all(messages.Error("bad_frame", "Invalid value 'pushy'"))
+        await server.close_all(4400)
+        with pytest.raises(Closed, match="pushy"):
+            await soon(room.call("add", 1))
+
+
+# Not getting in
+
+
+@pytest.mark.parametrize("code", [1008, 4401, 4404, 4409])
+async def test_who_is_not_let_in_for_good_is_told_so(server: Server, code: int) -> None:
+    server.refuses = code
+    with pytest.raises(Closed, match="as told") as caught:
+        async with connect(server.url):
+            pass
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, 4401), (403, 4403), (404, 4404)])
+async def test_a_refused_request_is_like_the_close_code(server: Server, status: int, code: int) -> None:
+    server.status = HTTPStatus(status)
+    with pytest.raises(Closed) as caught:
+        async with connect(server.url):
+            pass
+    assert caught.value.code == code
+
+
+async def test_who_cannot_connect_in_time_is_told_why() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(Disconnected, match=r"not joined after 0.3 seconds: .*[Cc]onnect"):
+        async with connect(f"ws://127.0.0.1:{port}/threads/note/a", open_timeout=0.3):
+            pass
+
+
+async def test_a_bad_url_raises_at_once() -> None:
+    with pytest.raises(Exception, match="isn't a valid URI"):
+        async with connect("nowhere"):
+            pass
+
+
+# Tokens
+
+
+async def test_a_fresh_token_is_fetched_for_each_connection_and_when_one_expires(server: Server) -> None:
+    tokens = iter(["one", "two", "three"])
+
+    async def fetch() -> str:
+        return next(tokens)
+
+    async with connect(server.url, token=fetch):
+        server.send_all(messages.AuthExpiring(30))
+        await server.until(lambda: server.frames(messages.Auth) == [messages.Auth("two")])
+        await server.close_all()
+        await server.until(lambda: [join.token for join in server.frames(messages.Join)] == ["one", "three"])
+
+
+async def test_an_error_of_the_function_that_fetches_tokens_comes_out(server: Server) -> None:
+    tokens = ["one"]
+    async with connect(server.url, token=tokens.pop) as room:
+        await server.close_all()
+        with pytest.raises(IndexError):
+            await soon(room.wait_for(lambda state: False))
+
+
+# Iterating
+
+
+async def test_iterating_gives_a_fresh_client_when_one_has_ended(server: Server) -> None:
+    seen = []
+    async with aclosing(aiter(connect(server.url, client="me"))) as rooms:
+        async for room in rooms:
+            seen.append(room.state["n"])
+            try:
+                await soon(room.update("/n", room.state["n"] + 1))
+                if len(seen) == 1:
+                    await server.close_all(4401)
+                await soon(room.call("add", 1))
+            except Closed:
+                continue
+            break
+    assert seen == [1, 2]
+    assert [push.ref for push in server.frames(messages.Push)] == [1, 2]

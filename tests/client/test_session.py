@@ -1,0 +1,461 @@
+"""A session without sockets: what no script of a conversation says."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from plait_client.happenings import Acked, CallLost, Changed, Nacked
+from plait_client.session import Session
+from plait_schemas import messages
+from plait_schemas.codec import decode_json
+from plait_schemas.messages import UNANSWERED, decode_server
+from plait_schemas.patch import Op, PatchError
+
+
+class Clock:
+    """Seconds that go by when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def build_session(state: Any = None, version: int = 3, *, clock: Clock | None = None, **joined: Any) -> Session:
+    """Return a session that has joined a thread with this state."""
+    session = Session("c1", clock=clock or Clock())
+    session.opened()
+    join(session, version, state=state or {"n": 1}, **joined)
+    session.take_frames()
+    session.take_happenings()
+    return session
+
+
+def receive(session: Session, type: str, **fields: Any) -> None:
+    session.receive(decode_server(msgspec.json.encode({"type": type, **fields})))
+
+
+def join(session: Session, version: int, **fields: Any) -> None:
+    receive(session, "joined", **{"connection": "s1", "thread": "note/a", "epoch": "e", "version": version, **fields})
+
+
+def take(session: Session) -> list[Any]:
+    return [decode_json(messages.encode(frame)) for frame in session.take_frames()]
+
+
+def set_n(session: Session, value: Any) -> None:
+    session.edit([Op("replace", "/n", value)])
+
+
+# Changing
+
+
+def test_what_does_not_fit_what_is_shown_is_refused_at_once_and_not_pushed() -> None:
+    session = build_session()
+    with pytest.raises(PatchError):
+        session.edit([Op("replace", "/n", 2), Op("remove", "/nowhere")])
+    assert session.shown == {"n": 1}
+    assert session.take_frames() == []
+    set_n(session, 2)
+    assert [push.ref for push in session.pending] == [1]
+
+
+@pytest.mark.parametrize("path", ["/__proto__", "/a/constructor", "/prototype/x"])
+def test_no_path_leads_through_what_leads_out_of_the_document(path: str) -> None:
+    with pytest.raises(ValueError, match="a path must not have one of"):
+        build_session().edit([Op("add", path, 1)])
+
+
+def test_what_is_pushed_is_a_copy() -> None:
+    session = build_session()
+    tags = ["a"]
+    session.set({"n": 1, "tags": tags})
+    tags.append("b")
+    assert session.shown == {"n": 1, "tags": ["a"]}
+    assert take(session)[0]["ops"] == [{"op": "add", "path": "/tags", "value": ["a"]}]
+
+
+def test_no_more_pushes_than_the_server_remembers_are_without_an_answer() -> None:
+    session = build_session()
+    for value in range(2, 102):
+        set_n(session, value)
+    assert [frame["ref"] for frame in take(session)] == list(range(1, UNANSWERED + 1))
+    assert len(session.pending) == 100
+    receive(session, "ack", ref=1, version=4)
+    receive(session, "nack", ref=2, code="rejected", message="no", version=4)
+    assert [frame["ref"] for frame in take(session)] == [65, 66]
+    assert session.shown == {"n": 101}
+
+
+def test_a_push_that_had_to_wait_names_the_version_on_which_it_was_made() -> None:
+    session = build_session()
+    for value in range(2, 67):
+        set_n(session, value)
+    session.take_frames()
+    receive(session, "ack", ref=1, version=4)
+    (push,) = take(session)
+    assert (push["ref"], push["base"], push["made"]) == (65, ["e", 4], ["e", 3])
+
+
+def test_all_that_is_pending_goes_out_again_in_windows() -> None:
+    session = build_session()
+    session.lost(1006)
+    for value in range(2, 72):
+        set_n(session, value)
+    session.opened()
+    session.take_frames()
+    join(session, 3)
+    assert [frame["ref"] for frame in take(session)] == list(range(1, 65))
+    for ref in range(1, 7):
+        receive(session, "ack", ref=ref, version=3 + ref)
+    assert [frame["ref"] for frame in take(session)] == list(range(65, 71))
+
+
+# Numbers
+
+
+def test_a_client_whose_id_was_used_before_goes_on_with_its_numbers() -> None:
+    session = build_session(last_ref=7)
+    set_n(session, 2)
+    assert [frame["ref"] for frame in take(session)] == [8]
+
+
+def test_pushes_that_never_left_are_not_among_those_that_were_answered_for() -> None:
+    session = build_session()
+    session.lost(1006)
+    set_n(session, 2)
+    set_n(session, 3)
+    session.opened()
+    session.take_frames()
+    join(session, 3, last_ref=4)
+    assert [frame["ref"] for frame in take(session)] == [5, 6]
+    assert session.shown == {"n": 3}
+
+
+def test_settled_pushes_are_shown_again_when_the_server_no_longer_knows_them() -> None:
+    session = build_session()
+    set_n(session, 2)
+    for last_ref in (1, 0):
+        session.opened()
+        join(session, 3, last_ref=last_ref, state={"n": 1})
+        assert session.shown == {"n": 2 - last_ref}
+
+
+def test_a_settled_push_is_done_with_whatever_version_its_answer_names() -> None:
+    session = build_session()
+    set_n(session, 2)
+    session.opened()
+    join(session, 1, epoch="f", last_ref=1, state={"n": 0})
+    session.take_happenings()
+    receive(session, "ack", ref=1, version=900)
+    (acked,) = session.take_happenings()
+    assert isinstance(acked, Acked)
+    assert not session.needs_socket
+    assert (session.version, session.confirmed) == (1, {"n": 0})
+
+
+def test_an_answer_to_nothing_that_is_pending_is_ignored() -> None:
+    session = build_session()
+    receive(session, "ack", ref=9, version=3)
+    receive(session, "nack", ref=9, code="rejected", message="no", version=3)
+    assert session.take_happenings() == []
+    assert not session.needs_socket
+
+
+def test_an_ack_of_a_later_version_for_nothing_that_is_pending_is_a_gap() -> None:
+    session = build_session()
+    receive(session, "ack", ref=9, version=4)
+    assert session.needs_socket
+
+
+def test_many_gaps_in_flight_make_the_client_send_once() -> None:
+    session = build_session(last_ref=20)
+    for value in range(2, 12):
+        set_n(session, value)
+    session.take_frames()
+    for ref in range(21, 31):
+        receive(session, "nack", ref=ref, code="gap", message="gap", version=3, expected=5)
+    assert [frame["ref"] for frame in take(session)] == list(range(5, 15))
+    for ref in range(5, 15):
+        receive(session, "ack", ref=ref, version=ref - 1)
+    assert session.pending == []
+    assert session.confirmed == {"n": 11}
+
+
+def test_a_refusal_for_haste_that_comes_late_is_waited_for() -> None:
+    clock = Clock()
+    session = build_session(clock=clock)
+    set_n(session, 2)
+    set_n(session, 3)
+    session.take_frames()
+    receive(session, "nack", ref=1, code="rate_limited", message="slow", version=3, retry_after=1)
+    receive(session, "nack", ref=2, code="rate_limited", message="slow", version=3, retry_after=3)
+    assert session.due == clock.now + 3
+    clock.now += 3
+    session.tick()
+    assert [frame["ref"] for frame in take(session)] == [1, 2]
+
+
+def test_a_new_socket_ends_the_wait_of_the_old_one() -> None:
+    session = build_session()
+    set_n(session, 2)
+    receive(session, "nack", ref=1, code="rate_limited", message="slow", version=3, retry_after=1000)
+    session.opened()
+    session.take_frames()
+    join(session, 3)
+    assert [frame["ref"] for frame in take(session)] == [1]
+
+
+# What is shown
+
+
+def test_what_did_not_change_is_the_same_object() -> None:
+    session = build_session({"a": {"x": [1]}, "b": {"y": 1}})
+    a, b = session.shown["a"], session.shown["b"]
+    session.edit([Op("replace", "/b/y", 2)])
+    assert session.shown["a"] is a
+    receive(session, "change", version=4, ops=[{"op": "add", "path": "/c", "value": 1}], source="s2")
+    assert session.shown["a"] is a
+    assert session.confirmed["b"] is b
+
+
+def test_an_accepted_push_leaves_the_very_object_that_is_shown() -> None:
+    session = build_session()
+    set_n(session, 2)
+    receive(session, "change", version=4, ops=[{"op": "add", "path": "/c", "value": 1}], source="s2")
+    shown = session.shown
+    receive(session, "ack", ref=1, version=5, rebased=True)
+    assert session.shown is shown
+    assert session.confirmed == shown
+
+
+def test_an_ack_without_operations_means_those_that_were_sent() -> None:
+    session = build_session({"items": ["a", "b"]})
+    session.edit([Op("replace", "/items/0", "m")])
+    receive(session, "change", version=4, ops=[{"op": "add", "path": "/items/0", "value": "o"}], source="s2")
+    assert session.shown == {"items": ["o", "m", "b"]}
+    receive(session, "ack", ref=1, version=5, rebased=True)
+    assert session.shown == session.confirmed == {"items": ["m", "a", "b"]}
+
+
+def test_pushes_behind_one_that_was_applied_otherwise_are_moved() -> None:
+    session = build_session({"items": ["a", "b"]})
+    session.edit([Op("replace", "/items/0", "m")])
+    session.edit([Op("replace", "/items/1", "B")])
+    applied = [{"op": "replace", "path": "/items/0", "value": "M"}, {"op": "add", "path": "/items/0", "value": "z"}]
+    receive(session, "ack", ref=1, version=4, rebased=True, ops=applied)
+    assert session.shown == {"items": ["z", "M", "B"]}
+
+
+def test_a_push_made_on_settled_ones_is_moved_only_over_what_others_did() -> None:
+    session = build_session({"items": ["a"]})
+    session.edit([Op("add", "/items/0", {"t": "m"})])
+    session.take_frames()
+    session.edit([Op("replace", "/items/0/t", "M")])
+    session.opened()
+    session.take_frames()
+    join(
+        session,
+        5,
+        last_ref=1,
+        ops=[
+            {"op": "add", "path": "/items/0", "value": {"t": "m"}},
+            {"op": "add", "path": "/items/0", "value": "o"},
+        ],
+    )
+    assert session.shown == {"items": ["o", {"t": "M"}, "a"]}
+    assert take(session)[1]["ops"] == [{"op": "replace", "path": "/items/1/t", "value": "M"}]
+
+
+def test_a_pending_push_is_moved_over_a_whole_state() -> None:
+    session = build_session({"items": ["a", "b"]})
+    session.edit([Op("replace", "/items/1", "B")])
+    receive(session, "snapshot", epoch="e", version=9, state={"items": ["x", "a", "b"]})
+    assert session.shown == {"items": ["x", "a", "B"]}
+
+
+def test_a_join_that_tells_nothing_but_a_version_that_is_not_known_is_a_gap() -> None:
+    session = build_session()
+    session.opened()
+    join(session, 4)
+    assert session.needs_socket
+    session.opened()
+    assert take(session) == [{"type": "join", "client": "c1"}]
+
+
+def test_a_change_is_told_with_what_was_before_and_whose_it_was() -> None:
+    session = build_session()
+    receive(session, "change", version=4, ops=[{"op": "replace", "path": "/n", "value": 2}], source="s2")
+    set_n(session, 3)
+    receive(session, "ack", ref=1, version=5)
+    first, second, acked = session.take_happenings()
+    assert isinstance(first, Changed)
+    assert isinstance(second, Changed)
+    assert (first.before, first.after, first.version, first.source) == ({"n": 1}, {"n": 2}, 4, "s2")
+    assert (second.before, second.after, second.version, second.source) == ({"n": 2}, {"n": 3}, 5, "s1")
+    assert isinstance(acked, Acked)
+
+
+def test_a_refusal_is_told_with_the_answer() -> None:
+    session = build_session()
+    set_n(session, 2)
+    receive(session, "nack", ref=1, code="rejected", message="no", version=3, path="/n")
+    (nacked,) = session.take_happenings()
+    assert isinstance(nacked, Nacked)
+    assert (nacked.push.ref, nacked.answer.path) == (1, "/n")
+
+
+# Joining
+
+
+def test_the_join_shows_what_the_client_is() -> None:
+    session = Session("c1", clock=Clock(), schema="9c41")
+    session.opened("secret")
+    assert take(session) == [{"type": "join", "client": "c1", "schema": "9c41", "token": "secret"}]
+
+
+def test_what_comes_on_a_socket_that_was_given_up_is_not_looked_at() -> None:
+    session = build_session()
+    receive(session, "change", version=9, ops=[], source="s2")
+    assert session.needs_socket
+    receive(session, "change", version=4, ops=[{"op": "replace", "path": "/n", "value": 2}], source="s2")
+    assert session.version == 3
+
+
+def test_what_comes_before_the_answer_to_the_join_is_not_looked_at() -> None:
+    session = Session("c1", clock=Clock())
+    session.opened()
+    receive(session, "change", version=4, ops=[], source="s2")
+    receive(session, "message", data=1)
+    assert session.take_happenings() == []
+    join(session, 3, state={"n": 1})
+    assert session.shown == {"n": 1}
+
+
+def test_a_joined_session_says_who_and_where_it_is() -> None:
+    session = build_session(readonly=True, connection="s7")
+    assert (session.connection, session.thread, session.is_readonly) == ("s7", "note/a", True)
+    statuses = [session.status]
+    for code in (1006, 4404):
+        session.lost(code)
+        statuses.append(session.status)
+    assert statuses == ["joined", "reconnecting", "closed"]
+    assert session.stopped == 4404
+
+
+# Calls
+
+
+def test_calls_have_numbers_of_their_own_and_each_gets_its_results() -> None:
+    session = build_session()
+    assert session.call("add", ["Ada"], {"team": "red"}) == 1
+    assert session.call("count") == 2
+    assert take(session) == [
+        {"type": "call", "ref": 1, "method": "add", "args": ["Ada"], "kwargs": {"team": "red"}},
+        {"type": "call", "ref": 2, "method": "count"},
+    ]
+    receive(session, "result", ref=2, value=1, done=False)
+    receive(session, "error", ref=1, code="call_failed", message="no")
+    receive(session, "result", ref=2, value=3, done=True)
+    assert [getattr(each, "ref", None) for each in session.take_happenings()] == [2, 1, 2]
+
+
+def test_a_call_under_way_is_lost_with_the_socket_and_not_sent_again() -> None:
+    session = build_session()
+    session.call("add")
+    session.take_frames()
+    session.lost(1006)
+    assert session.take_happenings() == [CallLost(1)]
+    session.opened()
+    session.take_frames()
+    join(session, 3)
+    assert take(session) == []
+
+
+def test_only_a_call_under_way_is_cancelled() -> None:
+    session = build_session()
+    ref = session.call("add")
+    session.cancel(ref)
+    session.cancel(ref)
+    receive(session, "result", ref=ref, value=1, done=True)
+    assert [frame["type"] for frame in take(session)] == ["call", "cancel"]
+    assert session.take_happenings() == []
+
+
+# Presence and tokens
+
+
+def test_presence_is_a_snapshot_and_what_changes() -> None:
+    session = build_session()
+    receive(session, "presence", snapshot={"a": 1, "b": 2})
+    before = session.presence
+    receive(session, "presence", joined={"c": 3}, updated={"a": 9}, left=["b"])
+    assert session.presence == {"a": 9, "c": 3}
+    assert before == {"a": 1, "b": 2}
+    receive(session, "presence", snapshot={})
+    assert session.presence == {}
+
+
+def test_presence_is_said_again_when_the_client_has_joined_anew() -> None:
+    session = build_session()
+    session.set_presence({"name": "Ada"})
+    session.lost(1006)
+    session.set_presence({"name": "Ada L."})
+    session.opened()
+    session.take_frames()
+    set_n(session, 2)
+    join(session, 3)
+    assert [frame["type"] for frame in take(session)] == ["push", "presence"]
+
+
+def test_presence_that_was_taken_away_is_not_said_again() -> None:
+    session = build_session()
+    session.set_presence(1)
+    session.set_presence(None)
+    assert [frame["data"] for frame in take(session)] == [1, None]
+    session.opened()
+    session.take_frames()
+    join(session, 3)
+    assert take(session) == []
+
+
+def test_a_token_that_expires_is_told_and_a_fresh_one_shown() -> None:
+    session = build_session()
+    receive(session, "auth_expiring", **{"in": 30})
+    assert session.take_happenings() == [messages.AuthExpiring(30)]
+    session.renew("fresh")
+    assert take(session) == [{"type": "auth", "token": "fresh"}]
+
+
+# Time
+
+
+def test_a_session_knows_when_it_is_to_be_woken() -> None:
+    clock = Clock()
+    session = build_session(clock=clock)
+    assert session.due == clock.now + 20
+    clock.now += 20
+    session.tick()
+    assert session.due == clock.now + 20
+    session.tick()
+    assert [frame["type"] for frame in take(session)] == ["ping"]
+    clock.now += 20
+    session.tick()
+    assert session.needs_socket
+    assert session.due is None
+
+
+def test_a_server_that_does_not_answer_the_join_is_given_up() -> None:
+    clock = Clock()
+    session = Session("c1", clock=clock)
+    session.opened()
+    session.take_frames()
+    clock.now += 39
+    session.tick()
+    assert not session.needs_socket
+    clock.now += 1
+    session.tick()
+    assert session.needs_socket
+    assert session.take_frames() == []

@@ -1,0 +1,198 @@
+"""The blocking client against a real socket."""
+
+import threading
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import pytest
+from tests.client.serving import TIMEOUT, Server
+
+from plait_client import CallError, Closed, Disconnected, Refused, connect_sync
+from plait_schemas import messages
+from plait_schemas.patch import Op
+
+
+class Note(msgspec.Struct, frozen=True):
+    n: int = 0
+    tags: tuple[str, ...] = ()
+
+
+def do(server: Server, function: Any) -> Any:
+    """Do something in the loop of the server."""
+    assert server.loop is not None
+    return server.loop.do(function)
+
+
+def wait(server: Server, function: Any) -> Any:
+    """Wait for something in the loop of the server."""
+    assert server.loop is not None
+    return server.loop.wait(function, TIMEOUT)
+
+
+def threads() -> set[str]:
+    return {f"{thread.name} {thread.ident}" for thread in threading.enumerate()}
+
+
+def test_entering_waits_for_the_state_and_leaving_leaves_no_thread(other_server: Server) -> None:
+    before = threads()
+    with connect_sync(other_server.url, state_type=Note, client="me") as room:
+        assert room.state == room.confirmed == Note(1, ("a",))
+        assert (room.epoch, room.version, room.status, room.readonly) == ("e", 0, "joined", False)
+        assert (room.connection, room.thread, room.pending) == ("s1", "note/a", 0)
+        assert threads() != before
+    assert threads() == before
+    room.close()
+    with pytest.raises(RuntimeError, match="the client was closed"):
+        _ = room.state
+
+
+def test_who_does_not_get_in_leaves_no_thread(other_server: Server) -> None:
+    before = threads()
+    other_server.status = HTTPStatus.NOT_FOUND
+    with pytest.raises(Closed, match="no such thread"):
+        connect_sync(other_server.url)
+    assert threads() == before
+
+
+def test_a_change_returns_its_version_when_it_is_durable(other_server: Server) -> None:
+    with connect_sync(other_server.url, state_type=Note) as room:
+        assert room.set(Note(2)) == 1
+        assert room.set(lambda note: Note(note.n + 1)) == 2
+        assert room.update("/tags/-", "b") == 3
+        assert room.confirmed == Note(3, ("b",))
+
+
+def test_a_refusal_is_raised_where_the_change_is_made(other_server: Server) -> None:
+    refusals: list[Any] = []
+    with connect_sync(other_server.url) as room:
+        room.on_refused(refusals.append)
+        with pytest.raises(Refused, match="negative"):
+            room.update("/n", -1)
+        with pytest.raises(Refused), room.edit() as draft:
+            draft["n"] = -2
+        assert room.state["n"] == 1
+    assert len(refusals) == 2
+
+
+def test_an_edit_is_one_change_made_at_its_end(other_server: Server) -> None:
+    with connect_sync(other_server.url) as room:
+        edit = room.edit()
+        with edit as draft:
+            draft["n"] += 1
+            draft["tags"].append("b")
+        assert edit.pushed == room.version == 1
+        assert room.state == {"n": 2, "tags": ["a", "b"], "by": {}}
+
+
+def test_what_takes_too_long_raises(other_server: Server) -> None:
+    other_server.is_holding = True
+    with connect_sync(other_server.url, timeout=0.05) as room:
+        with pytest.raises(TimeoutError):
+            room.update("/n", 2)
+        with pytest.raises(TimeoutError):
+            room.call("add", 1)
+        with pytest.raises(TimeoutError):
+            room.wait_for(lambda state: state["n"] == 9, timeout=0.05)
+        assert room.pending == 1
+
+
+def test_calls_and_streams(other_server: Server) -> None:
+    with connect_sync(other_server.url, timeout=TIMEOUT) as room:
+        assert room.call("add", 1, 2) == 3
+        assert list(room.stream("count", 3)) == [0, 1, 2]
+        with pytest.raises(CallError, match="there is no nothing"):
+            room.call("nothing")
+        for value in room.stream("begin"):
+            assert value == "begun"
+            break
+        wait(other_server, lambda: other_server.until(lambda: other_server.frames(messages.Cancel)))
+
+
+def test_a_stream_left_open_does_not_outlive_the_client(other_server: Server) -> None:
+    with connect_sync(other_server.url, timeout=TIMEOUT) as room:
+        values = room.stream("begin")
+        assert next(values) == "begun"
+    values.close()
+
+
+def test_changes_come_one_after_the_other_and_end_with_the_client(other_server: Server) -> None:
+    with connect_sync(other_server.url) as room:
+        changes = room.changes(timeout=TIMEOUT)
+        for n in (2, 3):
+            do(other_server, lambda n=n: other_server.peer.change([Op("replace", "/n", n)]))
+        assert [next(changes).state["n"], next(changes).state["n"]] == [2, 3]
+        assert room.wait_for(lambda state: state["n"] == 3)["n"] == 3
+        impatient = room.changes(timeout=0.01)
+        with pytest.raises(TimeoutError):
+            next(impatient)
+        do(other_server, lambda: other_server.peer.change([Op("replace", "/n", 4)]))
+        assert next(changes).version == 3
+
+
+def test_who_waits_for_changes_is_told_when_another_thread_closes_the_client(other_server: Server) -> None:
+    room = connect_sync(other_server.url)
+    got: list[int] = []
+    first = threading.Event()
+
+    def follow() -> None:
+        for change in room.changes():
+            got.append(change.version)
+            first.set()
+
+    following = threading.Thread(target=follow)
+    following.start()
+    while not first.wait(0.01):
+        do(other_server, lambda: other_server.peer.change([Op("replace", "/n", 2)]))
+    room.close()
+    following.join(TIMEOUT)
+    assert not following.is_alive()
+    assert got
+
+
+def test_messages_and_presence(other_server: Server) -> None:
+    got: list[Any] = []
+    came = threading.Event()
+    with connect_sync(other_server.url) as room:
+        removes = [room.on_message(got.append), room.on_event("goal", got.append)]
+        room.on_presence(lambda presence: came.set())
+        room.send("hello")
+        room.send({"event": "goal"})
+        room.set_presence({"name": "Ada"})
+        assert came.wait(TIMEOUT)
+        assert got == ["hello", {"event": "goal"}]
+        assert room.presence == {room.connection: {"name": "Ada"}}
+        for remove in removes:
+            remove()
+
+
+def test_a_callback_cannot_wait_for_its_own_client(other_server: Server) -> None:
+    failures: list[RuntimeError] = []
+    came = threading.Event()
+    with connect_sync(other_server.url) as room:
+
+        def callback(message: Any) -> None:
+            with pytest.raises(RuntimeError, match="must not wait") as caught:
+                room.call("add", 1)
+            failures.append(caught.value)
+            came.set()
+
+        room.on_message(callback)
+        room.send(1)
+        assert came.wait(TIMEOUT)
+    assert len(failures) == 1
+
+
+def test_it_reconnects(other_server: Server) -> None:
+    with connect_sync(other_server.url, timeout=TIMEOUT) as room:
+        wait(other_server, other_server.close_all)
+        assert room.update("/n", 2) == 1
+
+
+def test_sending_without_a_connection_raises(other_server: Server) -> None:
+    with connect_sync(other_server.url) as room:
+        other_server.status = HTTPStatus.SERVICE_UNAVAILABLE
+        wait(other_server, other_server.close_all)
+        room.wait_for(lambda _: room.status == "reconnecting", TIMEOUT)
+        with pytest.raises(Disconnected):
+            room.send(1)

@@ -1,0 +1,108 @@
+"""The session does what every script of a conversation in schemas/vectors says."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plait_client.happenings import Acked, Nacked
+from plait_client.session import Session
+from plait_schemas import messages
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.patch import Op
+
+VECTORS = Path(__file__).parents[2] / "schemas" / "vectors"
+FILES = sorted(VECTORS.glob("*.json"))
+
+
+class Replay:
+    """A session and a clock, and a method for each step of a script."""
+
+    def __init__(self, client: str) -> None:
+        self.now = 1000.0
+        self.session = Session(client, clock=lambda: self.now)
+        self.ended: dict[str, str] = {}
+        self.has_asked = False
+
+    def run(self, step: dict[str, Any]) -> None:
+        ((name, argument),) = step.items()
+        getattr(self, f"do_{name}")(argument)
+        self.has_asked |= self.session.needs_socket and name not in ("lost", "open")
+        self.ended |= dict(_outcomes(self.session))
+
+    # What happens
+
+    def do_open(self, _: bool) -> None:
+        self.has_asked = False
+        self.session.opened()
+
+    def do_lost(self, code: int) -> None:
+        self.session.lost(code)
+
+    def do_edit(self, ops: list[Any]) -> None:
+        self.session.edit([Op(**op) for op in ops])
+
+    def do_set(self, state: Any) -> None:
+        self.session.set(state)
+
+    def do_receive(self, frame: Any) -> None:
+        self.session.receive(messages.decode_server(encode_json(frame)))
+
+    def do_wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.session.tick()
+
+    # What is expected
+
+    def do_sent(self, frames: list[Any]) -> None:
+        sent = self.session.take_frames()
+        assert len(sent) == len(frames)
+        assert [_written(frame, as_in=expected) for frame, expected in zip(sent, frames, strict=True)] == frames
+
+    def do_shown(self, state: Any) -> None:
+        assert self.session.shown == state
+
+    def do_confirmed(self, expected: list[Any]) -> None:
+        assert [self.session.epoch, self.session.version, self.session.confirmed] == expected
+
+    def do_pending(self, refs: list[int]) -> None:
+        assert [push.ref for push in self.session.pending] == refs
+
+    def do_outcomes(self, expected: dict[str, str]) -> None:
+        assert self.ended == expected
+        self.ended = {}
+
+    def do_rejoin(self, _: bool) -> None:
+        assert self.has_asked
+        self.has_asked = False
+
+    def do_stopped(self, code: int) -> None:
+        assert self.session.stopped == code
+
+
+def _written(frame: messages.ClientMessage, *, as_in: dict[str, Any]) -> Any:
+    """Return a frame as a script has it: one push may stand there with its ref alone, whatever else it has."""
+    written = decode_json(messages.encode(frame))
+    return {name: written[name] for name in ("type", "ref")} if as_in.keys() == {"type", "ref"} else written
+
+
+def _outcomes(session: Session) -> Iterator[tuple[str, str]]:
+    for happening in session.take_happenings():
+        match happening:
+            case Acked(push, version):
+                yield str(push.ref), f"ack {version}"
+            case Nacked(push, answer):
+                yield str(push.ref), f"nack {answer.code}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_session_does_as_the_script_says(path: Path) -> None:
+    script = json.loads(path.read_text())
+    replay = Replay(script["client"])
+    for number, step in enumerate(script["steps"]):
+        try:
+            replay.run(step)
+        except AssertionError as error:
+            raise AssertionError(f"step {number}: {json.dumps(step)}") from error
