@@ -1,0 +1,333 @@
+/** One thread, live: its state, its methods, and what it says. */
+
+import { Answers } from "./answers.js";
+import { PlaitError } from "./errors.js";
+import { Deferred } from "./deferred.js";
+import { produce } from "./draft.js";
+import type { Pending } from "./fold.js";
+import { plain } from "./json.js";
+import type { Json } from "./json.js";
+import { Link } from "./link.js";
+import type { Status } from "./link.js";
+import { Listeners } from "./listeners.js";
+import type { ThreadOptions } from "./options.js";
+import { PatchError, find, parse } from "./patch.js";
+import type { Op } from "./patch.js";
+import type { PresenceRecord } from "./presence.js";
+import { rpcFace } from "./rpc.js";
+import type { AnyRpcs, ArgsOf, ResultOf, RpcFace } from "./rpc.js";
+import type { Session, SessionEvent } from "./session.js";
+import { Chunks } from "./stream.js";
+import type { RpcStream } from "./stream.js";
+
+/** A change of others, as it came. */
+export interface ThreadChange {
+  version: number;
+  ops: readonly Op[];
+  /** A connection's id, "server" or "migration". */
+  source: string;
+}
+
+/** A push that the server refused. */
+export interface Rejection {
+  error: PlaitError;
+  ops: readonly Op[];
+}
+
+/** What a call may have beside its method. */
+export interface CallOptions {
+  args?: readonly unknown[];
+  kwargs?: { readonly [name: string]: unknown };
+  signal?: AbortSignal;
+}
+
+export type Unsubscribe = () => void;
+
+export class ThreadClient<State = any, Rpcs = AnyRpcs> {
+  readonly kind: string;
+  readonly name: string;
+  /** The thread's methods as methods: `client.rpc.addPlayer("Ada")` calls `add_player`. */
+  readonly rpc: RpcFace<Rpcs>;
+  readonly initialState: State | undefined;
+
+  readonly #link: Link;
+  readonly #ready = new Deferred<void>();
+  // Changes that were asked for before there was a state to make them on.
+  #early: (() => void)[] = [];
+  readonly #answers = new Answers();
+  #seen: readonly unknown[] = [];
+  readonly #subscribers = new Listeners<[]>();
+  readonly #onChange = new Listeners<[ThreadChange]>();
+  readonly #onMessage = new Listeners<[unknown]>();
+  readonly #onRejected = new Listeners<[Rejection]>();
+  readonly #onEvent = new Map<string, Listeners<[unknown]>>();
+
+  constructor(options: ThreadOptions<State>) {
+    this.kind = options.kind;
+    this.name = options.name;
+    this.initialState = options.initialState;
+    this.rpc = rpcFace<Rpcs>((method, args) => this.callWith(method, { args }));
+    this.#link = new Link(options, {
+      onEvent: (event) => this.#handle(event),
+      onBytes: (data) => this.#onMessage.tell(data),
+      onMoved: () => this.#tell(),
+    });
+    if (options.connect !== false) this.connect();
+  }
+
+  // What is known
+
+  /**
+   * What the user sees: the server's state, with the changes on it that the server has not answered for.
+   * Never changed in place; parts that stay the same stay the same objects. Undefined until there is a state.
+   */
+  get state(): State | undefined {
+    return this.#session.at === undefined ? this.initialState : (this.#session.shown as State | undefined);
+  }
+
+  /** The last state that the server told. */
+  get confirmed(): State | undefined {
+    return this.#session.confirmed as State | undefined;
+  }
+
+  /** The version of `confirmed`; undefined before the first join. */
+  get version(): number | undefined {
+    return this.#session.at?.[1];
+  }
+
+  get status(): Status {
+    return this.#link.status;
+  }
+
+  /** Why the client has stopped by itself, if it has. */
+  get error(): PlaitError | undefined {
+    return this.#link.error;
+  }
+
+  /** How many changes the server has not answered for. */
+  get pending(): number {
+    return this.#session.pushes.length + this.#early.length;
+  }
+
+  /** The id by which others know this client; undefined before the first join. */
+  get connection(): string | undefined {
+    return this.#session.joined?.connection;
+  }
+
+  /** Whether this connection may not change the state. */
+  get readonly(): boolean {
+    return this.#session.joined?.readonly ?? false;
+  }
+
+  /** What is to be seen of each connection, this one too, by its id; as it was last told, while offline. */
+  get presence(): PresenceRecord {
+    return this.#session.presence;
+  }
+
+  /** Resolves when the thread is joined for the first time; rejects when that will not be. */
+  get ready(): Promise<void> {
+    return this.#ready.promise;
+  }
+
+  // Changing the state
+
+  /**
+   * Sets the state, to a value or to what a function makes of it; only what differs is sent. It is shown at once.
+   * Resolves to the version that has it, and rejects with the reason when the server refuses.
+   */
+  set(next: State | ((state: State) => State)): Promise<number> {
+    return this.#change(() =>
+      this.#session.set(typeof next === "function" ? (next as (state: State) => State)(this.state as State) : next),
+    );
+  }
+
+  /** Changes a draft of the state as the function likes, and does with it as `set` does. */
+  edit(recipe: (draft: State) => unknown): Promise<number> {
+    return this.#change(() => this.#session.set(produce(this.state as State, recipe)));
+  }
+
+  /** Sets one place of the state, by its JSON pointer; `-` behind an array's pointer puts an element at its end. */
+  update(pointer: string, value: unknown): Promise<number> {
+    return this.#change(() => {
+      const isThere = find(this.#session.shown, parse(pointer)) !== undefined;
+      return this.#session.push([{ op: isThere ? "replace" : "add", path: pointer, value: plain(value) }]);
+    });
+  }
+
+  #change(make: () => Pending | undefined): Promise<number> {
+    const answer = new Deferred<number>();
+    if (this.status === "closed") answer.reject(this.#closedError());
+    else if (this.#session.at === undefined) {
+      this.#early.push(() => void this.#change(make).then(answer.resolve, answer.reject));
+    } else {
+      try {
+        const push = make();
+        if (push) this.#answers.addPush(push, answer);
+        else answer.resolve(this.#session.at[1]);
+      } catch (error) {
+        // Nobody else would hear of it: this one is not marked as handled.
+        return Promise.reject(error instanceof PatchError ? new PlaitError("bad_state", error.message) : error);
+      }
+    }
+    this.#link.pump();
+    return answer.promise;
+  }
+
+  // Calling methods
+
+  /** Calls a method, now or when the thread is joined next. A call that is under way when the connection goes is lost. */
+  call<Name extends keyof Rpcs & string>(method: Name, ...args: ArgsOf<Rpcs, Name>): Promise<ResultOf<Rpcs, Name>> {
+    return this.callWith(method, { args }) as Promise<ResultOf<Rpcs, Name>>;
+  }
+
+  /** Calls a method with keyword arguments, or so that it can be cancelled. */
+  callWith(method: string, options: CallOptions = {}): Promise<unknown> {
+    return this.#call(method, options).result;
+  }
+
+  /** Calls a method that streams. The calling begins at once, not with the first look at a chunk. */
+  stream<Chunk = any, Final = any>(method: keyof Rpcs & string, ...args: unknown[]): RpcStream<Chunk, Final> {
+    return this.#call(method, { args }) as Chunks<Chunk, Final>;
+  }
+
+  #call(method: string, { args = [], kwargs = {}, signal }: CallOptions): Chunks<unknown, unknown> {
+    const cancel = (reason: Error) => {
+      if (!this.#answers.dropCall(ref)) return;
+      this.#session.cancel(ref);
+      answer.fail(reason);
+      this.#link.pump();
+    };
+    const answer = new Chunks<unknown, unknown>(() => cancel(new PlaitError("cancelled", `${method} was cancelled`)));
+    if (this.status === "closed") {
+      answer.fail(this.#closedError());
+      return answer;
+    }
+    const ref = this.#session.call(method, plain(args) as Json[], plain(kwargs) as { [name: string]: Json });
+    this.#answers.addCall(ref, answer);
+    if (signal?.aborted) cancel(signal.reason as Error);
+    else signal?.addEventListener("abort", () => cancel(signal.reason as Error), { once: true });
+    this.#link.pump();
+    return answer;
+  }
+
+  // Messages and presence
+
+  /** Sends a message to the thread's `on_message`, now or when it is joined next; bytes only while online. */
+  send(data: unknown): void {
+    if (data instanceof ArrayBuffer || ArrayBuffer.isView(data)) {
+      return this.#link.sendBytes(data as ArrayBuffer);
+    }
+    this.#session.message(plain(data));
+    this.#link.pump();
+  }
+
+  /** Says what others are to see of this connection, and of those that follow it; null takes it away. */
+  setPresence(data: unknown): void {
+    this.#session.setPresence(plain(data));
+    this.#link.pump();
+  }
+
+  // Being told
+
+  /** Tells `fn` when something of the above may read differently. */
+  subscribe(fn: () => void): Unsubscribe {
+    return this.#subscribers.add(fn);
+  }
+
+  /** Tells `fn` each change of others, when it is in `state` already. Not what was missed while offline. */
+  onChange(fn: (change: ThreadChange) => void): Unsubscribe {
+    return this.#onChange.add(fn);
+  }
+
+  /** Tells `fn` what the thread sends; a binary message is an ArrayBuffer. */
+  onMessage(fn: (data: any) => void): Unsubscribe {
+    return this.#onMessage.add(fn);
+  }
+
+  /** Tells `fn` what the thread emits under a name. */
+  onEvent(name: string, fn: (data: any) => void): Unsubscribe {
+    const listeners = this.#onEvent.get(name) ?? new Listeners<[unknown]>();
+    this.#onEvent.set(name, listeners);
+    return listeners.add(fn);
+  }
+
+  /** Tells `fn` each change of this client that the server refused, whether or not somebody awaits it. */
+  onRejected(fn: (rejection: Rejection) => void): Unsubscribe {
+    return this.#onRejected.add(fn);
+  }
+
+  /** Resolves to the state as soon as `predicate` holds of it, at once if it does already. */
+  waitFor(predicate: (state: State) => boolean, { signal }: { signal?: AbortSignal } = {}): Promise<State> {
+    const found = new Deferred<State>();
+    const look = () => {
+      const state = this.#session.shown as State | undefined;
+      if (signal?.aborted) found.reject(signal.reason as Error);
+      else if (state !== undefined && predicate(state)) found.resolve(state);
+      else if (this.status === "closed") found.reject(this.#closedError());
+      else return;
+      unsubscribe();
+      signal?.removeEventListener("abort", look);
+    };
+    const unsubscribe = this.subscribe(look);
+    signal?.addEventListener("abort", look);
+    look();
+    return found.promise;
+  }
+
+  // Life
+
+  /** Begins, where the options said `connect: false`; does nothing a second time. */
+  connect(): void {
+    this.#link.connect();
+  }
+
+  /** Ends the connection for good. What waits for an answer is rejected; what is in a storage stays there. */
+  close(): void {
+    this.#link.close();
+    this.#end();
+  }
+
+  get #session(): Session {
+    return this.#link.session;
+  }
+
+  #handle(event: SessionEvent): void {
+    this.#answers.take(event);
+    switch (event.type) {
+      case "joined":
+        this.#ready.resolve();
+        for (const change of this.#early.splice(0)) change();
+        return;
+      case "change":
+        return this.#onChange.tell({ version: event.version, ops: event.ops, source: event.source });
+      case "refused":
+        return this.#onRejected.tell({ error: event.error, ops: event.push.ops });
+      case "message":
+        return this.#onMessage.tell(event.data);
+      case "event":
+        return this.#onEvent.get(event.name)?.tell(event.data);
+      case "stopped":
+        return this.#end();
+    }
+  }
+
+  /** Nothing more will be heard. */
+  #end(): void {
+    const error = this.#closedError();
+    this.#ready.reject(error);
+    for (const change of this.#early.splice(0)) change();
+    this.#answers.failAll(error);
+  }
+
+  #closedError(): PlaitError {
+    return this.error ?? new PlaitError("closed", "The client is closed");
+  }
+
+  #tell(): void {
+    const { state, confirmed, version, status, pending, connection, presence } = this;
+    const seen = [state, confirmed, version, status, pending, connection, presence, this.readonly];
+    if (seen.every((value, index) => value === this.#seen[index])) return;
+    this.#seen = seen;
+    this.#subscribers.tell();
+  }
+}

@@ -1,0 +1,26 @@
+/** The one error that this client raises. */
+
+export interface PlaitErrorOptions {
+  path?: string | undefined;
+  closeCode?: number | undefined;
+}
+
+/**
+ * What went wrong, told apart by `code`: one of the server's (`rejected`, `conflict`, `invalid_arguments`, …), or
+ * `disconnected` (a call was under way when the socket went), `closed`, `cancelled`, `bad_state`.
+ */
+export class PlaitError extends Error {
+  readonly code: string;
+  /** JSON pointer or JSON path to what was wrong, where there is one. */
+  readonly path: string | undefined;
+  /** The close code that stopped the client, where one did. */
+  readonly closeCode: number | undefined;
+
+  constructor(code: string, message: string, { path, closeCode }: PlaitErrorOptions = {}) {
+    super(message);
+    this.name = "PlaitError";
+    this.code = code;
+    this.path = path;
+    this.closeCode = closeCode;
+  }
+}

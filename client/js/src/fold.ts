@@ -1,0 +1,194 @@
+/** What a user sees: the server's state with the operations of all pushes carried out that it has not answered. */
+
+import { isEqual, isObject, share } from "./json.js";
+import type { Json } from "./json.js";
+import { PatchError, apply, diff } from "./patch.js";
+import type { Document, Op } from "./patch.js";
+import type { Version } from "./messages.js";
+import { rebase } from "./rebase.js";
+
+/** A push without an answer; it changes as the server's state does, and keeps its identity until it is answered. */
+export interface Pending {
+  ref: number;
+  /** The version on which the user made it. */
+  readonly made: Version;
+  /** What it does to the state that is known by now, behind the pushes before it. */
+  ops: readonly Op[];
+  /** What was sent last; undefined as long as nothing was. */
+  sent: readonly Op[] | undefined;
+  /** A place that it leads into is gone: the last version on which it stood. It is left out of what is shown. */
+  lostOn: Version | undefined;
+  /** The server's state has it, or does without it: only its answer is to come. */
+  isSettled: boolean;
+  /** What is shown with it and all before it; undefined when it is left out. */
+  after: Document;
+}
+
+/** What can be kept beyond this life of a client. */
+export interface KeptFold {
+  at: Version;
+  confirmed?: Document;
+  pushes: (Pick<Pending, "ref" | "made" | "ops"> & { lostOn?: Version | undefined })[];
+}
+
+export class Fold {
+  #at: Version | undefined = undefined;
+  #confirmed: Document = undefined;
+  #shown: Document = undefined;
+  #pushes: Pending[] = [];
+
+  /** Epoch and version of `confirmed`; undefined before the first join. */
+  get at(): Version | undefined {
+    return this.#at;
+  }
+
+  get confirmed(): Document {
+    return this.#confirmed;
+  }
+
+  /** Keeps its identity, part by part, as long as it is the same. */
+  get shown(): Document {
+    return this.#shown;
+  }
+
+  /** In the order of their refs. */
+  get pushes(): readonly Pending[] {
+    return this.#pushes;
+  }
+
+  // Pushes
+
+  /** Goes on where another life has ended; its pushes may have been sent. */
+  restore({ at, confirmed, pushes }: KeptFold): void {
+    this.#at = at;
+    this.#confirmed = confirmed;
+    this.#pushes = pushes.map(({ ref, made, ops, lostOn }) => ({ ...newPush(ref, made, ops), sent: ops, lostOn }));
+    this.#refold([]);
+  }
+
+  /** Returns what leads on from here; undefined when there is nothing that the server will not tell. */
+  keep(): KeptFold | undefined {
+    if (this.#at === undefined || this.#pushes.length === 0) return undefined;
+    const pushes = this.#pushes.map(({ ref, made, ops, lostOn }) => ({ ref, made, ops, lostOn }));
+    return { at: this.#at, confirmed: this.#confirmed, pushes };
+  }
+
+  /** Adds a push of operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
+  add(ref: number, ops: readonly Op[]): Pending {
+    const push = newPush(ref, this.#at as Version, ops);
+    push.after = apply(this.#shown, ops);
+    this.#pushes.push(push);
+    this.#shown = push.after;
+    return push;
+  }
+
+  /** A push is without effect: what is shown is folded again without it. */
+  drop(push: Pending): void {
+    this.#take(push);
+    if (isVisible(push)) this.#refold([]);
+  }
+
+  // The server's state
+
+  /** The server has carried out operations of others. Throws a PatchError, and changes nothing, where they do not fit. */
+  advance(at: Version, over: readonly Op[]): void {
+    this.#confirmed = apply(this.#confirmed, over);
+    this.#refold(over);
+    this.#at = at;
+  }
+
+  /** The server's state is another, whatever was known before. */
+  replace(at: Version, confirmed: Document): void {
+    const over = difference(this.#confirmed, confirmed);
+    this.#confirmed = confirmed;
+    this.#refold(over);
+    this.#at = at;
+  }
+
+  /**
+   * The same on a new socket: the server has answered for all pushes up to `lastRef`.
+   * `over` leads to `confirmed`, where that is known.
+   */
+  rejoin(at: Version, confirmed: Document, over: readonly Op[] | undefined, lastRef: number): void {
+    const settled = this.#pushes.filter((push) => push.sent && push.ref <= lastRef);
+    // Later pushes were made on what the settled ones left: only what differs from that is the others' doing.
+    const expected = settled.findLast(isVisible)?.after;
+    if (over === undefined || expected !== undefined) over = difference(expected ?? this.#confirmed, confirmed);
+    for (const push of this.#pushes) push.isSettled = settled.includes(push);
+    this.#confirmed = confirmed;
+    this.#refold(over);
+    this.#at = at;
+  }
+
+  /** The server has carried out `ops` for a push. Throws a PatchError, and changes nothing, where they do not fit. */
+  acknowledge(at: Version, push: Pending, ops: readonly Op[]): void {
+    const isFirst = this.#pushes.find(isVisible) === push;
+    if (isFirst && isEqual(ops, push.ops)) {
+      this.#confirmed = push.after;
+      this.#take(push);
+    } else {
+      this.#confirmed = apply(this.#confirmed, ops);
+      const over = isFirst ? difference(push.after, this.#confirmed) : isVisible(push) ? [] : ops;
+      this.#take(push);
+      this.#refold(over);
+    }
+    this.#at = at;
+  }
+
+  #take(push: Pending): void {
+    this.#pushes = this.#pushes.filter((each) => each !== push);
+  }
+
+  /** Lets `over`, which led to `confirmed`, come before all that is shown. */
+  #refold(over: readonly Op[]): void {
+    let document = this.#confirmed;
+    for (const push of this.#pushes) {
+      push.after = undefined;
+      if (push.lostOn || push.isSettled) continue;
+      const moved = rebase(push.ops, over, document);
+      if (moved.isLost) {
+        push.lostOn = this.#at;
+        continue;
+      }
+      push.ops = over.length > 0 ? moved.ops : push.ops;
+      push.after = carriedOut(document, push.ops);
+      if (push.after === undefined) continue;
+      document = push.after;
+      // What goes over to the next push is as it is behind this one.
+      over = moved.over.filter((op) => op !== undefined);
+    }
+    this.#shown = share(this.#shown, document);
+    const last = this.#pushes.findLast(isVisible);
+    if (last) last.after = this.#shown;
+    else this.#confirmed = this.#shown;
+  }
+}
+
+/** Tells whether what is shown is shown with a push. */
+export function isVisible(push: Pending): boolean {
+  return push.after !== undefined;
+}
+
+function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
+  return { ref, made, ops, sent: undefined, lostOn: undefined, isSettled: false, after: undefined };
+}
+
+/** Returns what others may have done that made `after` of `before`. */
+function difference(before: Document, after: Document): Op[] {
+  return before === undefined || after === undefined ? [] : diff(before, after, isSameElement);
+}
+
+/** An own change must not hit an element that has come to be where another was: it is rather refused. */
+function isSameElement(old: Json, next: Json): boolean {
+  if (Array.isArray(old) || Array.isArray(next)) return Array.isArray(old) && Array.isArray(next);
+  return isObject(old) && isObject(next) && isEqual(old["id"], next["id"]);
+}
+
+function carriedOut(document: Document, ops: readonly Op[]): Document {
+  try {
+    return apply(document, ops);
+  } catch (error) {
+    if (error instanceof PatchError) return undefined;
+    throw error;
+  }
+}

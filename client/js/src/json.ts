@@ -1,0 +1,72 @@
+/** Values as JSON holds them: equality, plain copies, and sharing of what is equal. */
+
+export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
+
+export type JsonObject = { readonly [key: string]: Json };
+
+/** Tells whether a value is an object of JSON: neither null nor an array. */
+export function isObject(value: unknown): value is JsonObject {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** Tells whether two values are the same JSON, in whatever order their keys are. */
+export function isEqual(a: unknown, b: unknown): boolean {
+  if (Object.is(a, b) || a === b) return true;
+  if (Array.isArray(a)) {
+    return Array.isArray(b) && a.length === b.length && a.every((item, index) => isEqual(item, b[index]));
+  }
+  if (!isObject(a) || !isObject(b)) return false;
+  const keys = Object.keys(a);
+  return keys.length === Object.keys(b).length && keys.every((key) => Object.hasOwn(b, key) && isEqual(a[key], b[key]));
+}
+
+/** Returns `next`, with each part that is equal in `old` replaced by the very one in `old`. */
+export function share<T>(old: unknown, next: T): T;
+export function share(old: unknown, next: unknown): unknown {
+  if (old === next) return old;
+  if (Array.isArray(old) && Array.isArray(next)) {
+    const items = next.map((item, index) => (index < old.length ? share(old[index], item) : item));
+    if (items.length === old.length && items.every((item, index) => item === old[index])) return old;
+    return items.every((item, index) => item === next[index]) ? next : items;
+  }
+  if (!isObject(old) || !isObject(next)) return next;
+  const keys = Object.keys(next);
+  const entries = keys.map((key) => [key, Object.hasOwn(old, key) ? share(old[key], next[key]) : next[key]] as const);
+  if (
+    keys.length === Object.keys(old).length &&
+    entries.every(([key, item]) => Object.hasOwn(old, key) && item === old[key])
+  ) {
+    return old;
+  }
+  return entries.every(([key, item]) => item === next[key]) ? next : Object.fromEntries(entries);
+}
+
+/**
+ * Returns `value` as it arrives on the other side of a socket: without undefined members, dates as text.
+ * What is plain already is returned as it is, part by part; parts that are the same objects in `known` are not looked
+ * at. Throws a TypeError for what JSON cannot say.
+ */
+export function plain(value: unknown, known?: unknown): Json {
+  if (value === null || typeof value === "string" || typeof value === "boolean") return value;
+  if (typeof value === "number") return Number.isFinite(value) ? value : null;
+  if (typeof value !== "object") throw new TypeError(`JSON has no ${typeof value}`);
+  if (value === known) return value as Json;
+  if ("toJSON" in value && typeof value.toJSON === "function") return plain(value.toJSON());
+  if (Array.isArray(value)) {
+    const before: readonly unknown[] = Array.isArray(known) ? known : [];
+    const items = Array.from(value, (item: unknown, at) => (item === undefined ? null : plain(item, before[at])));
+    return items.every((item, index) => item === value[index]) ? value : items;
+  }
+  return plainObject(value, isObject(known) ? known : {});
+}
+
+function plainObject(value: object, known: JsonObject): Json {
+  let isSame = true;
+  const entries: [string, Json][] = [];
+  for (const [key, item] of Object.entries(value)) {
+    const copy = item === undefined ? undefined : plain(item, Object.hasOwn(known, key) ? known[key] : undefined);
+    isSame &&= copy === item && copy !== undefined;
+    if (copy !== undefined) entries.push([key, copy]);
+  }
+  return isSame ? (value as Json) : Object.fromEntries(entries);
+}

@@ -1,0 +1,189 @@
+/** Differences between two states, as JSON Patch (RFC 6902) operations `add`, `remove` and `replace`. */
+
+import { isEqual, isObject } from "./json.js";
+import type { Json, JsonObject } from "./json.js";
+import { gapsBetween } from "./align.js";
+
+/** One operation; `path` is a JSON pointer, and a `remove` has no value. */
+export type Op =
+  | { readonly op: "add" | "replace"; readonly path: string; readonly value: Json }
+  | { readonly op: "remove"; readonly path: string };
+
+/** A state; undefined where there is none. */
+export type Document = Json | undefined;
+
+/** An operation that does not fit the document that it is applied to. */
+export class PatchError extends Error {
+  override readonly name = "PatchError";
+}
+
+/** Keys that no path from a client may have. */
+export const FORBIDDEN_KEYS: ReadonlySet<string> = new Set(["__proto__", "constructor", "prototype"]);
+
+/** Returns `key` as one part of a JSON pointer (RFC 6901). */
+export function escape(key: string): string {
+  return key.replaceAll("~", "~0").replaceAll("/", "~1");
+}
+
+/** Returns the parts of a JSON pointer, unescaped. */
+export function parse(pointer: string): string[] {
+  if (pointer === "") return [];
+  if (!pointer.startsWith("/")) throw new PatchError(`a JSON pointer starts with a slash: ${pointer}`);
+  return pointer
+    .slice(1)
+    .split("/")
+    .map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"));
+}
+
+// Diff
+
+/** Tells whether two unequal elements in one place of an array are one element that was changed. */
+export type IsSame = (old: Json, next: Json) => boolean;
+
+/**
+ * Returns the operations that turn `old` into `next`; what is the same object on both sides is not walked.
+ * Elements of arrays that are in one place are taken for the same, changed, unless `isSame` says otherwise.
+ */
+export function diff(old: Document, next: Json, isSame: IsSame = () => true): Op[] {
+  const difference = new Difference(isSame);
+  difference.add(old, next, "");
+  return difference.ops;
+}
+
+class Difference {
+  readonly ops: Op[] = [];
+  readonly #isSame: IsSame;
+
+  constructor(isSame: IsSame) {
+    this.#isSame = isSame;
+  }
+
+  add(old: Document, next: Json, path: string): void {
+    if (old === next) return;
+    if (Array.isArray(old) && Array.isArray(next)) this.#addArrays(old, next, path);
+    else if (isObject(old) && isObject(next)) this.#addObjects(old, next, path);
+    else this.ops.push({ op: "replace", path, value: next });
+  }
+
+  #addObjects(old: JsonObject, next: JsonObject, path: string): void {
+    for (const key of Object.keys(old)) {
+      if (!Object.hasOwn(next, key)) this.ops.push({ op: "remove", path: `${path}/${escape(key)}` });
+    }
+    for (const [key, value] of Object.entries(next)) {
+      if (Object.hasOwn(old, key)) this.add(old[key], value, `${path}/${escape(key)}`);
+      else this.ops.push({ op: "add", path: `${path}/${escape(key)}`, value });
+    }
+  }
+
+  #addArrays(old: readonly Json[], next: readonly Json[], path: string): void {
+    const shorter = Math.min(old.length, next.length);
+    let start = 0;
+    while (start < shorter && isEqual(old[start], next[start])) start++;
+    let tail = 0;
+    while (tail < shorter - start && isEqual(old.at(-1 - tail), next.at(-1 - tail))) tail++;
+    const gaps = gapsBetween(old.slice(start, old.length - tail), next.slice(start, next.length - tail));
+    // From the last to the first, so that the indices before a gap are still those of the old array.
+    for (const { at, removed, added } of gaps.reverse()) this.#addGap(start + at, removed, added, path);
+  }
+
+  #addGap(start: number, removed: readonly Json[], added: readonly Json[], path: string): void {
+    const both = Math.min(removed.length, added.length);
+    for (let index = 0; index < both; index++) {
+      const [before, after] = [removed[index] as Json, added[index] as Json];
+      const place = `${path}/${start + index}`;
+      if (this.#isSame(before, after)) this.add(before, after, place);
+      else this.ops.push({ op: "remove", path: place }, { op: "add", path: place, value: after });
+    }
+    for (let index = removed.length - 1; index >= both; index--) {
+      this.ops.push({ op: "remove", path: `${path}/${start + index}` });
+    }
+    for (let index = both; index < added.length; index++) {
+      this.ops.push({ op: "add", path: `${path}/${start + index}`, value: added[index] as Json });
+    }
+  }
+}
+
+// Apply
+
+/**
+ * Returns `document` with `ops` carried out in order. The document is left as it was: only what lies on the way to a
+ * change is copied, all else is shared. Throws a PatchError when a path does not exist.
+ */
+export function apply(document: Document, ops: readonly Op[]): Document {
+  return ops.reduce((before, op) => applyAt(before, parse(op.path), 0, op), document);
+}
+
+function applyAt(node: Document, parts: readonly string[], depth: number, op: Op): Json {
+  if (depth === parts.length) {
+    if (op.op === "remove") throw new PatchError("the whole document cannot be removed");
+    return valueOf(op);
+  }
+  if (Array.isArray(node)) return applyToArray(node, parts, depth, op);
+  if (isObject(node)) return applyToObject(node, parts, depth, op);
+  throw new PatchError(`${op.path} leads into a value that has no members`);
+}
+
+function applyToObject(node: { readonly [key: string]: Json }, parts: readonly string[], depth: number, op: Op): Json {
+  const key = parts[depth] as string;
+  const isLast = depth === parts.length - 1;
+  if (!Object.hasOwn(node, key) && !(isLast && op.op === "add")) throw new PatchError(`${op.path} does not exist`);
+  if (isLast && op.op === "remove") return Object.fromEntries(Object.entries(node).filter(([name]) => name !== key));
+  return { ...node, [key]: applyAt(node[key], parts, depth + 1, op) };
+}
+
+function applyToArray(node: readonly Json[], parts: readonly string[], depth: number, op: Op): Json {
+  const part = parts[depth] as string;
+  const isLast = depth === parts.length - 1;
+  const adds = isLast && op.op === "add";
+  const index = adds && part === "-" ? node.length : indexOf(part, op.path);
+  if (index >= node.length + Number(adds)) throw new PatchError(`${op.path} is past the end of the array`);
+  const copy = [...node];
+  if (!isLast) copy[index] = applyAt(node[index], parts, depth + 1, op);
+  else if (op.op === "remove") copy.splice(index, 1);
+  else copy.splice(index, adds ? 0 : 1, valueOf(op));
+  return copy;
+}
+
+function valueOf(op: Op): Json {
+  if (op.op === "remove" || op.value === undefined) throw new PatchError(`${op.op} ${op.path} has no value`);
+  return op.value;
+}
+
+function indexOf(part: string, path: string): number {
+  if (!/^(0|[1-9][0-9]*)$/.test(part)) throw new PatchError(`${path}: ${part} is not an array index`);
+  return Number(part);
+}
+
+// Reading and undoing
+
+/** Returns what is at a place of a document, undefined when there is nothing. */
+export function find(document: Document, parts: readonly string[]): Document {
+  return parts.reduce((node, part) => member(node, part), document);
+}
+
+function member(node: Document, part: string): Document {
+  if (Array.isArray(node)) return /^[0-9]+$/.test(part) ? (node[Number(part)] as Document) : undefined;
+  return isObject(node) && Object.hasOwn(node, part) ? node[part] : undefined;
+}
+
+/** Returns the operations that lead back to `document` from what `ops` make of it. */
+export function invert(document: Document, ops: readonly Op[]): Op[] {
+  const inverse: Op[] = [];
+  for (const op of ops) {
+    inverse.push(inverseOf(op, document));
+    document = apply(document, [op]);
+  }
+  return inverse.reverse();
+}
+
+function inverseOf(op: Op, document: Document): Op {
+  const parts = parse(op.path);
+  const before = find(document, parts);
+  const parent = find(document, parts.slice(0, -1));
+  if (parts.length > 0 && op.op === "add" && Array.isArray(parent)) {
+    const index = parts.at(-1) === "-" ? parent.length : parts.at(-1);
+    return { op: "remove", path: `${op.path.slice(0, op.path.lastIndexOf("/"))}/${index}` };
+  }
+  if (before === undefined) return { op: "remove", path: op.path };
+  return { op: op.op === "remove" ? "add" : "replace", path: op.path, value: before };
+}

@@ -1,0 +1,155 @@
+/** The pushes of one client: their numbers, what of them is to be sent, and what becomes of them. */
+
+import { PlaitError } from "./errors.js";
+import { Fold } from "./fold.js";
+import type { KeptFold, Pending } from "./fold.js";
+import { isEqual } from "./json.js";
+import type { Ack, Nack, Push, Version } from "./messages.js";
+import { FORBIDDEN_KEYS, PatchError, parse } from "./patch.js";
+import type { Op } from "./patch.js";
+import { SendWindow } from "./window.js";
+
+/** What a session keeps beyond a page: enough to go on with its unanswered pushes in another life. */
+export interface Backlog {
+  client: string;
+  next: number;
+  fold?: KeptFold | undefined;
+}
+
+export class Pushes {
+  readonly fold = new Fold();
+  readonly #window = new SendWindow();
+  #next = 1;
+  #isDirty = false;
+  #keptAt: Version | undefined = undefined;
+
+  get all(): readonly Pending[] {
+    return this.fold.pushes;
+  }
+
+  /** Until when the server does not want any. */
+  get heldUntil(): number | undefined {
+    return this.#window.heldUntil;
+  }
+
+  // To keep
+
+  restore({ next, fold }: Backlog): void {
+    this.#next = next;
+    if (fold) this.fold.restore(fold);
+  }
+
+  /** Returns what is to be kept, when it has changed since the last time. */
+  takeBacklog(client: string): Backlog | undefined {
+    // What is kept of pushes stands on the state that is kept with them.
+    const isMoved = this.all.length > 0 && this.fold.at !== this.#keptAt;
+    if (!this.#isDirty && !isMoved) return undefined;
+    this.#isDirty = false;
+    this.#keptAt = this.fold.at;
+    return { client, next: this.#next, fold: this.fold.keep() };
+  }
+
+  // To send
+
+  /** Adds operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
+  add(ops: readonly Op[]): Pending {
+    for (const { path } of ops) {
+      const key = parse(path).find((part) => FORBIDDEN_KEYS.has(part));
+      if (key !== undefined) throw new PatchError(`a state must not have a key ${key}`);
+    }
+    const push = this.fold.add(this.#next, ops);
+    this.#next++;
+    this.#isDirty = true;
+    return push;
+  }
+
+  /** Returns the frames that may go out on the socket. */
+  take(): Push[] {
+    return this.#window.take(this.all).map(({ ref, made, ops, lostOn }) => {
+      // Where its place is gone, it must not be taken to lead anywhere in the state that is known by now.
+      const base = lostOn ?? (this.fold.at as Version);
+      return { type: "push", ref, base, ...(!isEqual(made, base) && { made }), ops };
+    });
+  }
+
+  /** A new socket has carried nothing. */
+  reset(): void {
+    this.#window.reset();
+  }
+
+  /** The server may be sent pushes again. */
+  release(): void {
+    this.#window.heldUntil = undefined;
+  }
+
+  // What the server says
+
+  /**
+   * The server has answered for all pushes up to `lastRef`.
+   * One that never left cannot be among those: its number was used by this client in another life.
+   */
+  settle(lastRef: number): void {
+    this.#next = Math.max(this.#next, lastRef + 1);
+    if (this.all.some((push) => push.ref <= lastRef && push.sent === undefined)) {
+      const sent = this.all.filter((push) => push.sent !== undefined);
+      this.#renumber(
+        this.all.filter((push) => push.sent === undefined),
+        Math.max(lastRef, ...sent.map((push) => push.ref)) + 1,
+      );
+    }
+    this.#isDirty = true;
+  }
+
+  /** Takes an ack; returns the push that it is for, undefined when that had its answer. Throws a PatchError for a gap. */
+  ack({ ref, version, ops }: Ack): Pending | undefined {
+    const push = this.all.find((each) => each.ref === ref);
+    const [epoch, known] = this.fold.at as Version;
+    if (version > known) {
+      const applied = ops ?? push?.sent;
+      if (version > known + 1 || applied === undefined) throw new PatchError("changes are missing");
+      const at = [epoch, version] as const;
+      if (push) this.#answer(push, () => this.fold.acknowledge(at, push, applied));
+      else this.fold.advance(at, applied);
+    } else if (push) this.#answer(push, () => this.fold.drop(push));
+    return push;
+  }
+
+  /** Returns the push that was refused, and why; undefined when it goes on, or was not asked about. */
+  nack(frame: Nack, now: number): readonly [Pending, PlaitError] | undefined {
+    const isUnseen = frame.code === "rate_limited" || (frame.code === "gap" && typeof frame.expected === "number");
+    if (isUnseen && this.#window.isStale(frame, now)) return undefined;
+    const index = this.all.findIndex((push) => push.ref === frame.ref);
+    const push = this.all[index];
+    if (push === undefined) return undefined;
+    if (!isUnseen) {
+      this.#answer(push, () => this.fold.drop(push));
+      return [push, new PlaitError(frame.code, frame.message, { path: frame.path ?? undefined })];
+    }
+    if (frame.code === "gap") this.#sendFrom(frame.expected as number, frame.ref);
+    else {
+      this.#window.rewind(this.all, frame.ref, index);
+      this.#window.hold(frame, now);
+    }
+    return undefined;
+  }
+
+  #sendFrom(expected: number, nacked: number): void {
+    const index = this.all.findIndex((push) => push.ref === expected);
+    const open = this.all.findIndex((push) => !push.isSettled);
+    this.#window.rewind(this.all, nacked, index < 0 ? open : index);
+    if (index < 0) this.#renumber(this.all.slice(open), expected);
+  }
+
+  #renumber(pushes: readonly Pending[], start: number): void {
+    pushes.forEach((push, offset) => (push.ref = start + offset));
+    this.#next = start + pushes.length;
+    this.#isDirty = true;
+  }
+
+  #answer(push: Pending, change: () => void): void {
+    const index = this.all.indexOf(push);
+    change();
+    this.#window.answered(index);
+    this.#isDirty = true;
+  }
+}

@@ -1,0 +1,360 @@
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { WebSocket } from "ws";
+
+import { PlaitError, ThreadClient } from "../src/index.js";
+import type { ThreadOptions } from "../src/index.js";
+import type { Joined } from "../src/messages.js";
+import { Arrivals, Server } from "./server.js";
+import type { Peer } from "./server.js";
+
+interface Note {
+  n: number;
+  list: string[];
+  title?: string;
+}
+
+interface Rpcs {
+  add_player(name: string): number;
+  count(to: number): number;
+}
+
+let server: Server;
+const clients: ThreadClient[] = [];
+
+beforeEach(async () => {
+  server = new Server();
+  await server.start();
+});
+
+afterEach(async () => {
+  for (const client of clients.splice(0)) client.close();
+  await server.stop();
+});
+
+function open(options: Partial<ThreadOptions<Note>> = {}): ThreadClient<Note, Rpcs> {
+  const client = new ThreadClient<Note, Rpcs>({
+    host: server.host,
+    kind: "note",
+    name: "a",
+    WebSocket,
+    ...options,
+  });
+  clients.push(client as unknown as ThreadClient);
+  return client;
+}
+
+/** A client that has joined a note, and the other end of its socket. */
+async function joined(
+  options: Partial<ThreadOptions<Note>> = {},
+  frame: Partial<Joined> = {},
+): Promise<[ThreadClient<Note, Rpcs>, Peer]> {
+  const client = open(options);
+  const peer = await server.peer();
+  await peer.join({ state: { n: 1, list: ["a"] }, ...frame });
+  await client.ready;
+  return [client, peer];
+}
+
+/** Resolves as soon as `holds`, which is asked whenever the client says that something reads differently. */
+function until(client: ThreadClient<any, any>, holds: () => boolean): Promise<void> {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (!holds()) return;
+      unsubscribe();
+      resolve();
+    };
+    const unsubscribe = client.subscribe(look);
+    look();
+  });
+}
+
+test("a client joins its thread and tells what it was told", async () => {
+  const client = open({ name: "a/b c", client: "me", schema: "9c41", token: () => Promise.resolve("secret") });
+  expect([client.status, client.state, client.version]).toEqual(["connecting", undefined, undefined]);
+  const peer = await server.peer();
+  expect(peer.url).toBe("/threads/note/a%2Fb%20c");
+  const join = await peer.join({ state: { n: 1, list: [] }, version: 43, readonly: true });
+  expect(join).toEqual({ type: "join", client: "me", schema: "9c41", token: "secret" });
+  await client.ready;
+  expect([client.status, client.state, client.version]).toEqual(["online", { n: 1, list: [] }, 43]);
+  expect([client.connection, client.readonly, client.pending]).toEqual(["s1", true, 0]);
+});
+
+test("a change is shown at once and resolves to its version", async () => {
+  const [client, peer] = await joined();
+  const version = client.set((note) => ({ ...note, n: note.n + 1 }));
+  expect([client.state?.n, client.confirmed?.n, client.pending]).toEqual([2, 1, 1]);
+  const push = await peer.take("push");
+  expect(push.ops).toEqual([{ op: "replace", path: "/n", value: 2 }]);
+  const shown = client.state;
+  peer.send({ type: "ack", ref: push.ref, version: 2 });
+  expect(await version).toBe(2);
+  expect(client.state).toBe(shown);
+  expect([client.version, client.pending]).toEqual([2, 0]);
+});
+
+test("an edit sends what it has changed, and an update one place", async () => {
+  const [client, peer] = await joined();
+  void client.edit((draft) => {
+    draft.list.push("b");
+    draft.title = "T";
+  });
+  expect((await peer.take("push")).ops).toEqual([
+    { op: "add", path: "/list/1", value: "b" },
+    { op: "add", path: "/title", value: "T" },
+  ]);
+  void client.update("/title", "U");
+  void client.update("/list/-", "c");
+  expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "/title", value: "U" }]);
+  expect((await peer.take("push")).ops).toEqual([{ op: "add", path: "/list/-", value: "c" }]);
+  expect(client.state).toEqual({ n: 1, list: ["a", "b", "c"], title: "U" });
+});
+
+test("setting what is there already resolves to the version that has it", async () => {
+  const [client, peer] = await joined();
+  expect(await client.set({ n: 1, list: ["a"] })).toBe(1);
+  expect(peer.frames.waiting).toEqual([]);
+});
+
+test("changes that are asked for before the first join are made on what it tells", async () => {
+  const client = open();
+  const version = client.set((note) => ({ ...note, n: note.n + 10 }));
+  expect(client.pending).toBe(1);
+  const peer = await server.peer();
+  await peer.join({ state: { n: 5, list: [] }, version: 7 });
+  const push = await peer.take("push");
+  expect(push).toMatchObject({ base: ["e", 7], ops: [{ op: "replace", path: "/n", value: 15 }] });
+  peer.send({ type: "ack", ref: push.ref, version: 8 });
+  expect(await version).toBe(8);
+});
+
+test("a refused change rolls back, rejects and is told, whether or not somebody awaits it", async () => {
+  const [client, peer] = await joined();
+  const rejections = new Arrivals<{ error: PlaitError }>();
+  client.onRejected((rejection) => rejections.put(rejection));
+  void client.update("/n", -1);
+  const awaited = client.update("/n", -2);
+  for (const ref of [1, 2]) {
+    peer.send({ type: "nack", ref, code: "rejected", message: "n cannot be negative", path: "/n", version: 1 });
+  }
+  await expect(awaited).rejects.toMatchObject({ code: "rejected", message: "n cannot be negative", path: "/n" });
+  await expect(awaited).rejects.toBeInstanceOf(PlaitError);
+  expect((await rejections.take()).error.code).toBe("rejected");
+  expect((await rejections.take()).error.code).toBe("rejected");
+  expect(client.state?.n).toBe(1);
+});
+
+test("what cannot be done to the state is refused here", async () => {
+  const [client, peer] = await joined();
+  await expect(client.update("/nowhere/x", 1)).rejects.toMatchObject({ code: "bad_state" });
+  await expect(client.set(JSON.parse('{"__proto__": 1}') as Note)).rejects.toMatchObject({ code: "bad_state" });
+  await expect(client.set(() => expect.fail("in an updater"))).rejects.toThrow("in an updater");
+  expect(peer.frames.waiting).toEqual([]);
+  expect(client.state).toEqual({ n: 1, list: ["a"] });
+});
+
+test("changes made while offline are sent when the thread is joined again", async () => {
+  const [client, peer] = await joined();
+  peer.drop();
+  await until(client, () => client.status === "offline");
+  const version = client.update("/n", 2);
+  expect(client.state?.n).toBe(2);
+  const again = await server.peer();
+  const join = await again.join({ version: 2, ops: [{ op: "add", path: "/title", value: "theirs" }] });
+  expect(join.have).toEqual(["e", 1]);
+  const push = await again.take("push");
+  expect(push).toMatchObject({ ref: 1, base: ["e", 2], made: ["e", 1] });
+  again.send({ type: "ack", ref: 1, version: 3 });
+  expect(await version).toBe(3);
+  expect(client.state).toEqual({ n: 2, list: ["a"], title: "theirs" });
+  expect(client.status).toBe("online");
+});
+
+test("changes of others are told with who made them, when they are shown", async () => {
+  const [client, peer] = await joined();
+  const told: unknown[] = [];
+  client.onChange((change) => told.push({ ...change, n: client.state?.n }));
+  peer.send({ type: "change", version: 2, ops: [{ op: "replace", path: "/n", value: 9 }], source: "server" });
+  await client.waitFor((note) => note.n === 9);
+  expect(told).toEqual([{ version: 2, ops: [{ op: "replace", path: "/n", value: 9 }], source: "server", n: 9 }]);
+});
+
+test("a gap makes the client join anew, showing what it knew until then", async () => {
+  const [client, peer] = await joined();
+  peer.send({ type: "change", version: 9, ops: [], source: "server" });
+  const again = await server.peer();
+  expect(client.state).toEqual({ n: 1, list: ["a"] });
+  const join = await again.join({ version: 9, state: { n: 9, list: [] } });
+  expect(join.have).toBeUndefined();
+  await client.waitFor((note) => note.n === 9);
+});
+
+test("a final code stops the client and says why", async () => {
+  const [client, peer] = await joined();
+  const change = client.update("/n", 2);
+  const call = client.call("add_player", "Ada");
+  peer.close(4401, "the token has expired");
+  await until(client, () => client.status === "closed");
+  expect(client.error).toMatchObject({ code: "unauthenticated", message: "the token has expired", closeCode: 4401 });
+  await expect(change).rejects.toMatchObject({ code: "unauthenticated" });
+  await expect(call).rejects.toMatchObject({ code: "disconnected" });
+  await expect(client.update("/n", 3)).rejects.toBe(client.error);
+  await expect(client.call("add_player", "Ada")).rejects.toBe(client.error);
+});
+
+test("a client that is refused at once is never ready", async () => {
+  const client = open();
+  const early = client.set({ n: 0, list: [] });
+  (await server.peer()).close(4404);
+  await expect(client.ready).rejects.toMatchObject({ code: "not_found", closeCode: 4404 });
+  await expect(early).rejects.toMatchObject({ code: "not_found" });
+});
+
+test("closing ends the socket and rejects what waits", async () => {
+  const [client, peer] = await joined();
+  const change = client.update("/n", 2);
+  const waiting = client.waitFor((note) => note.n === 100);
+  client.close();
+  await peer.closed.take();
+  await expect(change).rejects.toMatchObject({ code: "closed" });
+  await expect(waiting).rejects.toMatchObject({ code: "closed" });
+  expect([client.status, client.error]).toEqual(["closed", undefined]);
+});
+
+test("a call resolves to what the method returns, under either of its names", async () => {
+  const [client, peer] = await joined();
+  const results = [client.call("add_player", "Ada"), client.rpc.addPlayer("Ada"), client.rpc.add_player("Ada")];
+  for (const [index, result] of results.entries()) {
+    const call = await peer.take("call");
+    expect(call).toMatchObject({ method: "add_player", args: ["Ada"] });
+    peer.send({ type: "result", ref: call.ref, value: index, done: true });
+    expect(await result).toBe(index);
+  }
+});
+
+test("a call that fails rejects with the server's error, and one may have keyword arguments", async () => {
+  const [client, peer] = await joined();
+  const result = client.callWith("add_player", { kwargs: { team: "red" } });
+  const { ref, kwargs } = await peer.take("call");
+  expect(kwargs).toEqual({ team: "red" });
+  peer.send({ type: "error", ref, code: "invalid_arguments", message: "no", path: "/name" });
+  await expect(result).rejects.toMatchObject({ code: "invalid_arguments", path: "/name" });
+});
+
+test("a call is cancelled by its signal", async () => {
+  const [client, peer] = await joined();
+  const controller = new AbortController();
+  const result = client.callWith("add_player", { args: ["Ada"], signal: controller.signal });
+  const { ref } = await peer.take("call");
+  controller.abort();
+  expect((await peer.take("cancel")).ref).toBe(ref);
+  await expect(result).rejects.toMatchObject({ name: "AbortError" });
+});
+
+test("a stream is iterated chunk by chunk, and its final value can be had", async () => {
+  const [client, peer] = await joined();
+  const stream = client.stream<number, string>("count", 3);
+  const { ref } = await peer.take("call");
+  for (const value of [1, 2, 3]) peer.send({ type: "result", ref, value, done: false });
+  peer.send({ type: "result", ref, value: "done", done: true });
+  const chunks: number[] = [];
+  for await (const chunk of stream) chunks.push(chunk);
+  expect(chunks).toEqual([1, 2, 3]);
+  expect(await stream.result).toBe("done");
+});
+
+test("leaving a stream's loop cancels the call", async () => {
+  const [client, peer] = await joined();
+  const stream = client.stream<number>("count", 3);
+  const { ref } = await peer.take("call");
+  peer.send({ type: "result", ref, value: 1, done: false });
+  for await (const chunk of stream) {
+    expect(chunk).toBe(1);
+    break;
+  }
+  expect((await peer.take("cancel")).ref).toBe(ref);
+  await expect(stream.result).rejects.toMatchObject({ code: "cancelled" });
+});
+
+test("a stream throws what the method failed with behind the chunks before it, once", async () => {
+  const [client, peer] = await joined();
+  const stream = client.stream<number>("count", 3);
+  const { ref } = await peer.take("call");
+  peer.send({ type: "result", ref, value: 1, done: false });
+  peer.send({ type: "error", ref, code: "call_failed", message: "no" });
+  await expect(stream.result).rejects.toMatchObject({ code: "call_failed" });
+  expect(await stream.next()).toEqual({ done: false, value: 1 });
+  await expect(stream.next()).rejects.toMatchObject({ code: "call_failed" });
+  expect(await stream.next()).toEqual({ done: true, value: undefined });
+});
+
+test("messages and events go both ways, bytes too", async () => {
+  const [client, peer] = await joined();
+  const messages = new Arrivals<unknown>();
+  const goals = new Arrivals<unknown>();
+  client.onMessage((data) => messages.put(data));
+  const unsubscribe = client.onEvent("goal", (data) => goals.put(data));
+  client.send({ hello: "thread" });
+  client.send(new Uint8Array([1, 2]));
+  expect(await peer.take("message")).toEqual({ type: "message", data: { hello: "thread" } });
+  expect(new Uint8Array(await peer.bytes.take())).toEqual(new Uint8Array([1, 2]));
+  peer.send({ type: "event", name: "goal", data: { by: "Ada" } });
+  expect(await goals.take()).toEqual({ by: "Ada" });
+  unsubscribe();
+  peer.send({ type: "event", name: "goal", data: { by: "Grace" } });
+  peer.sendBytes(new Uint8Array([3]));
+  expect(new Uint8Array((await messages.take()) as ArrayBuffer)).toEqual(new Uint8Array([3]));
+  expect(goals.waiting).toEqual([]);
+});
+
+test("presence is sent, and sent again after a reconnect", async () => {
+  const [client, peer] = await joined();
+  client.setPresence({ cursor: [1, 2] });
+  expect((await peer.take("presence")).data).toEqual({ cursor: [1, 2] });
+  peer.send({ type: "presence", snapshot: { s1: { cursor: [1, 2] } } });
+  await until(client, () => "s1" in client.presence);
+  peer.close(1001);
+  const again = await server.peer();
+  await again.join();
+  expect((await again.take("presence")).data).toEqual({ cursor: [1, 2] });
+});
+
+test("a token that is about to expire is asked for anew", async () => {
+  let count = 0;
+  const [, peer] = await joined({ token: () => `token ${++count}` });
+  peer.send({ type: "auth_expiring", in: 30 });
+  expect((await peer.take("auth")).token).toBe("token 2");
+});
+
+test("subscribers are told only when something reads differently", async () => {
+  const [client, peer] = await joined();
+  let told = 0;
+  client.subscribe(() => told++);
+  peer.send({ type: "message", data: 1 });
+  peer.send({ type: "pong" });
+  peer.send({ type: "event", name: "goal", data: 1 });
+  peer.send({ type: "change", version: 2, ops: [{ op: "replace", path: "/n", value: 2 }], source: "server" });
+  await client.waitFor((note) => note.n === 2);
+  expect(told).toBe(1);
+});
+
+test("waiting for a state can be given up", async () => {
+  const [client] = await joined();
+  const controller = new AbortController();
+  const waiting = client.waitFor((note) => note.n === 100, { signal: controller.signal });
+  controller.abort(new Error("enough"));
+  await expect(waiting).rejects.toThrow("enough");
+});
+
+test("until the thread has told its state, an initial one is shown", async () => {
+  const client = open({ initialState: { n: 0, list: [] } });
+  expect(client.state).toEqual({ n: 0, list: [] });
+  await (await server.peer()).join({ state: { n: 4, list: [] } });
+  await client.ready;
+  expect(client.state).toEqual({ n: 4, list: [] });
+});
+
+test("a whole address stands for host, kind and name", async () => {
+  open({ url: `http://${server.host}/mounted/threads/note/b`, host: "nowhere.invalid" });
+  expect((await server.peer()).url).toBe("/mounted/threads/note/b");
+});

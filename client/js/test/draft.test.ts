@@ -1,0 +1,132 @@
+import { expect, test } from "vitest";
+
+import { produce } from "../src/draft.js";
+import { diff } from "../src/patch.js";
+import type { Json } from "../src/json.js";
+import { Random } from "./random.js";
+
+const board = () => ({
+  title: "a",
+  cards: [
+    { id: 1, tags: ["x"] },
+    { id: 2, tags: [] as string[] },
+  ],
+  owner: { name: "Ada" },
+});
+
+test("an edit changes the draft and nothing of what it was made of", () => {
+  const before = board();
+  const after = produce(before, (draft) => {
+    draft.title = "b";
+    draft.cards[0]?.tags.push("y");
+    delete (draft as Partial<typeof draft>).owner;
+  });
+  expect(after).toEqual({
+    title: "b",
+    cards: [
+      { id: 1, tags: ["x", "y"] },
+      { id: 2, tags: [] },
+    ],
+  });
+  expect(before).toEqual(board());
+});
+
+test("what an edit does not change keeps its identity", () => {
+  const before = board();
+  const after = produce(before, (draft) => {
+    expect(draft.owner.name).toBe("Ada");
+    draft.cards[1]?.tags.push("z");
+  });
+  expect(after.owner).toBe(before.owner);
+  expect(after.cards[0]).toBe(before.cards[0]);
+  expect(produce(before, (draft) => draft.cards.map((card) => card.tags.length))).toBe(before);
+});
+
+test("an edit that sets what is there changes nothing", () => {
+  const before = board();
+  expect(
+    diff(
+      before,
+      produce(before, (draft) => (draft.title = "a")),
+    ),
+  ).toEqual([]);
+});
+
+test("elements keep their identity when an array's methods move them", () => {
+  const before = board();
+  const after = produce(before, (draft) => {
+    draft.cards.reverse();
+    draft.cards.splice(1, 0, { id: 3, tags: [] });
+  });
+  expect(after.cards.map((card) => card.id)).toEqual([2, 3, 1]);
+  expect(after.cards[2]).toBe(before.cards[0]);
+  expect(
+    diff(
+      before,
+      produce(before, (draft) => void draft.cards.shift()),
+    ),
+  ).toEqual([{ op: "remove", path: "/cards/0" }]);
+});
+
+test("a draft may be put elsewhere, also into something new", () => {
+  const before = board();
+  const after = produce(before, (draft) => {
+    const card = draft.cards.pop();
+    Object.assign(draft.owner, { held: { card } });
+    card?.tags.push("held");
+  });
+  expect(after.owner).toEqual({ name: "Ada", held: { card: { id: 2, tags: ["held"] } } });
+  expect(after.cards).toEqual([{ id: 1, tags: ["x"] }]);
+  expect(JSON.parse(JSON.stringify(after))).toEqual(after);
+});
+
+test("a value that was put in is not changed by later edits of the draft", () => {
+  const card = { id: 9, tags: [] as string[] };
+  const after = produce(board(), (draft) => {
+    draft.cards.push(card);
+    draft.cards[2]?.tags.push("late");
+  });
+  expect(after.cards[2]).toEqual({ id: 9, tags: ["late"] });
+  expect(card.tags).toEqual([]);
+});
+
+test("drafts read like what they were made of", () => {
+  produce(board(), (draft) => {
+    expect(Array.isArray(draft.cards)).toBe(true);
+    expect(Object.keys(draft)).toEqual(["title", "cards", "owner"]);
+    expect(JSON.stringify(draft)).toBe(JSON.stringify(board()));
+    expect("title" in draft && draft.cards.length).toBe(2);
+    expect(draft.cards[0]).toBe(draft.cards[0]);
+  });
+});
+
+test("random edits of a draft do what they do to a copy", () => {
+  for (let seed = 0; seed < 200; seed++) {
+    const random = new Random(seed);
+    const before = random.object(4);
+    const copy = structuredClone(before);
+    const [forDraft, forCopy] = [new Random(seed), new Random(seed)];
+    const after = produce(before, (draft) => scribble(draft, forDraft));
+    scribble(copy, forCopy);
+    expect(after).toEqual(copy);
+  }
+});
+
+function scribble(node: unknown, random: Random): void {
+  if (Array.isArray(node)) {
+    if (random.chance(0.3)) node.unshift(random.json(1));
+    if (random.chance(0.3)) node.splice(random.below(node.length + 1), 1);
+    if (random.chance(0.2)) node.length = Math.min(node.length, 2);
+  } else if (typeof node === "object" && node !== null) {
+    const record = node as Record<string, Json>;
+    if (random.chance(0.3)) record["new"] = random.json(1);
+    const [first] = Object.keys(record);
+    if (first !== undefined && random.chance(0.3)) delete record[first];
+  }
+  if (typeof node === "object" && node !== null) for (const item of Object.values(node)) scribble(item, random);
+}
+
+test("neither an async edit nor one of a state without members is taken", () => {
+  expect(() => produce({ n: 1 }, () => Promise.resolve())).toThrow(TypeError);
+  expect(() => produce(1, () => undefined)).toThrow(TypeError);
+});

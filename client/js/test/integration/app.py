@@ -1,0 +1,36 @@
+"""A thread for the tests of the JavaScript client."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from plait import Connection, Plait, Reject, Source, Thread, rpc
+
+
+class Note(Thread[dict]):
+    """A state of any shape whose `n` is never negative."""
+
+    initial_state = {"n": 0, "items": [], "fields": {}}
+
+    def validate_state_change(self, next_state: dict[str, Any], source: Source) -> None:
+        if next_state.get("n", 0) < 0:
+            raise Reject("n cannot be negative", path="/n")
+
+    @rpc
+    async def add_item(self, item: str) -> int:
+        self.set_state(lambda state: {**state, "items": [*state["items"], item]})
+        return len(self.state["items"])
+
+    @rpc
+    async def count_to(self, end: int) -> AsyncIterator[int]:
+        for number in range(1, end + 1):
+            yield number
+
+    @rpc
+    async def cheer(self, name: str) -> None:
+        self.emit("cheer", {"for": name})
+
+    def on_message(self, connection: Connection, data: str | bytes) -> None:
+        self.broadcast(data)
+
+
+app = Plait(Note, limits=None)

@@ -1,0 +1,138 @@
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { WebSocket } from "ws";
+
+import { PlaitError, ThreadClient } from "../../src/index.js";
+import { Random } from "../random.js";
+import { HAS_SERVER, Process } from "./process.js";
+
+/** How many random runs; more are tried with PLAIT_SCHEDULES=200. */
+const SCHEDULES = Number(process.env["PLAIT_SCHEDULES"] ?? 30);
+const STEPS = 40;
+
+interface Note {
+  n: number;
+  items: string[];
+  fields: Record<string, Record<string, number>>;
+}
+
+const server = new Process();
+
+beforeAll(() => (HAS_SERVER ? server.start() : undefined), 30_000);
+afterAll(() => server.remove());
+
+/** One client with its sockets, and what became of the items that it has put in. */
+class Player {
+  readonly client: ThreadClient<Note>;
+  readonly applied: string[] = [];
+  readonly refused: string[] = [];
+  readonly open: Promise<void>[] = [];
+  readonly #random: Random;
+  readonly #id: string;
+  #socket: WebSocket | undefined = undefined;
+  #items = 0;
+
+  constructor(id: string, name: string, random: Random) {
+    this.#id = id;
+    this.#random = random;
+    const player = this;
+    const Traced = class extends WebSocket {
+      constructor(url: string, protocols?: string | string[]) {
+        super(url, protocols);
+        player.#socket = this;
+      }
+    };
+    this.client = new ThreadClient<Note>({ host: server.host, kind: "note", name, WebSocket: Traced });
+  }
+
+  act(): void {
+    const random = this.#random;
+    const length = this.client.state?.items.length ?? 0;
+    const kind = random.below(10);
+    if (kind === 0) this.#socket?.terminate();
+    else if (kind <= 3) this.#insert(random.below(length + 1));
+    else if (kind === 4 && length > 0)
+      this.#track(this.client.edit((note) => note.items.splice(random.below(length), 1)));
+    else if (kind === 5) this.#track(this.client.update("/n", random.below(5) - 1));
+    else if (kind === 6) this.#track(this.client.edit((note) => delete note.fields[random.pick(["a", "b"])]));
+    else this.#track(this.client.edit((note) => this.#field(note)));
+  }
+
+  #field(note: Note): void {
+    const key = this.#random.pick(["a", "b"]);
+    note.fields[key] ??= {};
+    note.fields[key][this.#random.pick(["x", "y"])] = this.#random.below(100);
+  }
+
+  #insert(index: number): void {
+    const item = `${this.#id}${++this.#items}`;
+    const change = this.client.edit((note) => note.items.splice(index, 0, item));
+    this.open.push(
+      change.then(
+        () => void this.applied.push(item),
+        () => void this.refused.push(item),
+      ),
+    );
+  }
+
+  #track(change: Promise<number>): void {
+    this.open.push(
+      change.then(
+        () => undefined,
+        (error: unknown) => expect(error).toBeInstanceOf(PlaitError),
+      ),
+    );
+  }
+}
+
+async function play(seed: number): Promise<void> {
+  const random = new Random(seed);
+  const players = ["a", "b", "c"].map((id) => new Player(id, `schedule-${seed}`, random));
+  const removed = new Set<string>();
+  await Promise.all(players.map((player) => player.client.ready));
+  for (let step = 0; step < STEPS; step++) {
+    const player = random.pick(players);
+    const before = new Set(player.client.state?.items);
+    player.act();
+    for (const item of player.client.state?.items ?? []) before.delete(item);
+    before.forEach((item) => removed.add(item));
+    if (step === STEPS / 2 && seed % 10 === 5) await server.end("SIGKILL").then(() => server.start());
+    if (random.chance(0.4)) await new Promise((resolve) => setImmediate(resolve));
+  }
+  await Promise.all(players.flatMap((player) => player.open));
+  const last = Math.max(...players.map((player) => player.client.version ?? 0));
+  await Promise.all(
+    players.map(({ client }) => client.waitFor(() => client.version === last && client.status === "online")),
+  );
+
+  const fresh = new ThreadClient<Note>({
+    host: server.host,
+    kind: "note",
+    name: `schedule-${seed}`,
+    WebSocket,
+  });
+  await fresh.ready;
+  const items = fresh.state?.items ?? [];
+  for (const { client, applied, refused } of players) {
+    expect(client.state).toEqual(fresh.state);
+    expect([client.version, client.pending]).toEqual([fresh.version, 0]);
+    expect(applied.filter((item) => !items.includes(item) && !removed.has(item))).toEqual([]);
+    expect(refused.filter((item) => items.includes(item))).toEqual([]);
+    client.close();
+  }
+  expect(new Set(items).size).toBe(items.length);
+  fresh.close();
+}
+
+describe.runIf(HAS_SERVER)("with a plait server", () => {
+  test(
+    "clients that edit at random and lose their sockets and their server show the server's state when all is quiet",
+    { timeout: 600_000 },
+    async () => {
+      for (let seed = 0; seed < SCHEDULES; seed++) {
+        await play(seed).catch((error: unknown) => {
+          throw new Error(`schedule ${seed}`, { cause: error });
+        });
+      }
+    },
+  );
+});

@@ -1,0 +1,109 @@
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { WebSocket } from "ws";
+
+import { ThreadClient } from "../../src/index.js";
+import { Arrivals } from "../server.js";
+import { HAS_SERVER, Process } from "./process.js";
+
+interface Note {
+  n: number;
+  items: string[];
+  fields: Record<string, unknown>;
+}
+
+const server = new Process();
+const clients: ThreadClient[] = [];
+let threads = 0;
+
+beforeAll(() => (HAS_SERVER ? server.start() : undefined), 30_000);
+afterAll(() => server.remove());
+afterEach(() => clients.splice(0).forEach((client) => client.close()));
+
+async function open(name: string): Promise<ThreadClient<Note>> {
+  const client = new ThreadClient<Note>({
+    host: server.host,
+    kind: "note",
+    name,
+    WebSocket,
+  });
+  clients.push(client);
+  await client.ready;
+  return client;
+}
+
+async function pair(): Promise<[ThreadClient<Note>, ThreadClient<Note>]> {
+  const name = `pair ${++threads}/x`;
+  return [await open(name), await open(name)];
+}
+
+describe.runIf(HAS_SERVER)("with a plait server", () => {
+  test("a change reaches the other client, and its version the one that made it", async () => {
+    const [ada, grace] = await pair();
+    const version = ada.edit((note) => void note.items.push("a"));
+    expect(ada.state?.items).toEqual(["a"]);
+    expect(await version).toBe(1);
+    expect(await grace.waitFor((note) => note.items.length === 1)).toEqual({ n: 0, items: ["a"], fields: {} });
+    expect([ada.version, grace.version]).toEqual([1, 1]);
+  });
+
+  test("a change that the thread refuses is rolled back", async () => {
+    const [ada, grace] = await pair();
+    await expect(ada.update("/n", -1)).rejects.toMatchObject({ code: "rejected", path: "/n" });
+    expect([ada.state?.n, grace.state?.n]).toEqual([0, 0]);
+  });
+
+  test("changes that cross are both kept", async () => {
+    const [ada, grace] = await pair();
+    await Promise.all([
+      ada.edit((note) => void note.items.unshift("ada")),
+      grace.edit((note) => void note.items.unshift("grace")),
+      grace.update("/fields/x", 1),
+      ada.update("/n", 7),
+    ]);
+    await Promise.all([ada, grace].map((client) => client.waitFor(() => client.version === 4)));
+    expect(ada.state).toEqual(grace.state);
+    expect(ada.state).toMatchObject({ n: 7, fields: { x: 1 } });
+    expect([...(ada.state?.items ?? [])].sort()).toEqual(["ada", "grace"]);
+  });
+
+  test("methods return, stream and fail", async () => {
+    const [ada] = await pair();
+    expect(await ada.rpc.addItem?.("x")).toBe(1);
+    expect(ada.state?.items).toEqual(["x"]);
+    const numbers: number[] = [];
+    for await (const number of ada.stream<number>("count_to", 3)) numbers.push(number);
+    expect(numbers).toEqual([1, 2, 3]);
+    await expect(ada.call("count_to", "x")).rejects.toMatchObject({ code: "invalid_arguments" });
+    await expect(ada.call("nothing")).rejects.toMatchObject({ code: "method_not_found" });
+  });
+
+  test("events, messages and presence reach the others", async () => {
+    const [ada, grace] = await pair();
+    const heard = new Arrivals<unknown>();
+    grace.onEvent("cheer", (data) => heard.put(data));
+    grace.onMessage((data) => heard.put(data));
+    await ada.call("cheer", "Ada");
+    expect(await heard.take()).toEqual({ for: "Ada" });
+    ada.send("hello");
+    expect(await heard.take()).toBe("hello");
+    ada.setPresence({ name: "Ada" });
+    await grace.waitFor(() => ada.connection !== undefined && ada.connection in grace.presence);
+    expect(grace.presence[ada.connection ?? ""]).toEqual({ name: "Ada" });
+    ada.close();
+    await grace.waitFor(() => Object.keys(grace.presence).length === 0);
+  });
+
+  test("a server that is killed and comes back is resumed with, and what was changed meanwhile is sent once", async () => {
+    const [ada, grace] = await pair();
+    await ada.update("/fields/before", 1);
+    await server.end("SIGKILL");
+    await ada.waitFor(() => ada.status === "offline");
+    const versions = [ada.edit((note) => void note.items.push("offline")), ada.update("/n", 5)];
+    expect(ada.state).toMatchObject({ n: 5, items: ["offline"] });
+    await server.start();
+    expect(await Promise.all(versions)).toEqual([2, 3]);
+    await grace.waitFor((note) => note.n === 5);
+    expect(grace.state).toEqual({ n: 5, items: ["offline"], fields: { before: 1 } });
+    expect(ada.state).toEqual(grace.state);
+  });
+});

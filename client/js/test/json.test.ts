@@ -1,0 +1,40 @@
+import { expect, test } from "vitest";
+
+import { isEqual, plain, share } from "../src/json.js";
+import { Random } from "./random.js";
+
+function copy<T>(value: T): T {
+  return JSON.parse(JSON.stringify(value)) as T;
+}
+
+test("what is shared equals what it was made of, and is the old one where both are equal", () => {
+  for (let seed = 0; seed < 400; seed++) {
+    const random = new Random(seed);
+    const old = random.json(4);
+    const next = random.chance(0.3) ? copy(old) : random.json(4);
+    const shared = share(old, next);
+    expect(shared).toEqual(next);
+    expect(isEqual(old, next)).toBe(shared === old);
+  }
+});
+
+test("equal parts of different documents become the old ones", () => {
+  const old = { a: { x: 1 }, list: [{ n: 1 }, { n: 2 }] };
+  const next = share(old, { a: { x: 1 }, list: [{ n: 1 }, { n: 3 }] });
+  expect(next.a).toBe(old.a);
+  expect(next.list[0]).toBe(old.list[0]);
+  expect(next.list[1]).toEqual({ n: 3 });
+});
+
+test("a plain value is returned as it is, and so are the plain parts of another", () => {
+  const part = { list: [1, "a", null, true] };
+  expect(plain(part)).toBe(part);
+  const value = plain({ part, at: new Date(0), gone: undefined, nan: NaN, list: [undefined] }) as { part: unknown };
+  expect(value).toEqual({ part, at: "1970-01-01T00:00:00.000Z", nan: null, list: [null] });
+  expect(Object.keys(value)).not.toContain("gone");
+  expect(value.part).toBe(part);
+});
+
+test("what JSON cannot say is refused", () => {
+  for (const value of [() => 1, 1n, Symbol("s"), undefined]) expect(() => plain(value)).toThrow(TypeError);
+});

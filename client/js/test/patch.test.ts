@@ -1,0 +1,100 @@
+import { expect, test } from "vitest";
+
+import type { Json } from "../src/json.js";
+import { PatchError, apply, diff, escape, invert, parse } from "../src/patch.js";
+import type { Document, Op } from "../src/patch.js";
+import { Random } from "./random.js";
+
+const SEEDS = Array.from({ length: 400 }, (_, seed) => seed);
+
+test("applying the difference of two documents to the one gives the other", () => {
+  for (const seed of SEEDS) {
+    const random = new Random(seed);
+    const [a, b] = [random.json(4), random.json(4)];
+    expect(apply(a, diff(a, b))).toEqual(b);
+  }
+});
+
+test("the difference to an edited document leads to it and leaves the rest as it was", () => {
+  for (const seed of SEEDS) {
+    const random = new Random(seed);
+    const before = random.object(4);
+    const text = JSON.stringify(before);
+    const after = apply(before, random.ops(before)) as Json;
+    expect(apply(before, diff(before, after))).toEqual(after);
+    expect(JSON.stringify(before)).toBe(text);
+  }
+});
+
+test("the inverse of operations leads back", () => {
+  for (const seed of SEEDS) {
+    const random = new Random(seed);
+    const before = random.object(4);
+    const ops = random.ops(before);
+    expect(apply(apply(before, ops), invert(before, ops))).toEqual(before);
+  }
+});
+
+test("parts that operations do not lead through keep their identity", () => {
+  for (const seed of SEEDS) {
+    const random = new Random(seed);
+    const before = { left: random.object(), right: random.object() };
+    const ops = random.ops(before.right).map((op) => ({ ...op, path: `/right${op.path}` }) as Op);
+    const after = apply(before, ops) as typeof before;
+    expect(after.left).toBe(before.left);
+    expect(after).not.toBe(before);
+  }
+});
+
+test("the same object on both sides is not walked", () => {
+  const shared = new Proxy({ a: 1 }, { ownKeys: () => expect.fail("it was walked") });
+  expect(diff({ shared, n: 1 }, { shared, n: 2 })).toEqual([{ op: "replace", path: "/n", value: 2 }]);
+});
+
+test("arrays are compared by what they begin and end with", () => {
+  expect(diff([1, 2, 3, 4], [1, 3, 4])).toEqual([{ op: "remove", path: "/1" }]);
+  expect(diff([1, 4], [1, 2, 3, 4])).toEqual([
+    { op: "add", path: "/1", value: 2 },
+    { op: "add", path: "/2", value: 3 },
+  ]);
+  expect(diff([1, { a: 1 }, 3], [1, { a: 2 }, 3])).toEqual([{ op: "replace", path: "/1/a", value: 2 }]);
+});
+
+test("elements that stay are not touched by what is done between them", () => {
+  const [a, b, c, d] = [{ id: "a" }, { id: "b" }, { id: "c" }, { id: "d" }];
+  expect(diff([a, b, c, d], [b, d])).toEqual([
+    { op: "remove", path: "/2" },
+    { op: "remove", path: "/0" },
+  ]);
+  expect(diff([a, b], [{ id: "x" }, a, { id: "y" }, b, { id: "z" }])).toEqual([
+    { op: "add", path: "/2", value: { id: "z" } },
+    { op: "add", path: "/1", value: { id: "y" } },
+    { op: "add", path: "/0", value: { id: "x" } },
+  ]);
+});
+
+test.each<[string, Document, Op]>([
+  ["a missing key", {}, { op: "replace", path: "/a", value: 1 }],
+  ["a missing element", [1], { op: "remove", path: "/1" }],
+  ["an index past the end", [1], { op: "add", path: "/2", value: 1 }],
+  ["an index with a leading zero", [1, 2], { op: "remove", path: "/01" }],
+  ["an element past all, but to add", [1], { op: "replace", path: "/-", value: 1 }],
+  ["a value without members", { a: 1 }, { op: "add", path: "/a/b", value: 1 }],
+  ["a key that objects inherit", {}, { op: "replace", path: "/toString/x", value: 1 }],
+  ["the whole document, to remove", { a: 1 }, { op: "remove", path: "" }],
+  ["a pointer without a slash", { a: 1 }, { op: "remove", path: "a" }],
+  ["an operation without its value", {}, { op: "add", path: "/a" } as unknown as Op],
+])("an operation on %s does not fit", (_, document, op) => {
+  expect(() => apply(document, [op])).toThrow(PatchError);
+});
+
+test("a key that leads out of an object in JavaScript is a key like any other", () => {
+  const op: Op = { op: "add", path: "/__proto__", value: { evil: true } };
+  const after = apply({}, [op]) as object;
+  expect(Object.keys(after)).toEqual(["__proto__"]);
+  expect(Object.getPrototypeOf(after)).toBe(Object.prototype);
+});
+
+test("the parts of a pointer come back as they went in", () => {
+  for (const part of ["", "a", "a/b", "~", "~1", "~01", "/", "0"]) expect(parse(`/${escape(part)}`)).toEqual([part]);
+});

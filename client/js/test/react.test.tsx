@@ -1,0 +1,270 @@
+// @vitest-environment jsdom
+import { StrictMode, useState } from "react";
+import type { ReactNode } from "react";
+import { createRoot, hydrateRoot } from "react-dom/client";
+import type { Root } from "react-dom/client";
+import { renderToString } from "react-dom/server";
+import { afterEach, beforeEach, expect, test } from "vitest";
+
+import type { Joined } from "../src/messages.js";
+import { usePresence, useRpc, useThread, useThreadEvent, useThreadState, useThreadStatus } from "../src/react.js";
+import type { UseThreadOptions } from "../src/react.js";
+import { Server } from "./server.js";
+import type { Peer } from "./server.js";
+
+interface Note {
+  n: number;
+  list: string[];
+}
+
+let server: Server;
+let roots: Root[] = [];
+
+beforeEach(async () => {
+  server = new Server();
+  await server.start();
+});
+
+afterEach(async () => {
+  for (const root of roots.splice(0)) root.unmount();
+  await server.stop();
+  document.body.replaceChildren();
+});
+
+/** Renders into a new element of the page. */
+function mount(node: ReactNode): { root: Root; element: HTMLElement } {
+  const element = document.body.appendChild(document.createElement("main"));
+  const root = createRoot(element);
+  roots.push(root);
+  root.render(node);
+  return { root, element };
+}
+
+/** Resolves when an element's text is this. */
+function text(element: HTMLElement, expected: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => {
+      observer.disconnect();
+      reject(new Error(`expected ${expected}, got ${element.textContent}`));
+    }, 5_000);
+    const look = () => {
+      if (element.textContent !== expected) return;
+      observer.disconnect();
+      clearTimeout(timer);
+      resolve();
+    };
+    const observer = new MutationObserver(look);
+    observer.observe(element, { childList: true, subtree: true, characterData: true });
+    look();
+  });
+}
+
+async function peer(joined: Partial<Joined> = {}): Promise<Peer> {
+  const next = await server.peer();
+  await next.join({ state: { n: 1, list: ["a"] }, ...joined });
+  return next;
+}
+
+function options(more: Partial<UseThreadOptions<Note>> = {}): UseThreadOptions<Note> {
+  return { host: server.host, kind: "note", name: "a", ...more };
+}
+
+function Count(more: Partial<UseThreadOptions<Note>>): ReactNode {
+  const thread = useThread<Note>(options(more));
+  return useThreadState(thread, (note) => note?.n ?? "none");
+}
+
+test("components of one thread share one socket, under StrictMode too", async () => {
+  const { element } = mount(
+    <StrictMode>
+      <Count />
+      <Count />
+    </StrictMode>,
+  );
+  const first = await peer();
+  await text(element, "11");
+  first.send({ type: "change", version: 2, ops: [{ op: "replace", path: "/n", value: 2 }], source: "server" });
+  await text(element, "22");
+  // Whatever else had been opened would have come before this one.
+  const other = mount(<Count name="b" />);
+  expect((await server.peer()).url).toBe("/threads/note/b");
+  expect(server.peers.waiting).toEqual([]);
+  expect(other.element.textContent).toBe("none");
+});
+
+test("a component renders again only when the part that it picks is another", async () => {
+  let renders = 0;
+  function List(): ReactNode {
+    const thread = useThread<Note>(options());
+    renders++;
+    return useThreadState(thread, (note) => note?.list)?.join() ?? "none";
+  }
+  const { element } = mount([<List key="list" />, <Count key="count" />]);
+  const first = await peer();
+  await text(element, "a1");
+  const before = renders;
+  first.send({ type: "change", version: 2, ops: [{ op: "replace", path: "/n", value: 2 }], source: "server" });
+  await text(element, "a2");
+  expect(renders).toBe(before);
+  first.send({ type: "change", version: 3, ops: [{ op: "add", path: "/list/-", value: "b" }], source: "server" });
+  await text(element, "a,b2");
+  expect(renders).toBe(before + 1);
+});
+
+test("a selector may make something new each time, and be another function each time", async () => {
+  let renders = 0;
+  function Upper(): ReactNode {
+    const thread = useThread<Note>(options());
+    renders++;
+    const same = (a: string[], b: string[]) => a.join() === b.join();
+    return useThreadState(thread, (note) => (note?.list ?? []).map((item) => item.toUpperCase()), same).join();
+  }
+  const { element } = mount([<Upper key="upper" />, <Count key="count" />]);
+  const first = await peer();
+  await text(element, "A1");
+  const before = renders;
+  first.send({ type: "change", version: 2, ops: [{ op: "replace", path: "/n", value: 2 }], source: "server" });
+  await text(element, "A2");
+  expect(renders).toBe(before);
+});
+
+test("a change is shown at once, and stays when it is acknowledged", async () => {
+  function Button(): ReactNode {
+    const thread = useThread<Note>(options());
+    const n = useThreadState(thread)?.n;
+    return <button onClick={() => void thread.edit((note) => void note.n++)}>{n ?? "none"}</button>;
+  }
+  const { element } = mount(<Button />);
+  const first = await peer();
+  await text(element, "1");
+  element.querySelector("button")?.click();
+  await text(element, "2");
+  const push = await first.take("push");
+  expect(push.ops).toEqual([{ op: "replace", path: "/n", value: 2 }]);
+  first.send({ type: "nack", ref: 1, code: "rejected", message: "no", version: 1 });
+  await text(element, "1");
+});
+
+test("the socket closes when the last component is gone, and another opens for one that comes later", async () => {
+  const { root, element } = mount([<Count key="1" />, <Count key="2" />]);
+  const first = await peer();
+  await text(element, "11");
+  root.render([<Count key="1" />]);
+  await text(element, "1");
+  root.render([]);
+  await first.closed.take();
+  root.render([<Count key="3" />]);
+  await peer({ state: { n: 7, list: [] } });
+  await text(element, "7");
+});
+
+test("a component that is back at once finds its socket open", async () => {
+  const { root, element } = mount(<Count key="1" />);
+  const first = await peer();
+  await text(element, "1");
+  root.render([]);
+  await text(element, "");
+  root.render(<Count key="2" />);
+  await text(element, "1");
+  first.send({ type: "change", version: 2, ops: [{ op: "replace", path: "/n", value: 2 }], source: "server" });
+  await text(element, "2");
+  expect(server.peers.waiting).toEqual([]);
+});
+
+test("another name is another thread", async () => {
+  const { root, element } = mount(<Count name="a" />);
+  const first = await peer();
+  await text(element, "1");
+  root.render(<Count name="b" />);
+  const second = await peer({ state: { n: 5, list: [] } });
+  expect(second.url).toBe("/threads/note/b");
+  await text(element, "5");
+  await first.closed.take();
+});
+
+test("handlers and tokens of the last render are used, on the same socket", async () => {
+  const seen: string[] = [];
+  function Listener({ label }: { label: string }): ReactNode {
+    const [count, setCount] = useState(0);
+    const thread = useThread<Note>(
+      options({
+        token: () => `token ${label}`,
+        onMessage: (data) => {
+          seen.push(`${label} ${String(data)}`);
+          setCount((before) => before + 1);
+        },
+      }),
+    );
+    useThreadEvent(thread, "goal", (by) => seen.push(`${label} goal ${String(by)}`));
+    return `${label}${count}`;
+  }
+  const { root, element } = mount(<Listener label="x" />);
+  const first = await server.peer();
+  expect((await first.join({ state: { n: 1, list: [] } })).token).toBe("token x");
+  first.send({ type: "message", data: "one" });
+  await text(element, "x1");
+  root.render(<Listener label="y" />);
+  await text(element, "y1");
+  first.send({ type: "event", name: "goal", data: "Ada" });
+  first.send({ type: "message", data: "two" });
+  await text(element, "y2");
+  expect(seen).toEqual(["x one", "y goal Ada", "y two"]);
+  first.send({ type: "auth_expiring", in: 5 });
+  expect((await first.take("auth")).token).toBe("token y");
+  expect(server.peers.waiting).toEqual([]);
+});
+
+test("presence and status are rendered as they change", async () => {
+  function Who(): ReactNode {
+    const thread = useThread<Note>(options());
+    const presence = usePresence(thread);
+    return `${useThreadStatus(thread)}: ${Object.keys(presence).join()}`;
+  }
+  const { element } = mount(<Who />);
+  await text(element, "connecting: ");
+  const first = await peer();
+  await text(element, "online: ");
+  first.send({ type: "presence", snapshot: { s1: { name: "Ada" } } });
+  await text(element, "online: s1");
+  first.send({ type: "presence", joined: { s2: { name: "Grace" } } });
+  await text(element, "online: s1,s2");
+  first.close(4403);
+  await text(element, "closed: s1,s2");
+  expect(server.peers.waiting).toEqual([]);
+});
+
+test("a method's call is pending until it has returned or failed", async () => {
+  function Adder(): ReactNode {
+    const thread = useThread<Note, { add(name: string): number }>(options());
+    const { call, pending, data, error } = useRpc(thread, "add");
+    return <button onClick={() => void call("Ada")}>{`${pending} ${data} ${error?.code}`}</button>;
+  }
+  const { element } = mount(<Adder />);
+  const first = await peer();
+  await text(element, "false undefined undefined");
+  const click = async (pending: string) => {
+    element.querySelector("button")?.click();
+    await text(element, pending);
+    return (await first.take("call")).ref;
+  };
+  let ref = await click("true undefined undefined");
+  first.send({ type: "result", ref, value: 3, done: true });
+  await text(element, "false 3 undefined");
+  ref = await click("true 3 undefined");
+  first.send({ type: "error", ref, code: "rejected", message: "no" });
+  await text(element, "false 3 rejected");
+});
+
+test("what a server rendered from an initial state is taken over and then lives", async () => {
+  const initialState = { n: 41, list: [] };
+  const element = document.body.appendChild(document.createElement("main"));
+  element.innerHTML = renderToString(<Count initialState={initialState} />);
+  expect(element.textContent).toBe("41");
+  const errors: unknown[] = [];
+  roots.push(
+    hydrateRoot(element, <Count initialState={initialState} />, { onRecoverableError: (error) => errors.push(error) }),
+  );
+  await peer({ state: { n: 42, list: [] } });
+  await text(element, "42");
+  expect(errors).toEqual([]);
+});

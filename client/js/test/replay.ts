@@ -1,0 +1,100 @@
+/** Replays one file of schemas/vectors against a session. */
+
+import { expect } from "vitest";
+
+import type { ClientMessage, ServerMessage } from "../src/messages.js";
+import { apply } from "../src/patch.js";
+import type { Document, Op } from "../src/patch.js";
+import { Session } from "../src/session.js";
+
+export interface Script {
+  description: string;
+  client: string;
+  steps: { [name: string]: unknown }[];
+}
+
+/** A session whose clock is moved by hand, and what has come out of it and was not asked for yet. */
+export class Replay {
+  #now = 0;
+  readonly session: Session;
+  #sent: ClientMessage[] = [];
+  #outcomes: Record<string, string> = {};
+  #rejoins = 0;
+  #stopped: number | undefined = undefined;
+
+  constructor(client: string) {
+    this.session = new Session({ client, now: () => this.#now });
+  }
+
+  step(name: string, value: unknown): void {
+    const { session } = this;
+    if (name === "open") session.open();
+    else if (name === "lost") session.lost(value as number);
+    else if (name === "edit") session.push(value as Op[]);
+    else if (name === "set") session.set(value);
+    else if (name === "receive") session.receive(value as ServerMessage);
+    else if (name === "wait") this.#wait(value as number);
+    this.#gather();
+    this.#expect(name, value);
+  }
+
+  #wait(seconds: number): void {
+    const until = this.#now + seconds;
+    for (let due = this.session.due(); due !== undefined && due <= until; due = this.session.due()) {
+      this.#now = Math.max(due, this.#now);
+      this.session.tick();
+    }
+    this.#now = until;
+  }
+
+  #gather(): void {
+    this.#sent.push(...this.session.takeFrames());
+    for (const event of this.session.takeEvents()) {
+      if (event.type === "applied") this.#outcomes[event.push.ref] = `ack ${event.version}`;
+      if (event.type === "refused") this.#outcomes[event.push.ref] = `nack ${event.error.code}`;
+      if (event.type === "rejoin") this.#rejoins++;
+      if (event.type === "stopped") this.#stopped = event.code;
+    }
+  }
+
+  #expect(name: string, value: unknown): void {
+    const { session } = this;
+    if (name === "sent") this.#expectSent(value as object[]);
+    if (name === "shown") expect(session.shown ?? null).toEqual(value);
+    if (name === "confirmed") expect([...(session.at ?? []), session.confirmed ?? null]).toEqual(value);
+    if (name === "pending")
+      expect(session.pushes.filter((push) => !push.isSettled).map((push) => push.ref)).toEqual(value);
+    if (name === "outcomes") {
+      expect(this.#outcomes).toEqual(value);
+      this.#outcomes = {};
+    }
+    if (name === "rejoin") {
+      expect(this.#rejoins).toBeGreaterThan(0);
+      this.#rejoins = 0;
+    }
+    if (name === "stopped") expect(this.#stopped).toBe(value);
+  }
+
+  #expectSent(expected: object[]): void {
+    const sent = withoutDefaults(this.#sent.splice(0)).map((frame, index) => {
+      // Of a push that has been answered for already, only the number matters.
+      const isBare = "ref" in frame && frame.type === "push" && Object.keys(expected[index] ?? {}).length === 2;
+      return isBare ? { type: "push", ref: frame.ref } : frame;
+    });
+    expect(sent).toEqual(withoutDefaults(expected));
+  }
+
+  /** What is shown is always the server's state with all pushes that are shown carried out in order. */
+  expectFolded(): void {
+    let folded: Document = this.session.confirmed;
+    for (const push of this.session.pushes) if (push.after !== undefined) folded = apply(folded, push.ops);
+    expect(this.session.shown).toEqual(folded);
+  }
+}
+
+/** Leaves out fields that may be left out: null, false, 0, and empty lists and objects, at the top of a frame. */
+function withoutDefaults(frames: readonly object[]): { [name: string]: unknown }[] {
+  const isDefault = (value: unknown) =>
+    value === null || value === false || value === 0 || (typeof value === "object" && Object.keys(value).length === 0);
+  return frames.map((frame) => Object.fromEntries(Object.entries(frame).filter(([, value]) => !isDefault(value))));
+}

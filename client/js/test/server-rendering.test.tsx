@@ -1,0 +1,25 @@
+import { renderToString } from "react-dom/server";
+import type { ReactNode } from "react";
+import { expect, test } from "vitest";
+
+import { usePresence, useThread, useThreadState, useThreadStatus } from "../src/react.js";
+import { Server } from "./server.js";
+
+test("rendering on a server opens no socket, and shares nothing between requests", async () => {
+  const server = new Server();
+  await server.start();
+  const clients = new Set<unknown>();
+  function Page({ initialState }: { initialState?: { n: number } }): ReactNode {
+    const thread = useThread<{ n: number }>({ host: server.host, kind: "note", name: "a", initialState });
+    clients.add(thread);
+    const presence = usePresence(thread);
+    return `${useThreadStatus(thread)} ${useThreadState(thread)?.n} ${Object.keys(presence).length}`;
+  }
+  expect(renderToString(<Page initialState={{ n: 3 }} />)).toBe("connecting 3 0");
+  expect(renderToString(<Page />)).toBe("connecting undefined 0");
+  expect(clients.size).toBe(2);
+  // Without a WebSocket in Node 20, connecting would have thrown; elsewhere it would have come by now.
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(server.peers.waiting).toEqual([]);
+  await server.stop();
+});

@@ -1,0 +1,174 @@
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { WebSocket } from "ws";
+
+import { isFinal } from "../src/codes.js";
+import { Socket, delay } from "../src/socket.js";
+import type { SocketOptions } from "../src/socket.js";
+import { Arrivals, Server } from "./server.js";
+
+let server: Server;
+const opened: Socket[] = [];
+
+beforeEach(async () => {
+  server = new Server();
+  await server.start();
+});
+
+afterEach(async () => {
+  for (const socket of opened.splice(0)) socket.stop();
+  await server.stop();
+});
+
+function connect(options: Partial<SocketOptions> = {}) {
+  const opens = new Arrivals<string | undefined>();
+  const messages = new Arrivals<string | ArrayBuffer>();
+  const closes = new Arrivals<readonly [number, string]>();
+  const socket: Socket = new Socket({
+    url: `ws://${server.host}/threads/note/a`,
+    protocol: "plait.v1",
+    WebSocket,
+    prepare: () => "prepared",
+    onOpen: (prepared) => opens.put(prepared),
+    onMessage: (data) => messages.put(data),
+    onClose: (code, reason) => closes.put([code, reason]),
+    ...options,
+  });
+  opened.push(socket);
+  socket.start();
+  return { socket, opens, messages, closes };
+}
+
+test("the delay grows from a tenth of a second to ten, each time a random half to whole of it", () => {
+  expect([0, 1, 2, 3, 6, 7, 50].map((failures) => delay(failures, 1))).toEqual([
+    100, 200, 400, 800, 6400, 10000, 10000,
+  ]);
+  expect([0, 1, 50].map((failures) => delay(failures, 0))).toEqual([50, 100, 5000]);
+});
+
+test("1008 and 44xx are final, and no other code is", () => {
+  const codes = [1000, 1001, 1006, 1008, 1011, 1013, 4000, 4399, 4400, 4401, 4408, 4499, 4500];
+  expect(codes.filter(isFinal)).toEqual([1008, 4400, 4401, 4408, 4499]);
+});
+
+test("what is sent arrives, on a socket of the native protocol", async () => {
+  const { socket, opens, messages } = connect();
+  expect(await opens.take()).toBe("prepared");
+  const peer = await server.peer();
+  expect(peer.protocol).toBe("plait.v1");
+  socket.send('{"type":"ping"}');
+  await peer.take("ping");
+  peer.send({ type: "pong" });
+  expect(await messages.take()).toBe('{"type":"pong"}');
+  peer.sendBytes(new Uint8Array([1, 2]));
+  expect(new Uint8Array((await messages.take()) as ArrayBuffer)).toEqual(new Uint8Array([1, 2]));
+});
+
+test("a socket that is lost is followed by another", async () => {
+  const { closes } = connect();
+  (await server.peer()).drop();
+  expect(await closes.take()).toEqual([1006, ""]);
+  await server.peer();
+});
+
+test.each([1008, 4401, 4409])("after %i there is no other socket", async (code) => {
+  const { closes, opens } = connect();
+  await opens.take();
+  (await server.peer()).close(code, "because");
+  expect(await closes.take()).toEqual([code, "because"]);
+  // By the third socket of another client, this one would have opened its second.
+  const other = connect();
+  for (let time = 0; time < 3; time++) {
+    await other.opens.take();
+    (await server.peer()).drop();
+  }
+  other.socket.stop();
+  expect(server.peers.waiting).toEqual([]);
+});
+
+test("a server that goes away is returned to at once, if it was joined", async () => {
+  const { socket, opens, closes } = connect();
+  const waits: number[] = [];
+  for (let time = 0; time < 6; time++) {
+    const peer = await server.peer();
+    await opens.take();
+    socket.joined();
+    peer.close(1001);
+    await closes.take();
+    const closedAt = performance.now();
+    const next = await server.peer();
+    waits.push(next.openedAt - closedAt);
+    server.peers.put(next);
+  }
+  // No delay is shorter than 50 ms.
+  expect(Math.min(...waits)).toBeLessThan(50);
+});
+
+test("attempts that fail wait longer each time, until a join", async () => {
+  const { socket, opens } = connect();
+  const waits: number[] = [];
+  for (let time = 0; time < 4; time++) {
+    const peer = await server.peer();
+    await opens.take();
+    const droppedAt = performance.now();
+    peer.drop();
+    const next = await server.peer();
+    waits.push(next.openedAt - droppedAt);
+    server.peers.put(next);
+  }
+  expect(waits[3]).toBeGreaterThan(400);
+  socket.joined();
+  const peer = await server.peer();
+  await opens.take();
+  const droppedAt = performance.now();
+  peer.drop();
+  expect((await server.peer()).openedAt - droppedAt).toBeLessThan(350);
+});
+
+test("a token that cannot be had counts as a failed attempt", async () => {
+  let asked = 0;
+  const { opens } = connect({
+    prepare: () => (++asked < 3 ? Promise.reject(new Error("no")) : Promise.resolve("late")),
+  });
+  expect(await opens.take()).toBe("late");
+  expect(asked).toBe(3);
+});
+
+test("a network that goes takes the socket with it, and one that comes is tried at once", async () => {
+  const network = new EventTarget();
+  const { opens, closes } = connect({ network });
+  let wait = Infinity;
+  for (let time = 0; time < 5; time++) {
+    await opens.take();
+    const peer = await server.peer();
+    network.dispatchEvent(new Event("offline"));
+    expect(await closes.take()).toEqual([1006, ""]);
+    await peer.closed.take();
+    const onlineAt = performance.now();
+    network.dispatchEvent(new Event("online"));
+    const next = await server.peer();
+    wait = next.openedAt - onlineAt;
+    server.peers.put(next);
+  }
+  // The fifth delay is 800 ms at least.
+  expect(wait).toBeLessThan(700);
+});
+
+test("a socket that is renewed is closed, and another opens", async () => {
+  const { socket, opens, closes } = connect();
+  await opens.take();
+  const first = await server.peer();
+  socket.renew();
+  await first.closed.take();
+  await server.peer();
+  await opens.take();
+  expect(closes.waiting).toEqual([]);
+});
+
+test("a socket that was stopped says nothing and does not come back", async () => {
+  const { socket, closes, opens } = connect();
+  await opens.take();
+  const peer = await server.peer();
+  socket.stop();
+  await peer.closed.take();
+  expect(closes.waiting).toEqual([]);
+});

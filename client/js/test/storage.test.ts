@@ -1,0 +1,175 @@
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { WebSocket } from "ws";
+
+import { ThreadClient } from "../src/index.js";
+import type { StorageLike } from "../src/index.js";
+import { claim } from "../src/storage.js";
+import type { LocksLike } from "../src/storage.js";
+import { Server } from "./server.js";
+
+/** What localStorage does, in memory; a full one takes nothing more. */
+class MemoryStorage implements StorageLike {
+  readonly items = new Map<string, string>();
+  isFull = false;
+
+  getItem(key: string): string | null {
+    return this.items.get(key) ?? null;
+  }
+
+  setItem(key: string, value: string): void {
+    if (this.isFull) throw new DOMException("full", "QuotaExceededError");
+    this.items.set(key, value);
+  }
+
+  removeItem(key: string): void {
+    this.items.delete(key);
+  }
+}
+
+/** What navigator.locks does, within one process. */
+class Locks implements LocksLike {
+  readonly #held = new Map<string, Promise<void>>();
+
+  async request(name: string, options: Parameters<LocksLike["request"]>[1], hold: Parameters<LocksLike["request"]>[2]) {
+    while (this.#held.has(name)) {
+      if (options.ifAvailable) return hold(null);
+      const aborted = new Promise<never>((_, reject) => {
+        options.signal?.addEventListener("abort", () => reject(options.signal?.reason as Error), { once: true });
+      });
+      await Promise.race([this.#held.get(name), aborted]);
+    }
+    const held = Promise.resolve(hold({ name }));
+    this.#held.set(
+      name,
+      held.finally(() => this.#held.delete(name)),
+    );
+    return held;
+  }
+}
+
+let server: Server;
+const clients: ThreadClient[] = [];
+
+beforeEach(async () => {
+  server = new Server();
+  await server.start();
+});
+
+afterEach(async () => {
+  for (const client of clients.splice(0)) client.close();
+  await server.stop();
+});
+
+function open(storage: StorageLike): ThreadClient {
+  const client = new ThreadClient({
+    host: server.host,
+    kind: "note",
+    name: "a",
+    storage,
+    WebSocket,
+  });
+  clients.push(client);
+  return client;
+}
+
+test("what was changed before a page was left is sent by the next one, as the same client", async () => {
+  const storage = new MemoryStorage();
+  const first = open(storage);
+  const peer = await server.peer();
+  const { client } = await peer.join({ state: { n: 1 } });
+  await first.ready;
+  void first.update("/n", 2);
+  void first.update("/n", 3);
+  await peer.take("push");
+  first.close();
+
+  const second = open(storage);
+  const again = await server.peer();
+  const join = await again.take("join");
+  expect(join).toEqual({ type: "join", client, have: ["e", 1] });
+  expect([second.state, second.pending, second.status]).toEqual([{ n: 3 }, 2, "connecting"]);
+  again.send({
+    type: "joined",
+    connection: "s1",
+    thread: "note/a",
+    epoch: "e",
+    version: 2,
+    last_ref: 1,
+    ops: [{ op: "replace", path: "/n", value: 2 }],
+  });
+  expect(await again.take("push")).toMatchObject({ ref: 1 });
+  expect(await again.take("push")).toMatchObject({
+    ref: 2,
+    base: ["e", 2],
+    ops: [{ op: "replace", path: "/n", value: 3 }],
+  });
+  again.send({ type: "ack", ref: 1, version: 2 });
+  again.send({ type: "ack", ref: 2, version: 3 });
+  await second.waitFor(() => second.pending === 0);
+  expect(second.state).toEqual({ n: 3 });
+  void second.update("/n", 4);
+  expect(await again.take("push")).toMatchObject({ ref: 3 });
+});
+
+test("a push is kept before it is sent", async () => {
+  const storage = new MemoryStorage();
+  const client = open(storage);
+  const peer = await server.peer();
+  await peer.join({ state: { n: 1 } });
+  await client.ready;
+  void client.update("/n", 2);
+  expect(JSON.parse(storage.getItem("plait:note/a") ?? "")).toMatchObject({ next: 2, fold: { pushes: [{ ref: 1 }] } });
+});
+
+test("a storage that is full keeps nothing rather than an old queue", async () => {
+  const storage = new MemoryStorage();
+  const client = open(storage);
+  const peer = await server.peer();
+  await peer.join({ state: { n: 1 } });
+  await client.ready;
+  void client.update("/n", 2);
+  storage.isFull = true;
+  void client.update("/n", 3);
+  expect(storage.items.size).toBe(0);
+  expect(await peer.take("push")).toMatchObject({ ref: 1 });
+  expect(await peer.take("push")).toMatchObject({ ref: 2 });
+});
+
+test("what is not a backlog is as if nothing were there", async () => {
+  const storage = new MemoryStorage();
+  for (const text of ["", "null", "{}", '{"client": 1}', "no JSON"]) {
+    storage.setItem("key", text);
+    expect((await claim(storage, "key", undefined)).read()).toBeUndefined();
+  }
+});
+
+test("two clients of one storage have a place each, and a place that is let go is taken again", async () => {
+  const storage = new MemoryStorage();
+  const locks = new Locks();
+  const first = await claim(storage, "key", locks);
+  const second = await claim(storage, "key", locks);
+  first.write({ client: "one", next: 1 });
+  second.write({ client: "two", next: 1 });
+  expect([...storage.items.keys()]).toEqual(["key", "key#2"]);
+  first.release();
+  await Promise.resolve();
+  const third = await claim(storage, "key", locks);
+  expect(third.read()).toEqual({ client: "one", next: 1 });
+});
+
+test("a page that comes while the one before it still holds its queue waits for it a moment", async () => {
+  const storage = new MemoryStorage();
+  const locks = new Locks();
+  const before = await claim(storage, "key", locks);
+  before.write({ client: "one", next: 2, fold: { at: ["e", 1], pushes: [] } });
+  const claiming = claim(storage, "key", locks);
+  before.release();
+  expect((await claiming).read()).toMatchObject({ client: "one" });
+});
+
+test("a queue that is held for longer belongs to another tab", async () => {
+  const storage = new MemoryStorage();
+  const locks = new Locks();
+  (await claim(storage, "key", locks)).write({ client: "one", next: 2, fold: { at: ["e", 1], pushes: [] } });
+  expect((await claim(storage, "key", locks)).read()).toBeUndefined();
+});
