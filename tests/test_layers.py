@@ -15,12 +15,27 @@ ROOT = Path(__file__).parents[1]
 # each other.
 LAYERS = (
     ("plait_schemas",),
-    ("plait.errors", "plait.evolution", "plait.limits", "plait.loading", "plait.presence", "plait.retention")
-    + ("plait.waiting",),
+    (
+        "plait.errors",
+        "plait.evolution",
+        "plait.limits",
+        "plait.loading",
+        "plait.presence",
+        "plait.retention",
+        "plait.waiting",
+    ),
     ("plait.merge", "plait.store", "plait.state", "plait.mailbox", "plait.settings"),
     ("plait.changes", "plait.clients", "plait.departures", "plait.revision", "plait.rpc", "plait.typed"),
     ("plait.connection", "plait.history", "plait.kind"),
-    ("plait.compatibility", "plait.logs", "plait.migration", "plait.past", "plait.pipeline", "plait.types"),
+    (
+        "plait.compatibility",
+        "plait.logs",
+        "plait.migration",
+        "plait.past",
+        "plait.pipeline",
+        "plait.streaming",
+        "plait.types",
+    ),
     ("plait.editing", "plait.undo"),
     ("plait.thread",),
     ("plait.actor", "plait.current"),

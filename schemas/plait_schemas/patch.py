@@ -4,6 +4,7 @@
 array. What is the same object on both sides is not walked, and whatever compares equal in C is not walked either.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any, Final, Literal
@@ -151,7 +152,17 @@ def _members(value: Any) -> Any:
     # The elements of a set have no places: it changes as a whole.
     if type(value) in _SCALARS or isinstance(value, (set, frozenset)):
         return value
-    return msgspec.to_builtins(value, str_keys=True)
+    members = msgspec.to_builtins(value, str_keys=True)
+    # What is in them stays what it is: a set, above all, which a list would give an order that nobody else knows.
+    if isinstance(value, msgspec.Struct):
+        names = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
+        if isinstance(members, list):
+            own = [getattr(value, name) for name in value.__struct_fields__]
+            return [*members[: len(members) - len(own)], *own]
+        return {key: getattr(value, names[key]) if key in names else each for key, each in members.items()}
+    if dataclasses.is_dataclass(value):
+        return {key: getattr(value, key) for key in members}
+    return members
 
 
 # Apply
@@ -160,53 +171,68 @@ def _members(value: Any) -> Any:
 def apply(document: Any, ops: Iterable[Op]) -> Any:
     """Return `document`, a tree of dicts and lists, with `ops` carried out in order.
 
-    The document is left as it was: only what lies on the way to a change is copied, all else is shared.
+    The document is left as it was: only what lies on the way to a change is copied, once, all else is shared.
     Raises PatchError when a path does not exist.
     """
+    owned: _Owned = {}
     for op in ops:
         if op.value is msgspec.UNSET and op.op != "remove":
             raise PatchError(f"{op.op} {op.path!r} has no value")
-        document = _apply(document, parse(op.path), op)
+        document = _apply(document, parse(op.path), op, owned)
     return document
 
 
-def _apply(node: Any, parts: list[str], op: Op) -> Any:
+_Owned = dict[int, Any]
+"""The containers that were copied, by their ids, which are theirs as long as they are kept here."""
+
+
+def _apply(node: Any, parts: list[str], op: Op, owned: _Owned) -> Any:
     if not parts:
         if op.op == "remove":
             raise PatchError("the whole document cannot be removed")
         return op.value
     head, rest = parts[0], parts[1:]
     if isinstance(node, dict):
-        return _apply_to_object(node, head, rest, op)
+        return _apply_to_object(node, head, rest, op, owned)
     if isinstance(node, list):
-        return _apply_to_array(node, head, rest, op)
+        return _apply_to_array(node, head, rest, op, owned)
     raise PatchError(f"{op.path!r} leads into a value that has no members")
 
 
-def _apply_to_object(node: dict[str, Any], key: str, rest: list[str], op: Op) -> dict[str, Any]:
+def _apply_to_object(node: dict[str, Any], key: str, rest: list[str], op: Op, owned: _Owned) -> dict[str, Any]:
     if key not in node and (rest or op.op != "add"):
         raise PatchError(f"{op.path!r} does not exist")
-    if rest:
-        return {**node, key: _apply(node[key], rest, op)}
-    if op.op == "remove":
-        return {name: value for name, value in node.items() if name != key}
-    return {**node, key: op.value}
+    value = _apply(node[key], rest, op, owned) if rest else op.value
+    copy: dict[str, Any] = _own(node, owned)
+    if op.op == "remove" and not rest:
+        del copy[key]
+    else:
+        copy[key] = value
+    return copy
 
 
-def _apply_to_array(node: list[Any], part: str, rest: list[str], op: Op) -> list[Any]:
+def _apply_to_array(node: list[Any], part: str, rest: list[str], op: Op, owned: _Owned) -> list[Any]:
     adds = op.op == "add" and not rest
     index = len(node) if part == "-" and adds else _index(part, op.path)
     if index >= len(node) + adds:
         raise PatchError(f"{op.path!r} is past the end of the array")
-    copy = node.copy()
-    if rest:
-        copy[index] = _apply(node[index], rest, op)
-    elif op.op == "remove":
-        del copy[index]
+    value = _apply(node[index], rest, op, owned) if rest else op.value
+    copy: list[Any] = _own(node, owned)
+    if rest or op.op == "replace":
+        copy[index] = value
     elif op.op == "add":
-        copy.insert(index, op.value)
+        copy.insert(index, value)
     else:
-        copy[index] = op.value
+        del copy[index]
+    return copy
+
+
+def _own(node: Any, owned: _Owned) -> Any:
+    """Return a container that may be changed: the node itself if it is a copy already."""
+    if id(node) in owned:
+        return node
+    copy = node.copy()
+    owned[id(copy)] = copy
     return copy
 
 

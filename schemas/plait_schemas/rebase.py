@@ -29,6 +29,9 @@ class Rebased(NamedTuple):
 
 def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
     """Return `ops` as they are on `document`, which is what `over` made of the state that both were made on."""
+    over = list(over)
+    if not over:
+        return Rebased(list(ops), [], False, [])
     others: list[_Step] = []
     for op in reversed(list(over)):
         others.insert(0, _Step(op, others, document))

@@ -20,19 +20,21 @@ class Edit:
     Conflict when what was edited is gone.
     """
 
-    __slots__ = ("_draft", "_pipeline", "_version", "commit")
+    __slots__ = ("_base", "_draft", "_pipeline", "_was_durable", "commit")
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._draft: Draft | None = None
-        self._version = 0
+        # What the draft was made of, and whether that could be taken back.
+        self._base = pipeline.history.current
+        self._was_durable = False
         # The change, when the block has been left.
         self.commit: Commit | None = None
 
     def __enter__(self) -> Any:
-        current = self._pipeline.history.current
-        self._version = current.version
-        self._draft = draft(current.tree)
+        history = self._pipeline.history
+        self._base, self._was_durable = history.current, history.current is history.durable
+        self._draft = draft(self._base.tree)
         return self._draft
 
     def __exit__(
@@ -43,7 +45,12 @@ class Edit:
         assert self._draft is not None
         ops = recorded(self._draft)
         history = self._pipeline.history
-        rows = history.since(self._version, history.current.version)
+        base = self._base.version
+        if not self._was_durable and self._base is not history.current:
+            row = history.since(base - 1, base)
+            if not row or row[0] is not self._base.change:
+                raise Conflict("the state that was edited could not be stored, or has changed too often meanwhile")
+        rows = history.since(base, history.current.version)
         if rows is None:
             raise Conflict("the state has changed too often meanwhile")
         if rows:

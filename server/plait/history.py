@@ -16,7 +16,7 @@ from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import Op, PatchError, apply, decode_ops
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["History", "replay"]
+__all__ = ["History", "read", "replay"]
 
 _SMALL_LOG: Final = 4096
 # What is kept in memory of the log: for pushes with an old base, for readers that fell behind or come back.
@@ -86,7 +86,7 @@ class History:
         """Make `after`, to which `ops` lead, the current revision, and return the write that makes it durable."""
         before = self.current
         encoded = encode_json(ops)
-        if len(encoded) > after.size + 64:
+        if not before.is_stored or len(encoded) > after.size + 64:
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
         after.version = before.version + 1
         after.change = ChangeRow(after.version, encoded, source, time.time_ns() // 1000)
@@ -112,6 +112,7 @@ class History:
     def commit(self, revision: Revision) -> None:
         """Take note that `revision` is durable."""
         self.durable = revision
+        self._forget()
 
     def rollback(self) -> None:
         """Go back to the last durable revision."""
@@ -136,11 +137,15 @@ class History:
             self._recent = deque()
         self._recent.append(row)
         self._recent_bytes += len(row.ops)
-        durable = self.durable.version
-        while len(self._recent) > _RECENT_CHANGES or self._recent_bytes > _RECENT_BYTES:
-            if self._recent[0].version > durable:
+        self._forget()
+
+    def _forget(self) -> None:
+        """Keep no more in memory than the bounds allow, but all that is on its way to the disk."""
+        recent = self._recent
+        while recent and (len(recent) > _RECENT_CHANGES or self._recent_bytes > _RECENT_BYTES):
+            if recent[0].version > self.durable.version:
                 break
-            self._recent_bytes -= len(self._recent.popleft().ops)
+            self._recent_bytes -= len(recent.popleft().ops)
 
     def _prune(self, revision: Revision) -> Prune:
         keep = self._retention
@@ -158,21 +163,29 @@ class History:
             state = self._type.decode(data)
         except NOT_JSON as error:
             raise CorruptThread(f"{self._key} is stored as another type than its class has: {error}") from error
-        revision = Revision(self._type, json=data, state=UNDECODED if self._type.is_plain else state)
+        now = data if self._type.is_plain else encode_json(state)
+        revision = Revision(self._type, json=now, state=UNDECODED if self._type.is_plain else state)
         revision.version = stored.version
         revision.log_size = sum(len(row.ops) for row in stored.changes)
         revision.snapshot_size = len(stored.snapshot or b"")
+        # The type may have another field by now, and operations into that would not fit what the log leads to.
+        revision.is_stored = now == data
         return revision
 
 
 def replay(key: ThreadKey, stored: Stored) -> bytes:
-    """Return the state that is stored, as JSON. Raises CorruptThread."""
+    """Return the state that is stored, as JSON that may not have been looked at. Raises CorruptThread."""
     if not stored.changes and stored.snapshot is not None:
         return stored.snapshot
+    return encode_json(read(key, stored))
+
+
+def read(key: ThreadKey, stored: Stored) -> Any:
+    """Return the state that is stored, as a tree of dicts and lists. Raises CorruptThread."""
     try:
         document = None if stored.snapshot is None else decode_json(stored.snapshot)
         for row in stored.changes:
             document = apply(document, decode_ops(row.ops))
-        return encode_json(document)
+        return document
     except (*NOT_JSON, PatchError) as error:
         raise CorruptThread(f"{key} cannot be read: {error}") from error

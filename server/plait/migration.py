@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Literal
 
 from plait.errors import MigrationFailed, NewerState, PlaitError
-from plait.history import History, replay
+from plait.history import History, read
 from plait.kind import Kind
 from plait.store.protocol import ChangeRow, Store, Stored, ThreadKey, Write
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
@@ -27,7 +27,7 @@ def migrated(key: ThreadKey, kind: Kind, stored: Stored) -> bytes | None:
         return None
     if version > wanted:
         raise NewerState(f"{key} is stored with state_version {version}, this code has {wanted}: deploy the newer code")
-    document = decode_json(replay(key, stored))
+    document = read(key, stored)
     for step in range(version, wanted):
         migrate = kind.migrations.get(step)
         if migrate is None:
@@ -38,10 +38,11 @@ def migrated(key: ThreadKey, kind: Kind, stored: Stored) -> bytes | None:
             raise MigrationFailed(f"{key}: @migrate(from_={step}) raised {type(error).__name__}: {error}") from error
     try:
         data = encode_json(document)
-        kind.state_type.decode(data)
+        state = kind.state_type.decode(data)
     except (*NOT_JSON, TypeError, ValueError) as error:
         raise MigrationFailed(f"{key}: the migrated state is not a state of {kind.cls.__name__}: {error}") from error
-    return data
+    # With the fields that the migrations left to the type.
+    return data if kind.state_type.is_plain else encode_json(state)
 
 
 async def bring_up(store: Store, key: ThreadKey, kind: Kind, stored: Stored) -> Stored:
@@ -49,7 +50,7 @@ async def bring_up(store: Store, key: ThreadKey, kind: Kind, stored: Stored) -> 
     data = migrated(key, kind, stored)
     if data is None:
         return stored
-    ops = encode_json(diff(decode_json(replay(key, stored)), decode_json(data)))
+    ops = encode_json(diff(read(key, stored), decode_json(data)))
     if len(ops) > len(data) + 64:
         ops = b'[{"op":"replace","path":"","value":%b}]' % data
     version = stored.version + 1

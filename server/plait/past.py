@@ -1,13 +1,16 @@
 """A thread's earlier versions: from memory where they are there, otherwise from the store."""
 
-from typing import Any
+from typing import Any, Final
 
 from plait.errors import NotFound
-from plait.history import History, replay
+from plait.history import History, read
 from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
-from plait_schemas.codec import decode_json
 
 __all__ = ["Past"]
+
+
+# Changes that are read in one go.
+_BATCH: Final = 250
 
 
 class Past:
@@ -20,10 +23,10 @@ class Past:
         self._store = store
         self._history = history
 
-    async def changes(self, after: int) -> list[ChangeRow] | None:
+    async def changes(self, after: int, *, size: int | None = None) -> list[ChangeRow] | None:
         """Return the durable changes behind a version, in order; None when not all of them are kept.
 
-        Raises StoreError.
+        With `size` also None when they have more bytes than that. Raises StoreError.
         """
         durable = self._history.durable.version
         rows = self._history.since(after, durable)
@@ -31,10 +34,12 @@ class Past:
             return rows
         found: list[ChangeRow] = []
         while after + len(found) < durable:
-            rows = await self._store.changes(self._key, after=after + len(found))
+            rows = await self._store.changes(self._key, after=after + len(found), limit=_BATCH)
             if not rows or rows[0].version != after + len(found) + 1:
                 return None
             found += rows
+            if size is not None and sum(len(row.ops) for row in found) > size:
+                return None
         return found
 
     async def kept(self, after: int = 0) -> list[ChangeRow]:
@@ -50,7 +55,7 @@ class Past:
     async def document(self, version: int) -> Any:
         """Return the state at a version as a tree of dicts and lists, which must not be changed.
 
-        Raises NotFound when it is not kept, and StoreError.
+        Raises NotFound when it is not kept, CorruptThread, and StoreError.
         """
         durable = self._history.durable
         if version == durable.version:
@@ -58,7 +63,7 @@ class Past:
         stored = await self._store.load(self._key, version=version) if 0 <= version < durable.version else None
         if stored is None:
             raise NotFound(f"version {version} of {self._key} is not there, or not any more")
-        return decode_json(replay(self._key, stored))
+        return read(self._key, stored)
 
     async def client(self, id: str) -> ClientRow | None:
         """Return what is stored of a client's pushes. Raises StoreError."""

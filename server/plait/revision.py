@@ -20,6 +20,7 @@ class Revision:
         "base",
         "change",
         "has_state",
+        "is_stored",
         "log_size",
         "size",
         "snapshot_size",
@@ -39,6 +40,8 @@ class Revision:
         self.change: ChangeRow | None = None
         # Without a state, no form of it is there.
         self.has_state = json is not None or state is not UNDECODED or document is not UNDECODED
+        # Whether the log leads to just this JSON.
+        self.is_stored = True
         # Bytes of the JSON, or a bound for it while that has not been made.
         self.size = len(json) if json is not None else 0
         # Bytes of the log since the last snapshot, and of that snapshot; without one nothing is stored yet.

@@ -18,7 +18,7 @@ __all__ = ["UNDECODED", "StateType", "check_op", "check_size", "json_error"]
 UNDECODED: Final = object()
 """Stands for a state of which only the JSON is there yet."""
 
-_PLAIN_SCALARS: Final = frozenset({str, int, bool, type(None), msgspec.UnsetType})
+_PLAIN_SCALARS: Final = frozenset({int, bool, type(None), msgspec.UnsetType})
 _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
 _PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 

@@ -148,7 +148,7 @@ class Thread(Generic[State]):
         """Make the state what it was at a version, by a new change; returns its version. Raises NotFound."""
         return await self.set_state(await self.at(version))
 
-    async def undo(self, source: Source) -> int | None:
+    async def undo(self, source: Connection | str) -> int | None:
         """Take back the last change of a source that has not been taken back, by a new change; returns its version.
 
         `source` may also be a connection's id, which stays the same over reconnects. Returns None when there is

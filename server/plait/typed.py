@@ -10,7 +10,7 @@ import msgspec
 from plait.errors import InvalidState
 from plait.state import json_error
 from plait_schemas.codec import NOT_JSON, encode_json
-from plait_schemas.patch import Op, PatchError, parse
+from plait_schemas.patch import Op, PatchError, is_index, parse
 
 __all__ = ["NotTyped", "apply_typed"]
 
@@ -93,7 +93,7 @@ class _Place:
     def _into_array(self, node: list[Any] | tuple[Any, ...], type_: Any, depth: int) -> Any:
         member = _member_type(type_, type(node))
         part, adds = self._parts[depth], self._op.op == "add" and self._is_last(depth)
-        if part != "-" and (not (part.isascii() and part.isdigit()) or (part[0] == "0" and part != "0")):
+        if part != "-" and not is_index(part):
             raise PatchError(f"{self._op.path!r}: {part!r} is not an array index")
         index = len(node) if part == "-" and adds else int(part) if part != "-" else len(node) + 1
         if index >= len(node) + adds:

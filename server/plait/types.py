@@ -127,7 +127,7 @@ def _typescript(surfaces: Sequence[_Surface]) -> str:
 
 def _own_declarations(surface: _Surface, typescript: TypeScript) -> list[str]:
     prefix = surface.prefix
-    rpcs = [Member(_method(rpc, typescript), rpc.doc) for rpc in surface.rpcs]
+    rpcs = [_method(rpc, typescript) for rpc in surface.rpcs]
     events = [Member(f"{key(name)}: {typescript.type(type_)}") for name, type_ in surface.events.items()]
     return [
         interface(f"{prefix}Rpcs", rpcs, f"What clients may call of {surface.kind}."),
@@ -137,16 +137,15 @@ def _own_declarations(surface: _Surface, typescript: TypeScript) -> list[str]:
     ]
 
 
-def _method(rpc: _Rpc, typescript: TypeScript) -> str:
-    parameters = [_parameter(identifier(each.name), each, typescript) for each in rpc.arguments if not each.is_named]
-    if named := [each for each in rpc.arguments if each.is_named]:
-        mark = "" if any(each.is_required for each in named) else "?"
-        members = "; ".join(_parameter(key(each.name), each, typescript) for each in named)
-        parameters.append(f"kwargs{mark}: {{ {members} }}")
+def _method(rpc: _Rpc, typescript: TypeScript) -> Member:
+    """Return a method with the arguments that have a place; clients give those with only a name in another way."""
+    placed = [_parameter(identifier(each.name), each, typescript) for each in rpc.arguments if not each.is_named]
+    named = [_parameter(key(each.name), each, typescript) for each in rpc.arguments if each.is_named]
+    doc = f"{rpc.doc}\n\nBy name, with `callWith`: {{ {'; '.join(named)} }}" if named else rpc.doc
     result = "void" if rpc.result is None else typescript.type(rpc.result)
     if rpc.is_stream:
         result = f"AsyncIterable<{result}>"
-    return f"{key(rpc.name)}({', '.join(parameters)}): {result}"
+    return Member(f"{key(rpc.name)}({', '.join(placed)}): {result}", doc)
 
 
 def _parameter(name: str, argument: _Argument, typescript: TypeScript) -> str:

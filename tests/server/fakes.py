@@ -168,6 +168,12 @@ class TroubledStore:
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         return await self.inner.client(key, client)
 
+    async def schema(self, kind: str, hash: str) -> bytes | None:
+        return await self.inner.schema(kind, hash)
+
+    async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
+        await self.inner.add_schema(kind, hash, schema)
+
     def submit(self, write: Write) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.submitted.append(write)

@@ -19,8 +19,8 @@ from plait.limits import DEFAULT_LIMITS, Limits
 from plait.pipeline import Commit, Pipeline
 from plait.revision import Revision
 from plait.state import StateType
-from plait.store.protocol import ChangeRow, ClientRow, ThreadKey, Write
-from plait_schemas.patch import Op, decode_ops, diff
+from plait.store.protocol import ClientRow, ThreadKey, Write
+from plait_schemas.patch import Op, apply, decode_ops, diff
 
 KEY = ThreadKey("room", "one")
 PATIENCE = 10.0
@@ -29,9 +29,7 @@ PATIENCE = 10.0
 class Bench:
     """A pipeline on a store that can be held up, and what it told of its changes, in order."""
 
-    def __init__(
-        self, store: TroubledStore, state_type: StateType, limits: Limits, *, validates: bool = True
-    ) -> None:
+    def __init__(self, store: TroubledStore, state_type: StateType, limits: Limits, *, validates: bool = True) -> None:
         self.store = store
         self.told: list[Any] = []
         self.fences = 0
@@ -384,12 +382,21 @@ async def test_a_member_that_is_there_twice_hides_nothing(data: bytes, validates
 # Operations
 
 
+# So long that operations are shorter than the state.
+TEXT = "x" * 500
+
+
 async def test_operations_are_carried_out_and_are_what_is_stored() -> None:
-    async with bench(dict, initial={"n": 0, "list": [1, 2]}) as b:
+    async with bench(dict, initial={"n": 0, "list": [1, 2], "text": TEXT}) as b:
         connection = make_connection(b.pipeline)
-        ops = [Op("replace", "/n", 1), Op("add", "/list/-", {"a": [1]}), Op("remove", "/list/0"), Op("add", "/b~1c", None)]
+        ops = [
+            Op("replace", "/n", 1),
+            Op("add", "/list/-", {"a": [1]}),
+            Op("remove", "/list/0"),
+            Op("add", "/b~1c", None),
+        ]
         commit = b.pipeline.change(ops, connection)
-        assert b.pipeline.state == {"n": 1, "list": [2, {"a": [1]}], "b/c": None}
+        assert b.pipeline.state == {"n": 1, "list": [2, {"a": [1]}], "text": TEXT, "b/c": None}
         assert await outcome(commit) == 1
         row = b.store.submitted[-1].change
         assert row is not None
@@ -452,7 +459,7 @@ async def test_operations_are_held_to_what_states_are_held_to() -> None:
 async def test_a_state_that_grows_by_operations_is_refused_where_it_has_outgrown_the_limit() -> None:
     async with bench(dict, limits=Limits(state=1_000), initial={"list": []}) as b:
         fitted = 0
-        with pytest.raises(TooLarge):
+        with pytest.raises(TooLarge):  # noqa: PT012
             for _ in range(1_000):
                 b.pipeline.change([Op("add", "/list/-", "x" * 10)], "server")
                 fitted += 1
@@ -583,6 +590,17 @@ class Match(msgspec.Struct, frozen=True, rename="camel"):
     best: Player | None = None
 
 
+class Item(msgspec.Struct, frozen=True):
+    name: str
+    n: int
+
+
+class Wide(msgspec.Struct, frozen=True):
+    title: str
+    items: tuple[Item, ...]
+    tags: dict[str, int]
+
+
 class Sheet(msgspec.Struct):
     rows: list[list[int | None]] = []
     names: dict[str, str] = {}
@@ -647,27 +665,52 @@ async def test_a_change_by_operations_and_the_same_by_value_or_as_json_are_store
         bench(type_, initial=initial) as by_json,
         bench(type_, initial=initial) as by_ops,
     ):
+        benches, value = (by_value, by_json, by_ops), initial
         for _ in range(40):
             before, value = plain(by_value.pipeline.state), some(chance)
             by_value.pipeline.set(value, "server")
             by_json.pipeline.push(msgspec.json.encode(value), make_connection(by_json.pipeline))
             by_ops.pipeline.change(diff(before, plain(value)), "server")
-            benches = (by_value, by_json, by_ops)
             assert {text(b.pipeline.history.current.document) for b in benches} == {text(value)}
             assert {text(b.pipeline.state) for b in benches} == {text(value)}
-        logs = []
+        told = []
         for b in benches:
             await outcome(b.pipeline.settled())
             assert text(await b.stored()) == text(value)
-            rows = [write.change for write in b.store.submitted[1:]]
-            logs.append([[(op.op, op.path, text(op.value)) for op in ops_of(row)] for row in rows])
-        assert logs[0] == logs[1] == logs[2]
+            told.append(told_states(plain(initial), b.store.submitted))
+        assert told[0] == told[1] == told[2]
+        assert told[0][-1] == text(value)
 
 
-def ops_of(row: ChangeRow | None) -> list[Op]:
-    assert row is not None
-    ops = decode_ops(row.ops)
-    return [op if op.op != "remove" else Op("add", op.path, "removed") for op in ops]
+def told_states(document: Any, writes: list[Write]) -> list[bytes]:
+    """Return the states that a client shows who is told of the changes."""
+    found = []
+    for write in writes:
+        if write.change is not None:
+            document = apply(document, decode_ops(write.change.ops))
+            found.append(text(document))
+    return found
+
+
+@pytest.mark.parametrize("type_", [dict, Wide])
+async def test_the_same_change_is_stored_as_the_same_bytes_however_it_was_made(type_: Any) -> None:
+    initial = {"title": TEXT, "items": [{"name": "a", "n": 1}, {"name": "b", "n": 2}], "tags": {"x": 1}}
+    made = {"title": TEXT, "items": [{"name": "a", "n": 5}, {"name": "c", "n": 3}], "tags": {"x": 1, "y": 2}}
+    rows = []
+    changes: list[Callable[[Bench], Commit]] = [
+        lambda b: b.pipeline.set(made, "server"),
+        lambda b: b.pipeline.set(lambda _: made, "server"),
+        lambda b: b.pipeline.push(msgspec.json.encode(made), make_connection(b.pipeline)),
+        lambda b: b.pipeline.change(diff(initial, made), "server"),
+    ]
+    for change in changes:
+        async with bench(type_, initial=initial) as b:
+            assert await outcome(change(b)) == 1
+            row = b.store.submitted[-1].change
+            assert row is not None
+            rows.append((row.ops, b.pipeline.history.current.json))
+    assert rows == [rows[0]] * 4
+    assert rows[0][1] == msgspec.json.encode(made)
 
 
 @pytest.mark.parametrize(("type_", "some"), TYPES, ids=lambda each: getattr(each, "__name__", ""))

@@ -49,7 +49,7 @@ class GameRoom(Thread[Game]):
     def move(self, *, to: int, fast: bool = False) -> Card | None:
         return None
 
-    @rpc(name="tail-it")
+    @rpc(name="a-tail")
     async def tail(self, count: int = 1) -> AsyncIterator[Card]:
         yield Card("")
 
@@ -99,7 +99,7 @@ def schema(*classes: type[Thread[Any]]) -> Any:
 
 def block(text: str, name: str) -> str:
     """Return one declaration."""
-    return text.partition(f"export interface {name} {{\n")[2].partition("}\n")[0]
+    return text.partition(f"export interface {name} {{\n")[2].partition("\n}\n")[0] + "\n"
 
 
 # TypeScript
@@ -121,18 +121,21 @@ def test_rpcs_are_methods_with_arguments_as_they_are_read_and_results_as_they_ar
     assert (
         block(typescript(GameRoom), "GameRoomRpcs")
         == """\
+  "a-tail"(count?: number): AsyncIterable<Card>;
   /**
    * Add a card.
    *
    * Return how many there are.
+   *
+   * By name, with `callWith`: { to?: number | null }
    */
-  add_card(card: CardInput, function_?: number, kwargs?: { to?: number | null }): number;
+  add_card(card: CardInput, function_?: number): number;
   anything(value: unknown): unknown;
   by_hand(first: number, last?: number): AsyncIterable<unknown>;
   clear(): void;
   count(): AsyncIterable<number>;
-  move(kwargs: { to: number; fast?: boolean }): Card | null;
-  "tail-it"(count?: number): AsyncIterable<Card>;
+  /** By name, with `callWith`: { to: number; fast?: boolean } */
+  move(): Card | null;
 """
     )
 
@@ -196,7 +199,7 @@ def test_the_json_has_state_arguments_results_and_events() -> None:
 
 def test_a_stream_has_chunks_and_what_returns_nothing_has_no_result() -> None:
     rpcs = schema(GameRoom)["kinds"]["game-room"]["rpcs"]
-    assert rpcs["tail-it"]["chunk"] == {"$ref": "#/$defs/Card"}
+    assert rpcs["a-tail"]["chunk"] == {"$ref": "#/$defs/Card"}
     assert rpcs["by_hand"]["chunk"] == {}
     assert rpcs["by_hand"]["positional"] == ["first", "last"]
     assert rpcs["anything"]["result"] == {}
@@ -240,7 +243,7 @@ class OddEvent(Thread[Game]):
 
 
 class OddEvents(Thread[Game]):
-    events = ("goal",)
+    events = ("goal",)  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,11 @@ class EventStream:
         self.connection.readonly = True
         self._misses_presence = False
 
+    @property
+    def worth(self) -> int:
+        """How many bytes of operations are sent rather than the whole state."""
+        return self._follower.worth
+
     async def open(self, request: Request, have: Version | None, rows: Sequence[ChangeRow] | None) -> None:
         """Join the thread; `rows` are as in Follower.join. Raises what the thread's hooks do."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

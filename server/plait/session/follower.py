@@ -1,6 +1,7 @@
 """Keeps one reader up to date with a thread's state; who does not read fast enough gets what it missed in one frame."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -12,6 +13,10 @@ from plait_schemas.messages import Changes, Joined, Snapshot, Version, encode
 from plait_schemas.patch import Op, decode_ops
 
 __all__ = ["Follower"]
+
+# Operations of so many bytes are sent even if the state is smaller: by them a client brings its own pushes, which are
+# under way or were made while it was away, to their right places. By a whole state it can only guess.
+_WORTH_IT: Final = 16 * 1024
 
 
 class Follower:
@@ -25,6 +30,11 @@ class Follower:
         # The version that the reader has been told of.
         self.version = 0
         self.is_behind = False
+
+    @property
+    def worth(self) -> int:
+        """How many bytes of operations are sent rather than the whole state."""
+        return max(self._actor.pipeline.history.durable.size, _WORTH_IT)
 
     def join(
         self, connection: Connection, have: Version | None, rows: Sequence[ChangeRow] | None, last_ref: int = 0
@@ -41,7 +51,7 @@ class Follower:
         if not connection.protocol_enabled or not durable.has_state:
             return joined
         missed = self._missed(have, rows)
-        if missed is None or _size(missed) > durable.size:
+        if missed is None or _size(missed) > self.worth:
             return msgspec.structs.replace(joined, state=msgspec.Raw(durable.require_json()))
         return msgspec.structs.replace(joined, ops=_ops(missed)) if missed else joined
 
@@ -77,7 +87,7 @@ class Follower:
         if durable.version <= self.version:
             return
         rows = history.since(self.version, durable.version)
-        if rows is not None and _size(rows) < durable.size:
+        if rows is not None and _size(rows) <= self.worth:
             frame = encode(Changes(self.version, durable.version, _ops(rows)))
         else:
             frame = encode(Snapshot(history.epoch, durable.version, msgspec.Raw(durable.require_json())))

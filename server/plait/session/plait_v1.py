@@ -78,7 +78,7 @@ class PlaitSession:
         # The client's pushes on an earlier socket may still be on their way to the disk.
         await actor.pipeline.settled()
         if have is not None and have[0] == actor.pipeline.history.epoch:
-            self._rows = await actor.past.changes(have[1])
+            self._rows = await actor.past.changes(have[1], size=self._follower.worth)
         known = actor.clients.get(self._join_frame.client)
         row = None if known is not None else await actor.past.client(self._join_frame.client)
         # From here on nothing is awaited, so that whoever enters also leaves.
@@ -233,8 +233,8 @@ class PlaitSession:
         self._actor.presence.set(self._connection.id, data)
 
     def _send_presence(self) -> None:
-        """Tell the client who is here."""
-        if self._actor.presence or self._misses_presence:
+        """Tell the client who is here; that nobody is, if it may know of somebody."""
+        if self._actor.presence or self._misses_presence or self._join_frame.have is not None:
             self._misses_presence = False
             self._transport.send(PLAIT.presence(self._actor.presence.snapshot()))
 

@@ -18,8 +18,9 @@ _PATIENCE: Final = 10.0
 class Lobby:
     """Takes the join of one socket, and keeps what comes behind it for the session."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, *, patience: float = _PATIENCE) -> None:
         self._transport = transport
+        self._patience = patience
         self._joined: asyncio.Future[Join | None] = asyncio.get_running_loop().create_future()
         self._kept: list[tuple[bytes, bool]] = []
         self.is_closed = False
@@ -27,10 +28,10 @@ class Lobby:
     async def join(self) -> Join | None:
         """Return the client's join, or None when the socket has been closed, as it is when none comes in time."""
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(self._patience):
                 return await self._joined
         except TimeoutError:
-            self._transport.close(BAD_FRAME, f"no join came within {_PATIENCE:g} s")
+            self._transport.close(BAD_FRAME, f"no join came within {self._patience:g} s")
             return None
 
     def hand_over(self, session: Session) -> None:

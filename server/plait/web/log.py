@@ -60,7 +60,7 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
     stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal)
     with actor.held():
         is_known = have is not None and have[0] == actor.pipeline.history.epoch
-        rows = await actor.past.changes(have[1]) if have is not None and is_known else None
+        rows = await actor.past.changes(have[1], size=stream.worth) if have is not None and is_known else None
         await stream.open(request, have, rows)
     headers: dict[str, Any] = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(stream.lines(), media_type="text/event-stream", headers=headers)

@@ -25,6 +25,8 @@ from plait.thread import Thread
 from plait_schemas.messages import Join
 
 PATIENCE = 10.0
+# Values so large that three changes are not worth it where the state is smaller.
+LARGE = [letter * 6_000 for letter in "abc"]
 
 
 class Guest:
@@ -240,12 +242,12 @@ async def test_a_client_that_comes_back_is_sent_the_operations_that_it_missed() 
         assert frame == {"version": 3, "ops": [put("/n", 1), put("/n", 2)]}
 
 
-async def test_a_client_whose_missed_operations_are_larger_than_the_state_is_sent_the_state() -> None:
+async def test_a_client_whose_missed_operations_are_large_and_larger_than_the_state_is_sent_the_state() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
-        await change(actor, 1, 2, 3)
+        await change(actor, *LARGE)
         _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 0))
-        assert frame == {"version": 3, "state": {"n": 3}}
+        assert frame == {"version": 3, "state": {"n": LARGE[-1]}}
 
 
 async def test_a_client_that_missed_more_than_is_in_memory_is_sent_operations_from_the_store() -> None:
@@ -344,7 +346,10 @@ async def test_changes_while_the_store_is_read_for_a_join_are_neither_missed_nor
         await change(actor, 501)
         frames = guest.frames
         assert joins(frames)["ops"] == [put("/n", n) for n in range(1, 501)]
-        assert [frame["version"] for frame in frames[1:]] == [502]
+        assert frames[1:] == [
+            {"type": "presence", "snapshot": {}},
+            {"type": "change", "version": 502, "ops": [put("/n", 501)], "source": "server"},
+        ]
 
 
 async def test_changes_while_the_hooks_look_at_a_client_are_in_what_it_is_sent_first() -> None:
@@ -797,9 +802,9 @@ async def test_a_slow_reader_is_sent_the_state_where_that_is_smaller_or_the_chan
         epoch = actor.pipeline.history.epoch
         slow = await joined(actor, "slow")
         slow.transport.is_backed_up = True
-        await change(actor, 1, 2, 3)
+        await change(actor, *LARGE)
         slow.transport.catch_up()
-        assert slow.frames == [{"type": "snapshot", "epoch": epoch, "version": 3, "state": {"n": 3}}]
+        assert slow.frames == [{"type": "snapshot", "epoch": epoch, "version": 3, "state": {"n": LARGE[-1]}}]
         actor.thread.set_state({"n": 3, "text": "x" * 100_000})
         await actor.settled()
         slow.transport.take()
@@ -818,16 +823,14 @@ async def test_whatever_else_a_slow_reader_is_sent_comes_behind_the_changes_befo
         actor.thread.set_state({"n": 0, "text": "x" * 500})
         await actor.settled()
         slow = await joined(actor, "slow")
-        for n, (act, kind) in enumerate(
-            (
-                (lambda: slow.send("call", ref=1, method="set", args=[2]), "result"),
-                (lambda: slow.push(add("/own", 1), base=actor.thread.version), "ack"),
-                (lambda: slow.push(put("/n", "forbidden"), base=actor.thread.version), "nack"),
-                (lambda: actor.thread.emit("goal"), "event"),
-                (lambda: actor.thread.broadcast("hello"), "message"),
-            ),
-            10,
-        ):
+        acts: list[tuple[str, Callable[[], object]]] = [
+            ("result", lambda: slow.send("call", ref=1, method="set", args=[2])),
+            ("ack", lambda: slow.push(add("/own", 1), base=actor.thread.version)),
+            ("nack", lambda: slow.push(put("/n", "forbidden"), base=actor.thread.version)),
+            ("event", lambda: actor.thread.emit("goal")),
+            ("message", lambda: actor.thread.broadcast("hello")),
+        ]
+        for n, (kind, act) in enumerate(acts, 10):
             slow.transport.is_backed_up = True
             await change(actor, n)
             act()
@@ -937,6 +940,14 @@ async def test_the_presence_of_a_client_that_joins_again_is_not_lost() -> None:
         assert other.frames == []
 
 
+async def test_a_client_that_comes_back_is_told_also_that_nobody_is_here() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = Guest(actor, "a", have=(actor.pipeline.history.epoch, 0))
+        await guest.open()
+        assert guest.frames[1:] == [{"type": "presence", "snapshot": {}}]
+
+
 async def test_the_presence_of_a_client_that_joins_again_and_shows_none_is_gone_for_all() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
@@ -1025,12 +1036,12 @@ async def test_a_slow_reader_is_sent_each_change_between_its_push_and_the_ack_so
     actor.thread.set_state({"n": 7})
     house.store.release()
     await actor.settled()
-    assert [(f["type"], f.get("version")) for f in slow.frames] == [
-        ("snapshot", 2),
+    assert [(f["type"], f.get("version", f.get("to"))) for f in slow.frames] == [
+        ("changes", 2),
         ("change", 3),
         ("ack", 4),
         ("change", 5),
         ("ack", 6),
     ]
     slow.transport.catch_up()
-    assert [(f["type"], f.get("version")) for f in slow.frames] == [("snapshot", 7)]
+    assert [(f["type"], f.get("to")) for f in slow.frames] == [("changes", 7)]

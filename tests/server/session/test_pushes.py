@@ -81,6 +81,11 @@ def nack(guest: Guest) -> dict[str, Any]:
     return dict(frame)
 
 
+async def answered(guest: Guest, ref: int) -> None:
+    """Wait until a guest has got the answer to a push."""
+    await until(lambda: guest.transport.sent[-1].get("ref") == ref)
+
+
 # Answers
 
 
@@ -427,7 +432,7 @@ async def test_a_place_that_others_changed_since_the_push_was_made_is_contested_
         await actor.settled()
         guest.push(put("/n", 2), base=1, made=0)
         guest.push(put("/list/0", "A"), base=1, made=0)
-        await until(lambda guest=guest: guest.transport.sent[-1].get("ref") == 2)
+        await answered(guest, 2)
         assert actor.thread.state == {"list": ["A", "b", "c"], "n": n}
 
 
@@ -503,7 +508,7 @@ async def test_a_whole_state_made_long_ago_on_another_version_than_its_base_is_j
             guest.transport.take()
             reads = store.reads
             guest.push(base=400, made=1, state={"n": "mine", "text": text, "m": 0})
-            await until(lambda guest=guest: guest.transport.sent[-1]["type"] in ("ack", "nack"))
+            await answered(guest, 1)
             assert actor.thread.state == {"n": state, "text": text, "m": 1}
             assert 0 < store.reads - reads < 10
             if cls is Resolving:
@@ -575,6 +580,21 @@ async def test_a_base_that_is_kept_nowhere_is_a_conflict_and_one_that_cannot_be_
         guest.push(put("/n", "mine"), base=400)
         await actor.settled()
         assert guest.frames[-1]["type"] == "ack"
+
+
+async def test_a_whole_state_whose_base_is_not_kept_is_a_conflict_though_the_changes_since_are() -> None:
+    class Forgetful(Room):
+        kind = "room"
+        retention = Retention(changes=1)
+
+    async with open_house(Forgetful) as house:
+        actor = await house.actor(Forgetful)
+        guest = await joined(actor, "a")
+        actor.thread.set_state({"n": 0, "text": "x" * 3000})
+        await change(actor, *range(1, 201))
+        guest.push(base=5, state={"n": "mine"})
+        await answered(guest, 1)
+        assert guest.frames[-1]["code"] == "conflict"
 
 
 async def test_a_client_that_is_gone_while_the_past_is_read_for_it_changes_nothing() -> None:
@@ -652,8 +672,6 @@ class Mirror:
             case "changes":
                 assert frame["from"] == self.version
                 self._others(frame["to"], _ops(frame))
-            case "snapshot":
-                self.version, self.confirmed = frame["version"], frame["state"]
             case "ack":
                 ref, _ = self.pending.pop(0)
                 assert ref == frame["ref"]
@@ -665,6 +683,8 @@ class Mirror:
                 ref, _ = self.pending.pop(0)
                 assert ref == frame["ref"]
                 self.refused[ref] = frame["code"]
+            case type:
+                raise AssertionError(type)
 
     def _others(self, version: int, over: list[Op]) -> None:
         self.version, self.confirmed = version, apply(self.confirmed, over)

@@ -33,7 +33,9 @@ def change(
     """Return the write of a change that, unless `after` says otherwise, follows the version before."""
     row = ChangeRow(version, b'[{"op":"replace","path":"","value":%d}]' % version, "server", at)
     pruning = Prune(prune) if isinstance(prune, int) else prune
-    return Write(key, epoch, version - 1 if after == -1 else after, version, row, snapshot, pruning, client, state_version)
+    return Write(
+        key, epoch, version - 1 if after == -1 else after, version, row, snapshot, pruning, client, state_version
+    )
 
 
 def beginning(*, key: ThreadKey = ROOM, epoch: str = EPOCH, snapshot: bytes = b"0") -> Write:
@@ -497,6 +499,20 @@ async def state_version(store: Store, key: ThreadKey = ROOM) -> int:
     stored = await store.load(key)
     assert stored is not None
     return stored.state_version
+
+
+# Schemas of states
+
+
+async def test_a_schema_is_kept_by_its_kind_and_hash_and_stays_the_first(store: Store) -> None:
+    async with store:
+        assert await store.schema("room", "h1") is None
+        await store.add_schema("room", "h1", b"{}")
+        await store.add_schema("room", "h2", b'{"a":1}')
+        await store.add_schema("room", "h1", b"{}")
+        assert [await store.schema("room", hash) for hash in ("h1", "h2", "h3")] == [b"{}", b'{"a":1}', None]
+        assert await store.schema("other", "h1") is None
+        assert await store.threads() == []
 
 
 # Listing

@@ -1,0 +1,304 @@
+"""A server and several clients with the network between them in the test's hands: delays, losses, kills."""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import msgspec
+from plait_client.happenings import Acked, Nacked
+from plait_client.pending import Push
+from plait_client.session import Session
+from tests.server.fakes import TroubledStore
+from tests.server.rooms import make_request
+
+from plait.actor import Actor
+from plait.clients import client_id
+from plait.connection import Connection, Frame
+from plait.history import replay
+from plait.limits import UNLIMITED
+from plait.node import Node
+from plait.session.plait_v1 import PlaitSession
+from plait.session.tokens import Tokens
+from plait.session.wire import PLAIT
+from plait.store.memory import MemoryStore
+from plait.store.protocol import ThreadKey
+from plait.thread import Thread
+from plait_schemas.codec import decode_json
+from plait_schemas.messages import Join, decode_client, decode_server, encode
+from plait_schemas.patch import PatchError, apply
+
+__all__ = ["Member", "World", "decode"]
+
+ABNORMAL = 1006
+
+
+def decode(data: bytes) -> Any:
+    """Return what JSON says."""
+    return decode_json(data)
+
+
+class Wire:
+    """One socket: what was sent and has not arrived yet, each way."""
+
+    can_ping = False
+    is_backed_up = False
+
+    def __init__(self) -> None:
+        self.up: deque[bytes] = deque()
+        self.down: deque[bytes] = deque()
+        self.session: PlaitSession | None = None
+        self.is_joining = False
+        self.closed: int | None = None
+
+    # The Transport of the server's end
+
+    def send(self, frame: Frame) -> None:
+        if self.closed is None:
+            self.down.append(frame.data)
+
+    def close(self, code: int, reason: str) -> None:
+        if self.closed is None:
+            self.closed = code
+            if self.session is not None:
+                self.session.close(code, reason)
+
+    def ping(self, payload: bytes) -> None:
+        pass
+
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    async def drained(self) -> None:
+        pass
+
+
+class Member:
+    """One client, and what it has been told of its pushes."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.name = name
+        self.session = Session(name, clock=lambda: world.now)
+        self.wire: Wire | None = None
+        # What each push became, by the number that the test gave it: "ack" or the code of the refusal.
+        self.outcomes: dict[int, str] = {}
+        self.numbers: dict[int, int] = {}
+        self.pushes: list[Push] = []
+
+    def made(self, number: int, push: Push | None) -> None:
+        """Remember a push under a number."""
+        if push is not None:
+            self.numbers[id(push)] = number
+            self.pushes.append(push)
+
+    def note(self) -> None:
+        """Take down what has happened, and check what is shown."""
+        session = self.session
+        for happening in session.take_happenings():
+            match happening:
+                case Acked():
+                    self._end(happening.push, "ack")
+                case Nacked():
+                    self._end(happening.push, happening.answer.code)
+        assert msgspec.json.encode(session.shown) == msgspec.json.encode(self.folded())
+
+    def folded(self) -> Any:
+        """Return the confirmed state with the pending pushes carried out in order, but for what does not fit."""
+        state = self.session.confirmed
+        for push in self.session.pending:
+            if push.lost_on is None:
+                try:
+                    state = apply(state, push.ops)
+                except PatchError:
+                    continue
+        return state
+
+    def _end(self, push: Push, outcome: str) -> None:
+        number = self.numbers[id(push)]
+        assert number not in self.outcomes, "a push has had two outcomes"
+        self.outcomes[number] = outcome
+
+
+class World:
+    """Everything. Nothing moves but by the methods here."""
+
+    def __init__(self, kind: type[Thread[Any]], names: list[str]) -> None:
+        self.kind = kind
+        self.key = ThreadKey(kind._kind.name, "a")
+        self.now = 0.0
+        self.disk = MemoryStore()
+        self.members = [Member(self, name) for name in names]
+        # What each client took for confirmed, by epoch and version.
+        self.seen: dict[tuple[str, int], bytes] = {}
+        self._store: TroubledStore | None = None
+        self._node: Node | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Start a server on what the disk has."""
+        self._store = TroubledStore()
+        self._store.inner = self.disk
+        await self._store.__aenter__()
+        self._node = Node([self.kind._kind], self._store, UNLIMITED)
+        self._node.start()
+
+    async def kill(self) -> None:
+        """End the server at once: what is not on the disk is lost, and so is what its sockets carried."""
+        assert self._store is not None
+        assert self._node is not None
+        self._store.waiting.clear()
+        self._store.is_held = True
+        for member in self.members:
+            self.cut(member)
+        for task in (*self._tasks, *self._node._waking.values()):
+            task.cancel()
+        for actor in self._node.actors:
+            actor.abort()
+        assert self._node._sweeper is not None
+        self._node._sweeper.cancel()
+        await self.rest()
+        await self.start()
+
+    async def stop(self) -> None:
+        """End the server in good order."""
+        assert self._node is not None
+        assert self._store is not None
+        self._store.release()
+        await self._node.stop(5.0)
+        await self._store.__aexit__(None, None, None)
+
+    async def rest(self) -> None:
+        """Let everything run that needs nothing from outside."""
+        for _ in range(12):
+            await asyncio.sleep(0)
+
+    async def actor(self) -> Actor:
+        """Return the thread."""
+        assert self._node is not None
+        return await self._node.actor(self.key)
+
+    def awake(self) -> Actor | None:
+        """Return the thread if it is awake; waking may have to wait for the disk."""
+        assert self._node is not None
+        return self._node.awake(self.key)
+
+    def hold(self, *, is_held: bool) -> None:
+        """Let the disk take nothing, or everything that waits."""
+        assert self._store is not None
+        if is_held:
+            self._store.is_held = True
+        else:
+            self._store.release()
+
+    # The network
+
+    def connect(self, member: Member) -> None:
+        """Open a socket for a client that wants one."""
+        if member.wire is None and member.session.needs_socket:
+            member.wire = Wire()
+            member.session.opened()
+            self.flush(member)
+
+    def cut(self, member: Member) -> None:
+        """Break a client's socket: what is on its way is lost, each way."""
+        wire, member.wire = member.wire, None
+        if wire is not None:
+            wire.close(ABNORMAL, "")
+            member.session.lost(ABNORMAL)
+            member.note()
+
+    def flush(self, member: Member) -> None:
+        """Put on the wire what a client has to send."""
+        for frame in member.session.take_frames():
+            if member.wire is not None:
+                member.wire.up.append(encode(frame))
+        if member.wire is not None and member.session.needs_socket:
+            self.cut(member)
+
+    async def carry_up(self, member: Member) -> None:
+        """Let the oldest frame of a client arrive at the server."""
+        wire = member.wire
+        if wire is None or not wire.up or wire.is_joining:
+            return
+        data = wire.up.popleft()
+        if wire.session is not None:
+            wire.session.receive(data, is_text=True)
+            return
+        join = decode_client(data)
+        assert isinstance(join, Join)
+        wire.is_joining = True
+        task = asyncio.create_task(self._join(wire, join))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def carry_down(self, member: Member) -> None:
+        """Let the oldest frame of the server arrive at a client."""
+        wire = member.wire
+        if wire is None:
+            return
+        if wire.down:
+            member.session.receive(decode_server(wire.down.popleft()))
+            self._observe(member)
+            member.note()
+            self.flush(member)
+        elif wire.closed is not None:
+            self.cut(member)
+
+    async def _join(self, wire: Wire, join: Join) -> None:
+        actor = await self.actor()
+        with actor.held():
+            connection = Connection(client_id(join.client), wire, actor.pipeline.after, wire=PLAIT)
+            session = PlaitSession(actor, connection, wire, join)
+            await session.prepare()
+            if wire.closed is not None:
+                session.close(ABNORMAL, "")
+                return
+            wire.session = session
+            session.open(make_request(), Tokens(connection, wire.send, _nobody))
+        wire.is_joining = False
+
+    def _observe(self, member: Member) -> None:
+        session = member.session
+        if session.epoch is None:
+            return
+        confirmed = msgspec.json.encode(session.confirmed, order="sorted")
+        known = self.seen.setdefault((session.epoch, session.version), confirmed)
+        assert known == confirmed, f"two clients have taken different states for version {session.version}"
+
+    # The end
+
+    async def quiet(self) -> None:
+        """Let everything arrive, until nothing is left to be done."""
+        self.hold(is_held=False)
+        for _ in range(2000):
+            for member in self.members:
+                self.connect(member)
+                await self.carry_up(member)
+                self.carry_down(member)
+            await self.rest()
+            if not any(self._is_busy(member) for member in self.members):
+                return
+        raise AssertionError("it never became quiet")
+
+    def _is_busy(self, member: Member) -> bool:
+        wire = member.wire
+        if wire is None or wire.up or wire.down or wire.is_joining or wire.closed is not None:
+            return True
+        return bool(member.session.pending) or len(member.outcomes) < len(member.pushes)
+
+    async def versions(self) -> list[bytes]:
+        """Return the state of each version, from the log alone."""
+        rows = await self.disk.changes(self.key, after=0, limit=100_000)
+        assert [row.version for row in rows] == list(range(1, len(rows) + 1)), "versions are not dense"
+        states = []
+        for version in range(len(rows) + 1):
+            stored = await self.disk.load(self.key, version=version)
+            assert stored is not None
+            states.append(replay(self.key, stored))
+        return states
+
+
+async def _nobody(token: str) -> None:
+    return None

@@ -1,0 +1,38 @@
+"""What `plait serve` serves for the convergence tests: the pads of the one in memory, which the server changes too."""
+
+from typing import Any
+
+from tests.integration.test_convergence import Pad, StrictPad, TypedPad
+
+from plait import Plait, Thread, rpc
+
+__all__ = ["KINDS", "app"]
+
+
+class Live(Thread[Any]):
+    """Changes its state itself when it is told to, and tells its version."""
+
+    @rpc
+    def draw(self, number: int) -> None:
+        self.update("/n", number)
+
+    @rpc
+    def sync(self) -> int:
+        return self.version
+
+
+class LivePad(Pad, Live):
+    """Anything goes."""
+
+
+class LiveStrictPad(StrictPad, Live):
+    """Refuses what was made on an older state where others have changed the same."""
+
+
+class LiveTypedPad(TypedPad, Live):
+    """The same state with a type."""
+
+
+KINDS = (LivePad, LiveStrictPad, LiveTypedPad)
+
+app = Plait(*KINDS)

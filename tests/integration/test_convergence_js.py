@@ -1,0 +1,105 @@
+"""The same with the TypeScript client in Node."""
+
+import asyncio
+import hashlib
+import logging
+import os
+import random
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from tests.integration.convergence_app import KINDS
+from tests.integration.convergence_log import Log, Logs, canonical, logs
+from tests.integration.convergence_node import bundle_client, driving
+from tests.integration.socket_client import http
+from tests.running import Process
+
+from plait.store.protocol import ThreadKey
+
+log = logging.getLogger(__name__)
+
+SCHEDULES: Final = 210
+AT_ONCE: Final = 7
+KILLS: Final = 4
+# The same again: PLAIT_SEED=… pytest …
+SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
+
+
+@pytest.mark.timeout(200)
+async def test_typescript_clients_end_with_the_state_of_a_server_that_is_killed(tmp_path: Path) -> None:
+    log.warning("PLAIT_SEED=%d", SEED)
+    environment = {"PLAIT_LIMITS": "none", "PLAIT_STORE": "sqlite:///pads.db"}
+    with Process("tests.integration.convergence_app:app", cwd=tmp_path, environment=environment) as server:
+        reports = await _play(server, bundle_client(tmp_path))
+        async with http(server.address) as client:
+            for report in reports:
+                answer = await client.get(f"/threads/{report['kind']}/{report['name']}")
+                _check_shown(report, answer.json(), int(answer.headers["etag"].strip('"').partition(":")[2]))
+    async with logs(tmp_path / "pads.db") as found:
+        for report in reports:
+            await _check_told(report, found)
+    _check_that_much_happened(reports)
+
+
+async def _play(server: Process, bundle: Path) -> list[dict[str, Any]]:
+    """Play all schedules, and kill the server under some of them."""
+    options = {
+        "bundle": bundle.as_uri(),
+        "address": server.address,
+        "seed": SEED,
+        "count": SCHEDULES,
+        "atOnce": AT_ONCE,
+        "kinds": [kind._kind.name for kind in KINDS],
+    }
+    deaths = random.Random(SEED).sample(range(1, SCHEDULES - AT_ONCE), KILLS)
+    reports: list[dict[str, Any]] = []
+    async with driving("play.js", options) as driver:
+        while (report := await driver.line()) is not None:
+            reports.append(report)
+            if len(reports) in deaths:
+                await asyncio.to_thread(server.end, signal.SIGKILL)
+                await asyncio.to_thread(server.start)
+    assert sorted(report["seed"] for report in reports) == [*range(SEED, SEED + SCHEDULES)]
+    return reports
+
+
+def _check_shown(report: dict[str, Any], state: Any, version: int) -> None:
+    seed = report["seed"]
+    problems = [*report["problems"], *(problem for player in report["players"] for problem in player["problems"])]
+    assert not problems, f"schedule {seed}: {problems}"
+    for player in report["players"]:
+        assert player["version"] == version, f"schedule {seed}"
+        assert player["state"] == player["confirmed"] == state, f"schedule {seed}"
+
+
+async def _check_told(report: dict[str, Any], logs: Logs) -> None:
+    found = await logs.read(ThreadKey(report["kind"], report["name"]))
+    try:
+        for player in report["players"]:
+            assert None not in player["outcomes"].values()
+            for version, seen in player["seen"].items():
+                assert _hash(found, int(version)) == seen, f"version {version} was shown differently"
+        found.check_tokens(_numbered(report, "tokens"), _numbered(report, "outcomes"))
+    except AssertionError as error:
+        error.add_note(f"schedule {report['seed']}")
+        raise
+
+
+def _hash(found: Log, version: int) -> str:
+    return hashlib.sha1(canonical(found.states[version])).hexdigest()
+
+
+def _numbered(report: dict[str, Any], what: str) -> dict[int, str]:
+    return {int(number): each for player in report["players"] for number, each in player[what].items()}
+
+
+def _check_that_much_happened(reports: Sequence[dict[str, Any]]) -> None:
+    players = [player for report in reports for player in report["players"]]
+    counts = {what: sum(player[what] for player in players) for what in ("edits", "looks", "cuts", "reloads")}
+    log.warning("%d schedules, %d clients, %s", len(reports), len(players), counts)
+    outcomes = {outcome for player in players for outcome in player["outcomes"].values()}
+    assert {"ack", "rejected", "conflict"} <= outcomes
+    assert all(counts.values())

@@ -1,0 +1,171 @@
+"""Tokens on a live socket: they expire, and fresh ones come in their place."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from tests.server.rooms import open_house
+from tests.server.session.test_plait_v1 import Guest, Room, joined, until
+
+from plait.connection import Connection, Principal
+from plait.errors import Forbidden, Unauthenticated
+
+
+def known(id: str = "ada", *, left: float | None = None, **claims: Any) -> Principal:
+    """Return somebody whose token is good for so many seconds more."""
+    return Principal(id, claims, None if left is None else time.time() + left)
+
+
+async def renew(token: str) -> Principal | None:
+    """Look at a token: `name seconds`."""
+    match token.split():
+        case ["nobody"]:
+            raise Unauthenticated("who is that?")
+        case ["banned"]:
+            raise Forbidden("not you")
+        case ["broken"]:
+            raise ZeroDivisionError("secret")
+        case [name, left]:
+            return known(name, left=float(left), token=token)
+    raise AssertionError(token)
+
+
+async def settled(guest: Guest) -> None:
+    """Wait until the guest's token has been looked at."""
+    tokens = guest.session._tokens
+    assert tokens is not None
+    await until(lambda: tokens._task is None)
+
+
+async def test_a_client_is_asked_for_a_fresh_token_before_its_own_expires() -> None:
+    async with open_house(Room) as house:
+        guest = Guest(await house.actor(Room), "a", principal=known(left=29.5), renew=renew)
+        await guest.open()
+        frames = [await guest.transport.next() for _ in range(2)]
+        assert [frame["type"] for frame in frames] == ["joined", "auth_expiring"]
+        assert 28 < frames[1]["in"] <= 29.5
+        assert guest.closed is None
+
+
+async def test_a_token_that_has_expired_closes_with_4401() -> None:
+    async with open_house(Room) as house:
+        guest = Guest(await house.actor(Room), "a", principal=known(left=0.05), renew=renew)
+        await guest.open()
+        frames = [await guest.transport.next() for _ in range(3)]
+        assert [frame and frame["type"] for frame in frames] == ["joined", "auth_expiring", None]
+        assert guest.closed == 4401
+
+
+async def test_a_fresh_token_comes_in_the_place_of_the_old_one() -> None:
+    async with open_house(Room) as house:
+        guest = Guest(await house.actor(Room), "a", principal=known(left=0.1), renew=renew)
+        await guest.open()
+        guest.send("auth", token="ada 29.5")
+        await settled(guest)
+        assert guest.connection.principal is not None
+        assert guest.connection.principal.claims == {"token": "ada 29.5"}
+        while (frame := await guest.transport.next())["type"] != "auth_expiring" or frame["in"] < 1:
+            pass
+        loop = asyncio.get_running_loop()
+        passed = loop.create_future()
+        loop.call_later(0.15, passed.set_result, None)
+        await passed
+        assert guest.closed is None
+
+
+async def test_a_token_without_an_end_is_not_watched() -> None:
+    async with open_house(Room) as house:
+        guest = Guest(await house.actor(Room), "a", principal=known(left=0.1), renew=renew)
+        await guest.open()
+        tokens = guest.session._tokens
+        assert tokens is not None
+        assert tokens._timer is not None
+        guest.connection.principal = known()
+        tokens.watch()
+        assert tokens._timer is None
+
+
+@pytest.mark.parametrize(("token", "code"), [("nobody", 4401), ("banned", 4403), ("bob 99", 4403), ("broken", 1011)])
+async def test_a_fresh_token_that_is_not_good_closes_the_socket(
+    token: str, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_house(Room) as house:
+        guest = await joined(await house.actor(Room), "a", principal=known(left=99), renew=renew)
+        guest.send("auth", token=token)
+        await until(lambda: guest.closed)
+        assert guest.closed == code
+        assert "secret" not in str(guest.transport.closed)
+        assert ("secret" in caplog.text) == (token == "broken")
+        await guest.actor.settled()
+        assert len(guest.actor.connections) == 0
+
+
+async def test_a_token_is_looked_at_in_the_background_and_not_for_a_socket_that_is_gone() -> None:
+    looking, gate = asyncio.Event(), asyncio.Event()
+
+    async def slowly(token: str) -> Principal | None:
+        looking.set()
+        await gate.wait()
+        return known("bob")
+
+    async with open_house(Room) as house:
+        guest = await joined(await house.actor(Room), "a", principal=known(left=99), renew=slowly)
+        guest.send("auth", token="fresh")
+        guest.send("auth", token="fresh")
+        await looking.wait()
+        guest.send("ping")
+        assert guest.frames == [{"type": "pong"}]
+        guest.leave()
+        await settled(guest)
+        gate.set()
+        assert guest.closed == 1000
+        assert guest.connection.principal is not None
+        assert guest.connection.principal.id == "ada"
+
+
+async def test_nothing_is_said_of_a_token_before_the_client_has_joined() -> None:
+    class Slow(Room):
+        kind = "room"
+
+        def on_start(self) -> None:
+            super().on_start()
+            self.asked, self.gate = asyncio.Event(), asyncio.Event()
+
+        async def connection_tags(self, connection: Connection, request: Request) -> list[str]:
+            self.asked.set()
+            await self.gate.wait()
+            return []
+
+    async with open_house(Slow) as house:
+        actor = await house.actor(Slow)
+        guest = Guest(actor, "a", principal=known(left=5), renew=renew)
+        await guest.open()
+        await actor.thread.asked.wait()  # type: ignore[attr-defined]
+        loop = asyncio.get_running_loop()
+        passed = loop.create_future()
+        loop.call_later(0.02, passed.set_result, None)
+        await passed
+        actor.thread.gate.set()  # type: ignore[attr-defined]
+        frames = [await guest.transport.next() for _ in range(2)]
+        assert [frame["type"] for frame in frames] == ["joined", "auth_expiring"]
+
+
+async def test_a_client_of_whom_nothing_was_known_may_say_who_it_is() -> None:
+    async with open_house(Room) as house:
+        guest = await joined(await house.actor(Room), "a", renew=renew)
+        guest.send("auth", token="ada 99")
+        await settled(guest)
+        assert guest.connection.principal is not None
+        assert guest.connection.principal.id == "ada"
+
+
+async def test_the_token_of_a_socket_that_is_gone_is_not_watched() -> None:
+    async with open_house(Room) as house:
+        guest = await joined(await house.actor(Room), "a", principal=known(left=3600), renew=renew)
+        tokens = guest.session._tokens
+        assert tokens is not None
+        assert tokens._timer is not None
+        guest.leave()
+        assert tokens._timer is None

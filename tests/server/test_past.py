@@ -1,0 +1,204 @@
+"""A thread's earlier versions."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.server.fakes import TroubledStore
+
+from plait.errors import NotFound, StoreError
+from plait.history import History
+from plait.limits import DEFAULT_LIMITS
+from plait.past import Past
+from plait.pipeline import Pipeline
+from plait.retention import DEFAULT_RETENTION, Retention
+from plait.state import StateType
+from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey
+from plait_schemas.patch import Op
+
+KEY = ThreadKey("room", "one")
+ANY = StateType(Any)
+PATIENCE = 10.0
+
+
+class WatchedStore(TroubledStore):
+    """Takes note of what is read, hands out pages of at most a few changes, and can be told to fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[tuple[str, int | None]] = []
+        self.is_broken = False
+        # Is set when changes are read, which then waits for the other.
+        self.is_read = asyncio.Event()
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+        self._read("load", version)
+        return await super().load(key, version=version)
+
+    async def changes(self, key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
+        self._read("changes", after)
+        self.is_read.set()
+        await self.may_read.wait()
+        return await super().changes(key, after=after, limit=min(limit, 300))
+
+    def _read(self, what: str, version: int | None) -> None:
+        self.reads.append((what, version))
+        if self.is_broken:
+            raise StoreError("the disk is broken")
+
+
+class Bench:
+    """A thread whose state is a number, and its past."""
+
+    def __init__(self, store: WatchedStore, stored: Stored | None, retention: Retention) -> None:
+        history = History(KEY, ANY, stored, retention=retention)
+        self.store = store
+        self.pipeline = Pipeline(
+            history, ANY, store, DEFAULT_LIMITS, validate=None, committed=lambda _: None, fenced=lambda: None
+        )
+        self.past = Past(KEY, store, history)
+
+    async def count(self, to: int) -> None:
+        """Count the state up, each number a change of its own."""
+        version = self.pipeline.history.current.version
+        for n in range(version + 1, to + 1):
+            self.pipeline.set(n, "server")
+        async with asyncio.timeout(PATIENCE):
+            await self.pipeline.settled()
+
+    async def changes(self, after: int) -> list[int] | None:
+        rows = await self.past.changes(after)
+        return None if rows is None else [row.version for row in rows]
+
+    async def kept(self, after: int = 0) -> list[int]:
+        return [row.version for row in await self.past.kept(after)]
+
+
+@asynccontextmanager
+async def bench(to: int, *, retention: Retention = DEFAULT_RETENTION, is_woken: bool = False) -> AsyncIterator[Bench]:
+    """Give a thread that began with 0 and has counted."""
+    async with WatchedStore() as store:
+        made = Bench(store, None, retention)
+        await made.pipeline.start(0)
+        await made.count(to)
+        if is_woken:
+            made = Bench(store, await store.load(KEY), retention)
+        store.reads.clear()
+        yield made
+
+
+# Changes
+
+
+async def test_changes_that_are_in_memory_are_not_read_from_the_store() -> None:
+    async with bench(100) as b:
+        assert await b.changes(90) == list(range(91, 101))
+        assert await b.changes(0) == list(range(1, 101))
+        assert await b.changes(100) == []
+        assert await b.kept(90) == list(range(91, 101))
+        assert b.store.reads == []
+
+
+@pytest.mark.parametrize("is_woken", [False, True])
+async def test_changes_that_are_not_in_memory_are_read_from_the_store_a_page_at_a_time(is_woken: bool) -> None:
+    async with bench(900, is_woken=is_woken) as b:
+        assert await b.changes(0) == list(range(1, 901))
+        assert b.store.reads == [("changes", 0), ("changes", 300), ("changes", 600)]
+        assert await b.changes(899 if is_woken else 500) == list(range(900 if is_woken else 501, 901))
+        assert await b.kept() == list(range(1, 901))
+
+
+async def test_changes_that_are_not_durable_are_no_past() -> None:
+    async with bench(10) as b:
+        b.store.is_held = True
+        b.pipeline.set(11, "server")
+        assert await b.changes(8) == [9, 10]
+        assert await b.changes(10) == []
+        assert await b.changes(11) == []
+        assert await b.kept() == list(range(1, 11))
+        with pytest.raises(NotFound):
+            await b.past.document(11)
+        b.store.release()
+
+
+@pytest.mark.parametrize("is_woken", [False, True])
+async def test_changes_that_are_not_all_kept_are_none(is_woken: bool) -> None:
+    async with bench(1_000, retention=Retention(changes=300), is_woken=is_woken) as b:
+        kept = await b.kept()
+        assert 300 <= len(kept) < 1_000
+        assert kept == list(range(kept[0], 1_001))
+        assert await b.changes(kept[0] - 1) == kept
+        assert await b.changes(kept[0] - 2) is None
+        assert await b.changes(0) is None
+        assert await b.kept(kept[0] + 5) == kept[6:]
+
+
+async def test_changes_that_become_durable_while_the_store_is_read_are_there_once() -> None:
+    async with bench(700, is_woken=True) as b:
+        b.store.may_read.clear()
+        changes = asyncio.create_task(b.changes(0))
+        async with asyncio.timeout(PATIENCE):
+            await b.store.is_read.wait()
+        await b.count(710)
+        b.store.may_read.set()
+        found = await changes
+        assert found is not None
+        assert found[:700] == list(range(1, 701))
+        assert found == list(range(1, len(found) + 1))
+        assert await b.kept(0) == list(range(1, 711))
+
+
+async def test_a_thread_that_has_nothing_has_no_past() -> None:
+    async with WatchedStore() as store:
+        b = Bench(store, None, DEFAULT_RETENTION)
+        assert await b.changes(0) == []
+        assert await b.kept() == []
+        assert await b.past.document(0) is None
+        with pytest.raises(NotFound):
+            await b.past.document(1)
+
+
+# States
+
+
+@pytest.mark.parametrize("is_woken", [False, True])
+async def test_every_version_that_is_kept_is_there(is_woken: bool) -> None:
+    async with bench(1_000, retention=Retention(changes=300), is_woken=is_woken) as b:
+        first = (await b.kept())[0] - 1
+        for version in range(first, 1_001, 7):
+            assert await b.past.document(version) == version
+        assert await b.past.document(1_000) == 1_000
+        for version in (first - 1, 0, -1, 1_001):
+            with pytest.raises(NotFound, match=f"version {version} of room/one"):
+                await b.past.document(version)
+
+
+async def test_the_last_version_is_not_read_from_the_store() -> None:
+    async with bench(10) as b:
+        assert await b.past.document(10) == 10
+        assert b.store.reads == []
+        assert await b.past.document(9) == 9
+        assert b.store.reads == [("load", 9)]
+
+
+# Trouble
+
+
+async def test_what_the_store_cannot_read_is_an_error() -> None:
+    async with bench(10, is_woken=True) as b:
+        b.store.is_broken = True
+        for read in (b.changes(0), b.kept(), b.past.document(3)):
+            with pytest.raises(StoreError):
+                await read
+
+
+async def test_a_client_is_read_from_the_store() -> None:
+    async with bench(0) as b:
+        row = ClientRow("c", 1, b"[]", 2**60)
+        assert await b.past.client("c") is None
+        await b.pipeline.change([Op("replace", "", 1)], "server", accept=lambda: row)
+        assert await b.past.client("c") == row
