@@ -176,6 +176,7 @@ class Connection:
         "_transport",
         "id",
         "may_call",
+        "presence",
         "principal",
         "protocol_enabled",
         "readonly",
@@ -199,6 +200,8 @@ class Connection:
         # Whether the frames of the protocol (identity, state) are sent.
         self.protocol_enabled = True
         self.state: Any = {}
+        # What the client lets others see of it; None for nothing.
+        self.presence: Any = None
         self.session: Session | None = None
         self._transport = transport
         self._gate = gate

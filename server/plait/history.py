@@ -130,6 +130,12 @@ class History:
             return None
         return [row for row in recent if version < row.version <= to]
 
+    def forget(self) -> None:
+        """Keep nothing of the log in memory: nobody is there who would need it."""
+        if self.current is self.durable:
+            self._recent = None
+            self._recent_bytes = 0
+
     # Inside
 
     def _remember(self, row: ChangeRow) -> None:

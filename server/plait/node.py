@@ -210,6 +210,8 @@ class Node:
                     await asyncio.sleep(0)
                 now = loop.time()
                 actor.expire(now)
+                if not actor.connections:
+                    actor.pipeline.history.forget()
                 if not actor.mailbox.is_idle:
                     actor.touch()
                 is_idle = now - actor.used >= actor.thread.idle_timeout and actor.is_idle

@@ -10,7 +10,7 @@ __all__ = ["Past"]
 
 
 # Changes that are read in one go.
-_BATCH: Final = 250
+_BATCH: Final = 500
 
 
 class Past:

@@ -18,6 +18,10 @@ __all__ = ["Presence"]
 _GATHER: Final = 0.05
 
 
+# Most threads have nobody who shows anything; they share this.
+_NOBODY: Final[dict[str, bytes]] = {}
+
+
 class Presence:
     """The presence of one thread: JSON by connection id, or by a name that server code gave."""
 
@@ -27,9 +31,9 @@ class Presence:
         self._loop = loop
         # Sends everybody what has changed.
         self._tell = tell
-        self._members: dict[str, bytes] = {}
-        # What everybody was told last.
-        self._told: dict[str, bytes] = {}
+        # One object with what everybody was told last, until somebody shows something else.
+        self._members: dict[str, bytes] = _NOBODY
+        self._told: dict[str, bytes] = _NOBODY
         self._timer: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
@@ -43,8 +47,10 @@ class Presence:
     def set(self, id: str, data: bytes | None) -> None:
         """Show JSON for `id`, or with None nothing any more."""
         if data is not None and data != b"null":
-            self._members[id] = data
-        elif self._members.pop(id, None) is None:
+            self._own()[id] = data
+        elif id in self._members:
+            del self._own()[id]
+        else:
             return
         if self._timer is None:
             self._timer = self._loop.call_later(_GATHER, self.flush)
@@ -63,7 +69,7 @@ class Presence:
         joined = {id: msgspec.Raw(data) for id, data in after.items() if id not in before}
         updated = {id: msgspec.Raw(data) for id, data in after.items() if before.get(id, data) != data}
         left = [id for id in before if id not in after]
-        self._told = dict(after)
+        self._told = after
         if joined or updated or left:
             self._tell(PresenceDiff(joined=joined, updated=updated, left=left))
 
@@ -72,3 +78,8 @@ class Presence:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _own(self) -> dict[str, bytes]:
+        if self._members is self._told:
+            self._members = self._told.copy()
+        return self._members

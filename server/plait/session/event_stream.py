@@ -1,6 +1,7 @@
 """A thread told over server-sent events, to those who cannot open a socket: what the native protocol tells, one way."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
@@ -13,7 +14,7 @@ from plait.revision import Revision
 from plait.session.follower import Follower
 from plait.session.wire import PLAIT
 from plait.store.protocol import ChangeRow
-from plait_schemas.codes import TRY_AGAIN_LATER
+from plait_schemas.codes import TRY_AGAIN_LATER, UNAUTHENTICATED
 from plait_schemas.messages import Version, encode
 
 __all__ = ["EventStream"]
@@ -34,6 +35,8 @@ class EventStream:
         self.connection = Connection(id, self._queue, actor.pipeline.after, principal=principal, wire=PLAIT)
         self.connection.readonly = True
         self._misses_presence = False
+        # Ends the stream when it is no longer known who reads it.
+        self._expiry: asyncio.TimerHandle | None = None
 
     @property
     def worth(self) -> int:
@@ -62,6 +65,10 @@ class EventStream:
 
         self._actor.connect(self.connection, request, join=join, done=done)
         await future
+        principal = self.connection.principal
+        if principal is not None and principal.expires_at is not None:
+            loop, left = asyncio.get_running_loop(), max(0.0, principal.expires_at - time.time())
+            self._expiry = loop.call_later(left, self._queue.close, UNAUTHENTICATED, "the token has expired")
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the stream, until the thread or the reader ends it."""
@@ -115,6 +122,8 @@ class EventStream:
 
     def close(self, code: int, reason: str) -> None:
         """Take note that the stream is over."""
+        if self._expiry is not None:
+            self._expiry.cancel()
         if self.connection.session is not None:
             self._actor.disconnect(self.connection, code, reason)
 

@@ -230,6 +230,11 @@ class PlaitSession:
         if nests_deeper(data, self._actor.limits.depth):
             self._tell(TooLarge(f"JSON is nested more than {self._actor.limits.depth} deep"))
             return
+        try:
+            self._connection.presence = decode_json(data)
+        except NOT_JSON as error:
+            self._fail(str(error))
+            return
         self._actor.presence.set(self._connection.id, data)
 
     def _send_presence(self) -> None:

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from plait.actor import Actor
 from plait.connection import Principal
-from plait.errors import InvalidArguments, NotFound
+from plait.errors import InvalidArguments, NotFound, TooMany
 from plait.session.event_stream import EventStream
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
@@ -57,6 +57,8 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
     """Return a stream of what happens to a thread, from where the reader left off where that can be had."""
     since = request.headers.get("last-event-id") or request.query_params.get("since")
     have = _read_version(since) if since else None
+    if len(actor.connections) >= actor.limits.connections_per_thread:
+        raise TooMany(f"{actor.key} has {len(actor.connections)} connections, which is the limit; try again later")
     stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal)
     with actor.held():
         is_known = have is not None and have[0] == actor.pipeline.history.epoch
