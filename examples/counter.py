@@ -16,7 +16,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Counter(Thread[Count]):
-    """Clients call `increment` or push a whole `Count`; neither may go below zero."""
+    """Clients call `increment` or change the count themselves; neither may go below zero."""
 
     initial_state = Count()
 

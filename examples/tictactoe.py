@@ -1,12 +1,10 @@
-"""Tic-tac-toe: clients push the next state, the server refuses illegal ones and keeps the score."""
+"""Tic-tac-toe: clients change the game themselves, the server refuses what is illegal and keeps the score."""
 
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
-from starlette.requests import Request
 
 from plait import Connection, Plait, Reject, Source, Thread, current, rpc
 
@@ -20,6 +18,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=40)]
 class Player(Struct, frozen=True):
     """Someone at the table."""
 
+    # The id of their connection, which stays the same when they come back.
     id: str
     name: Name
     wins: int = 0
@@ -36,7 +35,7 @@ class Game(Struct, frozen=True):
 
 
 class TicTacToe(Thread[Game]):
-    """Clients push "I join" and "I move" as whole states; everything else is the server's to decide."""
+    """Clients push "I join" and "I move" as changes of the state; everything else is the server's to decide."""
 
     initial_state = Game()
 
@@ -48,7 +47,7 @@ class TicTacToe(Thread[Game]):
 
     def validate_state_change(self, next_state: Game, source: Source) -> None:
         if isinstance(source, Connection) and next_state != self.state:
-            check_push(self.state, next_state, player_id(source))
+            check_push(self.state, next_state, source.id)
 
     async def on_state_changed(self, state: Game, source: Source) -> None:
         if isinstance(source, Connection):
@@ -68,36 +67,19 @@ class TicTacToe(Thread[Game]):
         """Go on for a player who has left."""
         caller = calling_player()
         players = {player.id: player for player in self.state.players}
-        if absent not in players or absent in self.present() or caller in players:
+        present = [connection.id for connection in self.connections()]
+        if absent not in players or absent in present or caller in players:
             raise Reject("that seat is not free")
         players[absent] = Player(caller, name)
         self.set_state(replace(self.state, players=tuple(players.values())))
 
-    # Presence
-
-    async def on_connect(self, connection: Connection, request: Request) -> None:
-        connection.send({"type": "you", "id": player_id(connection)})
-        self.broadcast({"type": "present", "players": self.present()})
-
-    async def on_close(self, connection: Connection, code: int, reason: str) -> None:
-        self.broadcast({"type": "present", "players": self.present()})
-
-    def present(self) -> list[str]:
-        """Return the ids of everyone who is connected."""
-        return sorted({player_id(connection) for connection in self.connections()})
-
-
-def player_id(connection: Connection) -> str:
-    """Return the public id of a connection; its own id stays a secret between client and server."""
-    return blake2b(connection.id.encode(), digest_size=8).hexdigest()
-
 
 def calling_player() -> str:
-    """Return the public id of the connection that made the running call."""
+    """Return the id of the connection that made the running call."""
     connection = current().connection
     if connection is None:
         raise Reject("only a player who is connected can do that")
-    return player_id(connection)
+    return connection.id
 
 
 def check_push(game: Game, pushed: Game, you: str) -> None:
@@ -107,7 +89,7 @@ def check_push(game: Game, pushed: Game, you: str) -> None:
     elif pushed == replace(game, moves=pushed.moves):
         check_move(game, pushed.moves, you)
     else:
-        raise Reject("a client may join or move, and nothing else")
+        raise Reject("a player joins or moves, the rest is up to the server")
 
 
 def check_join(game: Game, players: tuple[Player, ...], you: str) -> None:
@@ -122,10 +104,14 @@ def check_join(game: Game, players: tuple[Player, ...], you: str) -> None:
 
 def check_move(game: Game, moves: tuple[int, ...], you: str) -> None:
     """Raise `Reject` unless `you` took a free cell in your turn."""
+    if you not in [player.id for player in game.players]:
+        raise Reject("you are not playing", path="/moves")
     if game.status != "playing" or has_line(game.moves):
         raise Reject("the game is not running", path="/status")
-    if moves[:-1] != game.moves:
+    if moves[: len(game.moves)] != game.moves:
         raise Reject("moves that were made stay as they are", path="/moves")
+    if len(moves) != len(game.moves) + 1:
+        raise Reject("nobody moves twice in a row", path="/moves")
     if game.players[len(game.moves) % 2].id != you:
         raise Reject("it is not your turn", path="/moves")
     if moves[-1] in game.moves:

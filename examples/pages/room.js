@@ -1,9 +1,8 @@
 // @ts-check
 /** What every page has around its thread: a room, a status, notices, and the person in front of it. */
 
-import { randomId } from "./thread.js";
+import { ThreadClient } from "/plait/client.js";
 
-/** @typedef {import("./thread.js").Status} Status */
 /** @typedef {{id: string, name: string}} Person */
 
 const ADJECTIVES = ["Amber", "Brave", "Calm", "Dapper", "Eager", "Gentle", "Lucky", "Merry", "Quick", "Sunny"];
@@ -25,6 +24,12 @@ function roomFromAddress() {
   return name;
 }
 
+/** Return 24 random hex digits; `crypto.randomUUID` is missing on plain http. */
+export function randomId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 /** Find an element that the page is sure to have. @param {string} selector @param {ParentNode} root */
 export function find(selector, root = document) {
   const element = root.querySelector(selector);
@@ -35,6 +40,11 @@ export function find(selector, root = document) {
 /** Find a text field that the page is sure to have. @param {string} selector @param {ParentNode} root */
 export function findInput(selector, root = document) {
   return /** @type {HTMLInputElement} */ (find(selector, root));
+}
+
+/** Make an element say something; the same again would be read out again. @param {Element} element @param {string} text */
+export function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
 }
 
 /** Copy the element that a `<template>` holds. @param {string} selector */
@@ -61,11 +71,35 @@ async function copyLink() {
   }
 }
 
-/** Show whether the page is connected. @param {Status} status @param {string} detail */
-export function showStatus(status, detail = "") {
+/**
+ * Join the thread of this room and show whether it is live. The tab keeps who it is and what it has not sent yet, so
+ * that a reload loses nothing.
+ * @template State
+ * @param {string} kind
+ * @param {() => void} render is called when something of the client reads differently
+ * @param {(error: Error, ops: readonly {path: string}[]) => void} refused is told of each change that is taken back
+ * @returns {ThreadClient<State>}
+ */
+export function join(kind, render, refused) {
+  /** @type {ThreadClient<State>} */
+  const client = new ThreadClient({ kind, name: room, storage: sessionStorage });
+  client.subscribe(() => {
+    showStatus(client);
+    render();
+  });
+  client.onRejected(({ error, ops }) => refused(error, ops));
+  addEventListener("beforeunload", (event) => client.status !== "online" && client.pending && event.preventDefault());
+  return client;
+}
+
+/** @param {ThreadClient} client */
+function showStatus({ status, pending, error }) {
   const element = find("#status");
+  const waiting = pending === 1 ? "1 edit waiting" : `${pending} edits waiting`;
+  const detail = error?.message ?? (status !== "online" && pending ? waiting : "");
+  const text = detail ? `${STATUS_TEXT[status]}: ${detail}` : STATUS_TEXT[status];
   element.dataset.status = status;
-  element.textContent = detail ? `${STATUS_TEXT[status]}: ${detail}` : STATUS_TEXT[status];
+  write(element, text);
 }
 
 // Notices
@@ -145,8 +179,8 @@ function initials(name) {
   return letters.map((word) => [...word][0] ?? "").join("").toUpperCase();
 }
 
-/** @param {string} id */
-function hue(id) {
+/** Return the colour of someone, in degrees. @param {string} id */
+export function hue(id) {
   let hash = 0;
   for (const letter of id) hash = (hash * 31 + letter.charCodeAt(0)) % 3600;
   return hash / 10;

@@ -2,13 +2,17 @@
 
 import json
 import signal
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 import httpx
-from playwright.sync_api import Browser, ConsoleMessage, Page, WebSocket, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, WebSocket, WebSocketRoute, expect
 from tests.running import Process
 
-__all__ = ["Demo", "record", "recorded"]
+__all__ = ["Brake", "Demo", "record", "recorded"]
+
+ROOT = Path(__file__).parents[2]
 
 ROOM = "room-1"
 RECORD = """(read) => {
@@ -18,6 +22,37 @@ RECORD = """(read) => {
     const everything = { subtree: true, childList: true, attributes: true, characterData: true };
     new MutationObserver(note).observe(document.body, everything);
 }"""
+
+
+class Brake:
+    """Keeps what the server says from a page, from `hold` to `release`."""
+
+    def __init__(self) -> None:
+        self._page: WebSocketRoute | None = None
+        self._held: list[str | bytes] | None = None
+
+    def route(self, page: WebSocketRoute) -> None:
+        """Stand between a page's socket and the server."""
+        server = page.connect_to_server()
+        page.on_message(server.send)
+        server.on_message(self._receive)
+        self._page = page
+
+    def hold(self) -> None:
+        """Keep everything from here on."""
+        self._held = []
+
+    def release(self) -> None:
+        """Let the page have what was kept, in order, and all that follows."""
+        held, self._held = self._held, None
+        for message in held or ():
+            self._receive(message)
+
+    def _receive(self, message: str | bytes) -> None:
+        if self._held is not None:
+            self._held.append(message)
+        elif self._page is not None:
+            self._page.send(message)
 
 
 class Demo:
@@ -51,6 +86,12 @@ class Demo:
         """Give the network back to a page."""
         page.context.set_offline(False)
 
+    def keep_pages(self, page: Page) -> None:
+        """Let a page be loaded without a network, too, as a service worker would."""
+        page.context.route("**/*", _answer_from_disk)
+        # To the browser such a page is from nowhere, and the server is in a private network.
+        page.context.grant_permissions(["local-network-access"])
+
     def state(self, kind: str) -> Any:
         """Return what the server says the state of the room is."""
         return httpx.get(f"http://{self._server.address}/threads/{kind}/{ROOM}").raise_for_status().json()
@@ -66,6 +107,7 @@ class Demo:
         height: int = 800,
         touch: bool = False,
         sent: list[Any] | None = None,
+        brake: Brake | None = None,
     ) -> Page:
         """Open a page in a browser context of its own, and wait until it is live; `sent` gets the frames it sends."""
         context = self._browser.new_context(
@@ -74,6 +116,8 @@ class Demo:
         page = context.new_page()
         page.on("console", self._read_console)
         page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        if brake is not None:
+            page.route_web_socket("**/threads/**", brake.route)
         if sent is not None:
             page.on("websocket", lambda socket: _keep_sent(socket, sent))
         with page.expect_response("**/*") as response:
@@ -111,3 +155,9 @@ def recorded(page: Page) -> list[Any]:
 
 def _keep_sent(socket: WebSocket, sent: list[Any]) -> None:
     socket.on("framesent", lambda frame: sent.append(json.loads(frame)))
+
+
+def _answer_from_disk(route: Route) -> None:
+    path = urlparse(route.request.url).path
+    file = ROOT / ("server/plait/web/client.js" if path == "/plait/client.js" else f"examples/pages{path}")
+    route.fulfill(path=file / "index.html" if file.is_dir() else file)

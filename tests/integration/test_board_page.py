@@ -1,14 +1,45 @@
 """The board's page: people with browsers of their own work on one board."""
 
+from pathlib import Path
+from typing import Any
+
+import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tests.integration.browser import Demo, record, recorded
+from tests.integration.browser import ROOM, Brake, Demo, record, recorded
+from tests.running import Process
 
 TODO = ["Drag me to Doing", "Open me to edit", "Copy the link and open it somewhere else"]
 DOING = ["Doing takes two cards"]
 DONE = ["Start the server"]
 # The titles in Doing, for `record`.
 READ_DOING = """[...document.querySelectorAll('[data-column="doing"] .card-title')].map((title) => title.textContent)"""
+# The column that a card is in, for `record`.
+READ_PLACE = """document.querySelector('[data-card="drag"]')?.closest("[data-column]").dataset.column"""
+# Whether the pointer of another is over a card.
+IS_ON_CARD = """(card) => {
+    const at = document.querySelector(".cursor").getBoundingClientRect();
+    const { left, right, top, bottom } = document.querySelector(`[data-card="${card}"]`).getBoundingClientRect();
+    return left < at.left && at.left < right && top < at.top && at.top < bottom;
+}"""
+# A server with boards as they were stored once.
+OLD_BOARD = """
+from plait import Plait, Thread
+
+class Board(Thread[dict]):
+    initial_state = {
+        "columns": [
+            {"id": "done", "title": "Done", "cards": ["b", "a"], "limit": None},
+            {"id": "next", "title": "Next", "cards": [], "limit": 3},
+        ],
+        "cards": {
+            "a": {"title": "First", "note": "", "color": "plain"},
+            "b": {"title": "Second", "note": "of two", "color": "red"},
+        },
+    }
+
+app = Plait(Board)
+"""
 
 
 # Edits
@@ -30,8 +61,7 @@ def test_cards_that_two_add_at_the_same_moment_are_both_there_in_one_order(demo:
             page.evaluate("document.querySelector('[data-column=done] .add-card').requestSubmit()")
     for page in (one, other):
         expect(titles(page, "done")).to_have_count(11)
-    stored = demo.state("board")
-    done = [stored["cards"][card]["title"] for card in stored["columns"][2]["cards"]]
+    done = stored_titles(demo, "done")
     assert sorted(done) == sorted([*DONE, *(f"{who} {count}" for who in ("one", "other") for count in range(5))])
     expect_titles(one, "done", done)
     expect_titles(other, "done", done)
@@ -55,7 +85,7 @@ def test_a_card_that_one_deletes_disappears_and_comes_back_by_undo(demo: Demo) -
     one.click('[data-card="open"] .card-open')
     one.click("#card-dialog [value=delete]")
     expect_titles(other, "todo", [TODO[0], TODO[2]])
-    one.get_by_role("button", name="Undo").click()
+    one.locator(".notice").get_by_role("button", name="Undo").click()
     expect_titles(other, "todo", TODO)
 
 
@@ -73,6 +103,13 @@ def test_a_column_that_one_adds_renames_and_deletes_follows_in_the_other_browser
     one.get_by_label("Edit column Some day").click()
     one.click("#column-dialog [value=delete]")
     expect(other.locator(".column-title")).to_have_text(["To do", "Doing", "Done"])
+
+
+def test_a_column_is_edited_with_one_click_from_the_input_of_its_next_card(demo: Demo) -> None:
+    page = demo.open("board/")
+    page.click('[data-column="todo"] .add-card input')
+    page.get_by_label("Edit column To do").click()
+    expect(page.locator("#column-dialog")).to_be_visible()
 
 
 def test_markup_in_a_title_is_text(demo: Demo) -> None:
@@ -102,12 +139,12 @@ def test_a_card_that_one_drags_with_the_mouse_moves_in_the_other_browser(demo: D
     one, other = demo.open_two("board/")
     rename(one, "Ada Lovelace")
     drag(one, "drag", "doing")
-    expect(other.locator('[data-card="drag"] .card-people .avatar')).to_have_attribute("title", "Ada Lovelace")
+    expect_tags(other, "drag", ["Ada Lovelace · moving"])
     one.mouse.up()
     for page in (one, other):
         expect_titles(page, "todo", TODO[1:])
         expect_titles(page, "doing", [TODO[0], *DOING])
-    expect(other.locator('[data-card="drag"] .card-people .avatar')).to_have_count(0)
+    expect_tags(other, "drag", [])
     expect(one.locator("dialog[open]")).to_have_count(0)
 
 
@@ -214,6 +251,189 @@ def test_someone_with_two_pages_is_one_person(demo: Demo) -> None:
     expect_people(other, {"Ada Lovelace", "Charles Babbage (you)"})
 
 
+def test_the_pointer_of_another_is_shown_at_the_same_place_and_goes(demo: Demo) -> None:
+    one, other = demo.open("board/"), demo.open("board/", width=900)
+    rename(one, "Ada Lovelace")
+    for card in ("open", "limit"):
+        one.locator(f'[data-card="{card}"]').hover(position={"x": 40, "y": 20})
+        expect(cursors(other)).to_have_text(["Ada Lovelace"])
+        other.wait_for_function(IS_ON_CARD, arg=card)
+    expect(cursors(one)).to_have_count(0)
+    one.mouse.move(600, 20)
+    expect(cursors(other)).to_have_count(0)
+    one.clock.install()
+    one.mouse.move(300, 300)
+    expect(cursors(other)).to_have_count(1)
+    one.clock.fast_forward(5_000)
+    expect(cursors(other)).to_have_count(0)
+    one.mouse.move(310, 300)
+    expect(cursors(other)).to_have_count(1)
+    one.context.close()
+    expect(cursors(other)).to_have_count(0)
+
+
+def test_a_finger_is_no_pointer(demo: Demo) -> None:
+    desk, phone = demo.open("board/"), demo.open("board/", width=390, height=844, touch=True)
+    rename(phone, "Grace Hopper")
+    phone.locator('[data-card="drag"] .card-open').tap()
+    expect_tags(desk, "drag", ["Grace Hopper · editing"])
+    expect(cursors(desk)).to_have_count(0)
+
+
+def test_the_card_that_someone_is_at_edits_or_moves_is_outlined_until_they_leave_it(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    rename(one, "Ada Lovelace")
+    one.locator('[data-card="open"] .card-open').focus()
+    expect_tags(other, "open", ["Ada Lovelace"])
+    one.keyboard.press("Enter")
+    expect_tags(other, "open", ["Ada Lovelace · editing"])
+    expect_tags(one, "open", [])
+    one.click("#card-dialog [value=cancel]")
+    expect_tags(other, "open", ["Ada Lovelace"])
+    one.keyboard.press("Space")
+    expect_tags(other, "open", ["Ada Lovelace · moving"])
+    one.keyboard.press("Escape")
+    one.locator("#name").focus()
+    expect_tags(other, "open", [])
+    one.locator('[data-card="start"] .card-open').focus()
+    expect_tags(other, "start", ["Ada Lovelace"])
+    one.context.close()
+    expect_tags(other, "start", [])
+
+
+# Undo
+
+
+def test_undo_takes_back_what_one_has_done_and_nothing_of_what_others_did_since(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    add_card(one, "done", "Mine")
+    expect_titles(other, "done", [*DONE, "Mine"])
+    add_card(other, "done", "Theirs")
+    expect_titles(one, "done", [*DONE, "Mine", "Theirs"])
+    one.click("#undo")
+    for page in (one, other):
+        expect_titles(page, "done", [*DONE, "Theirs"])
+    one.click("#undo")
+    expect(one.locator(".notice")).to_have_text("There is nothing of yours to undo.")
+    expect_titles(one, "done", [*DONE, "Theirs"])
+    other.locator('[data-card="start"] .card-open').press("Control+z")
+    for page in (one, other):
+        expect_titles(page, "done", DONE)
+
+
+def test_undo_steps_back_through_moves_edits_and_deletions(demo: Demo) -> None:
+    page = demo.open("board/")
+    drag(page, "drag", "done")
+    page.mouse.up()
+    expect_titles(page, "done", [TODO[0], *DONE])
+    page.click('[data-card="open"] .card-open')
+    page.fill("#card-dialog [name=title]", "Another title")
+    page.click("#card-dialog [value=save]")
+    page.click('[data-card="start"] .card-open')
+    page.click("#card-dialog [value=delete]")
+    expect_titles(page, "done", [TODO[0]])
+    page.click("#undo")
+    expect_titles(page, "done", [TODO[0], *DONE])
+    page.click("#undo")
+    expect_titles(page, "todo", [TODO[1], TODO[2]])
+    page.click("#undo")
+    expect_titles(page, "todo", TODO)
+    expect_titles(page, "done", DONE)
+
+
+def test_undo_of_what_somebody_else_has_changed_since_is_told_and_does_nothing(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    for page, title in ((one, "By one"), (other, "By the other")):
+        page.click('[data-card="start"] .card-open')
+        page.fill("#card-dialog [name=title]", title)
+        page.click("#card-dialog [value=save]")
+        for each in (one, other):
+            expect_titles(each, "done", [title])
+    one.click("#undo")
+    expect(one.locator(".notice")).to_have_text("Somebody else has changed the same since, so it stays.")
+    expect_titles(one, "done", ["By the other"])
+
+
+def test_control_z_in_a_text_field_is_of_the_field(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    add_card(one, "done", "Mine")
+    expect_titles(other, "done", [*DONE, "Mine"])
+    record(one, "document.querySelectorAll('.card').length")
+    one.locator('[data-column="done"] .add-card input').press_sequentially("typed")
+    one.keyboard.press("Control+z")
+    add_card(other, "done", "Theirs")
+    expect_titles(one, "done", [*DONE, "Mine", "Theirs"])
+    assert recorded(one) == [6, 7]
+
+
+# History
+
+
+def test_the_slider_shows_an_older_board_and_brings_it_back(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    rename(one, "Ada Lovelace")
+    rename(other, "Charles Babbage")
+    for title in ("A", "B", "C"):
+        add_card(one, "done", title)
+    expect_titles(other, "done", [*DONE, "A", "B", "C"])
+    other.click("#open-history")
+    expect(other.locator("#which")).to_have_text("This is the board as it is, version 3 of 3")
+    expect(other.locator("#when")).to_contain_text("by Ada Lovelace")
+    for version, titles_then in ((2, [*DONE, "A", "B"]), (1, [*DONE, "A"])):
+        other.keyboard.press("ArrowLeft")
+        expect(other.locator("#which")).to_have_text(f"You are looking at version {version} of 3")
+        expect_titles(other, "done", titles_then)
+    add_card(one, "todo", "Live")
+    expect(other.locator("#which")).to_have_text("You are looking at version 1 of 4")
+    expect_titles(other, "todo", TODO)
+    other.click("#restore")
+    expect(other.locator("#history")).to_be_hidden()
+    for page in (one, other):
+        expect_titles(page, "done", [*DONE, "A"])
+        expect_titles(page, "todo", TODO)
+    expect(one.locator(".notice")).to_have_text("Charles Babbage brought back version 1.")
+
+
+def test_the_past_is_read_only_and_leaving_it_shows_what_has_happened_meanwhile(demo: Demo) -> None:
+    phone, other = demo.open("board/", width=390, height=844, touch=True), demo.open("board/")
+    add_card(other, "done", "A")
+    expect_titles(phone, "done", [*DONE, "A"])
+    phone.tap("#open-history")
+    phone.tap("#older")
+    expect(phone.locator("#which")).to_have_text("You are looking at version 0 of 1")
+    expect(phone.locator("#older")).to_be_disabled()
+    expect_titles(phone, "done", DONE)
+    phone.locator('[data-card="start"] .card-open').tap()
+    expect(phone.locator("dialog[open]")).to_have_count(0)
+    phone.locator('[data-card="start"] .card-open').press("Space")
+    expect(phone.locator(".card.held")).to_have_count(0)
+    expect(phone.locator('[data-column="done"] .add-card')).to_be_hidden()
+    add_card(other, "done", "B")
+    expect(phone.locator("#which")).to_have_text("You are looking at version 0 of 2")
+    expect_titles(phone, "done", DONE)
+    phone.locator("#version").press("Escape")
+    expect_titles(phone, "done", [*DONE, "A", "B"])
+    expect(phone.locator('[data-column="done"] .add-card')).to_be_visible()
+
+
+def test_a_board_that_was_stored_in_its_old_shape_is_brought_along(demo: Demo, tmp_path: Path) -> None:
+    demo.kill()
+    (tmp_path / "old.py").write_text(OLD_BOARD)
+    with Process("old:app", cwd=tmp_path, environment={"PLAIT_STORE": f"sqlite:///{tmp_path}/plait.db"}) as server:
+        url = f"http://{server.address}/threads/board/{ROOM}"
+        old: Any = httpx.get(url).raise_for_status().json()
+        old["cards"]["a"]["note"] = "changed"
+        httpx.put(url, json=old).raise_for_status()
+        server.end()
+    demo.start()
+    page = demo.open("board/")
+    expect(page.locator(".column-title")).to_have_text(["Done", "Next"])
+    expect_titles(page, "done", ["Second", "First"])
+    expect(page.locator('[data-card="a"] .card-note')).to_have_text("changed")
+    page.click("#open-history")
+    expect(page.locator("#older")).to_be_disabled()
+
+
 # Outages
 
 
@@ -274,10 +494,106 @@ def test_an_edit_made_during_an_outage_is_shown_and_arrives_afterwards(demo: Dem
         add_card(other, "done", "Made online")
         expect_titles(other, "done", [*DONE, "Made online"])
         demo.connect(one)
-    done = [*DONE, "Made offline"] if is_killed else [*DONE, "Made online", "Made offline"]
+    for page in (one, other):
+        expect(page.locator("#status")).to_have_text("Live")
+        expect(titles(page, "done")).to_have_count(2 if is_killed else 3)
+    # Both were put at the end: which of them is the last is for the server to say, and the same for everybody.
+    done = stored_titles(demo, "done")
+    assert set(done) == {*DONE, "Made offline"} | (set() if is_killed else {"Made online"})
     for page in (one, other):
         expect_titles(page, "done", done)
+
+
+def test_a_card_that_two_drag_while_one_of_them_is_offline_ends_in_one_place(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    demo.cut_off(one)
+    expect(one.locator("#status")).to_have_attribute("data-status", "offline")
+    drag(one, "drag", "done")
+    record(one, READ_PLACE)
+    one.mouse.up()
+    expect(one.locator("#status")).to_have_text("Offline: 1 edit waiting")
+    drag(other, "drag", "doing")
+    record(other, READ_PLACE)
+    other.mouse.up()
+    expect_titles(other, "doing", [TODO[0], *DOING])
+    demo.connect(one)
+    for page in (one, other):
         expect(page.locator("#status")).to_have_text("Live")
+        expect_titles(page, "todo", TODO[1:])
+        expect_titles(page, "doing", DOING)
+        expect_titles(page, "done", [TODO[0], *DONE])
+    assert demo.state("board")["cards"]["drag"]["column"] == "done"
+    # The one who let go last in the eyes of the server never saw it anywhere else.
+    assert recorded(one) == ["done"]
+    assert recorded(other) == ["doing", "done"]
+
+
+def test_an_edit_made_offline_of_a_card_that_is_gone_is_refused_visibly(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    demo.cut_off(one)
+    expect(one.locator("#status")).to_have_attribute("data-status", "offline")
+    one.click('[data-card="open"] .card-open')
+    one.fill("#card-dialog [name=title]", "Too late")
+    one.click("#card-dialog [value=save]")
+    expect_titles(one, "todo", [TODO[0], "Too late", TODO[2]])
+    other.click('[data-card="open"] .card-open')
+    other.click("#card-dialog [value=delete]")
+    demo.connect(one)
+    expect(one.locator(".notice.refused")).to_have_text("The server refused: someone else has deleted that.")
+    for page in (one, other):
+        expect_titles(page, "todo", [TODO[0], TODO[2]])
+        expect(page.locator("#status")).to_have_text("Live")
+
+
+def test_an_edit_that_is_accepted_never_flickers_back(demo: Demo) -> None:
+    brake = Brake()
+    one, other = demo.open("board/", brake=brake), demo.open("board/")
+    drag(one, "drag", "doing")
+    record(one, READ_PLACE)
+    brake.hold()
+    add_card(other, "done", "Before")
+    expect_titles(other, "done", [*DONE, "Before"])
+    one.mouse.up()
+    expect_titles(other, "doing", [TODO[0], *DOING])
+    add_card(other, "doing", "Refused")
+    add_card(other, "todo", "Afterwards")
+    expect_titles(other, "todo", [*TODO[1:], "Afterwards"])
+    brake.release()
+    expect_titles(one, "todo", [*TODO[1:], "Afterwards"])
+    expect_titles(one, "done", [*DONE, "Before"])
+    assert recorded(one) == ["doing"]
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "network"])
+def test_a_reload_while_offline_keeps_an_edit_which_arrives_once(demo: Demo, is_killed: bool) -> None:
+    one, other = demo.open_two("board/")
+    demo.keep_pages(one)
+    if is_killed:
+        demo.kill()
+    else:
+        demo.cut_off(one)
+    expect(one.locator("#status")).to_have_attribute("data-status", "offline")
+    add_card(one, "done", "Made offline")
+    drag(one, "drag", "doing")
+    one.mouse.up()
+    for _ in range(2):
+        one.reload()
+        expect(one.locator("#status")).to_have_text("Offline: 2 edits waiting")
+        expect_titles(one, "done", [*DONE, "Made offline"])
+        expect_titles(one, "doing", [TODO[0], *DOING])
+    record(one, READ_PLACE)
+    if is_killed:
+        demo.start()
+    else:
+        demo.connect(one)
+    for page in (one, other):
+        expect(page.locator("#status")).to_have_text("Live")
+        expect_titles(page, "done", [*DONE, "Made offline"])
+        expect_titles(page, "doing", [TODO[0], *DOING])
+    one.reload()
+    expect(one.locator("#status")).to_have_text("Live")
+    expect_titles(one, "done", [*DONE, "Made offline"])
+    assert len(demo.state("board")["cards"]) == 6
 
 
 # What people do and see
@@ -313,6 +629,26 @@ def titles(page: Page, column: str) -> Locator:
 def expect_titles(page: Page, column: str, expected: list[str]) -> None:
     """Wait until a column has these cards, from top to bottom."""
     expect(titles(page, column)).to_have_text(expected)
+
+
+def stored_titles(demo: Demo, column: str) -> list[str]:
+    """Return the titles in a column, from top to bottom, as the server has them."""
+    cards = [
+        (card["order"], id, card["title"])
+        for id, card in demo.state("board")["cards"].items()
+        if card["column"] == column
+    ]
+    return [title for _, _, title in sorted(cards)]
+
+
+def expect_tags(page: Page, card: str, tags: list[str]) -> None:
+    """Wait until a card is outlined for these people, and nobody else."""
+    expect(page.locator(f'[data-card="{card}"] .tag')).to_have_text(tags)
+    expect(page.locator(f'[data-card="{card}"].selected')).to_have_count(1 if tags else 0)
+
+
+def cursors(page: Page) -> Locator:
+    return page.locator(".cursor:visible .cursor-name")
 
 
 def people(page: Page) -> Locator:

@@ -1,4 +1,4 @@
-"""The pages of tic-tac-toe and of the counter: pushes of whole states, and a server that may refuse them."""
+"""The pages of tic-tac-toe and of the counter: changes that are shown at once, and a server that may refuse them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ CHEATS = {
     "twice": "nobody moves twice in a row",
     "taken": "that cell is taken",
     "undo": "moves that were made stay as they are",
-    "win": "only the server says who has won",
+    "win": "a player joins or moves, the rest is up to the server",
 }
 
 
@@ -46,8 +46,8 @@ def test_two_play_and_the_server_says_when_the_game_begins_and_who_has_won(demo:
     game = demo.state("tic-tac-toe")
     assert game["status"] == "finished"
     assert game["winner"] == game["players"][0]["id"]
-    pushed = [frame["state"]["status"] for frame in sent if frame["type"] == "cf_agent_state"]
-    assert pushed == ["waiting"] * 2 + ["playing"] * 5
+    pushed = [op["path"] for frame in sent if frame["type"] == "push" for op in frame["ops"]]
+    assert pushed == ["/players/-"] * 2 + ["/moves/-"] * 5
 
 
 def test_a_full_grid_without_a_line_is_a_draw_and_a_rematch_changes_who_begins(demo: Demo) -> None:
@@ -189,6 +189,27 @@ def test_a_count_that_one_sets_survives_a_killed_server(demo: Demo) -> None:
         expect(page.locator("#count")).to_have_text("123,456,789")
     other.click("#increment")
     expect(one.locator("#count")).to_have_text("123,456,790")
+
+
+def test_a_count_that_one_sets_offline_is_kept_over_a_reload_and_arrives(demo: Demo) -> None:
+    one, other = demo.open_two("counter/")
+    demo.keep_pages(one)
+    demo.cut_off(one)
+    expect(one.locator("#status")).to_have_attribute("data-status", "offline")
+    expect(one.locator("#increment")).to_be_disabled()
+    one.fill("#value", "41")
+    one.click("#set button")
+    one.reload()
+    expect(one.locator("#status")).to_have_text("Offline: 1 edit waiting")
+    expect(one.locator("#count")).to_have_text("41")
+    record(one, READ_COUNT)
+    demo.connect(one)
+    expect(other.locator("#count")).to_have_text("41")
+    expect(one.locator("#status")).to_have_text("Live")
+    one.click("#increment")
+    expect(other.locator("#count")).to_have_text("42")
+    expect(one.locator("#count")).to_have_text("42")
+    assert recorded(one) == ["41", "42"]
 
 
 # What people do and see

@@ -1,116 +1,76 @@
 // @ts-check
-import {
-  avatar, find, findInput, loadPerson, notify, openRoom, room, savePerson, shake, showStatus,
-} from "../room.js";
-import { Thread, randomId } from "../thread.js";
+/** The board's page: the state of a thread, what its person does to it, and what the others show of themselves. */
+
+import { find, findInput, join, loadPerson, notify, openRoom, randomId, savePerson, shake } from "../room.js";
+import { Cursors } from "./cursors.js";
 import { CardDialog, askColumn } from "./dialogs.js";
 import { PointerDrag } from "./drag.js";
-import {
-  Edits, addCard, addColumn, columnOf, deleteCard, deleteColumn, editCard, editColumn, moveCard,
-} from "./edits.js";
+import { HistoryPanel } from "./history.js";
 import { KeyboardDrag } from "./keyboard.js";
+import { isArrangedAs, orderBehind, place, placed } from "./model.js";
+import { People } from "./people.js";
 import { BoardView } from "./view.js";
 
-/** @typedef {import("./edits.js").Board} Board */
-/** @typedef {import("./edits.js").Edit} Edit */
-/** @typedef {import("./view.js").Editor} Editor */
-
-const MOST_FACES = matchMedia("(max-width: 40rem)").matches ? 2 : 5;
+/** @typedef {import("./model.js").Board} Board */
 
 const person = loadPerson();
-/** Everyone who is here. @type {Editor[]} */
-let people = [];
-/**
- * The card in this person's hand, and the move that dropping it would make.
- * @type {{card: string, edit?: Edit} | undefined}
- */
+/** The card in this person's hand, and where it would go. @type {{card: string, to?: import("./drag.js").Place} | undefined} */
 let held;
-/** The reason of the last change of status. */
-let reason = "";
+/** The card that is open in front of this person. @type {string | undefined} */
+let opened;
+/** The older board that is looked at. @type {Board | undefined} */
+let past;
+/** What was rendered last. @type {unknown[]} */
+let rendered = [];
 
-/** @type {Thread<Board>} */
-const thread = new Thread("board", room, { onState: () => render(), onMessage: receive, onStatus: statusChanged });
-const edits = new Edits(thread, render, refused);
+/** @type {import("/plait/client.js").ThreadClient<Board>} */
+const client = join("board", () => render(), refused);
+const people = new People(client, person);
+const cursors = new Cursors(find("#board"), find("#cursors"), people);
 const cardDialog = new CardDialog();
-const view = new BoardView(find("#board"), {
-  openCard,
-  openColumn,
-  addCard: (column, title) => edits.make(addCard(randomId(), column, { title, note: "", color: "plain" })),
-});
+const history = new HistoryPanel(client, (connection) => people.nameOf(connection), look);
+const view = new BoardView(find("#board"), { openCard, openColumn, addCard });
 
-/** Return the board as this person is to see it: with their own edits made. */
+/** Return the board as this person is to see it. */
 function board() {
-  const edited = edits.applyTo(thread.state ?? { columns: [], cards: {} });
-  return held?.edit ? held.edit.apply(edited) : edited;
+  const shown = past ?? client.state ?? { columns: {}, cards: {} };
+  return held?.to ? placed(shown, held.card, held.to.column, held.to.before) : shown;
 }
 
-/** @param {Map<string, DOMRect>} [from] */
+/** @param {Map<string, DOMRect>} [from] where cards come from, when it is not where they are */
 function render(from) {
-  if (!thread.state) return;
-  const shown = board();
-  const others = people.filter(({ id }) => id !== person.id);
-  if (held && !shown.cards[held.card]) return lose();
-  view.render(shown, held?.card, others, from);
-  cardDialog.update(shown);
+  const { state, status } = client;
+  if (!state) return;
+  if (held && !state.cards[held.card]) return lose();
+  const others = past ? [] : people.others();
+  const selections = others.flatMap(({ card, label, doing, color }) => (card ? [{ card, label, doing, color }] : []));
+  const looks = JSON.stringify(selections);
+  const next = [past ?? state, held?.card, held?.to, looks];
+  if (from || next.some((value, index) => value !== rendered[index])) view.render(board(), held?.card, selections, from);
+  rendered = next;
+  cursors.render(others);
+  cardDialog.update(state);
+  people.render();
+  history.follow();
   find("#add-column").hidden = false;
-  renderStatus();
+  find("#undo").toggleAttribute("disabled", status !== "online" || past !== undefined);
 }
 
-// Connection
-
-/** @param {import("../thread.js").Status} status @param {string} why */
-function statusChanged(status, why) {
-  reason = why;
-  renderStatus();
-  if (status !== "online") return;
-  sayWho();
-  edits.resend();
-}
-
-function renderStatus() {
-  const waiting = edits.count === 1 ? "1 edit waiting" : `${edits.count} edits waiting`;
-  showStatus(thread.status, thread.status === "offline" && edits.count ? waiting : reason);
-}
-
-/** @param {Edit} edit @param {string} why */
-function refused(edit, why) {
-  notify(`The server refused: ${why}.`, { refused: true });
-  const card = view.card(String(edit.args[0]));
+/** A change of this person has been taken back. @param {Error} error @param {readonly {path: string}[]} ops */
+function refused(error, ops) {
+  const isGone = /** @type {{code?: string}} */ (error).code === "conflict";
+  notify(`The server refused: ${isGone ? "someone else has deleted that" : error.message}.`, { refused: true });
+  const card = view.card(ops[0]?.path.split("/")[2] ?? "");
   if (card) shake(card);
 }
 
 // People
 
-/** @param {{type: string, people?: Editor[]}} message */
-function receive(message) {
-  if (message.type !== "people") return;
-  people = message.people ?? [];
-  const more = people.length - MOST_FACES;
-  find("#faces").replaceChildren(...people.slice(0, MOST_FACES).map(avatar), more > 0 ? `+${more}` : "");
-  find("#people").replaceChildren(...people.map(personItem));
-  render();
-}
-
-/** @param {Editor} someone */
-function personItem(someone) {
-  const element = document.createElement("li");
-  element.dataset.person = someone.id;
-  const name = document.createElement("span");
-  name.textContent = someone.id === person.id ? `${someone.name} (you)` : someone.name;
-  element.append(avatar(someone), name);
-  return element;
-}
-
-/** Open the list of people under their faces. */
-function placePeople() {
-  const { left, bottom } = find("#faces").getBoundingClientRect();
-  find("#people").style.setProperty("--left", `${left}px`);
-  find("#people").style.setProperty("--top", `${bottom}px`);
-}
-
-/** Tell the others who this is and which card they have in hand. @param {string | null} card */
-function sayWho(card = held?.card ?? null) {
-  thread.send({ type: "person", ...person, card });
+/** Show the others which card this person has in hand, is editing, or is at. */
+function showSelection() {
+  const focused = document.hasFocus() ? document.activeElement?.closest("[data-card]") : null;
+  const card = held?.card ?? opened ?? /** @type {HTMLElement | null} */ (focused)?.dataset.card ?? null;
+  people.show({ card, doing: held ? "moving" : opened ? "editing" : card ? "focus" : "" });
 }
 
 function rename() {
@@ -118,84 +78,135 @@ function rename() {
   person.name = input.value.trim() || person.name;
   input.value = person.name;
   savePerson(person);
-  sayWho();
+  people.show({ name: person.name });
 }
 
 // Editing
 
+/** @param {string} column @param {string} title */
+function addCard(column, title) {
+  const id = randomId();
+  client.edit((draft) => {
+    draft.cards[id] = { title, column, order: 0, note: "", color: "plain" };
+    place(draft, id, column, []);
+  });
+}
+
 /** @param {string} id */
 async function openCard(id) {
-  sayWho(id);
+  if (past) return;
+  opened = id;
+  showSelection();
   const { action, changes } = await cardDialog.open(id, board());
-  sayWho();
-  const { column, ...fields } = changes;
+  opened = undefined;
+  showSelection();
   if (action === "deleted") notify("Someone deleted that card.");
   if (action === "delete") remove(id);
-  if (action === "save" && Object.keys(fields).length) edits.make(editCard(id, fields));
-  if (action === "save" && column) edits.make(moveCard(id, column, []));
+  if (action === "save") save(id, changes);
+}
+
+/** @param {string} id @param {Partial<import("./dialogs.js").CardForm>} changes */
+function save(id, { column, ...fields }) {
+  client.edit((draft) => {
+    if (!draft.cards[id]) return;
+    Object.assign(draft.cards[id], fields);
+    if (column) place(draft, id, column, []);
+  });
 }
 
 /** @param {string} id */
 function remove(id) {
-  const column = columnOf(board(), id);
-  const card = board().cards[id];
-  if (!column || !card) return;
-  const before = column.cards.slice(column.cards.indexOf(id) + 1);
-  edits.make(deleteCard(id));
-  const run = () => edits.make(addCard(id, column.id, card, before));
+  const card = client.state?.cards[id];
+  if (!card) return;
+  client.edit((draft) => delete draft.cards[id]);
+  const run = () => client.edit((draft) => void (draft.cards[id] ??= card));
   notify(`Deleted “${card.title}”.`, { action: { label: "Undo", run } });
 }
 
 /** @param {string} id */
 async function openColumn(id) {
-  const column = columnOf(board(), id);
-  if (!column) return;
+  const column = board().columns[id];
+  if (!column || past) return;
   const { action, title, limit } = await askColumn(column);
-  if (action === "save") edits.make(editColumn(id, title, limit));
-  if (action === "delete") edits.make(deleteColumn(id));
+  client.edit((draft) => {
+    if (action === "delete") delete draft.columns[id];
+    else if (action === "save" && draft.columns[id]) Object.assign(draft.columns[id], { title, limit });
+  });
 }
 
 /** @param {SubmitEvent} event */
 function submitColumn(event) {
   event.preventDefault();
   const input = findInput("#add-column input");
-  if (input.value.trim()) edits.make(addColumn(randomId(), input.value.trim()));
+  const title = input.value.trim();
   input.value = "";
+  if (!title) return;
+  client.edit(({ columns }) => {
+    columns[randomId()] = { title, order: orderBehind(columns), limit: null };
+  });
+}
+
+// Time
+
+async function undo() {
+  try {
+    if (!(await client.call("undo"))) notify("There is nothing of yours to undo.");
+  } catch (error) {
+    const { code, message } = /** @type {Error & {code: string}} */ (error);
+    const isTouched = code === "conflict";
+    notify(isTouched ? "Somebody else has changed the same since, so it stays." : `It cannot be undone: ${message}.`);
+  }
+}
+
+/** @param {KeyboardEvent} event */
+function undoByKey(event) {
+  const { key, ctrlKey, metaKey, shiftKey, altKey, target } = event;
+  const isUndo = key.toLowerCase() === "z" && (ctrlKey || metaKey) && !shiftKey && !altKey;
+  if (!isUndo || /** @type {Element} */ (target).closest("input, textarea, select, dialog") || held) return;
+  event.preventDefault();
+  find("#undo").click();
+}
+
+/** Look at an older board, or at the one that there is. @param {Board | undefined} older */
+function look(older) {
+  past = older;
+  document.body.classList.toggle("past", older !== undefined);
+  render();
 }
 
 // Moving
 
 /** @type {import("./drag.js").Hand} */
 const hand = {
+  isFree: () => !past && !held,
   lift(card) {
     held = { card };
-    sayWho();
+    showSelection();
     render();
   },
-  over({ column, before }) {
-    const edit = held && moveCard(held.card, column, before);
-    if (!held || !edit || isSame(edit)) return;
-    held.edit = edit;
+  over(to) {
+    if (!held || isArrangedAs(board(), placed(board(), held.card, to.column, to.before))) return;
+    held = { ...held, to };
     render();
   },
   drop(from) {
     const last = held;
+    const isMoved = last?.to && client.state && !isArrangedAs(client.state, board());
     held = undefined;
-    sayWho();
-    if (last?.edit && !isSame(last.edit)) edits.make(last.edit);
+    if (last?.to && isMoved) move(last.card, last.to);
+    showSelection();
     render(last && from && new Map([[last.card, from]]));
   },
   cancel() {
     held = undefined;
-    sayWho();
+    showSelection();
     render();
   },
 };
 
-/** Tell whether an edit would change nothing of what is to be seen. @param {Edit} edit */
-function isSame(edit) {
-  const shown = board();
-  return JSON.stringify(edit.apply(shown).columns) === JSON.stringify(shown.columns);
+/** @param {string} card @param {import("./drag.js").Place} to */
+function move(card, { column, before }) {
+  client.edit((draft) => place(draft, card, column, before));
 }
 
 /** The card in hand has been deleted by someone else. */
@@ -209,8 +220,12 @@ openRoom("Board");
 findInput("#name").value = person.name;
 find("#name").addEventListener("change", rename);
 find("#add-column").addEventListener("submit", submitColumn);
-find("#people").addEventListener("beforetoggle", placePeople);
-addEventListener("beforeunload", (event) => thread.status !== "online" && edits.count && event.preventDefault());
+find("#undo").addEventListener("click", undo);
+addEventListener("keydown", undoByKey);
+for (const type of ["focusin", "focusout", "focus", "blur"]) addEventListener(type, () => setTimeout(showSelection));
+client.onEvent("restored", ({ version, by }) => {
+  if (by !== client.connection) notify(`${people.nameOf(by)} brought back version ${version}.`);
+});
 const drag = new PointerDrag(find("#board"), hand);
 const keyboard = new KeyboardDrag(find("#board"), hand, board, (text) => {
   find("#announcement").textContent = text;

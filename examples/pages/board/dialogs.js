@@ -2,10 +2,10 @@
 /** The forms that open on top of a board. */
 
 import { find } from "../room.js";
-import { columnOf } from "./edits.js";
+import { columnsOf } from "./model.js";
 
-/** @typedef {import("./edits.js").Board} Board */
-/** @typedef {import("./edits.js").Card} Card */
+/** @typedef {import("./model.js").Board} Board */
+/** @typedef {import("./model.js").Card} Card */
 /** @typedef {{title: string, note: string, color: string, column: string}} CardForm */
 
 /** Show a dialog and return how it was closed. @param {HTMLDialogElement} dialog @returns {Promise<string>} */
@@ -69,8 +69,8 @@ export class CardDialog {
 
   /** @param {Board} board @returns {CardForm} */
   #read(board) {
-    const { title, note, color } = board.cards[this.#card];
-    return { title, note, color, column: columnOf(board, this.#card)?.id ?? "" };
+    const { title, note, color, column } = board.cards[this.#card];
+    return { title, note, color, column };
   }
 
   /** @returns {Partial<CardForm>} */
@@ -81,10 +81,10 @@ export class CardDialog {
   }
 
   /** @param {Board} board */
-  #fillColumns({ columns }) {
+  #fillColumns(board) {
     const select = field(this.#dialog, "column");
     const chosen = select.value;
-    select.replaceChildren(...columns.map(({ id, title }) => new Option(title, id)));
+    select.replaceChildren(...columnsOf(board).map((id) => new Option(board.columns[id].title, id)));
     select.value = chosen;
   }
 
@@ -100,7 +100,7 @@ export class CardDialog {
 
 /**
  * Let someone edit a column.
- * @param {import("./edits.js").Column} column
+ * @param {import("./model.js").Column} column
  * @returns {Promise<{action: string, title: string, limit: number | null}>}
  */
 export async function askColumn(column) {

@@ -4,7 +4,8 @@
 /** @typedef {{column: string, before: string[]}} Place a column and the cards that follow, from top to bottom */
 /**
  * @typedef {{
- *   lift: (card: string) => void, over: (place: Place) => void, drop: (from?: DOMRect) => void, cancel: () => void
+ *   isFree: () => boolean, lift: (card: string) => void, over: (place: Place) => void,
+ *   drop: (from?: DOMRect) => void, cancel: () => void
  * }} Hand
  */
 
@@ -55,6 +56,7 @@ export class PointerDrag {
   #down(event) {
     const card = /** @type {Element} */ (event.target).closest("[data-card]");
     if (!(card instanceof HTMLElement) || event.button !== 0 || !event.isPrimary) return;
+    if (!this.#hand.isFree()) return;
     const { pointerId: pointer, clientX: startX, clientY: startY } = event;
     const touch = event.pointerType === "touch";
     [this.#x, this.#y] = [startX, startY];
@@ -138,7 +140,7 @@ function makeGhost(card) {
  * @returns {Place}
  */
 function placeAt(root, held, x, top) {
-  const column = nearestColumn(root, x);
+  const column = /** @type {HTMLElement} */ (nearestColumn(root, x));
   const list = /** @type {HTMLElement} */ (column.querySelector(".cards"));
   const listTop = list.getBoundingClientRect().top;
   const before = [];
@@ -152,14 +154,14 @@ function placeAt(root, held, x, top) {
   return { column: column.dataset.column ?? "", before };
 }
 
-/** @param {HTMLElement} root @param {number} x */
-function nearestColumn(root, x) {
+/** Return the column that is nearest to the left or right of `x`, if there is one. @param {HTMLElement} root @param {number} x */
+export function nearestColumn(root, x) {
   const distance = (/** @type {Element} */ column) => {
     const { left, right } = column.getBoundingClientRect();
     return Math.max(left - x, x - right);
   };
   const columns = /** @type {HTMLElement[]} */ ([...root.querySelectorAll("[data-column]")]);
-  return columns.reduce((best, column) => (distance(column) < distance(best) ? column : best));
+  return columns.sort((one, other) => distance(one) - distance(other)).at(0);
 }
 
 /** How far to scroll in one frame. @param {number} at @param {number} start @param {number} end */

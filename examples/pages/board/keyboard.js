@@ -1,9 +1,9 @@
 // @ts-check
 /** Moving cards with the keyboard: Space picks up and puts down, arrows move, Escape puts back. */
 
-import { columnOf } from "./edits.js";
+import { cardsIn, columnsOf } from "./model.js";
 
-/** @typedef {import("./edits.js").Board} Board */
+/** @typedef {import("./model.js").Board} Board */
 /** @typedef {import("./drag.js").Place} Place */
 
 const STEPS = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
@@ -43,7 +43,7 @@ export class KeyboardDrag {
 
   /** @param {string} card @param {string} key @returns {boolean} whether the key did something */
   #lift(card, key) {
-    if (key !== " ") return false;
+    if (key !== " " || !this.#hand.isFree()) return false;
     this.#card = card;
     this.#hand.lift(card);
     this.#say(`${this.#title()}, picked up. The arrow keys move it, Space puts it down, Escape puts it back.`);
@@ -79,9 +79,10 @@ export class KeyboardDrag {
   }
 
   #where() {
-    const column = columnOf(this.#board(), this.#card);
-    if (!column) return "";
-    return `${column.title}, ${column.cards.indexOf(this.#card) + 1} of ${column.cards.length}`;
+    const { columns, cards } = this.#board();
+    const { column } = cards[this.#card];
+    const others = cardsIn(this.#board(), column);
+    return `${columns[column].title}, ${others.indexOf(this.#card) + 1} of ${others.length}`;
   }
 }
 
@@ -99,9 +100,10 @@ function cardOf({ target }) {
  * @returns {Place | undefined}
  */
 function placeBeside(board, card, across, down) {
-  const column = columnOf(board, card);
-  const target = column && board.columns[board.columns.indexOf(column) + across];
-  if (!target) return undefined;
-  const others = target.cards.filter((other) => other !== card);
-  return { column: target.id, before: others.slice(Math.max(0, column.cards.indexOf(card) + down)) };
+  const { column } = board.cards[card];
+  const columns = columnsOf(board);
+  const target = columns[columns.indexOf(column) + across];
+  if (target === undefined) return undefined;
+  const others = cardsIn(board, target).filter((other) => other !== card);
+  return { column: target, before: others.slice(Math.max(0, cardsIn(board, column).indexOf(card) + down)) };
 }

@@ -1,11 +1,12 @@
 // @ts-check
 /** The board on the page: one element a column and a card, kept and moved rather than made again. */
 
-import { animate, avatar, clone, find, findInput } from "../room.js";
+import { animate, clone, find, findInput, write } from "../room.js";
+import { cardsIn, columnsOf } from "./model.js";
 
-/** @typedef {import("./edits.js").Board} Board */
-/** @typedef {import("./edits.js").Column} Column */
-/** @typedef {import("../room.js").Person & {card: string | null}} Editor */
+/** @typedef {import("./model.js").Board} Board */
+/** @typedef {import("./model.js").Column} Column */
+/** @typedef {{card: string | null, color: number, label: string, doing: string}} Selection */
 
 export class BoardView {
   #root;
@@ -36,13 +37,13 @@ export class BoardView {
    * Show a board; cards that are somewhere else than before glide there.
    * @param {Board} board
    * @param {string | undefined} held the card in this person's hand
-   * @param {Editor[]} others who else is here, and which cards they have in hand
+   * @param {Selection[]} selections the cards that others have in front of them
    * @param {Map<string, DOMRect>} from where cards come from, when it is not where they are
    */
-  render(board, held, others, from = new Map()) {
+  render(board, held, selections, from = new Map()) {
     const places = new Map([...this.#places(), ...from]);
     const focused = document.activeElement;
-    this.#renderCards(board, held, others);
+    this.#renderCards(board, held, selections);
     this.#renderColumns(board);
     if (focused instanceof HTMLElement && focused.isConnected) focused.focus({ preventScroll: true });
     this.#glide(places, held);
@@ -51,14 +52,16 @@ export class BoardView {
   // Columns
 
   /** @param {Board} board */
-  #renderColumns({ columns }) {
-    keep(this.#columns, columns.map(({ id }) => id), (id) => this.#makeColumn(id));
-    for (const column of columns) {
-      const element = /** @type {HTMLElement} */ (this.#columns.get(column.id));
-      fillColumn(element, column);
-      arrange(find(".cards", element), pick(this.#cards, column.cards));
+  #renderColumns(board) {
+    const columns = columnsOf(board);
+    keep(this.#columns, columns, (id) => this.#makeColumn(id));
+    for (const id of columns) {
+      const element = /** @type {HTMLElement} */ (this.#columns.get(id));
+      const cards = cardsIn(board, id);
+      fillColumn(element, board.columns[id], cards.length);
+      arrange(find(".cards", element), pick(this.#cards, cards));
     }
-    arrange(this.#root, pick(this.#columns, columns.map(({ id }) => id)));
+    arrange(this.#root, pick(this.#columns, columns));
   }
 
   /** @param {string} id */
@@ -77,8 +80,8 @@ export class BoardView {
 
   // Cards
 
-  /** @param {Board} board @param {string | undefined} held @param {Editor[]} others */
-  #renderCards({ cards }, held, others) {
+  /** @param {Board} board @param {string | undefined} held @param {Selection[]} selections */
+  #renderCards({ cards }, held, selections) {
     keep(this.#cards, Object.keys(cards), (id) => this.#makeCard(id));
     for (const [id, element] of this.#cards) {
       const { title, note, color } = cards[id];
@@ -86,7 +89,7 @@ export class BoardView {
       write(find(".card-note", element), note);
       element.dataset.color = color;
       element.classList.toggle("held", id === held);
-      showEditors(element, others.filter(({ card }) => card === id));
+      select(element, selections.filter(({ card }) => card === id));
     }
   }
 
@@ -119,25 +122,30 @@ export class BoardView {
   }
 }
 
-/** @param {HTMLElement} element @param {Column} column */
-function fillColumn(element, { title, cards, limit }) {
+/** @param {HTMLElement} element @param {Column} column @param {number} count */
+function fillColumn(element, { title, limit }, count) {
   write(find(".column-title", element), title);
-  write(find(".column-count", element), limit === null ? String(cards.length) : `${cards.length}/${limit}`);
-  element.classList.toggle("full", limit !== null && cards.length >= limit);
+  write(find(".column-count", element), limit === null ? String(count) : `${count}/${limit}`);
+  element.classList.toggle("full", limit !== null && count >= limit);
   find(".column-edit", element).ariaLabel = `Edit column ${title}`;
   find(".cards", element).ariaLabel = title;
   find(".add-card input", element).ariaLabel = `Title of a card to add to ${title}`;
 }
 
-/** Show on a card who has it in hand. @param {HTMLElement} element @param {Editor[]} editors */
-function showEditors(element, editors) {
-  element.classList.toggle("busy", editors.length > 0);
-  find(".card-people", element).replaceChildren(...editors.map(avatar));
+/** Show on a card who has it in front of them. @param {HTMLElement} element @param {Selection[]} selections */
+function select(element, selections) {
+  element.classList.toggle("selected", selections.length > 0);
+  if (selections.length) element.style.setProperty("--hue", String(selections[0].color));
+  find(".card-people", element).replaceChildren(...selections.map(tag));
 }
 
-/** @param {HTMLElement} element @param {string} text */
-function write(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+/** @param {Selection} selection */
+function tag({ color, label, doing }) {
+  const element = document.createElement("span");
+  element.className = "tag";
+  element.style.setProperty("--hue", String(color));
+  element.textContent = doing === "moving" || doing === "editing" ? `${label} · ${doing}` : label;
+  return element;
 }
 
 /**

@@ -1,16 +1,18 @@
 // @ts-check
-import { animate, find, findInput, notify, openRoom, room, shake, showStatus } from "../room.js";
-import { Thread } from "../thread.js";
+/** The counter's page: a call, a change that is shown at once, and one that may be refused. */
 
-/** @type {Thread<{count: number}>} */
-const thread = new Thread("counter", room, {
-  onState: ({ count }) => show(count),
-  onError: () => refused("The server refused that: a count cannot be negative."),
-  onStatus: (status, reason) => {
-    showStatus(status, reason);
-    find("#controls").toggleAttribute("disabled", status !== "online");
-  },
-});
+import { animate, find, findInput, join, notify, openRoom, shake } from "../room.js";
+
+/** @type {import("/plait/client.js").ThreadClient<{count: number}>} */
+const client = join("counter", render, (error) => refused(error.message));
+
+function render() {
+  const { state, status } = client;
+  find("#controls").toggleAttribute("disabled", state === undefined);
+  // A call is not kept while there is no connection, as a change is.
+  find("#increment").toggleAttribute("disabled", status !== "online");
+  if (state) show(state.count);
+}
 
 /** @param {number} count */
 function show(count) {
@@ -25,20 +27,20 @@ function show(count) {
 
 /** @param {string} reason */
 function refused(reason) {
-  notify(reason, { refused: true });
+  notify(`The server refused: ${reason}.`, { refused: true });
   shake(find("#count"));
 }
 
 openRoom("Counter");
 find("#increment").addEventListener("click", () => {
-  thread.call("increment").catch((error) => refused(error.message));
+  client.call("increment").catch((error) => refused(error.message));
 });
 find("#decrement").addEventListener("click", () => {
-  if (thread.state) thread.setState({ count: thread.state.count - 1 });
+  client.edit((counter) => void (counter.count -= 1));
 });
 find("#set").addEventListener("submit", (event) => {
   event.preventDefault();
   const value = findInput("#value");
-  thread.setState({ count: value.valueAsNumber });
+  client.update("/count", value.valueAsNumber);
   value.value = "";
 });

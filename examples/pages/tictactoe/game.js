@@ -39,39 +39,14 @@ export function situation(game, you) {
 }
 
 /**
- * Say why the server has refused a move. The server keeps its reason to its log, as the protocol wants, but
- * the rules are known.
- * @param {Game} game as it was @param {number} cell @param {string} you
- */
-export function whyRefused(game, cell, you) {
-  if (!game.players.some((player) => player.id === you)) return "you are not playing";
-  if (game.status === "waiting") return "the game has not begun";
-  if (game.status === "finished") return "the game is over";
-  if (game.moves.includes(cell)) return "that cell is taken";
-  return "it is not your turn";
-}
-
-/**
- * States that no player may push, and why.
- * @type {Record<string, {why: string, push: (game: Game, you: string) => Game}>}
+ * States that no player may push.
+ * @type {Record<string, (game: Game, you: string) => Game>}
  */
 export const cheats = {
-  twice: {
-    why: "nobody moves twice in a row",
-    push: (game) => ({ ...game, moves: [...game.moves, ...freeCells(game).slice(0, 2)] }),
-  },
-  taken: {
-    why: "that cell is taken",
-    push: (game) => ({ ...game, moves: [...game.moves, game.moves[0]] }),
-  },
-  undo: {
-    why: "moves that were made stay as they are",
-    push: (game) => ({ ...game, moves: game.moves.slice(0, -1) }),
-  },
-  win: {
-    why: "only the server says who has won",
-    push: (game, you) => ({ ...game, status: "finished", winner: you }),
-  },
+  twice: (game) => ({ ...game, moves: [...game.moves, ...freeCells(game).slice(0, 2)] }),
+  taken: (game) => ({ ...game, moves: [...game.moves, game.moves[0]] }),
+  undo: (game) => ({ ...game, moves: game.moves.slice(0, -1) }),
+  win: (game, you) => ({ ...game, status: "finished", winner: you }),
 };
 
 /** @param {Game} game */

@@ -1,21 +1,14 @@
 // @ts-check
-import {
-  clone, find, findInput, loadPerson, notify, openRoom, room, savePerson, shake, showStatus,
-} from "../room.js";
-import { Thread, randomId } from "../thread.js";
-import { cheats, markOn, nextPlayer, situation, whyRefused, winningLine } from "./game.js";
+/** The page of a game: whoever is seated moves at once, and the server says whether that stands. */
+
+import { clone, find, findInput, join, loadPerson, notify, openRoom, savePerson, shake, write } from "../room.js";
+import { cheats, markOn, nextPlayer, situation, winningLine } from "./game.js";
 
 /** @typedef {import("./game.js").Game} Game */
 
 const CELL_STEPS = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -3, ArrowDown: 3 };
 
 const person = loadPerson();
-/** The public id that the server gave this connection. */
-let you = "";
-/** The ids of everyone who is connected. @type {string[]} */
-let present = [];
-/** Why the last push might be refused. */
-let doubt = "";
 
 const cells = Array.from({ length: 9 }, (_, cell) => {
   const button = document.createElement("button");
@@ -30,64 +23,27 @@ const seats = ["X", "O"].map((mark) => {
   return seat;
 });
 
-/** @type {Thread<Game>} */
-const thread = new Thread("tic-tac-toe", room, {
-  onState: render,
-  onMessage: receive,
-  onError: () => refused(doubt),
-  onStatus: (status, reason) => {
-    showStatus(status, reason);
-    if (thread.state) render(thread.state);
-  },
-}, secretId());
+/** @type {import("/plait/client.js").ThreadClient<Game>} */
+const client = join("tic-tac-toe", render, (error) => refused(error.message));
 
-/** Return the id that makes this tab the same player after a reload. */
-function secretId() {
-  const id = sessionStorage.getItem("plait-tic-tac-toe") ?? randomId();
-  sessionStorage.setItem("plait-tic-tac-toe", id);
-  return id;
-}
-
-/** @param {{type: string, id?: string, players?: string[]}} message */
-function receive(message) {
-  if (message.type === "you") you = message.id ?? "";
-  if (message.type === "present") present = message.players ?? [];
-  if (thread.state) render(thread.state);
-}
-
-// Actions
-
-/**
- * Push a state without asking whether it is legal: that is the server's to say.
- * @param {Game} game
- * @param {string} why it might be refused
- */
-function push(game, why) {
-  doubt = why;
-  thread.setState(game);
-}
+// Actions: whether they are legal is the server's to say
 
 /** @param {number} cell */
 function move(cell) {
-  const game = thread.state;
-  if (game) push({ ...game, moves: [...game.moves, cell] }, whyRefused(game, cell, you));
+  client.update("/moves/-", cell);
 }
 
 /** @param {SubmitEvent} event */
-function join(event) {
+function sitDown(event) {
   event.preventDefault();
-  const game = thread.state;
   person.name = findInput("#name").value.trim() || person.name;
   savePerson(person);
-  if (game) {
-    const player = { id: you, name: person.name, wins: 0 };
-    push({ ...game, players: [...game.players, player] }, "someone else was faster");
-  }
+  client.update("/players/-", { id: client.connection, name: person.name, wins: 0 });
 }
 
 /** @param {string} absent */
 function take(absent) {
-  thread.call("take_seat", absent, person.name).catch((error) => refused(error.message));
+  client.call("take_seat", absent, person.name).catch((error) => refused(error.message));
 }
 
 /** @param {string} why */
@@ -98,14 +54,14 @@ function refused(why) {
 
 // View
 
-/** @param {Game} game */
-function render(game) {
-  if (!you) return;
-  renderGrid(game);
-  renderPlayers(game);
+function render() {
+  const { state: game, connection: you = "" } = client;
+  if (!game) return;
+  renderGrid(game, you);
+  renderPlayers(game, you);
   const seated = game.players.some(({ id }) => id === you);
-  const online = thread.status === "online";
-  find("#turn").textContent = situation(game, you);
+  const online = client.status === "online";
+  write(find("#turn"), situation(game, you));
   find("#join").hidden = seated || game.players.length === 2 || !online;
   find("#rematch").hidden = !seated || game.status !== "finished" || !online;
   for (const button of document.querySelectorAll("[data-cheat]")) {
@@ -115,8 +71,8 @@ function render(game) {
   }
 }
 
-/** @param {Game} game */
-function renderGrid(game) {
+/** @param {Game} game @param {string} you */
+function renderGrid(game, you) {
   const line = winningLine(game);
   const yours = nextPlayer(game)?.id === you;
   find("#grid").classList.toggle("yours", yours);
@@ -129,16 +85,16 @@ function renderGrid(game) {
     cell.classList.toggle("won", line.includes(index));
     cell.classList.toggle("last", game.moves.at(-1) === index);
     cell.ariaLabel = `Row ${Math.floor(index / 3) + 1}, column ${(index % 3) + 1}: ${mark || "empty"}`;
-    cell.disabled = thread.status !== "online";
+    cell.disabled = client.status !== "online";
   }
 }
 
-/** @param {Game} game */
-function renderPlayers(game) {
+/** @param {Game} game @param {string} you */
+function renderPlayers(game, you) {
   const seated = game.players.some(({ id }) => id === you);
   for (const [index, seat] of seats.entries()) {
     const player = game.players[index];
-    const away = player !== undefined && !present.includes(player.id);
+    const away = player !== undefined && you in client.presence && !(player.id in client.presence);
     const name = player ? player.name + (player.id === you ? " (you)" : "") : "Empty seat";
     seat.dataset.player = player?.id ?? "";
     seat.classList.toggle("empty", !player);
@@ -171,11 +127,13 @@ find("#players").append(...seats);
 find("#grid").append(...cells);
 find("#grid").addEventListener("keydown", walk);
 findInput("#name").value = person.name;
-find("#join").addEventListener("submit", join);
+find("#join").addEventListener("submit", sitDown);
 find("#rematch").addEventListener("click", () => {
-  thread.call("rematch").catch((error) => refused(error.message));
+  client.call("rematch").catch((error) => refused(error.message));
 });
 find("#cheats").addEventListener("click", ({ target }) => {
   const cheat = cheats[/** @type {HTMLElement} */ (target).dataset.cheat ?? ""];
-  if (cheat && thread.state) push(cheat.push(thread.state, you), cheat.why);
+  if (cheat) client.set((game) => cheat(game, client.connection ?? ""));
 });
+// Whoever shows themselves is not away.
+client.setPresence({ name: person.name });

@@ -1,0 +1,161 @@
+// @ts-check
+/** The panel that shows a board as it was at any version that the server has kept, and brings it back. */
+
+import { find, findInput, notify, room, write } from "../room.js";
+
+/** @typedef {import("./model.js").Board} Board */
+/** @typedef {{version: number, source: string, at: number}} Change */
+
+const URL_OF_BOARD = `/threads/board/${encodeURIComponent(room)}`;
+const UNITS = /** @type {const} */ ([["day", 86_400], ["hour", 3_600], ["minute", 60], ["second", 1]]);
+const AGO = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+
+export class HistoryPanel {
+  #client;
+  #nameOf;
+  #onLook;
+  #panel = find("#history");
+  #slider = findInput("#version");
+  #epoch = "";
+  /** @type {Map<number, Change>} */
+  #changes = new Map();
+  #last = 0;
+  #isFetching = false;
+  #isLooking = false;
+  /** The version that is looked at; undefined for the board as it is. @type {number | undefined} */
+  #version;
+
+  /**
+   * @param {import("/plait/client.js").ThreadClient<Board>} client
+   * @param {(connection: string) => string} nameOf
+   * @param {(past: Board | undefined) => void} onLook is given an older board, or undefined for the board as it is
+   */
+  constructor(client, nameOf, onLook) {
+    this.#client = client;
+    this.#nameOf = nameOf;
+    this.#onLook = onLook;
+    find("#open-history").addEventListener("click", () => (this.#panel.hidden ? this.#open() : this.close()));
+    find("#close-history").addEventListener("click", () => this.close());
+    find("#restore").addEventListener("click", () => this.#restore());
+    find("#older").addEventListener("click", () => this.#look(this.#at - 1));
+    find("#newer").addEventListener("click", () => this.#look(this.#at + 1));
+    this.#slider.addEventListener("input", () => this.#look(this.#slider.valueAsNumber));
+    this.#panel.addEventListener("keydown", ({ key }) => key === "Escape" && this.close());
+  }
+
+  /** Take in what has happened on the board meanwhile. */
+  async follow() {
+    if (this.#panel.hidden || this.#isFetching || (this.#client.version ?? 0) <= this.#last) return;
+    if (await this.#fetch()) this.follow();
+  }
+
+  /** Show the board as it is. */
+  close() {
+    if (this.#panel.contains(document.activeElement)) find("#open-history").focus();
+    this.#panel.hidden = true;
+    find("#open-history").ariaExpanded = "false";
+    this.#version = undefined;
+    this.#onLook(undefined);
+  }
+
+  get #at() {
+    return this.#version ?? this.#last;
+  }
+
+  async #open() {
+    this.#last = 0;
+    if (!(await this.#fetch())) return notify("The history cannot be had without a connection.");
+    this.#panel.hidden = false;
+    find("#open-history").ariaExpanded = "true";
+    this.#slider.focus();
+  }
+
+  /** Get what has changed since the last time, or all that is kept; tells whether that went well. */
+  async #fetch() {
+    this.#isFetching = true;
+    try {
+      const since = this.#last ? `?since=${encodeURIComponent(`${this.#epoch}:${this.#last}`)}` : "";
+      /** @type {{epoch: string, version: number, changes: Change[]}} */
+      const { epoch, version, changes } = await get(`${URL_OF_BOARD}/changes${since}`);
+      if (!since) {
+        this.#changes.clear();
+        // What was before a migration is a board of another shape.
+        const first = changes.findLast(({ source }) => source === "migration")?.version;
+        this.#slider.min = String(first ?? (changes[0]?.version ?? version + 1) - 1);
+      }
+      for (const change of changes) this.#changes.set(change.version, change);
+      [this.#epoch, this.#last] = [epoch, version];
+      this.#describe();
+      return true;
+    } catch {
+      return false;
+    } finally {
+      this.#isFetching = false;
+    }
+  }
+
+  /** Look at a version. @param {number} version */
+  async #look(version) {
+    if (version < Number(this.#slider.min) || version > this.#last) return;
+    this.#version = version === this.#last ? undefined : version;
+    this.#describe();
+    if (this.#version === undefined) this.#onLook(undefined);
+    if (this.#isLooking) return;
+    this.#isLooking = true;
+    // However fast the slider moves, one version is asked for at a time, and the last of them in the end.
+    for (let shown; this.#version !== undefined && this.#version !== shown; ) {
+      shown = this.#version;
+      const past = await get(`${URL_OF_BOARD}?at=${shown}`).catch(() => notify(`Version ${shown} could not be had.`));
+      if (past && this.#version !== undefined) this.#onLook(past);
+    }
+    this.#isLooking = false;
+  }
+
+  async #restore() {
+    const version = this.#version;
+    if (version === undefined) return;
+    try {
+      await this.#client.call("restore", version);
+      this.close();
+      notify(`Version ${version} is back.`);
+    } catch (error) {
+      notify(`The server refused: ${/** @type {Error} */ (error).message}.`, { refused: true });
+    }
+  }
+
+  #describe() {
+    const [version, { min }] = [this.#at, this.#slider];
+    const when = this.#whenAndWho(version);
+    const isPast = this.#version !== undefined;
+    const which = `version ${version} of ${this.#last}`;
+    write(find("#which"), isPast ? `You are looking at ${which}` : `This is the board as it is, ${which}`);
+    write(find("#when"), when);
+    write(find("#close-history"), isPast ? "Back to now" : "Close");
+    this.#slider.max = String(this.#last);
+    this.#slider.value = String(version);
+    this.#slider.setAttribute("aria-valuetext", `Version ${version} of ${this.#last}, ${when}`);
+    this.#panel.classList.toggle("is-past", isPast);
+    find("#older").toggleAttribute("disabled", version <= Number(min));
+    find("#newer").toggleAttribute("disabled", !isPast);
+    find("#restore").toggleAttribute("disabled", !isPast);
+  }
+
+  /** @param {number} version */
+  #whenAndWho(version) {
+    const change = this.#changes.get(version);
+    if (!change) return "where this history begins";
+    const [name, , undone] = change.source.split(" ");
+    const who = { server: "restored", migration: "by an update of the server", undo: `undone by ${this.#nameOf(undone)}` };
+    const seconds = Math.max(0, Date.now() / 1000 - change.at);
+    const [unit, size] = UNITS.find((each) => seconds >= each[1]) ?? UNITS[3];
+    const when = AGO.format(-Math.floor(seconds / size), unit);
+    return `${when} · ${who[/** @type {keyof typeof who} */ (name)] ?? `by ${this.#nameOf(name)}`}`;
+  }
+}
+
+/** @param {string} url @returns {Promise<any>} */
+async function get(url) {
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(response.statusText);
+  return response.json();
+}

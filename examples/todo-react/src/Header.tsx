@@ -1,0 +1,50 @@
+/** Which list this is, whether it is live, and who is at it. */
+
+import { useThreadState } from "plait-client/react";
+
+import type { TodoList } from "./list.ts";
+import { hue } from "./people.ts";
+import type { Person } from "./people.ts";
+import { StatusBadge } from "./StatusBadge.tsx";
+
+interface HeaderProps {
+  list: TodoList;
+  me: Person;
+  others: ReadonlyMap<string, Person>;
+  onRename: (name: string) => void;
+}
+
+export function Header({ list, me, others, onRename }: HeaderProps) {
+  const open = useThreadState(list, (state) => Object.values(state?.todos ?? {}).filter((todo) => !todo.done).length);
+  return (
+    <header>
+      <div className="heading">
+        <h1>{list.name}</h1>
+        <StatusBadge list={list} />
+      </div>
+      <p className="open-count">{open === 0 ? "Nothing left to do" : `${open} to do`}</p>
+      <ul className="people" aria-label="Who is here">
+        <li className="person" style={hue(me)}>
+          <label>
+            <span className="visually-hidden">Your name</span>
+            <input
+              value={me.name}
+              maxLength={24}
+              size={Math.max(4, me.name.length + 1)}
+              spellCheck={false}
+              autoComplete="off"
+              onChange={(event) => onRename(event.target.value)}
+            />
+          </label>
+          <small>you</small>
+        </li>
+        {[...others].map(([connection, person]) => (
+          <li key={connection} className="person" style={hue(person)}>
+            {person.name || "Nobody"}
+            {person.at && <small>typing…</small>}
+          </li>
+        ))}
+      </ul>
+    </header>
+  );
+}
