@@ -3,13 +3,13 @@ PORT ?= 8000
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench clean system
+.PHONY: demo test check client bench docs clean system
 
 # The examples on one index page, kept in plait-demo.db.
 demo: $(VENV)/.installed
 	$(BIN)/plait demo --port $(PORT)
 
-test: system check
+test: system check client
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.installed-dev
@@ -17,9 +17,19 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
+	$(BIN)/python -m plait_schemas.export --check
+
+# The TypeScript client: types, format, tests, and whether the bundle that servers hand out is the one that it makes.
+client: system $(VENV)/.installed-dev client/js/node_modules/.installed
+	cd client/js && npm run --silent check
 
 bench: system $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
+
+# The site, in site/.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo '*' > site/.gitignore
 
 # What the tests need from outside Python: Chromium, Node with npm, openssl.
 system:
@@ -38,5 +48,13 @@ $(VENV)/.installed-dev: $(VENV)/.installed pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --group dev
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable . --group docs
+	@touch $@
+
+client/js/node_modules/.installed: client/js/package.json
+	cd client/js && npm install --no-audit --no-fund --loglevel=error
+	@touch $@
+
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) client/js/node_modules client/js/dist dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

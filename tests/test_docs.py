@@ -1,31 +1,223 @@
 """What README and docs say is there, and runs."""
 
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+from tests.integration.conftest import OPTIONS
+from tests.running import Process
 
 import plait
+import plait_client
+from plait import PlaitError
+from plait.cli import cli
 from plait.limits import Limits
+from plait.retention import Retention
 from plait.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-DOCS = "\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
+README = ROOT / "README.md"
+PAGES = {path.stem: path for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
+DOCS = "\n".join(path.read_text() for path in PAGES.values())
+PROGRAM_PATH = os.pathsep.join(str(ROOT / each) for each in ("server", "client/python", "schemas"))
 
 
-def test_the_code_of_the_readme_serves_the_game(tmp_path: Path) -> None:
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert code is not None
-    names: dict[str, object] = {}
-    exec(code[1].replace("sqlite:///game.db", f"sqlite:///{tmp_path}/game.db"), names)
-    assert isinstance(names["app"], plait.Plait)
+class Block(NamedTuple):
+    """A block of Python on a page; one with a title is a whole program, in a file of that name."""
+
+    title: str
+    code: str
+
+    @property
+    def is_app(self) -> bool:
+        """Whether it is there to be served."""
+        return re.search(r"^app = Plait\(", self.code, re.MULTILINE) is not None
+
+
+def blocks(page: str) -> list[Block]:
+    """Return the blocks of Python on a page."""
+    text = PAGES[page].read_text()
+    return [Block(*each) for each in re.findall(r'^```python(?: title="([^"]+)")?\n(.*?)^```$', text, re.M | re.S)]
+
+
+def programs(page: str) -> list[Block]:
+    """Return the programs of a page, behind the game of the README if it has no app of its own."""
+    own = [block for block in blocks(page) if block.title]
+    if not own or own[0].is_app:
+        return own
+    return [next(block for block in blocks("README") if block.is_app), *own]
+
+
+# Code
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if programs(page)])
+def test_the_programs_of_a_page_run_one_after_the_other(page: str, tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    environment = {**os.environ, "PYTHONPATH": PROGRAM_PATH}
+    with ExitStack() as stack:
+        server: Process | None = None
+        for title, code in programs(page):
+            file = tmp_path / title
+            file.write_text(code)
+            if Block(title, code).is_app:
+                stack.close()
+                server = stack.enter_context(Process(f"{file.stem}:app", cwd=tmp_path))
+                continue
+            assert server is not None
+            if "localhost:8000" in code:
+                file.write_text(code.replace("localhost:8000", server.address))
+            else:
+                # It has the store to itself.
+                stack.close()
+            command = [sys.executable, "-W", "error", title]
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+            )
+            assert done.returncode == 0, done.stderr
+
+
+def test_the_tutorial_and_the_first_page_have_nothing_but_programs() -> None:
+    assert [block.code for page in ("index", "tutorial") for block in blocks(page) if not block.title] == []
+    assert len(programs("tutorial")) == 4
+
+
+def test_the_first_page_has_the_game_of_the_readme() -> None:
+    assert programs("index")[0] == programs("README")[0]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_that_is_no_program_is_python_all_the_same(page: str) -> None:
+    for block in blocks(page):
+        compile("async def wrapped():\n" + re.sub("^", "    ", block.code, flags=re.MULTILINE), page, "exec")
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=OPTIONS.split())
+        yield chromium
+        chromium.close()
+
+
+def test_the_tutorials_page_does_what_the_tutorial_says(browser: Browser, tmp_path: Path) -> None:
+    htmls = re.findall(r'^```html title="pages/index.html"\n(.*?)^```$', PAGES["tutorial"].read_text(), re.M | re.S)
+    apps = [block for block in programs("tutorial") if block.is_app]
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "todos.py").write_text(apps[-1].code)
+    (tmp_path / "pages" / "index.html").write_text(htmls[-1])
+    with Process("todos:app", cwd=tmp_path) as server:
+        ada, grace = (browser.new_page() for _ in range(2))
+        for page, name in ((ada, "Ada"), (grace, "Grace")):
+            page.goto(f"http://{server.address}/?name={name}")
+        expect(ada.locator("#here")).to_have_text(re.compile("Ada, Grace|Grace, Ada"))
+        for number in range(1, 6):
+            ada.locator("form input").fill(f"todo {number}")
+            ada.locator("form button").click()
+        expect(grace.locator("li")).to_have_count(5)
+        grace.locator("form input").fill("one too many")
+        grace.locator("form button").click()
+        expect(grace.locator("#news")).to_have_text("finish something first: at most 5 todos may be open")
+        expect(grace.locator("li")).to_have_count(5)
+        grace.get_by_label("todo 3").check()
+        expect(ada.get_by_label("todo 3")).to_be_checked()
+        grace.locator("#undo").click()
+        expect(ada.get_by_label("todo 3")).not_to_be_checked()
+        grace.get_by_label("todo 3").check()
+        expect(ada.get_by_label("todo 3")).to_be_checked()
+        ada.locator("#clear").click()
+        expect(grace.locator("#news")).to_have_text("1 cleared")
+        expect(grace.locator("li")).to_have_count(4)
+        grace.locator("#past").fill("2")
+        expect(grace.locator("#then")).to_have_text("todo 1, todo 2")
+        server.end()
+        ada.get_by_label("todo 1").check()
+        server.start()
+        expect(grace.get_by_label("todo 1")).to_be_checked(timeout=30_000)
+
+
+# Names
 
 
 def test_every_public_name_is_in_the_docs() -> None:
-    assert [name for name in plait.__all__ if not re.search(rf"\b{name}\b", DOCS)] == []
+    names = {*plait.__all__, *plait_client.__all__}
+    assert sorted(name for name in names if not re.search(rf"\b{name}\b", DOCS)) == []
+
+
+@pytest.mark.parametrize("package", [plait, plait_client], ids=["plait", "plait_client"])
+def test_the_reference_has_every_public_name_once(package: object) -> None:
+    name = getattr(package, "__name__", "")
+    shown = re.findall(rf"^::: {name}\.(\w+)$", PAGES["reference"].read_text(), re.MULTILINE)
+    assert sorted(shown) == sorted(getattr(package, "__all__", ()))
 
 
 def test_every_setting_and_its_variable_are_in_the_docs() -> None:
     settings = [field.name for field in msgspec.structs.fields(Settings)]
     limits = [f"limits_{field.name}" for field in msgspec.structs.fields(Limits)]
     assert [name for name in (*settings, *limits) if f"PLAIT_{name.upper()}" not in DOCS] == []
+
+
+def test_the_fields_of_limits_and_retention_are_in_their_tables() -> None:
+    for struct, page in ((Limits, "serving"), (Retention, "history")):
+        text = PAGES[page].read_text()
+        assert [field.name for field in msgspec.structs.fields(struct) if f"| `{field.name}` |" not in text] == []
+
+
+def test_everything_that_a_thread_has_is_in_the_guide() -> None:
+    guide = "".join(PAGES[page].read_text() for page in ("threads", "history", "conflicts", "presence", "evolution"))
+    names = [name for name in vars(plait.Thread) if not name.startswith("_")]
+    assert [name for name in names if not re.search(rf"\b{name}\b", guide)] == []
+
+
+def test_every_error_is_in_the_table_with_its_code_and_status() -> None:
+    text = PAGES["http"].read_text()
+    errors = [each for name in plait.__all__ if isinstance(each := getattr(plait, name), type)]
+    rows = [f"| `{e.code}` | {e.status} | `{e.__name__}` |" for e in errors if issubclass(e, PlaitError)]
+    assert [row for row in rows if row not in text] == []
+
+
+def test_every_command_is_in_the_docs() -> None:
+    names = [name for name in cli if not name.startswith("-")]
+    assert len(names) > 5
+    assert [name for name in names if f"| `plait {name} " not in DOCS and f"| `plait {name}`" not in DOCS] == []
+
+
+# Links
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what can be linked to on a page."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.MULTILINE)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the file and the anchor of each link that stays within the repository."""
+    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            yield (page.parent / path if path else page), anchor
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    broken = [
+        f"{path.relative_to(ROOT)}#{anchor}"
+        for path, anchor in links(PAGES[page])
+        if not path.exists() or (anchor and anchor not in anchors(path))
+    ]
+    assert broken == []
+
+
+def test_every_page_is_in_the_sites_navigation() -> None:
+    listed = re.findall(r"^ +- .*?: ([\w-]+)\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(page for page in PAGES if page != "README")

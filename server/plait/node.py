@@ -136,9 +136,9 @@ class Node:
 
     async def _drain(self, timeout: float) -> None:
         actors = self.actors
-        connections = [connection for actor in actors for connection in actor.connections]
-        for connection in connections:
-            connection.pause()
+        for actor in actors:
+            for connection in actor.connections:
+                connection.pause()
         try:
             async with asyncio.timeout(timeout):
                 for actor in actors:
@@ -147,8 +147,10 @@ class Node:
             log.warning("some turns had not ended after %g s and are given up", timeout)
             for actor in actors:
                 actor.give_up()
-        for connection in connections:
-            connection.leave(GOING_AWAY, "the server is shutting down")
+        # Those, too, whose joins were under way.
+        for actor in (*actors, *self.actors):
+            for connection in actor.connections:
+                connection.leave(GOING_AWAY, "the server is shutting down")
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
         try:
@@ -210,7 +212,7 @@ class Node:
                     await asyncio.sleep(0)
                 now = loop.time()
                 actor.expire(now)
-                if not actor.connections:
+                if actor.is_idle:
                     actor.pipeline.history.forget()
                 if not actor.mailbox.is_idle:
                     actor.touch()

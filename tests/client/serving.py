@@ -37,6 +37,8 @@ class Server:
         # The close code for whoever joins, and the status for whoever comes.
         self.refuses: int | None = None
         self.status: HTTPStatus | None = None
+        # How many have come.
+        self.requests = 0
         # Whether pushes and calls are kept back.
         self.is_holding = False
         self.loop: LoopThread | None = None
@@ -116,6 +118,8 @@ class Server:
 
     def greet(self, connection: ServerConnection, request: Request) -> Response | None:
         """Let a request pass or not."""
+        self.requests += 1
+        self._news.set()
         return connection.respond(self.status, "as told\n") if self.status is not None else None
 
 

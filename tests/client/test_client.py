@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from tests.client.serving import TIMEOUT, Server
 
-from plait_client import CallError, Closed, Disconnected, Refused, connect
+from plait_client import CallError, ClientError, Closed, Disconnected, Refused, connect
 from plait_schemas import messages
 from plait_schemas.patch import Op, PatchError
 
@@ -38,7 +38,7 @@ async def test_entering_waits_for_the_state(server: Server) -> None:
     async with connect(server.url) as room:
         assert room.state == {"n": 1, "tags": ["a"], "by": {}}
         assert room.confirmed == room.state
-        assert (room.epoch, room.version, room.status, room.readonly) == ("e", 0, "joined", False)
+        assert (room.epoch, room.version, room.status, room.readonly) == ("e", 0, "online", False)
         assert (room.connection, room.thread, room.pending) == ("s1", "note/a", 0)
 
 
@@ -380,7 +380,7 @@ async def test_what_is_changed_without_a_connection_is_sent_when_there_is_one(se
     async with connect(server.url) as room:
         server.status = HTTPStatus.SERVICE_UNAVAILABLE
         await server.close_all()
-        await soon(room.wait_for(lambda _: room.status == "reconnecting"))
+        await soon(room.wait_for(lambda _: room.status == "offline"))
         pushed = room.update("/n", 2)
         assert (room.state["n"], room.pending) == (2, 1)
         with pytest.raises(Disconnected):
@@ -416,7 +416,7 @@ async def test_a_gap_makes_it_join_anew(server: Server) -> None:
         server.send_all(messages.Change(9, [], "server"))
         await server.until(lambda: len(server.frames(messages.Join)) == 2)
         assert server.frames(messages.Join)[1].have is None
-        await soon(room.wait_for(lambda _: room.status == "joined"))
+        await soon(room.wait_for(lambda _: room.status == "online"))
 
 
 async def test_a_frame_that_is_none_is_passed_over(server: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -475,6 +475,33 @@ async def test_a_refused_request_is_like_the_close_code(server: Server, status: 
     assert caught.value.code == code
 
 
+async def test_a_request_that_is_refused_for_what_it_is_is_not_made_again(server: Server) -> None:
+    server.status = HTTPStatus.GONE
+    for attempt in (1, 2):
+        with pytest.raises(ClientError, match="410"):
+            if attempt == 1:
+                async with connect(server.url):
+                    pass
+            else:
+                await soon(anext(aiter(connect(server.url))))
+        assert server.requests == attempt
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+async def test_a_request_that_is_refused_for_the_time_being_is_made_again(server: Server, status: int) -> None:
+    server.status = HTTPStatus(status)
+    async with asyncio.TaskGroup() as tasks:
+        joining = tasks.create_task(soon(_join(server.url)))
+        await server.until(lambda: server.requests == 2)
+        server.status = None
+    assert joining.result() == {"n": 1, "tags": ["a"], "by": {}}
+
+
+async def _join(url: str) -> Any:
+    async with connect(url) as room:
+        return room.state
+
+
 async def test_who_cannot_connect_in_time_is_told_why() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -531,3 +558,57 @@ async def test_iterating_gives_a_fresh_client_when_one_has_ended(server: Server)
             break
     assert seen == [1, 2]
     assert [push.ref for push in server.frames(messages.Push)] == [1, 2]
+
+
+async def test_iterating_goes_on_trying_when_it_cannot_connect(server: Server) -> None:
+    server.status = HTTPStatus.SERVICE_UNAVAILABLE
+    async with aclosing(aiter(connect(server.url, open_timeout=0.001))) as rooms:
+        first = asyncio.create_task(soon(anext(rooms)))
+        await server.until(lambda: server.requests == 3)
+        server.status = None
+        assert (await first).status == "online"
+
+
+async def test_iterating_goes_on_trying_when_the_server_closes_before_the_join(server: Server) -> None:
+    server.refuses = 1013
+    async with aclosing(aiter(connect(server.url, open_timeout=0.001))) as rooms:
+        first = asyncio.create_task(soon(anext(rooms)))
+        await server.until(lambda: len(server.frames(messages.Join)) == 3)
+        server.refuses = None
+        assert (await first).status == "online"
+
+
+@pytest.mark.parametrize("code", [1008, 4401, 4404])
+async def test_iterating_ends_when_the_server_does_not_let_it_in_for_good(server: Server, code: int) -> None:
+    server.refuses = code
+    with pytest.raises(Closed) as caught:
+        await soon(anext(aiter(connect(server.url))))
+    assert caught.value.code == code
+    assert server.requests == 1
+
+
+async def test_who_stops_waiting_for_a_connection_leaves_nothing_behind(server: Server) -> None:
+    before = asyncio.all_tasks()
+    server.status = HTTPStatus.SERVICE_UNAVAILABLE
+    waiting = asyncio.create_task(anext(aiter(connect(server.url))))
+    await server.until(lambda: server.requests == 2)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert {task for task in asyncio.all_tasks() - before if task.get_name().startswith("plait")} == set()
+
+
+# Too large
+
+
+async def test_a_change_that_the_server_does_not_take_for_its_size_is_refused_and_sent_once(server: Server) -> None:
+    async with connect(server.url) as room:
+        before = room.update("/n", 2)
+        large = room.update("/tags/0", "x" * 2_000_000)
+        behind = room.update("/n", 3)
+        with pytest.raises(Refused, match="larger than the server takes") as caught:
+            await soon(large)
+        assert caught.value.code == "too_large"
+        assert [await soon(before), await soon(behind)] == [1, 2]
+        assert room.state == server.peer.state == {"n": 3, "tags": ["a"], "by": {}}
+        assert len(server.frames(messages.Join)) == 2

@@ -341,7 +341,7 @@ def test_a_joined_session_says_who_and_where_it_is() -> None:
     for code in (1006, 4404):
         session.lost(code)
         statuses.append(session.status)
-    assert statuses == ["joined", "reconnecting", "closed"]
+    assert statuses == ["online", "offline", "closed"]
     assert session.stopped == 4404
 
 

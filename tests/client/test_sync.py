@@ -38,7 +38,7 @@ def test_entering_waits_for_the_state_and_leaving_leaves_no_thread(other_server:
     before = threads()
     with connect_sync(other_server.url, state_type=Note, client="me") as room:
         assert room.state == room.confirmed == Note(1, ("a",))
-        assert (room.epoch, room.version, room.status, room.readonly) == ("e", 0, "joined", False)
+        assert (room.epoch, room.version, room.status, room.readonly) == ("e", 0, "online", False)
         assert (room.connection, room.thread, room.pending) == ("s1", "note/a", 0)
         assert threads() != before
     assert threads() == before
@@ -193,6 +193,6 @@ def test_sending_without_a_connection_raises(other_server: Server) -> None:
     with connect_sync(other_server.url) as room:
         other_server.status = HTTPStatus.SERVICE_UNAVAILABLE
         wait(other_server, other_server.close_all)
-        room.wait_for(lambda _: room.status == "reconnecting", TIMEOUT)
+        room.wait_for(lambda _: room.status == "offline", TIMEOUT)
         with pytest.raises(Disconnected):
             room.send(1)

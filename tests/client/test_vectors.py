@@ -82,6 +82,19 @@ class Replay:
         assert self.session.stopped == code
 
 
+def _expanded(value: Any) -> Any:
+    """Return a part of a script with the long texts that it stands for."""
+    match value:
+        case {"$repeat": [str(text), int(times)]}:
+            return text * times
+        case dict():
+            return {name: _expanded(each) for name, each in value.items()}
+        case list():
+            return [_expanded(each) for each in value]
+        case _:
+            return value
+
+
 def _written(frame: messages.ClientMessage, *, as_in: dict[str, Any]) -> Any:
     """Return a frame as a script has it: one push may stand there with its ref alone, whatever else it has."""
     written = decode_json(messages.encode(frame))
@@ -103,6 +116,6 @@ def test_the_session_does_as_the_script_says(path: Path) -> None:
     replay = Replay(script["client"])
     for number, step in enumerate(script["steps"]):
         try:
-            replay.run(step)
+            replay.run(_expanded(step))
         except AssertionError as error:
             raise AssertionError(f"step {number}: {json.dumps(step)}") from error

@@ -26,7 +26,7 @@ def bundle_client(folder: Path) -> Path:
             raise RuntimeError("npm is missing: install Node.js 20 or newer with npm, to test the TypeScript client")
         subprocess.run([npm, "install", "--no-audit", "--no-fund"], cwd=CLIENT, check=True)
     bundle = folder / "client.mjs"
-    command = [esbuild, "src/index.ts", "--bundle", "--format=esm", "--log-level=error", f"--outfile={bundle}"]
+    command = [str(esbuild), "src/index.ts", "--bundle", "--format=esm", "--log-level=error", f"--outfile={bundle}"]
     subprocess.run(command, cwd=CLIENT, check=True)
     return bundle
 
@@ -48,13 +48,13 @@ class Driver:
         assert await self._process.wait() == 0, said
         return None
 
-    async def tell(self, command: dict[str, Any]) -> Any:
-        """Tell it something, and return its answer."""
+    async def tell(self, command: str, **options: Any) -> Any:
+        """Have it carry out a command, and return its answer."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command).encode() + b"\n")
-        answer = await self.line()
-        assert answer is not None, "it has ended"
-        return answer
+        self._process.stdin.write(json.dumps({"command": command, **options}).encode() + b"\n")
+        said = await self.line()
+        assert said is not None, "it has ended"
+        return said["answer"]
 
 
 @asynccontextmanager

@@ -1,11 +1,9 @@
 """The same with the TypeScript client in Node."""
 
-import asyncio
 import hashlib
 import logging
 import os
 import random
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +12,7 @@ import pytest
 from tests.integration.convergence_app import KINDS
 from tests.integration.convergence_log import Log, Logs, canonical, logs
 from tests.integration.convergence_node import bundle_client, driving
-from tests.integration.socket_client import http
-from tests.running import Process
+from tests.integration.convergence_server import Server
 
 from plait.store.protocol import ThreadKey
 
@@ -31,20 +28,18 @@ SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
 @pytest.mark.timeout(200)
 async def test_typescript_clients_end_with_the_state_of_a_server_that_is_killed(tmp_path: Path) -> None:
     log.warning("PLAIT_SEED=%d", SEED)
-    environment = {"PLAIT_LIMITS": "none", "PLAIT_STORE": "sqlite:///pads.db"}
-    with Process("tests.integration.convergence_app:app", cwd=tmp_path, environment=environment) as server:
+    async with Server(tmp_path) as server:
         reports = await _play(server, bundle_client(tmp_path))
-        async with http(server.address) as client:
-            for report in reports:
-                answer = await client.get(f"/threads/{report['kind']}/{report['name']}")
-                _check_shown(report, answer.json(), int(answer.headers["etag"].strip('"').partition(":")[2]))
-    async with logs(tmp_path / "pads.db") as found:
+        for report in reports:
+            at, state = await server.get(ThreadKey(report["kind"], report["name"]))
+            _check_shown(report, state, int(at.partition(":")[2]))
+    async with logs(server.store) as found:
         for report in reports:
             await _check_told(report, found)
     _check_that_much_happened(reports)
 
 
-async def _play(server: Process, bundle: Path) -> list[dict[str, Any]]:
+async def _play(server: Server, bundle: Path) -> list[dict[str, Any]]:
     """Play all schedules, and kill the server under some of them."""
     options = {
         "bundle": bundle.as_uri(),
@@ -60,8 +55,7 @@ async def _play(server: Process, bundle: Path) -> list[dict[str, Any]]:
         while (report := await driver.line()) is not None:
             reports.append(report)
             if len(reports) in deaths:
-                await asyncio.to_thread(server.end, signal.SIGKILL)
-                await asyncio.to_thread(server.start)
+                await server.restart()
     assert sorted(report["seed"] for report in reports) == [*range(SEED, SEED + SCHEDULES)]
     return reports
 

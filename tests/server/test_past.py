@@ -107,9 +107,24 @@ async def test_changes_that_are_in_memory_are_not_read_from_the_store() -> None:
 async def test_changes_that_are_not_in_memory_are_read_from_the_store_a_page_at_a_time(is_woken: bool) -> None:
     async with bench(900, is_woken=is_woken) as b:
         assert await b.changes(0) == list(range(1, 901))
-        assert b.store.reads == [("changes", 0), ("changes", 300), ("changes", 600)]
+        pages = [after for what, after in b.store.reads if what == "changes" and after is not None]
+        assert len(pages) == len(b.store.reads) == len(set(pages)) > 2
+        assert pages[0] == 0
+        assert pages == sorted(pages)
         assert await b.changes(899 if is_woken else 500) == list(range(900 if is_woken else 501, 901))
         assert await b.kept() == list(range(1, 901))
+
+
+async def test_no_more_is_read_from_the_store_than_was_asked_for() -> None:
+    async with bench(900, is_woken=True) as b:
+        rows = await b.past.changes(0)
+        assert rows is not None
+        size, whole = sum(len(row.ops) for row in rows), len(b.store.reads)
+        assert await b.past.changes(0, size=size) == rows
+        assert await b.past.changes(0, size=size - 1) is None
+        b.store.reads.clear()
+        assert await b.past.changes(0, size=1) is None
+        assert len(b.store.reads) == 1 < whole
 
 
 async def test_changes_that_are_not_durable_are_no_past() -> None:

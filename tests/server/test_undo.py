@@ -19,7 +19,7 @@ from plait.pipeline import Pipeline
 from plait.retention import Retention
 from plait.rpc import rpc
 from plait.state import StateType
-from plait.store.protocol import ThreadKey
+from plait.store.protocol import Stored, ThreadKey
 from plait.thread import Thread
 from plait.undo import undo
 from plait_schemas.patch import Op, diff
@@ -80,9 +80,17 @@ class Table:
         self.refuses(state)
 
 
+class SlowStore(TroubledStore):
+    """A store that lets others run before it answers."""
+
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+        await asyncio.sleep(0)
+        return await super().load(key, version=version)
+
+
 @asynccontextmanager
 async def table(initial: Any, *, retention: Retention = Retention()) -> AsyncIterator[Table]:  # noqa: B008
-    async with TroubledStore() as store:
+    async with SlowStore() as store:
         made = Table(store, ANY, History(KEY, ANY, None, retention=retention))
         await made.pipeline.start(initial)
         yield made

@@ -18,6 +18,8 @@ from plait_schemas.codes import TRY_AGAIN_LATER
 __all__ = ["ABNORMAL", "Outlet", "Socket", "shorten"]
 
 _CLOSE_TIMEOUT: Final = 5.0
+# Bytes that are written in one iteration of the loop before states are held back, to be sent as one.
+_AT_ONCE: Final = 256 * 1024
 ABNORMAL: Final = 1006
 _NO_CODE: Final = 1005
 _INVALID_DATA: Final = 1007
@@ -52,7 +54,9 @@ class Socket(asyncio.Protocol):
         "_is_closing",
         "_limit",
         "_loop",
+        "_is_paused",
         "_out",
+        "_out_size",
         "_outlet",
         "_protocol",
         "_session",
@@ -61,7 +65,6 @@ class Socket(asyncio.Protocol):
         "_transport",
         "heard",
         "is_asked",
-        "is_backed_up",
     )
 
     can_ping = True
@@ -83,6 +86,7 @@ class Socket(asyncio.Protocol):
         self._outlet = outlet
         # What is to be written at the end of this iteration of the loop; None when nothing is.
         self._out: list[bytes] | None = None
+        self._out_size = 0
         # Bytes that may wait for the peer.
         self._limit = write_buffer
         # Is told when the socket is gone, and when the server is asked to end.
@@ -91,7 +95,8 @@ class Socket(asyncio.Protocol):
         self._fragments: list[bytes] = []
         self._is_binary = False
         self._is_closing = False
-        self.is_backed_up = False
+        # Whether the transport has as much as it wants to hold for the peer.
+        self._is_paused = False
         self._drained: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         # When the peer last sent something, and whether it has been pinged for a sign of life since.
@@ -101,6 +106,11 @@ class Socket(asyncio.Protocol):
     def greet(self, data: bytes) -> None:
         """Send bytes before the first frame: the answer to the opening request."""
         self._write(data)
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether the peer, or this iteration of the loop, has more to take than is good."""
+        return self._is_paused or self._out_size > _AT_ONCE
 
     def attach(self, session: Session) -> None:
         """Hand what the peer sends to `session` from here on."""
@@ -145,7 +155,7 @@ class Socket(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def drained(self) -> None:
-        while self.is_backed_up and not self._is_closing:
+        while self._is_paused and not self._is_closing:
             if self._drained is None:
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
@@ -170,10 +180,10 @@ class Socket(asyncio.Protocol):
         self._end(ABNORMAL, "")
 
     def pause_writing(self) -> None:
-        self.is_backed_up = True
+        self._is_paused = True
 
     def resume_writing(self) -> None:
-        self.is_backed_up = False
+        self._is_paused = False
         self._wake()
         if self._session is not None and not self._is_closing:
             self._session.drained()
@@ -218,13 +228,18 @@ class Socket(asyncio.Protocol):
     def flush(self) -> None:
         """Write what waits."""
         out, self._out = self._out, None
+        size, self._out_size = self._out_size, 0
         if out is None or self._transport.is_closing():
             return
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        if self.is_backed_up and self._transport.get_write_buffer_size() > self._limit:
+        if not self._is_paused:
+            if size > _AT_ONCE and self._session is not None and not self._is_closing:
+                self._session.drained()
+        elif self._transport.get_write_buffer_size() > self._limit:
             self.close(TRY_AGAIN_LATER, "the connection is too slow for what is sent to it")
 
     def _write(self, data: bytes) -> None:
+        self._out_size += len(data)
         if self._out is None:
             self._out = [data]
             self._outlet.add(self)

@@ -3,9 +3,6 @@
 import { Dice } from "./dice.js";
 import { Player, TIMEOUT } from "./player.js";
 
-// Each client has a storage of its own: no lock on it is needed.
-Object.defineProperty(globalThis, "navigator", { value: undefined, configurable: true });
-
 const { bundle, address, seed, count, atOnce, kinds } = JSON.parse(process.argv[2]);
 const { ThreadClient } = await import(bundle);
 

@@ -6,6 +6,9 @@ import { choose } from "./edits.js";
 import { canonical, fold } from "./fold.js";
 import { troubled } from "./troubled.js";
 
+// Each client has a storage of its own: no lock on it is needed.
+Object.defineProperty(globalThis, "navigator", { value: undefined, configurable: true });
+
 /** Milliseconds after which what has not happened is taken not to happen. */
 export const TIMEOUT = 30_000;
 
@@ -56,7 +59,7 @@ export class Player {
     const client = new this.#ThreadClient(this.#options);
     this.client = client;
     client.subscribe(() => client === this.client && this.look());
-    client.onRejected(({ error, ops }) => client === this.client && this.#rejected(error, ops));
+    client.onRefused(({ error, ops }) => client === this.client && this.#refused(error, ops));
   }
 
   // What it does
@@ -150,7 +153,7 @@ export class Player {
     void settled.then(() => this.#open.delete(settled));
   }
 
-  #rejected(error, ops) {
+  #refused(error, ops) {
     const token = ops.map(({ value }) => value).find((value) => this.#byToken.has(value));
     const number = this.#byToken.get(token);
     // Those of this life are told by their promises, too.

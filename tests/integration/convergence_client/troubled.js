@@ -2,7 +2,7 @@
 
 import { createRequire } from "node:module";
 
-const { WebSocket } = createRequire(new URL("../../../client/js/package.json", import.meta.url))("ws");
+export const { WebSocket } = createRequire(new URL("../../../client/js/package.json", import.meta.url))("ws");
 
 const LONGEST = 4;
 
