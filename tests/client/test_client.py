@@ -215,6 +215,16 @@ async def test_an_edit_is_made_on_what_has_come_meanwhile(server: Server) -> Non
         assert server.peer.state["tags"] == ["first", "A"]
 
 
+async def test_an_edit_hits_no_other_element_than_its_own(server: Server) -> None:
+    server.peer.state = {"tags": ["a", "b", "c"]}
+    async with connect(server.url) as room:
+        async with room.edit() as draft:
+            del draft["tags"][1]
+            server.peer.change([Op("remove", "/tags/0"), Op("add", "/tags/1", "x")])
+            await soon(room.wait_for(lambda state: "x" in state["tags"]))
+        assert server.peer.state == {"tags": ["x", "c"]}
+
+
 async def test_an_edit_of_what_is_gone_is_refused(server: Server) -> None:
     async with connect(server.url) as room:
         server.peer.change([Op("add", "/by/ada", {"cards": []})])

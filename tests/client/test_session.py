@@ -276,6 +276,32 @@ def test_a_pending_push_is_moved_over_a_whole_state() -> None:
     assert session.shown == {"items": ["x", "a", "B"]}
 
 
+@pytest.mark.parametrize("items", [["x", "a"], ["b", "x", "a"], ["x"], []])
+@pytest.mark.parametrize("is_join", [False, True])
+def test_a_pending_removal_hits_its_own_element_in_a_whole_state_or_none(items: list[str], is_join: bool) -> None:
+    session = build_session({"items": ["a", "b", "c"]})
+    session.edit([Op("remove", "/items/1")])
+    state = {"items": items}
+    if is_join:
+        session.opened()
+        join(session, 9, state=state)
+    else:
+        receive(session, "snapshot", epoch="e", version=9, state=state)
+    assert session.shown == {"items": [item for item in items if item != "b"]}
+
+
+def test_a_push_that_was_applied_otherwise_does_not_let_those_behind_it_hit_others() -> None:
+    session = build_session({"items": ["a", "b", "c"]})
+    set_items = Op("replace", "/items", ["b", "c"])
+    session.edit([Op("remove", "/items/0")])
+    session.edit([Op("remove", "/items/1")])
+    session.take_frames()
+    receive(session, "change", version=4, ops=[{"op": "add", "path": "/other", "value": 1}], source="s2")
+    applied = [{"op": set_items.op, "path": set_items.path, "value": ["c", "b"]}]
+    receive(session, "ack", ref=1, version=5, rebased=True, ops=applied)
+    assert session.shown["items"] == ["b"]
+
+
 def test_a_join_that_tells_nothing_but_a_version_that_is_not_known_is_a_gap() -> None:
     session = build_session()
     session.opened()
@@ -343,6 +369,31 @@ def test_a_joined_session_says_who_and_where_it_is() -> None:
         statuses.append(session.status)
     assert statuses == ["online", "offline", "closed"]
     assert session.stopped == 4404
+
+
+def test_a_session_is_connecting_until_it_has_joined_or_failed_to() -> None:
+    session = Session("c1", clock=Clock())
+    statuses = [session.status]
+    session.opened()
+    statuses.append(session.status)
+    session.lost(1006)
+    statuses.append(session.status)
+    session.opened()
+    statuses.append(session.status)
+    join(session, 1)
+    assert [*statuses, session.status] == ["connecting", "connecting", "offline", "offline", "online"]
+
+
+def test_a_socket_that_is_closed_for_the_size_of_a_frame_before_the_join_was_not_closed_for_a_push() -> None:
+    session = build_session()
+    set_n(session, "x" * 70_000)
+    session.lost(1006)
+    session.opened()
+    session.lost(1009)
+    session.opened()
+    session.take_frames()
+    join(session, 3)
+    assert [frame["ref"] for frame in take(session)] == [1]
 
 
 # Calls

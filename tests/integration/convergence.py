@@ -5,9 +5,6 @@ from collections import deque
 from typing import Any
 
 import msgspec
-from plait_client.happenings import Acked, Nacked
-from plait_client.pending import Push
-from plait_client.session import Session
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import make_request
 
@@ -23,6 +20,9 @@ from plait.session.wire import PLAIT
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey
 from plait.thread import Thread
+from plait_client.happenings import Acked, Nacked
+from plait_client.pending import Push
+from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.messages import Join, decode_client, decode_server, encode
 from plait_schemas.patch import PatchError, apply

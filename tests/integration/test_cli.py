@@ -266,7 +266,7 @@ async def test_log_lines_carry_the_thread_and_the_connection(folder: Path) -> No
             await client.send("hello")
             assert await client.call("add") == 1
         (line,) = [line for line in server.log.read_text().splitlines() if "unexpected ValueError" in line]
-    assert re.fullmatch(r"\S+ \S+ ERROR   plait.thread \[room/one\] \[ada\]: unexpected ValueError", line)
+    assert re.fullmatch(r"\S+ \S+ ERROR   plait.thread \[room/one\] \[[0-9a-f]{24}\]: unexpected ValueError", line)
 
 
 # dev and demo

@@ -19,6 +19,7 @@ from plait.store.protocol import ThreadKey
 log = logging.getLogger(__name__)
 
 SCHEDULES: Final = 210
+RELOADING: Final = 60
 AT_ONCE: Final = 7
 KILLS: Final = 4
 # The same again: PLAIT_SEED=… pytest …
@@ -27,9 +28,21 @@ SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
 
 @pytest.mark.timeout(200)
 async def test_typescript_clients_end_with_the_state_of_a_server_that_is_killed(tmp_path: Path) -> None:
+    reports = await _play(tmp_path, SCHEDULES, reloads=False)
+    assert not _count(reports, "reloads")
+
+
+@pytest.mark.timeout(200)
+async def test_so_do_those_that_keep_their_queue_in_a_storage_while_their_page_is_reloaded(tmp_path: Path) -> None:
+    reports = await _play(tmp_path, RELOADING, reloads=True)
+    assert _count(reports, "reloads")
+
+
+async def _play(folder: Path, count: int, *, reloads: bool) -> list[dict[str, Any]]:
+    """Play schedules, and check them."""
     log.warning("PLAIT_SEED=%d", SEED)
-    async with Server(tmp_path) as server:
-        reports = await _play(server, bundle_client(tmp_path))
+    async with Server(folder) as server:
+        reports = await _reports(server, bundle_client(folder), count, reloads=reloads)
         for report in reports:
             at, state = await server.get(ThreadKey(report["kind"], report["name"]))
             _check_shown(report, state, int(at.partition(":")[2]))
@@ -37,26 +50,28 @@ async def test_typescript_clients_end_with_the_state_of_a_server_that_is_killed(
         for report in reports:
             await _check_told(report, found)
     _check_that_much_happened(reports)
+    return reports
 
 
-async def _play(server: Server, bundle: Path) -> list[dict[str, Any]]:
-    """Play all schedules, and kill the server under some of them."""
+async def _reports(server: Server, bundle: Path, count: int, *, reloads: bool) -> list[dict[str, Any]]:
+    """Play schedules, and kill the server under some of them."""
     options = {
         "bundle": bundle.as_uri(),
         "address": server.address,
         "seed": SEED,
-        "count": SCHEDULES,
+        "count": count,
         "atOnce": AT_ONCE,
         "kinds": [kind._kind.name for kind in KINDS],
+        "reloads": reloads,
     }
-    deaths = random.Random(SEED).sample(range(1, SCHEDULES - AT_ONCE), KILLS)
+    deaths = random.Random(SEED).sample(range(1, count - AT_ONCE), KILLS)
     reports: list[dict[str, Any]] = []
     async with driving("play.js", options) as driver:
         while (report := await driver.line()) is not None:
             reports.append(report)
             if len(reports) in deaths:
                 await server.restart()
-    assert sorted(report["seed"] for report in reports) == [*range(SEED, SEED + SCHEDULES)]
+    assert sorted(report["seed"] for report in reports) == [*range(SEED, SEED + count)]
     return reports
 
 
@@ -91,9 +106,12 @@ def _numbered(report: dict[str, Any], what: str) -> dict[int, str]:
 
 
 def _check_that_much_happened(reports: Sequence[dict[str, Any]]) -> None:
-    players = [player for report in reports for player in report["players"]]
-    counts = {what: sum(player[what] for player in players) for what in ("edits", "looks", "cuts", "reloads")}
-    log.warning("%d schedules, %d clients, %s", len(reports), len(players), counts)
-    outcomes = {outcome for player in players for outcome in player["outcomes"].values()}
+    counts = {what: _count(reports, what) for what in ("edits", "looks", "cuts", "reloads")}
+    log.warning("%d schedules, %s", len(reports), counts)
+    outcomes = {outcome for report in reports for outcome in _numbered(report, "outcomes").values()}
     assert {"ack", "rejected", "conflict"} <= outcomes
-    assert all(counts.values())
+    assert counts["cuts"]
+
+
+def _count(reports: Sequence[dict[str, Any]], what: str) -> int:
+    return sum(player[what] for report in reports for player in report["players"])

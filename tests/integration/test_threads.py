@@ -269,14 +269,26 @@ async def test_current_tells_hooks_and_rpcs_what_they_are_for() -> None:
         await client.until(lambda client: len(client.messages) == 3)
         await client.push({"n": 1})
         diary = await client.call("diary")
-        assert diary[:3] == [["on_start", None, None], ["on_connect", "ada", "GET"], ["on_message", "ada", None]]
-        assert diary[-1] == ["rpc", "ada", None]
+        id = diary[1][1]
+        assert diary[:3] == [["on_start", None, None], ["on_connect", id, "GET"], ["on_message", id, None]]
+        assert diary[-1] == ["rpc", id, None]
         diary = (await web.get("/threads/room/one/page")).json()
         assert diary[-1] == ["on_request", None, "GET"]
-        assert ["on_state_changed", "ada", None] in diary
+        assert ["on_state_changed", id, None] in diary
         answer = await web.post("/threads/room/one/rpc/diary")
         what, connection, method = answer.json()["result"][-1]
         assert (what, connection[:5], method) == ("rpc", "http-", "POST")
+
+
+async def test_the_id_of_a_connection_stays_the_same_and_does_not_tell_what_the_client_is_known_by() -> None:
+    async with running(Plait(Room, store=MemoryStore())) as address:
+        ids = []
+        for key in ("ada", "ada", "eve"):
+            async with connected(address, "/threads/room/one", query={"_pk": key}) as client:
+                ids += await client.call("shout", "")
+        assert ids[0] == ids[1] != ids[2]
+        async with connected(address, "/threads/room/one", query={"_pk": ids[0]}) as client:
+            assert ids[0] not in await client.call("shout", "")
 
 
 def test_current_outside_of_a_turn_raises() -> None:

@@ -18,10 +18,13 @@ __all__ = ["changes", "event_stream", "state_at", "wants_events"]
 
 async def state_at(actor: Actor, version: str) -> Response:
     """Return the state at a version. Raises NotFound when it is not kept."""
-    if not version.isascii() or not version.isdigit():
-        raise InvalidArguments(f"at={version}: a version is a whole number", path="/at")
+    if not _is_number(version):
+        raise InvalidArguments(f"at={version[:80]}: a version is a whole number", path="/at")
+    history = actor.pipeline.history
+    if not history.durable.has_state:
+        raise NotFound(f"{actor.key} has no state yet")
     data = encode_json(await actor.past.document(int(version)))
-    tag = f'"{actor.pipeline.history.epoch}:{int(version)}"'
+    tag = f'"{history.epoch}:{int(version)}"'
     return Response(data, media_type="application/json", headers={"etag": tag})
 
 
@@ -70,6 +73,11 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
 
 def _read_version(text: str) -> Version:
     epoch, _, version = text.rpartition(":")
-    if not version.isascii() or not version.isdigit():
-        raise InvalidArguments(f"since={text}: that is not epoch:version", path="/since")
+    if not epoch or not _is_number(version):
+        raise InvalidArguments(f"since={text[:80]}: that is not epoch:version", path="/since")
     return epoch, int(version)
+
+
+def _is_number(text: str) -> bool:
+    # Python reads no number of thousands of digits.
+    return text.isascii() and text.isdigit() and len(text) <= 100

@@ -221,9 +221,9 @@ class _Opening:
         return socket
 
     def _id(self) -> str:
-        """Return the id that the client has kept over its reconnects, or a new one."""
+        """Return an id that stays the same over a client's reconnects, but by which nobody can pass for it."""
         given = self._request.query_params.get("_pk", "")
-        return given if given.isprintable() and 0 < len(given) <= 128 else secrets.token_hex(16)
+        return client_id(f"_pk {given}") if 0 < len(given) <= 128 else secrets.token_hex(12)
 
 
 def _ended(heartbeat: Heartbeat, ended: Callable[[], None], socket: Socket) -> None:

@@ -88,7 +88,10 @@ const commands = {
   async open({ address, kind, name, seed, natives, others }) {
     const dice = new Dice(seed);
     const options = { host: address, kind, name, isCalm: () => true, hasOwn: false };
-    players = Array.from({ length: natives }, (_, index) => new Player(ThreadClient, dice, { ...options, id: `${index}` }));
+    players = Array.from(
+      { length: natives },
+      (_, index) => new Player(ThreadClient, dice, { ...options, id: `${index}` }),
+    );
     writers = Array.from({ length: others }, (_, index) => new Writer(dice, index, address, kind, name));
     await Promise.all([
       ...players.map(({ client }) => client.ready),
@@ -127,7 +130,12 @@ const commands = {
     await Promise.all(writers.map((writer) => writer.shows(state)));
     const report = {
       players: players.map((player) => player.report()),
-      writers: writers.map(({ id, writes, peer }) => ({ id, writes, state: peer.state, last: peer.states.at(-1).state })),
+      writers: writers.map(({ id, writes, peer }) => ({
+        id,
+        writes,
+        state: peer.state,
+        last: peer.states.at(-1).state,
+      })),
     };
     for (const { client } of players) client.close();
     for (const { peer } of writers) peer.client.close();

@@ -3,7 +3,7 @@
 import { Dice } from "./dice.js";
 import { Player, TIMEOUT } from "./player.js";
 
-const { bundle, address, seed, count, atOnce, kinds } = JSON.parse(process.argv[2]);
+const { bundle, address, seed, count, atOnce, kinds, reloads } = JSON.parse(process.argv[2]);
 const { ThreadClient } = await import(bundle);
 
 async function play(seed) {
@@ -34,8 +34,8 @@ async function step(dice, player, number) {
   if (roll < 45) player.edit(number, `t${number}`);
   else if (roll < 55) player.write(number);
   else if (roll < 58) player.cut();
-  else if (roll < 60) player.reload();
-  else if (roll < 63) player.draw(number);
+  else if (roll < 61) player.draw(number);
+  else if (reloads && roll < 69) player.reload();
   else await new Promise((resolve) => (dice.chance(0.5) ? setImmediate(resolve) : setTimeout(resolve, dice.below(8))));
 }
 

@@ -86,7 +86,10 @@ export class Player {
       this.tokens[number] = token;
       this.#byToken.set(token, number);
     }
-    this.#follow(number, this.#dice.chance(0.5) ? client.edit(change.make) : client.set((state) => made(state, change)));
+    this.#follow(
+      number,
+      this.#dice.chance(0.5) ? client.edit(change.make) : client.set((state) => made(state, change)),
+    );
     this.look();
   }
 
@@ -147,7 +150,8 @@ export class Player {
     const settled = change.then(
       () => this.#outcome(number, "ack"),
       // An edit of a life that has ended is the next one's.
-      (error) => error.code === "closed" && life !== this.client || this.#outcome(number, error.code ?? String(error)),
+      (error) =>
+        (error.code === "closed" && life !== this.client) || this.#outcome(number, error.code ?? String(error)),
     );
     this.#open.add(settled);
     void settled.then(() => this.#open.delete(settled));
@@ -196,7 +200,19 @@ export class Player {
     const { version, state, confirmed, connection } = this.client;
     const { id, outcomes, tokens, seen, problems, edits, looks, cuts, reloads } = this;
     return {
-      id, connection, version, state, confirmed, outcomes, tokens, seen, problems, edits, looks, cuts, reloads,
+      id,
+      connection,
+      version,
+      state,
+      confirmed,
+      outcomes,
+      tokens,
+      seen,
+      problems,
+      edits,
+      looks,
+      cuts,
+      reloads,
     };
   }
 }

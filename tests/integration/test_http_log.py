@@ -1,0 +1,282 @@
+"""A thread's log over HTTP: its earlier states and its changes; and the JavaScript client that servers hand out."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.integration.native_client import joined, put
+from tests.integration.socket_client import http
+from tests.integration.test_http import error_of
+from tests.running import running
+
+from plait import MemoryStore, Plait, Principal, Retention, Thread, ThreadKey, current, rpc
+
+PAGE = "/threads/page/one"
+BRIEF = "/threads/brief/one"
+
+
+class Page(Thread[dict[str, Any]]):
+    """Keeps its whole log, and takes back what somebody has changed."""
+
+    initial_state = {"n": 0}  # noqa: RUF012
+
+    @rpc
+    def set(self, n: Any) -> int:
+        self.set_state({"n": n})
+        return self.version
+
+    @rpc
+    async def undo_theirs(self, source: str) -> int | None:
+        return await self.undo(source)
+
+    @rpc
+    def who(self) -> str:
+        connection = current().connection
+        assert connection is not None
+        return connection.id
+
+
+class Brief(Thread[dict[str, Any]]):
+    """Keeps little of its log: each of its texts makes a snapshot."""
+
+    initial_state = {"text": ""}  # noqa: RUF012
+    retention = Retention(changes=2)
+
+
+class Empty(Thread[Any]):
+    """Has no state until one is set."""
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve the threads of this file, which keep nothing unless a store is given."""
+    app = Plait(Page, Brief, Empty, **{"store": MemoryStore(), **settings})
+    async with running(app) as address, http(address) as web:
+        yield web
+
+
+@pytest.fixture
+async def web(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(store=f"sqlite:///{tmp_path}/plait.db") as web:
+        yield web
+
+
+async def epoch_of(web: httpx.AsyncClient, path: str) -> str:
+    tag: str = (await web.get(path)).headers["etag"]
+    return tag.strip('"').rpartition(":")[0]
+
+
+async def written(web: httpx.AsyncClient, path: str = PAGE, count: int = 3) -> str:
+    """Set the state to some numbers, one version each; returns the epoch."""
+    for n in range(1, count + 1):
+        assert (await web.put(path, json={"n": n})).json()["version"] == n
+    return await epoch_of(web, path)
+
+
+async def shortened(web: httpx.AsyncClient) -> str:
+    """Set a state that is large, and of which the log is short, to six texts; returns the epoch."""
+    for letter in "abcdef":
+        assert (await web.put(BRIEF, json={"text": letter * 5000})).status_code == 200
+    return await epoch_of(web, BRIEF)
+
+
+# States as they were
+
+
+async def test_each_version_that_is_kept_can_be_had_with_its_etag(web: httpx.AsyncClient) -> None:
+    epoch = await written(web)
+    for version in (0, 1, 2, 3):
+        answer = await web.get(PAGE, params={"at": version})
+        assert (answer.status_code, answer.json()) == (200, {"n": version})
+        assert answer.headers["etag"] == f'"{epoch}:{version}"'
+        assert answer.headers["content-type"] == "application/json"
+
+
+async def test_a_version_that_is_to_come_is_404(web: httpx.AsyncClient) -> None:
+    await written(web)
+    for version in (4, 2**63, 10**30):
+        assert error_of(await web.get(PAGE, params={"at": version})) == (404, "not_found")
+    await web.put(PAGE, json={"n": 4})
+    assert (await web.get(PAGE, params={"at": 4})).json() == {"n": 4}
+
+
+async def test_a_version_that_is_forgotten_is_404_and_those_behind_it_are_there(web: httpx.AsyncClient) -> None:
+    await shortened(web)
+    answers = [await web.get(BRIEF, params={"at": version}) for version in range(7)]
+    assert [answer.status_code for answer in answers] == [404] * 4 + [200] * 3
+    assert error_of(answers[0]) == (404, "not_found")
+    assert [answer.json()["text"][0] for answer in answers[4:]] == ["d", "e", "f"]
+
+
+@pytest.mark.parametrize("version", ["", "-1", "+1", "1.0", "1e0", "one", " 1", "²", "1" * 5000])
+async def test_what_is_no_version_is_422(web: httpx.AsyncClient, version: str) -> None:
+    answer = await web.get(PAGE, params={"at": version})
+    assert error_of(answer) == (422, "invalid_arguments")
+    assert answer.json()["error"]["path"] == "/at"
+
+
+async def test_a_thread_without_a_state_has_none_at_any_version(web: httpx.AsyncClient) -> None:
+    assert error_of(await web.get("/threads/empty/one?at=0")) == (404, "not_found")
+    await web.put("/threads/empty/one", content="null")
+    assert error_of(await web.get("/threads/empty/one?at=0")) == (404, "not_found")
+    assert (await web.get("/threads/empty/one?at=1")).text == "null"
+
+
+# Changes
+
+
+async def test_changes_are_all_that_are_kept_with_their_sources_and_times(web: httpx.AsyncClient) -> None:
+    before = time.time()
+    await web.post(f"{PAGE}/rpc/set", json={"args": [1]})
+    async with joined(web.base_url.netloc.decode(), PAGE, "a") as client:
+        id = await client.call("who")
+        await client.push(put("/n", 2))
+        await client.until(lambda client: not client.pending)
+        assert await client.call("undo_theirs", id) == 3
+    await web.put(PAGE, json={"n": 4})
+    body = (await web.get(f"{PAGE}/changes")).json()
+    assert set(body) == {"epoch", "version", "changes"}
+    assert (body["epoch"], body["version"]) == (await epoch_of(web, PAGE), 4)
+    assert [(each["version"], each["ops"]) for each in body["changes"]] == [
+        (1, [put("/n", 1)]),
+        (2, [put("/n", 2)]),
+        (3, [put("/n", 1)]),
+        (4, [put("/n", 4)]),
+    ]
+    *sources, last = [each["source"] for each in body["changes"]]
+    assert sources == ["server", id, f"undo 2 {id}"]
+    assert last.startswith("http-")
+    times = [each["at"] for each in body["changes"]]
+    assert times == sorted(times)
+    assert before - 0.001 <= times[0] <= times[-1] <= time.time() + 0.001
+
+
+async def test_changes_since_a_version_are_those_behind_it(web: httpx.AsyncClient) -> None:
+    epoch = await written(web)
+    for since in range(4):
+        body = (await web.get(f"{PAGE}/changes", params={"since": f"{epoch}:{since}"})).json()
+        assert (body["epoch"], body["version"]) == (epoch, 3)
+        assert [each["version"] for each in body["changes"]] == [*range(since + 1, 4)]
+        assert [each["ops"] for each in body["changes"]] == [[put("/n", n)] for n in range(since + 1, 4)]
+
+
+async def test_a_thread_that_has_not_changed_has_no_changes(web: httpx.AsyncClient) -> None:
+    for path, since in ((PAGE, True), ("/threads/empty/one", False)):
+        body = (await web.get(f"{path}/changes")).json()
+        assert (body["version"], body["changes"]) == (0, [])
+        if since:
+            assert body["epoch"] == await epoch_of(web, path)
+
+
+async def test_changes_since_another_epoch_or_a_version_that_is_not_there_are_404(web: httpx.AsyncClient) -> None:
+    epoch = await written(web)
+    for since in ("other:1", f"{epoch}:4", f"{epoch}:{2**63}", f"{epoch}:{10**30}", f"x{epoch}:1"):
+        answer = await web.get(f"{PAGE}/changes", params={"since": since})
+        assert error_of(answer) == (404, "not_found"), since
+
+
+async def test_changes_since_a_version_that_is_forgotten_are_404_and_all_are_those_that_are_kept(
+    tmp_path: Path,
+) -> None:
+    store = f"sqlite:///{tmp_path}/plait.db"
+    async with serving(store=store) as web:
+        epoch = await shortened(web)
+    async with serving(store=store) as web:
+        for since in (0, 3):
+            answer = await web.get(f"{BRIEF}/changes", params={"since": f"{epoch}:{since}"})
+            assert error_of(answer) == (404, "not_found")
+        behind = (await web.get(f"{BRIEF}/changes", params={"since": f"{epoch}:4"})).json()
+        assert [each["version"] for each in behind["changes"]] == [5, 6]
+        assert (await web.get(f"{BRIEF}/changes")).json() == behind
+
+
+@pytest.mark.parametrize("since", ["", "1", ":1", "epoch", "epoch:", "epoch:-1", "epoch:one", "epoch:1.0", "e:²"])
+async def test_changes_since_what_is_no_version_are_422(web: httpx.AsyncClient, since: str) -> None:
+    answer = await web.get(f"{PAGE}/changes", params={"since": since})
+    assert error_of(answer) == (422, "invalid_arguments")
+    assert answer.json()["error"]["path"] == "/since"
+
+
+async def test_a_version_of_more_digits_than_python_reads_is_422(web: httpx.AsyncClient) -> None:
+    since = f"{await epoch_of(web, PAGE)}:{'1' * 5000}"
+    assert error_of(await web.get(f"{PAGE}/changes", params={"since": since})) == (422, "invalid_arguments")
+
+
+async def test_the_log_is_there_after_a_restart(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/plait.db"
+    async with serving(store=store) as web:
+        epoch = await written(web)
+        before = (await web.get(f"{PAGE}/changes")).json()
+    async with serving(store=store) as web:
+        assert (await web.get(f"{PAGE}/changes")).json() == before
+        assert len(before["changes"]) == 3
+        behind = (await web.get(f"{PAGE}/changes", params={"since": f"{epoch}:2"})).json()
+        assert behind["changes"] == before["changes"][2:]
+        assert (await web.get(f"{PAGE}?at=1")).json() == {"n": 1}
+        await web.put(PAGE, json={"n": 4})
+        found = (await web.get(f"{PAGE}/changes", params={"since": f"{epoch}:2"})).json()["changes"]
+        assert [each["version"] for each in found] == [3, 4]
+
+
+async def test_more_changes_than_are_read_in_one_go_are_all_there(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/plait.db"
+    app = Plait(Page, store=store)
+    async with app:
+        page = app.thread(Page, "one")
+        await asyncio.gather(*(page.set_state({"n": n}) for n in range(1, 1202)))
+    async with serving(store=store) as web:
+        epoch = await epoch_of(web, PAGE)
+        for since, versions in ((None, range(202, 1202)), (f"{epoch}:300", range(301, 1202))):
+            answer = await web.get(f"{PAGE}/changes", params={} if since is None else {"since": since})
+            found = [each["version"] for each in answer.json()["changes"]]
+            # Bounds are kept to roughly: nothing of what is to be kept may be missing.
+            assert found == [*range(found[0], 1202)]
+            assert found[0] <= versions.start
+
+
+# Who may
+
+
+@pytest.mark.parametrize("path", [f"{PAGE}?at=0", f"{PAGE}/changes", f"{PAGE}/changes?since=x:1"])
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_the_log_is_for_those_who_may_read(path: str, accept: str) -> None:
+    async def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+        asked.append((str(thread), action))
+        return action != "read"
+
+    asked: list[tuple[str, str]] = []
+    async with serving(authorize=authorize) as web:
+        assert error_of(await web.get(path, headers={"Accept": accept})) == (403, "forbidden")
+        assert asked == [("page/one", "read")]
+
+
+async def test_who_may_only_read_may_read_the_log() -> None:
+    async with serving(authorize=lambda principal, thread, action: action == "read") as web:
+        assert (await web.get(f"{PAGE}?at=0")).json() == {"n": 0}
+        assert (await web.get(f"{PAGE}/changes")).json()["changes"] == []
+
+
+async def test_the_log_of_an_unknown_kind_is_404(web: httpx.AsyncClient) -> None:
+    for path in ("?at=0", "/changes"):
+        assert error_of(await web.get(f"/threads/nothing/one{path}")) == (404, "not_found")
+
+
+# The client
+
+
+async def test_a_server_hands_out_the_javascript_client(web: httpx.AsyncClient) -> None:
+    answer = await web.get("/plait/client.js")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].partition(";")[0] == "text/javascript"
+    *_, exports = answer.text.rstrip().partition("export{")[2].rpartition("export{")
+    names = {each.rpartition(" ")[2] for each in exports.rstrip("};\n").split(",")}
+    assert {"ThreadClient", "PlaitError"} <= names
+    assert "plait.v1" in answer.text
+    again = await web.get("/plait/client.js", headers={"If-None-Match": answer.headers["etag"]})
+    assert again.headers["etag"] == answer.headers["etag"]
+    assert error_of(await web.post("/plait/client.js"))[0] == 405

@@ -1,0 +1,460 @@
+"""The todo list in React: built with Vite, served by `plait serve`, used in two browsers."""
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
+from tests.integration.browser import Brake, record, recorded
+from tests.running import Process
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "todo-react"
+CLIENT = ROOT / "client" / "js"
+
+SHARE = "Open this list in a second window"
+MOVE = "Drag a todo by its handle, or press the arrow keys on it"
+OFFLINE = "Switch the network off, and go on"
+START = "Start the server"
+WELCOME = [SHARE, MOVE, OFFLINE, START]
+# The titles, for `record`.
+READ_TITLES = """[...document.querySelectorAll(".row .title")].map((title) => title.textContent)"""
+# What ends to the right of the window.
+TOO_WIDE = """() => [...document.body.querySelectorAll("*")]
+    .filter((element) => element.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+    .map((element) => element.outerHTML.slice(0, 100))"""
+
+
+class Lists:
+    """One of the server's lists, and people in front of it."""
+
+    def __init__(self, server: Process, browser: Browser) -> None:
+        self._server = server
+        self._browser = browser
+        self._list = secrets.token_hex(4)
+        # Whether a page has been without its server: a browser reports each attempt to connect that fails.
+        self._had_outage = False
+        # What the pages complained of.
+        self.troubles: list[str] = []
+
+    def open(self, *, width: int = 1280, name: str | None = None, brake: Brake | None = None) -> Page:
+        """Open the list in a browser context of its own, and wait until it is live."""
+        is_phone = width < 600
+        context = self._browser.new_context(
+            viewport={"width": width, "height": 844}, has_touch=is_phone, is_mobile=is_phone, locale="en-US"
+        )
+        page = context.new_page()
+        page.on("console", self._read_console)
+        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        if brake is not None:
+            page.route_web_socket("**/threads/**", brake.route)
+        page.goto(f"http://{self._server.address}/?list={self._list}")
+        expect_status(page, "Live")
+        if name is not None:
+            page.get_by_label("Your name").fill(name)
+        return page
+
+    def cut_off(self, page: Page) -> None:
+        """Take the network from a page."""
+        self._had_outage = True
+        page.context.set_offline(True)
+        expect_status(page, "Offline")
+
+    def titles(self) -> list[str]:
+        """Return the list as the server has it."""
+        url = f"http://{self._server.address}/threads/todo-list/{self._list}"
+        state: Any = httpx.get(url).raise_for_status().json()
+        return [state["todos"][id]["title"] for id in state["order"]]
+
+    def close(self) -> None:
+        """Close all pages."""
+        for context in self._browser.contexts:
+            context.close()
+
+    def _read_console(self, message: ConsoleMessage) -> None:
+        is_outage = self._had_outage and message.text.startswith("WebSocket connection to")
+        if message.type in ("error", "warning") and not is_outage:
+            self.troubles.append(message.text)
+
+
+# Building
+
+
+@pytest.fixture(scope="module")
+def installed() -> Path:
+    """Install what the example and the client need, where that has not been done, and compile the client."""
+    for folder in (CLIENT, EXAMPLE):
+        if not is_installed(folder):
+            npm = shutil.which("npm")
+            if npm is None:
+                raise RuntimeError("npm is missing: install Node.js 20.19 or newer with npm, to build the example")
+            command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+            subprocess.run(command, cwd=folder, check=True)
+    # Without the bundle of `npm run build`: that is a file of the repository, which tests leave alone.
+    run_node(CLIENT, ["typescript/bin/tsc", "-p", "tsconfig.build.json"])
+    return EXAMPLE
+
+
+@pytest.fixture(scope="module")
+def development(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build with the React that makes StrictMode strict, and complains."""
+    folder = tmp_path_factory.mktemp("development")
+    arguments = ["vite/bin/vite.js", "build", "--mode", "development", "--outDir", str(folder)]
+    run_node(installed, arguments, {"NODE_ENV": "development"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def production(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build as `npm run build` does."""
+    folder = tmp_path_factory.mktemp("production")
+    run_node(installed, ["vite/bin/vite.js", "build", "--outDir", str(folder)])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(development: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """Serve the example from a store file."""
+    with serving(development, tmp_path_factory.mktemp("server")) as process:
+        yield process
+
+
+@pytest.fixture
+def lists(browser: Browser, server: Process) -> Iterator[Lists]:
+    """Have a list of the test's own; no page may complain of anything."""
+    opened = Lists(server, browser)
+    try:
+        yield opened
+    finally:
+        opened.close()
+    assert opened.troubles == []
+
+
+def serving(pages: Path, folder: Path) -> Process:
+    environment = {
+        "PYTHONPATH": str(EXAMPLE),
+        "PLAIT_STORE": f"sqlite:///{folder}/todos.db",
+        "PLAIT_STATIC": str(pages),
+    }
+    return Process("app:app", cwd=folder, environment=environment)
+
+
+def is_installed(folder: Path) -> bool:
+    package = json.loads((folder / "package.json").read_text())
+    wanted: dict[str, str] = package.get("dependencies", {}) | package["devDependencies"]
+    for name, version in wanted.items():
+        file = folder / "node_modules" / name / "package.json"
+        if not file.is_file() or (version[0].isdigit() and json.loads(file.read_text())["version"] != version):
+            return False
+    return True
+
+
+def run_node(folder: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run a program of a folder's packages. Fails with what it said."""
+    program, *rest = arguments
+    command = ["node", f"node_modules/{program}", *rest]
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_example_has_no_type_errors(installed: Path) -> None:
+    run_node(installed, ["typescript/bin/tsc", "--noEmit"])
+
+
+def test_the_types_are_those_of_the_app() -> None:
+    command = [sys.executable, "-m", "plait.cli", "types", "app:app", "--out", "src", "--check"]
+    done = subprocess.run(command, cwd=EXAMPLE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_files_are_short_and_export_by_name() -> None:
+    for file in (EXAMPLE / "src").glob("*.ts*"):
+        text = file.read_text()
+        assert len(text.splitlines()) <= 150, file
+        assert "export default" not in text, file
+    assert len((EXAMPLE / "app.py").read_text().splitlines()) <= 80
+
+
+def test_a_build_for_production_works(browser: Browser, production: Path, tmp_path: Path) -> None:
+    with serving(production, tmp_path) as server:
+        opened = Lists(server, browser)
+        page = opened.open()
+        add(page, "Ship it")
+        expect_titles(page, ["Ship it", *WELCOME])
+        opened.close()
+    assert opened.troubles == []
+
+
+# Changes
+
+
+def test_what_one_types_appears_in_the_other(lists: Lists) -> None:
+    one, other = lists.open(name="Ada"), lists.open()
+    composer(one).press_sequentially("Buy mil")
+    expect(other.locator(".ghost")).to_have_text("AdaBuy mil")
+    composer(one).press_sequentially("k")
+    composer(one).press("Enter")
+    expect_titles(other, ["Buy milk", *WELCOME])
+    expect(other.locator(".ghost")).to_have_count(0)
+    expect(composer(one)).to_have_value("")
+
+
+def test_a_tick_and_a_deletion_appear_in_the_other(lists: Lists) -> None:
+    one, other = lists.open(), lists.open()
+    tick(one, SHARE)
+    expect(other.get_by_label(f"{SHARE} is done")).to_be_checked()
+    expect(other.locator(".open-count")).to_have_text("2 to do")
+    row(one, MOVE).hover()
+    one.get_by_label(f"Delete {MOVE}").click()
+    expect_titles(other, [SHARE, OFFLINE, START])
+
+
+def test_a_refused_change_is_shown_rolled_back_and_explained(lists: Lists) -> None:
+    brake = Brake()
+    one, other = lists.open(brake=brake), lists.open()
+    record(other, READ_TITLES)
+    brake.hold()
+    add(one, SHARE)
+    expect_titles(one, [SHARE, *WELCOME])
+    expect(composer(one)).to_have_value("")
+    brake.release()
+    expect(one.get_by_role("alert")).to_have_text(f"“{SHARE}” is on the list already")
+    expect_titles(one, WELCOME)
+    # It is there to be changed, and nobody else has seen it.
+    expect(composer(one)).to_have_value(SHARE)
+    add(one, "Another")
+    expect_titles(other, ["Another", *WELCOME])
+    assert recorded(other) == [WELCOME, ["Another", *WELCOME]]
+
+
+def test_undo_takes_back_what_is_ones_own(lists: Lists) -> None:
+    one, other = lists.open(), lists.open()
+    rename(one, SHARE, "Open it on a phone")
+    expect_titles(other, ["Open it on a phone", MOVE, OFFLINE, START])
+    tick(other, MOVE)
+    expect(one.get_by_label(f"{MOVE} is done")).to_be_checked()
+    undo(one)
+    for page in (one, other):
+        expect_titles(page, WELCOME)
+        expect(page.get_by_label(f"{MOVE} is done")).to_be_checked()
+    undo(one)
+    expect(one.get_by_role("status").last).to_contain_text("There is nothing of yours to undo")
+    other.locator("h1").click()
+    other.keyboard.press("Control+z")
+    expect(one.get_by_label(f"{MOVE} is done")).not_to_be_checked()
+
+
+def test_an_undo_that_would_undo_the_work_of_others_is_refused(lists: Lists) -> None:
+    one, other = lists.open(), lists.open()
+    rename(one, SHARE, "Mine")
+    expect_titles(other, ["Mine", MOVE, OFFLINE, START])
+    rename(other, "Mine", "Ours")
+    expect_titles(one, ["Ours", MOVE, OFFLINE, START])
+    undo(one)
+    expect(one.get_by_role("alert")).to_have_text("Somebody else has changed that first")
+    expect_titles(one, ["Ours", MOVE, OFFLINE, START])
+
+
+def test_clearing_is_told_to_all_and_can_be_brought_back(lists: Lists) -> None:
+    one, other = lists.open(), lists.open()
+    one.get_by_role("button", name="Clear done").click()
+    expect_titles(other, WELCOME[:3])
+    expect(one.get_by_role("button", name="Clear done")).to_be_disabled()
+    other.get_by_role("button", name="Bring back").click()
+    expect_titles(one, WELCOME)
+
+
+def test_a_filter_is_this_pages_own(lists: Lists) -> None:
+    one, other = lists.open(), lists.open()
+    one.get_by_role("button", name="Open", exact=True).click()
+    expect_titles(one, WELCOME[:3])
+    tick(one, MOVE)
+    expect_titles(one, [SHARE, OFFLINE])
+    one.get_by_role("button", name="Done", exact=True).click()
+    expect_titles(one, [MOVE, START])
+    expect_titles(other, WELCOME)
+
+
+# Order
+
+
+def test_dragging_moves_a_todo_for_everybody(lists: Lists) -> None:
+    one, other = lists.open(), lists.open()
+    record(other, READ_TITLES)
+    drag(one, START, above=MOVE)
+    expect_titles(one, [SHARE, START, MOVE, OFFLINE])
+    expect_titles(other, [SHARE, START, MOVE, OFFLINE])
+    assert recorded(other) == [WELCOME, [SHARE, START, MOVE, OFFLINE]]
+
+
+def test_arrow_keys_move_a_todo_and_keep_its_handle(lists: Lists) -> None:
+    page = lists.open()
+    handle(page, SHARE).press("ArrowDown")
+    expect_titles(page, [MOVE, SHARE, OFFLINE, START])
+    expect(handle(page, SHARE)).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect_titles(page, [MOVE, OFFLINE, START, SHARE])
+    page.keyboard.press("ArrowUp")
+    expect_titles(page, [MOVE, OFFLINE, SHARE, START])
+
+
+def test_a_move_made_offline_is_merged_with_what_others_did(lists: Lists) -> None:
+    one, other = lists.open(), lists.open()
+    lists.cut_off(one)
+    handle(one, START).press("ArrowUp")
+    expect_status(one, "Offline · 1 waiting")
+    add(other, "First")
+    rename(other, START, "Start it")
+    expect_titles(other, ["First", SHARE, MOVE, OFFLINE, "Start it"])
+    one.context.set_offline(False)
+    for page in (one, other):
+        expect_titles(page, ["First", SHARE, MOVE, "Start it", OFFLINE])
+    assert lists.titles() == ["First", SHARE, MOVE, "Start it", OFFLINE]
+
+
+# Presence and connection
+
+
+def test_everybody_sees_who_is_here_and_what_they_edit(lists: Lists) -> None:
+    one, other = lists.open(name="Ada"), lists.open(name="Grace")
+    people = other.get_by_role("list", name="Who is here").get_by_role("listitem")
+    expect(people).to_have_text(["you", "Ada"])
+    one.get_by_label(f"Edit {SHARE}").click()
+    expect(row(other, SHARE).locator(".tag")).to_have_text("Ada")
+    one.get_by_label("Title").fill("Open it on")
+    expect(row(other, SHARE).locator(".title")).to_have_text("Open it on")
+    assert lists.titles() == WELCOME
+    one.keyboard.press("Escape")
+    expect(other.locator(".row .tag")).to_have_count(0)
+    expect_titles(other, WELCOME)
+    one.context.close()
+    expect(people).to_have_text(["you"])
+
+
+def test_changes_made_offline_are_marked_and_arrive_later(lists: Lists) -> None:
+    one, other = lists.open(), lists.open()
+    lists.cut_off(one)
+    tick(one, SHARE)
+    expect_status(one, "Offline · 1 waiting")
+    expect(row(one, SHARE).locator("[data-icon=clock]")).to_be_visible()
+    expect(one.locator("[data-icon=clock]")).to_have_count(1)
+    expect(one.get_by_role("button", name="Undo")).to_be_disabled()
+    one.context.set_offline(False)
+    expect_status(one, "Live")
+    expect(other.get_by_label(f"{SHARE} is done")).to_be_checked()
+    expect(one.locator("[data-icon=clock]")).to_have_count(0)
+
+
+def test_a_reload_keeps_the_list_and_whose_its_changes_are(lists: Lists) -> None:
+    page = lists.open(name="Ada")
+    add(page, "Stay")
+    expect_titles(page, ["Stay", *WELCOME])
+    page.reload()
+    expect_titles(page, ["Stay", *WELCOME])
+    expect(page.get_by_label("Your name")).to_have_value("Ada")
+    expect_status(page, "Live")
+    undo(page)
+    expect_titles(page, WELCOME)
+
+
+# Rendering
+
+
+def test_a_row_does_not_render_when_another_changes(lists: Lists) -> None:
+    one, other = lists.open(), lists.open()
+    # StrictMode runs the effect of the first render twice.
+    before = {SHARE: 2, MOVE: 2, OFFLINE: 2, START: 2}
+    expect_titles(other, WELCOME)
+    assert renders(other) == before
+    tick(one, MOVE)
+    expect(other.get_by_label(f"{MOVE} is done")).to_be_checked()
+    assert renders(other) == {**before, MOVE: 3}
+    add(one, "Another")
+    expect_titles(other, ["Another", *WELCOME])
+    drag(one, START, above=SHARE)
+    expect_titles(other, ["Another", START, SHARE, MOVE, OFFLINE])
+    one.get_by_label(f"Edit {SHARE}").click()
+    expect(row(other, SHARE).locator(".tag")).to_be_visible()
+    # One render shows the editor; moving is none.
+    assert renders(other) == {**before, "Another": 2, MOVE: 3, SHARE: 3}
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_is_no_wider_than_its_window(lists: Lists, width: int) -> None:
+    page, other = lists.open(width=width, name="N" * 24), lists.open(name="M" * 24)
+    add(page, "W" * 120)
+    expect(page.locator(".row")).to_have_count(5)
+    other.get_by_label(f"Edit {SHARE}").click()
+    expect(row(page, SHARE).locator(".tag")).to_be_visible()
+    composer(other).fill("V" * 120)
+    expect(page.locator(".ghost")).to_be_visible()
+    page.get_by_label(f"Edit {MOVE}").click()
+    assert page.evaluate(TOO_WIDE) == []
+
+
+# The page
+
+
+def composer(page: Page) -> Locator:
+    return page.get_by_label("What is to be done?")
+
+
+def row(page: Page, title: str) -> Locator:
+    return page.locator(".row", has=page.get_by_label(f"Edit {title}"))
+
+
+def handle(page: Page, title: str) -> Locator:
+    return page.get_by_label(f"Move {title}")
+
+
+def add(page: Page, title: str) -> None:
+    composer(page).fill(title)
+    composer(page).press("Enter")
+
+
+def tick(page: Page, title: str) -> None:
+    page.get_by_label(f"{title} is done").click()
+
+
+def rename(page: Page, title: str, to: str) -> None:
+    page.get_by_label(f"Edit {title}").click()
+    page.get_by_label("Title").fill(to)
+    page.keyboard.press("Enter")
+
+
+def undo(page: Page) -> None:
+    page.get_by_role("button", name="Undo").click()
+
+
+def drag(page: Page, title: str, *, above: str) -> None:
+    handle(page, title).hover()
+    page.mouse.down()
+    row(page, above).hover(position={"x": 10, "y": 5}, force=True)
+    page.mouse.up()
+
+
+def renders(page: Page) -> dict[str, int]:
+    rows: list[list[str]] = page.locator(".row").evaluate_all(
+        """(rows) => rows.map((row) => [row.querySelector(".title").textContent, row.dataset.renders])"""
+    )
+    return {title: int(count) for title, count in rows}
+
+
+def expect_titles(page: Page, titles: Sequence[str]) -> None:
+    expect(page.locator(".row .title")).to_have_text(titles)
+
+
+def expect_status(page: Page, text: str) -> None:
+    expect(page.locator(".status")).to_have_text(text)
