@@ -12,14 +12,22 @@ import msgspec
 
 from benchmarks.check import check
 from benchmarks.clients import LoadError
-from benchmarks.contest import Outcome, contest
+from benchmarks.contest import Effort, Outcome, contest
+from benchmarks.deltas import deltas
+from benchmarks.differences import differences
 from benchmarks.memory import Finding, idle_sockets, threads
-from benchmarks.peer import PeerError, prepare
-from benchmarks.rows import ROWS
-from benchmarks.servers import SERVERS, Server, ServerError, serve
+from benchmarks.peer import COLYSEUS, PeerError, install, prepare
+from benchmarks.resume import resume
+from benchmarks.rows import NATIVE, ROWS
+from benchmarks.servers import Server, ServerError, serve
+from benchmarks.stalled import stalled
+from benchmarks.sync_tables import delta_table, resume_table, stall_table, timing_table
 from benchmarks.table import memory, speed
 
 MEMORY = "memory"
+PEERS = ("plait", "cloudflare", "socket")
+# What keeping clients in sync costs, each with a table of its own.
+SYNC = ("deltas", "diff", "resume", "stall")
 # Server, kind, idle sockets, awake threads. Cloudflare's threads keep three files open each, so they are fewer.
 MEASURED = (
     ("plait", "note", 10_000, 10_000),
@@ -30,19 +38,21 @@ MEASURED = (
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    names = [*(row.name for row in ROWS), MEMORY]
+    names = [*(row.name for row in ROWS), MEMORY, *SYNC]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="alternating rounds a row (default 3)")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one run (default 2)")
     parser.add_argument("--quick", action="store_true", help="one short round, for trying things out")
     parser.add_argument("--only", action="append", metavar="NAME", choices=names, help=f"of {names}; repeatable")
-    parser.add_argument("--without", action="append", default=[], choices=["plait", "cloudflare", "socket"])
+    parser.add_argument("--without", action="append", default=[], choices=[*PEERS, "colyseus"])
     parser.add_argument("--folder", type=Path, help="where the servers keep their data (default a temporary folder)")
     parser.add_argument("--json", type=Path, help="also write every round's result to this file")
-    options = parser.parse_args()
-    if options.quick:
-        options.rounds, options.seconds = 1, 0.7
-    return options
+    return parser.parse_args()
+
+
+def effort(options: argparse.Namespace) -> Effort:
+    """How much was asked for."""
+    return Effort(1, 0.7, 1) if options.quick else Effort(options.rounds, options.seconds)
 
 
 def tell(message: str) -> None:
@@ -55,14 +65,14 @@ def speeds(options: argparse.Namespace, folder: Path) -> list[Outcome]:
     rows = [row for row in ROWS if not options.only or row.name in options.only]
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
-        for name in SERVERS:
+        for name in PEERS:
             if rows and name not in options.without:
                 servers[name] = stack.enter_context(serve(name, folder / name))
                 if name != "socket":
                     check(servers[name])
-        return [
-            contest(row, servers, folder, rounds=options.rounds, seconds=options.seconds, tell=tell) for row in rows
-        ]
+        if "plait" in servers:
+            servers[NATIVE] = servers["plait"]
+        return [contest(row, servers, folder, effort=effort(options), tell=tell) for row in rows]
 
 
 def memories(options: argparse.Namespace, folder: Path) -> list[Finding]:
@@ -83,6 +93,35 @@ def memories(options: argparse.Namespace, folder: Path) -> list[Finding]:
     return findings
 
 
+def synced(options: argparse.Namespace, folder: Path) -> dict[str, tuple[object, str]]:
+    """What keeping clients in sync costs: by name, the outcomes and their table."""
+    pace = effort(options)
+    measured: dict[str, tuple[object, str]] = {}
+    wanted = [name for name in SYNC if "plait" not in options.without and name in (options.only or SYNC)]
+    if "deltas" in wanted:
+        told = deltas(folder, options.without, pace, tell)
+        measured["deltas"] = told, delta_table(told)
+    if "diff" in wanted:
+        timings = differences(folder, pace, tell)
+        measured["diff"] = timings, timing_table(timings)
+    if "resume" in wanted:
+        joins = resume(folder, pace, tell)
+        measured["resume"] = joins, resume_table(joins)
+    if "stall" in wanted:
+        runs = stalled(folder, pace, tell)
+        measured["stall"] = runs, stall_table(runs)
+    return measured
+
+
+def ready(options: argparse.Namespace, folder: Path) -> None:
+    """Get the peers that are needed. Raises PeerError."""
+    only = set(options.only or ())
+    if "cloudflare" not in options.without and not (only and only <= set(SYNC)):
+        prepare(folder / "peer.log")
+    if "colyseus" not in options.without and (not only or "deltas" in only):
+        install(COLYSEUS, folder / "peer.log")
+
+
 def main() -> int:
     """Run the benchmark; the number is the process's exit code."""
     options = arguments()
@@ -91,19 +130,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="plait-bench-") as place:
         folder = Path(place)
         try:
-            if "cloudflare" not in options.without:
-                prepare(folder / "peer.log")
+            ready(options, folder)
             outcomes = speeds(options, folder)
             findings = memories(options, folder)
+            sync = synced(options, folder)
         except (PeerError, ServerError) as error:
             print(error, file=sys.stderr)
             return 1
-    if outcomes:
-        print(speed(outcomes))
-    if findings:
-        print("", memory(findings), sep="\n")
+    tables = [speed(outcomes)] if outcomes else []
+    tables += [memory(findings)] if findings else []
+    print("\n\n".join((*tables, *(table for _, table in sync.values()))))
     if options.json:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode({"speed": outcomes, "memory": findings})))
+        everything = {"speed": outcomes, "memory": findings, **{name: found for name, (found, _) in sync.items()}}
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(everything)))
     return 0
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator
 from typing import Any
 
+from benchmarks.boards import Board, FrozenBoard
 from plait import Plait, Stream, Thread, rpc
 
 __all__ = ["BenchAgent", "Note", "app"]
@@ -42,4 +43,6 @@ class Note(Thread[dict[str, Any]]):
     idle_timeout = 3600
 
 
-app = Plait(BenchAgent, Note, store=os.environ.get("BENCH_STORE", "sqlite:///bench.db"), limits=None)
+app = Plait(
+    BenchAgent, Note, Board, FrozenBoard, store=os.environ.get("BENCH_STORE", "sqlite:///bench.db"), limits=None
+)

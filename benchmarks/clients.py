@@ -6,13 +6,14 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 
+from benchmarks.protocols import CLOUDFLARE, Protocol
 from benchmarks.wire import FrameReader, pong, request
 
 __all__ = ["Client", "Clients", "LoadError"]
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 SPIN = 0.05
-STATE_FRAME = b'"cf_agent_state"'
+WELCOME = 1024
 
 
 class LoadError(Exception):
@@ -22,15 +23,22 @@ class LoadError(Exception):
 class Client:
     """One WebSocket client."""
 
-    __slots__ = ("head", "is_joined", "reader", "sock", "unsent")
+    __slots__ = ("bytes", "head", "is_joined", "opening", "protocol", "reader", "sock", "unsent", "welcome")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, protocol: Protocol) -> None:
         self.sock = sock
+        self.protocol = protocol
+        # What is to be sent when its time has come.
+        self.opening = protocol.opening()
         self.reader = FrameReader()
         self.unsent = memoryview(b"")
         # What came in until the first state frame was seen.
         self.head = b""
+        # The beginning of that.
+        self.welcome = b""
         self.is_joined = False
+        # Received so far.
+        self.bytes = 0
 
     @property
     def texts(self) -> int:
@@ -39,6 +47,7 @@ class Client:
 
     def receive(self, data: bytearray, size: int) -> None:
         """Take bytes; the end of the handshake's response is where frames begin."""
+        self.bytes += size
         if self.is_joined:
             self.reader.feed(data, size)
             return
@@ -51,16 +60,17 @@ class Client:
             if not response.startswith(b"HTTP/1.1 101"):
                 raise LoadError(f"handshake refused: {response.decode(errors='replace')}")
             self.reader.feed(rest, len(rest))
-        if STATE_FRAME in self.head:
+        if self.protocol.marker in self.head:
             self.is_joined = True
-            self.head = b""
+            self.welcome, self.head = self.head[:WELCOME], b""
 
 
 class Clients:
     """The sockets of one load, all to one server."""
 
-    def __init__(self, port: int, *, timeout: float = 60.0) -> None:
+    def __init__(self, port: int, *, timeout: float = 60.0, protocol: Protocol = CLOUDFLARE) -> None:
         self.port = port
+        self.protocol = protocol
         # Seconds after which a load that waits is given up.
         self.timeout = timeout
         # Seconds to wait between two reads, for frames to pile up; many sockets cost less to read so.
@@ -80,19 +90,32 @@ class Clients:
 
     # Sockets
 
-    def open(self, path: str) -> Client:
-        """Connect and send the handshake; `is_joined` tells when the first state has come."""
+    def open(self, path: str, *, buffer: int = 0) -> Client:
+        """Connect and send the handshake; `is_joined` tells when the first state has come.
+
+        `buffer` is the size of the kernel's buffer for what comes in, where it is not to be the usual one.
+        """
         sock = socket.socket()
+        if buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT
         sock.bind((next(self._sources), 0))
         sock.connect(("127.0.0.1", self.port))
         sock.setblocking(False)
-        client = Client(sock)
+        client = Client(sock, self.protocol)
         self._by_fd[sock.fileno()] = client
         self._epoll.register(sock.fileno(), READ)
-        self.send(client, request(path, f"127.0.0.1:{self.port}"))
+        self.send(client, request(path, f"127.0.0.1:{self.port}", self.protocol.subprotocol))
         return client
+
+    def ignore(self, client: Client) -> None:
+        """Read nothing more from a socket."""
+        self._epoll.unregister(client.sock.fileno())
+
+    def heed(self, client: Client) -> None:
+        """Read on."""
+        self._epoll.register(client.sock.fileno(), READ)
 
     def join(self, paths: Iterable[str]) -> list[Client]:
         """Open one socket a path and wait until every one of them is quiet behind its first state."""
@@ -185,6 +208,9 @@ class Clients:
         self.joined += client.is_joined - was_joined
         if not size or reader.closed:
             raise LoadError("the server closed a socket")
+        if client.opening and (client.is_joined or client.protocol.cue in client.head):
+            opening, client.opening = client.opening, b""
+            self.send(client, opening)
         if reader.pings:
             self.send(client, b"".join(map(pong, reader.pings)))
             reader.pings.clear()

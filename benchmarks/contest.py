@@ -3,23 +3,40 @@
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from benchmarks.loads import Job
 from benchmarks.results import Result, wait_for_quiet
-from benchmarks.rows import Row
+from benchmarks.rows import NATIVE, Row
 from benchmarks.servers import ROOT, Server
 
-__all__ = ["Outcome", "contest"]
+__all__ = ["PLAIT", "Effort", "Outcome", "calm", "contest", "run", "turns"]
 
 PLAIT = "plait"
 LOAD_TIMEOUT = 120.0
-TRIES = 3
 QUIET_LIMIT = 20.0
+
+T = TypeVar("T")
+
+
+class Effort(msgspec.Struct, frozen=True):
+    """How much is measured."""
+
+    rounds: int = 3
+    # Length of one run.
+    seconds: float = 2.0
+    # How often a run that something else on the machine disturbed is made.
+    tries: int = 3
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the numbers do not matter."""
+        return self.tries == 1
 
 
 class Outcome(msgspec.Struct):
@@ -49,38 +66,43 @@ def contest(
     row: Row,
     servers: Mapping[str, Server],
     folder: Path,
-    *,
-    rounds: int,
-    seconds: float,
+    effort: Effort,
     tell: Callable[[str], None],
 ) -> Outcome:
-    """One row; a different one begins in each round."""
+    """One row."""
     names = [PLAIT, *(against.peer for against in row.against)]
     present = [name for name in names if name in servers or name.startswith("sqlite")]
     outcome = Outcome(row, {}, {})
-    for turn in range(rounds):
-        shift = turn % len(present)
-        for name in present[shift:] + present[:shift]:
-            if name in outcome.failures:
-                continue
-            result = calm(partial(measure, row, name, servers.get(name), folder, seconds=seconds), turn)
-            if isinstance(result, str):
-                outcome.failures[name] = result
-                tell(f"{row.name}: {name} failed: {result}")
-            else:
-                outcome.results.setdefault(name, []).append(result)
-                tell(f"{row.name} round {turn + 1}: {name} {result.rate:,.0f} {row.unit}/s")
+    for turn, name in turns(present, effort.rounds):
+        if name in outcome.failures:
+            continue
+        result = calm(partial(measure, row, name, servers.get(name), folder, seconds=effort.seconds), turn, effort)
+        if isinstance(result, str):
+            outcome.failures[name] = result
+            tell(f"{row.name}: {name} failed: {result}")
+        else:
+            outcome.results.setdefault(name, []).append(result)
+            tell(f"{row.name} round {turn + 1}: {name} {result.rate:,.0f} {row.unit}/s")
     return outcome
 
 
-def calm(measure: Callable[[str], Result | str], turn: int) -> Result | str:
+def turns(names: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
+    """Everyone's turn in every round; a different one begins in each."""
+    for turn in range(rounds):
+        shift = turn % len(names)
+        for name in (*names[shift:], *names[:shift]):
+            yield turn, name
+
+
+def calm(measure: Callable[[str], Result | str], turn: int, effort: Effort) -> Result | str:
     """A result that nothing else on the machine disturbed, or the last one of a few tries."""
     result: Result | str = ""
-    for again in range(TRIES):
+    for again in range(effort.tries):
+        if again:
+            wait_for_quiet(QUIET_LIMIT)
         result = measure(f"{turn}-{again}-")
         if isinstance(result, str) or not result.is_disturbed:
             break
-        wait_for_quiet(QUIET_LIMIT)
     return result
 
 
@@ -88,16 +110,18 @@ def measure(row: Row, name: str, server: Server | None, folder: Path, run_name: 
     """One run in a process of its own; a text is the reason why there is no result."""
     if server is None:
         limit = name.removeprefix("sqlite-")
-        return run("benchmarks.bare_sqlite", str(folder), limit, str(seconds))
-    base = Job(row.load, port=server.port, pid=server.pid, name=f"{row.name}-{run_name}", seconds=seconds)
+        return run(Result, "benchmarks.bare_sqlite", str(folder), limit, str(seconds))
+    protocol = "native" if name == NATIVE else "cloudflare"
+    run_name = f"{row.name}-{protocol}-{run_name}"
+    base = Job(row.load, port=server.port, pid=server.pid, name=run_name, seconds=seconds, protocol=protocol)
     job = msgspec.structs.replace(base, **row.settings)
-    result = run("benchmarks.generator", msgspec.json.encode(job).decode())
+    result = run(Result, "benchmarks.generator", msgspec.json.encode(job).decode())
     server.settle()
     return result
 
 
-def run(module: str, *arguments: str) -> Result | str:
-    """Run a module that prints a result."""
+def run(kind: type[T], module: str, *arguments: str) -> T | str:
+    """Run a module that prints a result of some kind; a text is the reason why there is none."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=LOAD_TIMEOUT, check=False)
@@ -105,4 +129,4 @@ def run(module: str, *arguments: str) -> Result | str:
         return f"not finished after {LOAD_TIMEOUT:g} s"
     if done.returncode:
         return done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    return msgspec.json.decode(done.stdout, type=Result)
+    return msgspec.json.decode(done.stdout, type=kind)

@@ -6,6 +6,8 @@ import msgspec
 
 from benchmarks.clients import Clients
 from benchmarks.loads import LOADS, Job
+from benchmarks.native import NATIVE_LOADS
+from benchmarks.protocols import NATIVE, PROTOCOLS
 from benchmarks.results import Result, tree
 
 __all__ = ["generate", "main"]
@@ -13,9 +15,11 @@ __all__ = ["generate", "main"]
 
 def generate(job: Job) -> Result:
     """Run one load in this process."""
-    clients = Clients(job.port)
+    protocol = PROTOCOLS[job.protocol]
+    clients = Clients(job.port, protocol=protocol)
+    loads = NATIVE_LOADS if protocol is NATIVE else LOADS
     try:
-        return LOADS[job.load](clients, job, tree(job.pid))
+        return loads[job.load](clients, job, tree(job.pid))
     finally:
         clients.close_all()
 

@@ -9,10 +9,11 @@ import psutil
 
 from benchmarks.clients import Client, Clients
 from benchmarks.documents import call, push, revisions
+from benchmarks.protocols import COLYSEUS, seats
 from benchmarks.results import Clock, Result
 from benchmarks.wire import text
 
-__all__ = ["LOADS", "Job"]
+__all__ = ["LOADS", "Job", "Load", "pump"]
 
 WARM_UP = 0.3
 
@@ -33,11 +34,14 @@ class Job(msgspec.Struct, frozen=True):
     window: int = 1
     size: int = 30
     pause: float = 0.0
+    length: int = 0
     method: str = "echo"
+    kind: str = "bench-agent"
+    protocol: str = "cloudflare"
 
     def path(self, suffix: object = "") -> str:
         """The socket URL of a thread of this run."""
-        return f"/agents/bench-agent/{self.name}{suffix}"
+        return f"/agents/{self.kind}/{self.name}{suffix}"
 
 
 Load = Callable[[Clients, Job, list[psutil.Process]], Result]
@@ -183,6 +187,31 @@ def join(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     return functools.reduce(Result.plus, results[1:])
 
 
+def touch(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
+    """One of many sockets calls the method that changes a board, as soon as all have its last change; deliveries.
+
+    `job.count` cards get a text of `job.length` characters, or votes for 0. The bytes are what the others received.
+    """
+    is_ours = clients.protocol is not COLYSEUS
+    paths = [job.path()] * job.sockets if is_ours else seats(job.port, job.size, job.sockets)
+    everyone = caller, *others = clients.join(paths)
+    clients.run(lambda: all(each.texts >= clients.protocol.greetings for each in everyone))
+    numbers = itertools.count(1000)  # No card has as many votes to begin with, so each is a change.
+    frames = job.sockets - 1 + clients.protocol.answers
+    before, received = clients.texts, sum(each.bytes for each in others)
+
+    def send(_: int) -> None:
+        clients.send(caller, clients.protocol.call(job.method, [next(numbers), job.count, job.length]))
+
+    def done() -> int:
+        return (clients.texts - before) // frames
+
+    result = pump(clients, server, job, send=send, done=done)
+    each = (sum(each.bytes for each in others) - received) / len(others) / done()
+    deliveries = result.count * job.sockets
+    return msgspec.structs.replace(result, count=deliveries, bytes=round(each * deliveries))
+
+
 LOADS: dict[str, Load] = {
     "rpc": rpc,
     "rpc-apart": rpc_apart,
@@ -191,4 +220,5 @@ LOADS: dict[str, Load] = {
     "stream": stream,
     "threads": threads,
     "join": join,
+    "touch": touch,
 }

@@ -1,4 +1,4 @@
-"""Gets the published peer ready: its packages into a folder that git ignores, its worker into one file."""
+"""Gets the published peers ready: their packages into folders that git ignores, the worker into one file."""
 
 import os
 import shutil
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["PEER", "PeerError", "prepare"]
+__all__ = ["COLYSEUS", "PEER", "PeerError", "install", "prepare"]
 
 PEER = Path(__file__).parent / "cloudflare"
+COLYSEUS = Path(__file__).parent / "colyseus"
 ENVIRONMENT = {**os.environ, "CI": "1", "WRANGLER_SEND_METRICS": "false"}
 
 
@@ -26,15 +27,20 @@ class Package(msgspec.Struct):
 
 def prepare(log: Path) -> None:
     """Install and bundle what is not there yet or is older than its source."""
-    for command in ("node", "npm"):
-        if shutil.which(command) is None:
-            raise PeerError(f"{command} is not installed; run with --without cloudflare to do without the peer")
-    wanted = read(PEER).dependencies
-    if any(read(PEER / "node_modules" / name).version != version for name, version in wanted.items()):
-        run(log, "npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
+    install(PEER, log)
     source, bundle = PEER / "src" / "worker.ts", PEER / "dist" / "worker.js"
     if not bundle.exists() or bundle.stat().st_mtime < source.stat().st_mtime:
-        run(log, "node_modules/.bin/wrangler", "deploy", "--dry-run", "--outdir", "dist")
+        run(PEER, log, "node_modules/.bin/wrangler", "deploy", "--dry-run", "--outdir", "dist")
+
+
+def install(folder: Path, log: Path) -> None:
+    """Install the packages that a folder asks for, unless they are there."""
+    for command in ("node", "npm"):
+        if shutil.which(command) is None:
+            raise PeerError(f"{command} is not installed; run with --without {folder.name} to do without the peer")
+    wanted = read(folder).dependencies
+    if any(read(folder / "node_modules" / name).version != version for name, version in wanted.items()):
+        run(folder, log, "npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
 
 
 def read(folder: Path) -> Package:
@@ -43,11 +49,11 @@ def read(folder: Path) -> Package:
     return msgspec.json.decode(path.read_bytes(), type=Package) if path.exists() else Package()
 
 
-def run(log: Path, *command: str) -> None:
-    """Run one command in the peer's folder and keep what it says for the error."""
+def run(folder: Path, log: Path, *command: str) -> None:
+    """Run one command in a peer's folder and keep what it says for the error."""
     with log.open("w") as output:
         done = subprocess.run(
-            command, cwd=PEER, env=ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT, timeout=600, check=False
+            command, cwd=folder, env=ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT, timeout=600, check=False
         )
     if done.returncode:
         raise PeerError(f"{' '.join(command)} failed:\n{log.read_text()[-2000:]}")

@@ -18,6 +18,8 @@ class Result(msgspec.Struct, frozen=True):
     server_cpu: float
     # What everybody else on the machine spent.
     other_cpu: float
+    # What the sockets received of these things, where that was counted.
+    bytes: int = 0
 
     def plus(self, other: "Result") -> "Result":
         """Both runs taken as one."""
@@ -27,6 +29,7 @@ class Result(msgspec.Struct, frozen=True):
             generator_cpu=self.generator_cpu + other.generator_cpu,
             server_cpu=self.server_cpu + other.server_cpu,
             other_cpu=self.other_cpu + other.other_cpu,
+            bytes=self.bytes + other.bytes,
         )
 
     @property

@@ -2,7 +2,10 @@
 
 import msgspec
 
-__all__ = ["ROWS", "Against", "Row"]
+__all__ = ["NATIVE", "ROWS", "Against", "Row"]
+
+# plait's own server, spoken to in its own protocol.
+NATIVE = "plait.v1"
 
 
 class Against(msgspec.Struct, frozen=True):
@@ -34,6 +37,11 @@ def bare(label: str, aim: float | None = None) -> Against:
     return Against("socket", label, aim)
 
 
+def native(label: str) -> Against:
+    """The same server, in its own protocol."""
+    return Against(NATIVE, label)
+
+
 def add(name: str, title: str, load: str, settings: dict[str, int | float | str], *against: Against) -> Row:
     """A row that calls the method that persists a state."""
     return Row(name, title, "calls", load, {"method": "add", **settings}, against)
@@ -42,14 +50,17 @@ def add(name: str, title: str, load: str, settings: dict[str, int | float | str]
 def burst(name: str, title: str, size: int, count: int, aim: float) -> Row:
     """A row in which one socket pushes states to one other."""
     settings: dict[str, int | float | str] = {"size": size, "count": count}
-    return Row(name, title, "pushes", "burst", settings, (cloudflare(aim), bare("bare relay")))
+    own = (native("plait.v1, ops, acks"),) if size < 100 else ()
+    beside = (*own, cloudflare(aim), bare("bare relay"))
+    return Row(name, title, "pushes", "burst", settings, beside)
 
 
 def fan_out(name: str, title: str, sockets: int, size: int, aim: float) -> Row:
     """A row in which one socket pushes states to many others."""
     settings: dict[str, int | float | str] = {"sockets": sockets, "size": size, "window": 16, "pause": 0.001}
     beside = bare("bare frame-once", 0.8 if size < 100 else None)
-    return Row(name, title, "deliveries", "fan-out", settings, (cloudflare(aim), beside))
+    own = (native("plait.v1, ops"),) if size < 100 else ()
+    return Row(name, title, "deliveries", "fan-out", settings, (*own, cloudflare(aim), beside))
 
 
 def stream(name: str, title: str, method: str, aim: float | None) -> Row:

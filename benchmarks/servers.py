@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from benchmarks.peer import PEER
+from benchmarks.peer import COLYSEUS, PEER
 from benchmarks.results import cpu_seconds, tree
 
 __all__ = ["SERVERS", "Server", "ServerError", "serve"]
@@ -57,6 +57,7 @@ SERVERS = {
         {"BENCH_STORE": "sqlite:///{folder}/plait.db", "PYTHONPATH": str(ROOT)},
     ),
     "cloudflare": Recipe(("node", str(PEER / "serve.mjs"), "{folder}", "{port}")),
+    "colyseus": Recipe(("node", str(COLYSEUS / "serve.mjs"), "{folder}", "{port}")),
     "socket": Recipe((sys.executable, "-m", "benchmarks.bare", "{folder}", "{port}")),
 }
 

@@ -6,10 +6,11 @@ from benchmarks.contest import PLAIT, Outcome
 from benchmarks.memory import Finding
 from benchmarks.rows import Against
 
-__all__ = ["memory", "speed"]
+__all__ = ["layout", "median", "memory", "ratio", "speed"]
 
 HEADER = ("load", "plait", "", "beside", "", "plait ÷", "rounds", "aim", "")
 LEGEND = (
+    "plait speaks the Cloudflare protocol; beside it, where it says plait.v1, the same server with its own.",
     "Each ratio is the median of the rounds' own ratios; beside it the lowest and the highest.",
     "* the load generator used more processor time than the server: the server could do more than the number says.",
     "! other processes used more than a tenth of a core meanwhile: run it again when the machine is quiet.",

@@ -2,9 +2,9 @@
 
 from websockets.frames import Frame, Opcode
 
-__all__ = ["FrameReader", "pong", "request", "text"]
+__all__ = ["PING", "TEXT", "FrameReader", "binary", "pong", "request", "text"]
 
-TEXT, CLOSE, PING = 0x81, 0x88, 0x89
+TEXT, BINARY, CLOSE, PING = 0x81, 0x82, 0x88, 0x89
 
 
 def text(payload: bytes) -> bytes:
@@ -12,26 +12,33 @@ def text(payload: bytes) -> bytes:
     return Frame(Opcode.TEXT, payload).serialize(mask=True)
 
 
+def binary(payload: bytes) -> bytes:
+    """One masked binary frame."""
+    return Frame(Opcode.BINARY, payload).serialize(mask=True)
+
+
 def pong(payload: bytes) -> bytes:
     """One masked pong frame."""
     return Frame(Opcode.PONG, payload).serialize(mask=True)
 
 
-def request(path: str, host: str) -> bytes:
-    """The opening handshake, without extensions and without a subprotocol."""
-    lines = (
+def request(path: str, host: str, subprotocol: str | None = None) -> bytes:
+    """The opening handshake, without extensions."""
+    lines = [
         f"GET {path} HTTP/1.1",
         f"Host: {host}",
         "Connection: Upgrade",
         "Upgrade: websocket",
         "Sec-WebSocket-Version: 13",
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-    )
+    ]
+    if subprotocol is not None:
+        lines.append(f"Sec-WebSocket-Protocol: {subprotocol}")
     return "\r\n".join((*lines, "", "")).encode()
 
 
 class FrameReader:
-    """Counts the text frames of one socket; keeps the payload of control frames only."""
+    """Counts the messages of one socket, which is what `texts` says; keeps the payload of control frames only."""
 
     __slots__ = ("closed", "pings", "rest", "skip", "texts")
 
@@ -41,7 +48,7 @@ class FrameReader:
         self.closed = False
         # Start of a frame whose header, or control payload, has not arrived whole.
         self.rest = b""
-        # Bytes still to come of a text frame that has been seen to begin.
+        # Bytes still to come of a message that has been seen to begin.
         self.skip = 0
 
     def feed(self, data: bytes | bytearray, size: int) -> None:
@@ -67,7 +74,7 @@ class FrameReader:
                 length = int.from_bytes(data[offset + 2 : start], "big")
             stop = start + length
             opcode = data[offset]
-            if opcode == TEXT:
+            if opcode in (TEXT, BINARY):
                 if stop > size:
                     self.skip = stop - size
                     return

@@ -1,0 +1,148 @@
+"""Lays out what keeping clients in sync costs: the tables below the others."""
+
+from collections.abc import Iterable, Sequence
+
+from benchmarks.boards import SIZES
+from benchmarks.deltas import FULL, SOCKETS, WAYS, DeltaOutcome
+from benchmarks.differences import Timing
+from benchmarks.resume import CHANGES, ResumeOutcome
+from benchmarks.stalled import READERS, StallOutcome
+from benchmarks.table import layout, median, ratio
+
+__all__ = ["delta_table", "resume_table", "stall_table", "timing_table"]
+
+P99_AIM = 1.3
+GROWTH_AIM = 2.0
+
+DELTA_LEGEND = (
+    f"One of {SOCKETS} sockets calls a method that changes the board, again as soon as all of them have the change.",
+    "bytes: all that a socket received, by delivery. µs: processor time of the server's processes, by delivery; in it",
+    "are the call, the change, its commit to SQLite (synchronous=FULL; Colyseus stores nothing) and the writes to the",
+    "sockets. full ÷: how many times that a full-state frame of the same change took, median of the rounds' ratios.",
+    "bare: a server that passes on a frame of the size of edit()'s and does nothing else: what the writes alone cost.",
+)
+TIMING_LEGEND = (
+    "Microseconds of processor time, median of the rounds, of a change to one card's text; one thread, in process.",
+    "edit() and set_state: from the call until the change waits for its commit; that and the sockets are not in it.",
+)
+RESUME_LEGEND = (
+    f"{CHANGES:,} changes of one number each were made since the client left. ms: from connect() to the last byte of",
+    "`joined`, and until a Python client has decoded and applied it. Asleep: the thread is woken from its log on disk",
+    "by this very join, in a server that has been restarted. The server sends the state where the changes are longer.",
+)
+STALL_LEGEND = (
+    f"ms from a call to its change at each of {READERS} readers, 20 changes a second. The stalled one has joined, then",
+    "reads nothing; the kernel's buffers were full of what it should have read before anything was measured.",
+    "growth: of the server's resident memory since all had joined. more: with the stalled one than without it.",
+)
+
+
+def delta_table(outcomes: Iterable[DeltaOutcome]) -> str:
+    """Bytes and processor time of a delivery."""
+    lines: list[Sequence[str]] = [
+        ("a change of", "told by", "bytes", "aim", "", "µs", "rounds", "full ÷", "rounds", "aim", "")
+    ]
+    for outcome in outcomes:
+        ways = [way for way in WAYS if way.name in outcome.results or way.name in outcome.failures]
+        for number, way in enumerate(ways):
+            title = outcome.case.title if number == 0 else ""
+            size, cpu = outcome.bytes(way.name), sorted(outcome.cpu(way.name))
+            if size is None or not cpu:
+                lines.append((title, way.label, "failed", *[""] * 8))
+                continue
+            is_ours = way.name == "edit"
+            bytes_aim = outcome.case.bytes_aim if is_ours or way.name in ("set", "frozen") else None
+            cpu_aim = outcome.case.cpu_aim if is_ours else None
+            ratios = [] if way.name == FULL else sorted(outcome.full_ratios(way.name))
+            lines.append(
+                (
+                    title,
+                    way.label,
+                    f"{size:,.0f}",
+                    *at_most(size, bytes_aim),
+                    f"{median(cpu):.1f}",
+                    f"{cpu[0]:.1f}-{cpu[-1]:.1f}",
+                    ratio(median(ratios)) if ratios else "",
+                    spread(ratios),
+                    *at_least(median(ratios) if ratios else None, cpu_aim),
+                )
+            )
+    return "\n".join((layout(lines, right={2, 5, 7}), "", *DELTA_LEGEND))
+
+
+def timing_table(timings: Sequence[Timing]) -> str:
+    """Time in process."""
+    lines: list[Sequence[str]] = [("in process, µs", *(f"{size // 1000} kB" for size in SIZES), "rounds", "aim", "")]
+    by_title = {timing.title: timing for timing in timings}
+    largest = SIZES[-1]
+    for timing in timings:
+        rounds = sorted(timing.by_size[largest])
+        aim = None if timing.below is None else by_title[timing.below].median(largest)
+        cells = (f"{timing.median(size):,.1f}" for size in SIZES)
+        spread = f"{rounds[0]:,.0f}-{rounds[-1]:,.0f}"
+        lines.append((timing.title, *cells, spread, *at_most(timing.median(largest), aim)))
+    return "\n".join((layout(lines, right={1, 2, 3}), "", *TIMING_LEGEND))
+
+
+def resume_table(outcomes: Iterable[ResumeOutcome]) -> str:
+    """Time and bytes of a join."""
+    lines: list[Sequence[str]] = [
+        ("a join", "thread", "comes", "bytes", "sent", "ms", "rounds", "ms applied", "rounds")
+    ]
+    for outcome in outcomes:
+        arrived = sorted(sample.arrived for sample in outcome.rounds)
+        shown = sorted(sample.shown for sample in outcome.rounds)
+        lines.append(
+            (
+                f"{outcome.size // 1000} kB",
+                "awake" if outcome.is_awake else "asleep",
+                outcome.way,
+                f"{median(sorted(sample.bytes for sample in outcome.rounds)):,.0f}",
+                "state" if outcome.rounds[0].is_whole else "changes",
+                f"{median(arrived):.1f}",
+                spread(arrived),
+                f"{median(shown):.1f}",
+                spread(shown),
+            )
+        )
+    return "\n".join((layout(lines, right={3, 5, 7}), "", *RESUME_LEGEND))
+
+
+def stall_table(outcomes: Iterable[StallOutcome]) -> str:
+    """What one stalled reader does to the others and to the server."""
+    lines: list[Sequence[str]] = [("one stalled reader", "", "without", "with", "ratio or more", "rounds", "aim", "")]
+    for outcome in outcomes:
+        title = outcome.case.title
+        if outcome.failures or not outcome.within:
+            lines.append((title, "failed", *[""] * 6))
+            continue
+        before, after = outcome.without, outcome.within
+        for name in ("p50", "p99"):
+            times = [median(sorted(getattr(each, name) for each in some)) for some in (before, after)]
+            ratios = sorted(getattr(b, name) / getattr(a, name) for a, b in zip(before, after, strict=True))
+            aims = at_most(median(ratios), P99_AIM if name == "p99" else None)
+            cells = (f"{times[0]:.1f}", f"{times[1]:.1f}", f"{median(ratios):.2f}", spread(ratios))
+            lines.append((title, f"{name}, ms", *cells, *aims))
+            title = ""
+        grown = [median(sorted(each.grown / 2**20 for each in some)) for some in (before, after)]
+        more = sorted(growth / 2**20 for growth in outcome.growths())
+        cells = (f"{grown[0]:.2f}", f"{grown[1]:.2f}", f"{median(more):.2f}", f"{more[0]:.2f} to {more[-1]:.2f}")
+        lines.append(("", "growth, MiB", *cells, *at_most(median(more), GROWTH_AIM)))
+        made, got = sum(each.changes for each in after), sum(each.caught_up_by for each in after)
+        lines.append(("", "changes it missed", "", f"{made - got + len(after):,}", "", "", "", ""))
+    return "\n".join((layout(lines, right={2, 3, 4}), "", *STALL_LEGEND))
+
+
+def at_most(value: float, aim: float | None) -> tuple[str, str]:
+    """An aim that is not to be exceeded, and whether it is."""
+    return ("", "") if aim is None else (f"≤ {aim:,.4g}", "met" if value <= aim else "SHORT")
+
+
+def at_least(value: float | None, aim: float | None) -> tuple[str, str]:
+    """An aim that is to be reached, and whether it is."""
+    return ("", "") if aim is None or value is None else (f"≥ {aim:g}", "met" if value >= aim else "SHORT")
+
+
+def spread(ordered: Sequence[float]) -> str:
+    """The lowest and the highest."""
+    return f"{ratio(ordered[0])}-{ratio(ordered[-1])}" if ordered else ""
