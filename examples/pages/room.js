@@ -87,7 +87,7 @@ export function join(kind, render, refused) {
     showStatus(client);
     render();
   });
-  client.onRejected(({ error, ops }) => refused(error, ops));
+  client.onRefused(({ error, ops }) => refused(error, ops));
   addEventListener("beforeunload", (event) => client.status !== "online" && client.pending && event.preventDefault());
   return client;
 }

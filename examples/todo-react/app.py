@@ -1,5 +1,6 @@
 """A shared todo list: pages change the state themselves, and take back what is their own."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -40,7 +41,7 @@ class TodoList(Thread[Todos]):
     """Changes that come from pages are checked here, and merged where two of them meet."""
 
     initial_state = Todos(WELCOME, tuple(WELCOME))
-    events: ClassVar[dict[str, Any]] = {"cleared": int}
+    events: ClassVar[Mapping[str, Any]] = {"cleared": int}
 
     def validate_state_change(self, next_state: Todos, source: Source) -> None:
         if sorted(next_state.order) != sorted(next_state.todos):
@@ -49,11 +50,10 @@ class TodoList(Thread[Todos]):
             raise Reject(f"a list has at most {MAX_TODOS} todos", path="/todos")
         titles: set[str] = set()
         for id, todo in next_state.todos.items():
-            title = todo.title.strip().casefold()
-            if not todo.done and title in titles:
+            if not todo.done and todo.title.casefold() in titles:
                 raise Reject(f"“{todo.title}” is on the list already", path=f"/todos/{id}/title")
             if not todo.done:
-                titles.add(title)
+                titles.add(todo.title.casefold())
 
     @rpc
     async def clear_done(self) -> int:

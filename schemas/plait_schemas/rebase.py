@@ -144,15 +144,18 @@ def _shifted(
 
 
 def _through(place: list[str], steps: Sequence[_Step], *, measures: bool) -> tuple[list[str] | None, int]:
-    """Return where an array is behind `steps`, None if it is gone, and if asked how many elements it has more then."""
+    """Return where an array is behind `steps`, None if it is no more, and if asked how many elements it has more then."""
     growth = 0
     moved = place
     # The elements of arrays further down do not matter.
     longest = len(place) + measures
     for step in steps:
-        if len(step.parts) > longest or step.is_gone or not step.moves:
+        if len(step.parts) > longest or step.is_gone:
             continue
-        if step.parts[:-1] == moved:
+        if not step.moves:
+            if moved[: len(step.parts)] == step.parts:
+                return None, 0  # Something else is there.
+        elif step.parts[:-1] == moved:
             growth += 1 if step.name == "add" else -1
         elif _leads_through(moved, step) and "-" not in (moved[len(step.parts) - 1], step.parts[-1]):
             if (shifted := _shifted(moved, step.parts, step)) is None:

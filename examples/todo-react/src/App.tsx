@@ -23,7 +23,7 @@ export function App({ name }: { name: string }) {
     schema: todoListSchema,
     // What is changed offline survives a reload, and so does whose change it was.
     storage: sessionStorage,
-    onRejected: ({ error }) => notify({ text: reason(error), isError: true }),
+    onRefused: ({ error }) => notify({ text: reason(error), isError: true }),
   });
   const [me, show] = useMe(list);
   const { others, editors } = usePeople(list);

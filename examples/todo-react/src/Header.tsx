@@ -25,17 +25,15 @@ export function Header({ list, me, others, onRename }: HeaderProps) {
       <p className="open-count">{open === 0 ? "Nothing left to do" : `${open} to do`}</p>
       <ul className="people" aria-label="Who is here">
         <li className="person" style={hue(me)}>
-          <label>
-            <span className="visually-hidden">Your name</span>
-            <input
-              value={me.name}
-              maxLength={24}
-              size={Math.max(4, me.name.length + 1)}
-              spellCheck={false}
-              autoComplete="off"
-              onChange={(event) => onRename(event.target.value)}
-            />
-          </label>
+          <input
+            aria-label="Your name"
+            value={me.name}
+            maxLength={24}
+            size={Math.max(4, me.name.length + 1)}
+            spellCheck={false}
+            autoComplete="off"
+            onChange={(event) => onRename(event.target.value)}
+          />
           <small>you</small>
         </li>
         {[...others].map(([connection, person]) => (

@@ -4,7 +4,8 @@ import { useEffect, useRef, useState } from "react";
 
 interface TitleFieldProps {
   title: string;
-  onType: (draft: string) => void;
+  /** With undefined when it is over, also because the todo is gone. */
+  onType: (draft: string | undefined) => void;
   /** With the title that it is to have, if that is another. */
   onEnd: (title?: string) => void;
 }
@@ -12,7 +13,13 @@ interface TitleFieldProps {
 export function TitleField({ title, onType, onEnd }: TitleFieldProps) {
   const [text, setText] = useState(title);
   const field = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => field.current?.select(), []);
+  useEffect(() => {
+    field.current?.focus();
+    field.current?.select();
+    onType(title);
+    return () => onType(undefined);
+    // Once: what it does is the same for all renders.
+  }, []);
   const end = () => {
     const next = text.trim();
     onEnd(next && next !== title ? next : undefined);
@@ -26,7 +33,6 @@ export function TitleField({ title, onType, onEnd }: TitleFieldProps) {
       value={text}
       maxLength={200}
       enterKeyHint="done"
-      onFocus={() => onType(text)}
       onChange={(event) => {
         const line = event.target.value.replaceAll(/\s*\n\s*/g, " ");
         setText(line);

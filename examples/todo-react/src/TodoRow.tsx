@@ -30,7 +30,6 @@ export const TodoRow = memo(function TodoRow({ list, id, editor, onShow, onStep 
 
   const stop = (title?: string) => {
     setEditing(false);
-    onShow({ at: undefined, draft: undefined });
     if (title !== undefined) rename(list, id, title);
   };
   const step = (event: KeyboardEvent) => {
@@ -55,7 +54,11 @@ export const TodoRow = memo(function TodoRow({ list, id, editor, onShow, onStep 
         onChange={(event) => tick(list, id, event.target.checked)}
       />
       {isEditing ? (
-        <TitleField title={todo.title} onType={(draft) => onShow({ at: id, draft })} onEnd={stop} />
+        <TitleField
+          title={todo.title}
+          onType={(draft) => onShow({ at: draft === undefined ? undefined : id, draft })}
+          onEnd={stop}
+        />
       ) : (
         <button className="title" aria-label={`Edit ${todo.title}`} onClick={() => setEditing(true)}>
           {editor?.draft ?? todo.title}

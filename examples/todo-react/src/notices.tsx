@@ -18,6 +18,7 @@ export function useNotice(): [Notice | undefined, Notify, () => void] {
   const [notice, setNotice] = useState<Notice>();
   const dismiss = useCallback(() => setNotice(undefined), []);
   useEffect(() => {
+    if (!notice) return;
     const timer = setTimeout(dismiss, DURATION);
     return () => clearTimeout(timer);
   }, [notice, dismiss]);
