@@ -1,6 +1,7 @@
 """A shared kanban board: everyone changes one state at once, takes back what is their own, and looks into the past."""
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -72,7 +73,7 @@ class Board(Thread[BoardState]):
 
     initial_state = WELCOME
     state_version = 2
-    events: ClassVar[dict[str, Any]] = {"restored": Restored}
+    events: ClassVar[Mapping[str, Any]] = {"restored": Restored}
 
     def validate_state_change(self, next_state: BoardState, source: Source) -> None:
         if len(next_state.cards) > MAX_CARDS or len(next_state.columns) > MAX_COLUMNS:

@@ -144,7 +144,7 @@ def _shifted(
 
 
 def _through(place: list[str], steps: Sequence[_Step], *, measures: bool) -> tuple[list[str] | None, int]:
-    """Return where an array is behind `steps`, None if it is no more, and if asked how many elements it has more then."""
+    """Return where an array is behind `steps`, None if it is no more; and how many elements it gains, if asked."""
     growth = 0
     moved = place
     # The elements of arrays further down do not matter.

@@ -18,7 +18,7 @@ from plait_schemas.patch import Op, decode_ops
 class Pad(Thread[dict[str, Any]]):
     """Anything goes but what says that it must not."""
 
-    initial_state: ClassVar[dict[str, Any]] = {"list": [], "by": {}, "n": 0}
+    initial_state = {"list": [], "by": {}, "n": 0}  # noqa: RUF012
     retention = Retention(changes=None)
 
     def validate_state_change(self, next_state: dict[str, Any], source: object) -> None:
