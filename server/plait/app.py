@@ -81,7 +81,7 @@ class Plait:
         self._node = Node(self._kinds, self._store, self._limits)
         self._compatibility = Compatibility(self._store)
         self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
-        front = Front(
+        self._front = front = Front(
             self._node,
             self._identity,
             self._limits,
@@ -141,6 +141,13 @@ class Plait:
             await self._sockets(scope, receive, send)
         else:
             await self._asgi(scope, receive, send)
+
+    def drain(self) -> None:
+        """Begin to end: take no new threads or sockets, finish what runs, then send the clients away.
+
+        A server calls it when it is asked to end, before it waits for what is open; leaving the app does the rest.
+        """
+        self._front.shutdown()
 
     # Threads
 

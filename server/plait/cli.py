@@ -1,4 +1,4 @@
-"""The command line: `plait serve`, `dev`, `demo`, `threads`, `state` and `types`."""
+"""The command line: `plait serve`, `dev`, `demo`, `threads`, `state`, `migrate` and `types`."""
 
 import asyncio
 import errno
@@ -82,6 +82,7 @@ def serve_command(
         app,
         bound,
         started=lambda: print(line, flush=True),
+        ending=app.drain if isinstance(app, Plait) else lambda: None,
         log_level=log_level,
         shutdown_timeout=timeout,
         certificate=tls_certificate,

@@ -1,8 +1,9 @@
 """States that were stored when their class had another type: brought up to date, as JSON, when a thread wakes."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from plait.errors import MigrationFailed, NewerState, PlaitError
 from plait.history import History, read
@@ -15,6 +16,9 @@ __all__ = ["Outcome", "bring_up", "bring_up_all", "migrated"]
 
 Outcome = Literal["current", "migrated", "failed", "unknown"]
 """What became of a stored thread; "unknown" is one of a kind that the app does not have."""
+
+# Threads that are brought up to date side by side, so that their writes share transactions.
+_AT_ONCE: Final = 100
 
 
 def migrated(key: ThreadKey, kind: Kind, stored: Stored) -> bytes | None:
@@ -64,10 +68,12 @@ async def bring_up_all(
 ) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
     """Bring every thread of a store up to date, or with `dry_run` only try; yields what became of each."""
     after: ThreadKey | None = None
-    while rows := await store.threads(after=after):
-        for row in rows:
-            yield row.key, *await _try(store, row.key, kinds.get(row.key.kind), dry_run=dry_run)
-        after = rows[-1].key
+    while rows := await store.threads(after=after, limit=_AT_ONCE):
+        keys = [row.key for row in rows]
+        found = await asyncio.gather(*(_try(store, key, kinds.get(key.kind), dry_run=dry_run) for key in keys))
+        for key, outcome in zip(keys, found, strict=True):
+            yield key, *outcome
+        after = keys[-1]
 
 
 async def _try(store: Store, key: ThreadKey, kind: Kind | None, *, dry_run: bool) -> tuple[Outcome, PlaitError | None]:

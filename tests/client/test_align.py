@@ -74,8 +74,8 @@ def test_the_order_of_keys_makes_no_other_element() -> None:
 def test_what_is_too_long_to_compare_is_compared_place_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(align, "_MOST_STEPS", 8)
     assert difference(list("abc"), list("xbz")) == [
-        *remove(2),
-        Op("add", "/2", "z"),
         *remove(0),
         Op("add", "/0", "x"),
+        *remove(2),
+        Op("add", "/2", "z"),
     ]

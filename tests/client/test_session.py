@@ -380,7 +380,7 @@ def test_a_session_is_connecting_until_it_has_joined_or_failed_to() -> None:
     statuses.append(session.status)
     session.opened()
     statuses.append(session.status)
-    join(session, 1)
+    join(session, 1, state={"n": 1})
     assert [*statuses, session.status] == ["connecting", "connecting", "offline", "offline", "online"]
 
 

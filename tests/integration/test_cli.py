@@ -13,11 +13,16 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from tests.integration.socket_client import TIMEOUT, connected, http
 from tests.running import Process
+
+from plait.history import read
+from plait.store.protocol import ThreadKey, Write
+from plait.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 GAME = """
@@ -40,6 +45,27 @@ class Room(Thread):
 
 app = Plait(Room)
 text = "no app"
+"""
+# The same threads with another type of state, and with a version for it.
+EVOLVED = """
+import msgspec
+
+from plait import Plait, Thread, migrate
+
+class Game(msgspec.Struct):
+    score: int
+    title: str = "untitled"
+
+class Room(Thread[Game]):
+    initial_state = Game(0)
+    state_version = 2
+
+    @staticmethod
+    @migrate(from_=1)
+    def the_count_is_the_score(state):
+        return {"score": state["n"]}
+
+app = Plait(Room)
 """
 
 
@@ -327,6 +353,133 @@ async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None
     assert "game.py" in complaint(folder, "threads", "--store", "game.py")
 
 
+# migrate
+
+
+async def stored(folder: Path, *threads: tuple[str, int, bytes]) -> Path:
+    """Put threads into a store, each with its name, its state_version and its state; returns the store."""
+    store = folder / "plait.db"
+    keys = [ThreadKey(*key.split("/")) for key, _, _ in threads]
+    writes = [
+        Write(key, "epoch", None, 0, snapshot=state, state_version=state_version)
+        for key, (_, state_version, state) in zip(keys, threads, strict=True)
+    ]
+    async with SqliteStore(store) as opened:
+        await asyncio.gather(*map(opened.submit, writes))
+    return store
+
+
+async def states(store: Path) -> dict[str, tuple[int, int, Any]]:
+    """Return what is stored, by thread: its version, its state_version and its state."""
+    found: dict[str, tuple[int, int, Any]] = {}
+    async with SqliteStore(store, readonly=True) as opened:
+        for row in await opened.threads(limit=10_000):
+            each = await opened.load(row.key)
+            assert each is not None
+            found[str(row.key)] = each.version, each.state_version, read(row.key, each)
+    return found
+
+
+async def test_migrate_brings_every_thread_up_to_date_once(folder: Path) -> None:
+    old = [(f"room/{n:04}", 1, b'{"n":%d}' % n) for n in range(303)]
+    store = await stored(folder, *old, ("room/current", 2, b'{"score":7,"title":"new"}'))
+    (folder / "game.py").write_text(EVOLVED)
+    done = plait(folder, "migrate", "game:app", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "1 up to date, 303 to migrate, 0 failed, 0 of kinds that the app does not have\n"
+    assert (await states(store))["room/0005"] == (0, 1, {"n": 5})
+    for migrated in (303, 0):
+        done = plait(folder, "migrate", "game:app")
+        assert (done.returncode, done.stderr) == (0, "")
+        current = 304 - migrated
+        line = f"{current} up to date, {migrated} migrated, 0 failed, 0 of kinds that the app does not have\n"
+        assert done.stdout == line
+        found = await states(store)
+        assert found["room/0005"] == (1, 2, {"score": 5, "title": "untitled"})
+        assert found["room/current"] == (0, 2, {"score": 7, "title": "new"})
+        assert {state_version for _, state_version, _ in found.values()} == {2}
+    with Process("game:app", cwd=folder) as server:
+        async with http(server.address) as web:
+            assert (await web.get("/threads/room/0005")).json() == {"score": 5, "title": "untitled"}
+            (change,) = (await web.get("/threads/room/0005/changes")).json()["changes"]
+            assert (change["version"], change["source"]) == (1, "migration")
+            assert (await web.get("/threads/room/0005?at=0")).json() == {"n": 5}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_migrate_says_of_each_thread_that_fails_why_and_leaves_it_as_it_is(folder: Path, dry_run: bool) -> None:
+    store = await stored(
+        folder,
+        ("gone/a", 1, b"1"),
+        ("gone/b", 9, b"1"),
+        ("room/broken", 1, b'{"score":1}'),
+        ("room/changed", 2, b'{"score":"many"}'),
+        ("room/current", 2, b'{"score":7,"title":"new"}'),
+        ("room/newer", 3, b'{"score":1,"title":"newest"}'),
+        ("room/old", 1, b'{"n":5}'),
+        ("room/wrong", 1, b'{"n":"many"}'),
+    )
+    before = await states(store)
+    (folder / "game.py").write_text(EVOLVED)
+    done = plait(folder, "migrate", "game:app", *(["--dry-run"] if dry_run else []))
+    assert done.returncode == 1
+    what = "to migrate" if dry_run else "migrated"
+    assert done.stdout == f"1 up to date, 1 {what}, 4 failed, 2 of kinds that the app does not have\n"
+    lines = done.stderr.splitlines()
+    for line, said in zip(
+        lines,
+        [
+            "plait: room/broken: @migrate(from_=1) raised KeyError: 'n'",
+            "plait: room/changed is stored as another type than its class has: ",
+            "plait: room/newer is stored with state_version 3, this code has 2",
+            "plait: room/wrong: the migrated state is not a state of Room: ",
+        ],
+        strict=True,
+    ):
+        assert line.startswith(said)
+    after = await states(store)
+    if not dry_run:
+        assert after.pop("room/old") == (1, 2, {"score": 5, "title": "untitled"})
+        del before["room/old"]
+    assert after == before
+
+
+async def test_a_type_that_changed_without_a_state_version_is_found(folder: Path) -> None:
+    await stored(folder, ("room/one", 1, b'{"n":1}'), ("room/two", 1, b'{"score":1}'))
+    (folder / "game.py").write_text(EVOLVED.replace("state_version = 2", "").replace("@migrate(from_=1)", ""))
+    for arguments in (["--dry-run"], []):
+        line = complaint(folder, "migrate", "game:app", *arguments)
+        assert line.startswith("plait: room/one is stored as another type than its class has: ")
+
+
+async def test_a_dry_run_looks_at_a_store_that_is_served_and_a_migration_does_not_begin(folder: Path) -> None:
+    (folder / "next.py").write_text(EVOLVED)
+    with Process("game:app", cwd=folder) as server:
+        async with connected(server.address, "/threads/room/one") as client, http(server.address) as web:
+            assert await client.call("add") == 1
+            done = plait(folder, "migrate", "next:app", "--dry-run")
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.startswith("0 up to date, 1 to migrate, 0 failed, ")
+            assert await client.call("add") == 2
+            assert "in use by another server" in complaint(folder, "migrate", "next:app")
+            assert (await web.get("/threads/room/one")).json() == {"n": 2}
+    assert plait(folder, "migrate", "next:app").stdout.startswith("0 up to date, 1 migrated, 0 failed, ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["game"], "write module:attribute"),
+        (["game:text"], "game:text is a str, not a Plait"),
+        (["missing:app"], "there is no module 'missing'"),
+        (["game:app", "--dry-run"], "store"),
+    ],
+)
+def test_migrate_says_what_is_wrong(folder: Path, arguments: list[str], says: str) -> None:
+    assert says in complaint(folder, "migrate", *arguments)
+    assert not (folder / "plait.db").exists()
+
+
 # types
 
 
@@ -371,7 +524,7 @@ def test_types_says_what_is_wrong(folder: Path, arguments: list[str], says: str)
 def test_the_command_says_what_there_is(folder: Path) -> None:
     done = plait(folder, "--help")
     assert done.returncode == 0
-    for name in ("serve", "dev", "demo", "threads", "state", "types"):
+    for name in ("serve", "dev", "demo", "threads", "state", "migrate", "types"):
         assert re.search(rf"\b{name}\b", done.stdout)
 
 

@@ -587,3 +587,25 @@ def test_what_cannot_be_read_is_an_error_that_names_the_thread(snapshot: bytes |
 def test_what_is_stored_as_another_type_is_an_error_and_no_empty_state() -> None:
     with pytest.raises(CorruptThread, match="another type"):
         History(KEY, StateType(Game), Stored("epoch", 0, b'{"players":[{"name":1}]}', []))
+
+
+# What is kept in memory of the log
+
+
+def test_a_log_that_is_forgotten_is_not_in_memory_any_more_but_what_is_on_its_way_to_the_disk() -> None:
+    state_type = StateType(int)
+    history, _ = begin(state_type, 0)
+    for n in (1, 2):
+        change(history, state_type, n)
+        history.commit(history.current)
+    change(history, state_type, 3)
+    history.forget()
+    assert [row.version for row in history.since(0, 3) or ()] == [1, 2, 3]
+    history.commit(history.current)
+    history.forget()
+    assert history.since(0, 3) is None
+    assert history.since(2, 3) is None
+    assert history.since(3, 3) == []
+    change(history, state_type, 4)
+    assert [row.version for row in history.since(3, 4) or ()] == [4]
+    assert history.since(2, 4) is None

@@ -15,7 +15,7 @@ import { PatchError, find, parse } from "./patch.js";
 import type { Op } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
-import type { AnyRpcs, ArgsOf, ResultOf, RpcFace } from "./rpc.js";
+import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { Session, SessionEvent } from "./session.js";
 import { Chunks } from "./stream.js";
 import type { RpcStream } from "./stream.js";
@@ -24,12 +24,12 @@ import type { RpcStream } from "./stream.js";
 export interface ThreadChange {
   version: number;
   ops: readonly Op[];
-  /** A connection's id, "server" or "migration". */
+  /** A connection's id, "server", "migration", or for a change that takes back version 7 of `c81e` "undo 7 c81e". */
   source: string;
 }
 
 /** A push that the server refused. */
-export interface Rejection {
+export interface Refusal {
   error: PlaitError;
   ops: readonly Op[];
 }
@@ -59,14 +59,14 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
   readonly #subscribers = new Listeners<[]>();
   readonly #onChange = new Listeners<[ThreadChange]>();
   readonly #onMessage = new Listeners<[unknown]>();
-  readonly #onRejected = new Listeners<[Rejection]>();
+  readonly #onRefused = new Listeners<[Refusal]>();
   readonly #onEvent = new Map<string, Listeners<[unknown]>>();
 
   constructor(options: ThreadOptions<State>) {
     this.kind = options.kind;
     this.name = options.name;
     this.initialState = options.initialState;
-    this.rpc = rpcFace<Rpcs>((method, args) => this.callWith(method, { args }));
+    this.rpc = rpcFace<Rpcs>((method, args) => this.#call(method, { args }).result);
     this.#link = new Link(options, {
       onEvent: (event) => this.#handle(event),
       onBytes: (data) => this.#onMessage.tell(data),
@@ -109,7 +109,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
     return this.#session.pushes.length + this.#early.length;
   }
 
-  /** The id by which others know this client; undefined before the first join. */
+  /** The id by which others know this client; it stays the same over reconnects. Undefined before the first join. */
   get connection(): string | undefined {
     return this.#session.joined?.connection;
   }
@@ -177,17 +177,20 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
 
   /** Calls a method, now or when the thread is joined next. A call that is under way when the connection goes is lost. */
   call<Name extends keyof Rpcs & string>(method: Name, ...args: ArgsOf<Rpcs, Name>): Promise<ResultOf<Rpcs, Name>> {
-    return this.callWith(method, { args }) as Promise<ResultOf<Rpcs, Name>>;
+    return this.callWith(method, { args });
   }
 
   /** Calls a method with keyword arguments, or so that it can be cancelled. */
-  callWith(method: string, options: CallOptions = {}): Promise<unknown> {
-    return this.#call(method, options).result;
+  callWith<Name extends keyof Rpcs & string>(method: Name, options: CallOptions = {}): Promise<ResultOf<Rpcs, Name>> {
+    return this.#call(method, options).result as Promise<ResultOf<Rpcs, Name>>;
   }
 
   /** Calls a method that streams. The calling begins at once, not with the first look at a chunk. */
-  stream<Chunk = any, Final = any>(method: keyof Rpcs & string, ...args: unknown[]): RpcStream<Chunk, Final> {
-    return this.#call(method, { args }) as Chunks<Chunk, Final>;
+  stream<Name extends keyof Rpcs & string>(
+    method: Name,
+    ...args: ArgsOf<Rpcs, Name>
+  ): RpcStream<ChunkOf<Rpcs, Name>, ResultOf<Rpcs, Name>> {
+    return this.#call(method, { args }) as Chunks<ChunkOf<Rpcs, Name>, ResultOf<Rpcs, Name>>;
   }
 
   #call(method: string, { args = [], kwargs = {}, signal }: CallOptions): Chunks<unknown, unknown> {
@@ -252,8 +255,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
   }
 
   /** Tells `fn` each change of this client that the server refused, whether or not somebody awaits it. */
-  onRejected(fn: (rejection: Rejection) => void): Unsubscribe {
-    return this.#onRejected.add(fn);
+  onRefused(fn: (refusal: Refusal) => void): Unsubscribe {
+    return this.#onRefused.add(fn);
   }
 
   /** Resolves to the state as soon as `predicate` holds of it, at once if it does already. */
@@ -301,7 +304,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
       case "change":
         return this.#onChange.tell({ version: event.version, ops: event.ops, source: event.source });
       case "refused":
-        return this.#onRejected.tell({ error: event.error, ops: event.push.ops });
+        return this.#onRefused.tell({ error: event.error, ops: event.push.ops });
       case "message":
         return this.#onMessage.tell(event.data);
       case "event":

@@ -1,7 +1,7 @@
 /** The public names of `plait-client`. */
 
 export { ThreadClient } from "./client.js";
-export type { CallOptions, Rejection, ThreadChange, Unsubscribe } from "./client.js";
+export type { CallOptions, Refusal, ThreadChange, Unsubscribe } from "./client.js";
 export { PlaitError } from "./errors.js";
 export type { Json } from "./json.js";
 export type { Status } from "./link.js";

@@ -35,6 +35,11 @@ export function parse(pointer: string): string[] {
     .map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"));
 }
 
+/** Tells whether a part of a JSON pointer may be the index of an element. */
+export function isIndex(part: string): boolean {
+  return /^(0|[1-9][0-9]{0,14})$/.test(part);
+}
+
 // Diff
 
 /** Tells whether two unequal elements in one place of an array are one element that was changed. */
@@ -91,7 +96,7 @@ class Difference {
     for (let index = 0; index < both; index++) {
       const [before, after] = [removed[index] as Json, added[index] as Json];
       const place = `${path}/${start + index}`;
-      if (this.#isSame(before, after)) this.add(before, after, place);
+      if (this.#isSame(before, after) || isEqual(before, after)) this.add(before, after, place);
       else this.ops.push({ op: "remove", path: place }, { op: "add", path: place, value: after });
     }
     for (let index = removed.length - 1; index >= both; index--) {
@@ -150,7 +155,7 @@ function valueOf(op: Op): Json {
 }
 
 function indexOf(part: string, path: string): number {
-  if (!/^(0|[1-9][0-9]*)$/.test(part)) throw new PatchError(`${path}: ${part} is not an array index`);
+  if (!isIndex(part)) throw new PatchError(`${path}: ${part} is not an array index`);
   return Number(part);
 }
 
@@ -162,7 +167,7 @@ export function find(document: Document, parts: readonly string[]): Document {
 }
 
 function member(node: Document, part: string): Document {
-  if (Array.isArray(node)) return /^[0-9]+$/.test(part) ? (node[Number(part)] as Document) : undefined;
+  if (Array.isArray(node)) return isIndex(part) ? (node[Number(part)] as Document) : undefined;
   return isObject(node) && Object.hasOwn(node, part) ? node[part] : undefined;
 }
 

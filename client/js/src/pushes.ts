@@ -9,6 +9,9 @@ import { FORBIDDEN_KEYS, PatchError, parse } from "./patch.js";
 import type { Op } from "./patch.js";
 import { SendWindow } from "./window.js";
 
+/** A push of no more bytes than this is none that a server finds too large. */
+const LARGE = 64 * 1024;
+
 /** What a session keeps beyond a page: enough to go on with its unanswered pushes in another life. */
 export interface Backlog {
   client: string;
@@ -20,6 +23,8 @@ export class Pushes {
   readonly fold = new Fold();
   readonly #window = new SendWindow();
   #next = 1;
+  // What is taken to have been too large, unless the next join says that it was answered for.
+  #suspect: Pending | undefined = undefined;
   #isDirty = false;
   #keptAt: Version | undefined = undefined;
 
@@ -80,6 +85,32 @@ export class Pushes {
   /** The server may be sent pushes again. */
   release(): void {
     this.#window.heldUntil = undefined;
+  }
+
+  // What is too large
+
+  /** The server has closed the socket for the size of a frame: it was the largest push on its way, if that is large. */
+  suspect(): void {
+    let largest = LARGE;
+    for (const push of this.all) {
+      if (!push.sent || push.isSettled) continue;
+      const size = new TextEncoder().encode(JSON.stringify(push.sent)).length;
+      if (size > largest) [largest, this.#suspect] = [size, push];
+    }
+  }
+
+  /** Refuses, in the server's place, the push that it closed the last socket for: it would do so again. */
+  refuseSuspect(): readonly [Pending, PlaitError] | undefined {
+    const push = this.#suspect;
+    this.#suspect = undefined;
+    if (!push || push.isSettled) return undefined;
+    const open = this.all.filter((each) => !each.isSettled);
+    this.#answer(push, () => this.fold.drop(push));
+    this.#renumber(
+      open.filter((each) => each !== push),
+      (open[0] as Pending).ref,
+    );
+    return [push, new PlaitError("too_large", "The change is larger than the server takes")];
   }
 
   // What the server says

@@ -30,7 +30,7 @@ const useCommit = typeof window === "undefined" ? useEffect : useLayoutEffect;
 /** What happens while a component is there; may be another function at each render. */
 export interface ThreadHandlers {
   onMessage?: (data: any) => void;
-  onRejected?: Parameters<ThreadClient["onRejected"]>[0];
+  onRefused?: Parameters<ThreadClient["onRefused"]>[0];
   onChange?: Parameters<ThreadClient["onChange"]>[0];
 }
 
@@ -165,7 +165,7 @@ function useHandlers(client: ThreadClient, latest: { readonly current: ThreadHan
   useEffect(() => {
     const unsubscribes = [
       client.onMessage((data) => latest.current.onMessage?.(data)),
-      client.onRejected((rejection) => latest.current.onRejected?.(rejection)),
+      client.onRefused((refusal) => latest.current.onRefused?.(refusal)),
       client.onChange((change) => latest.current.onChange?.(change)),
     ];
     return () => unsubscribes.forEach((unsubscribe) => unsubscribe());

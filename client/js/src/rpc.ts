@@ -1,21 +1,42 @@
 /** The types of a thread's methods, and a face on which they look like methods. */
 
-/** The methods of a thread, by their names on the server: `{ add_player(name: string): number }`. */
+/**
+ * The methods of a thread, by their names on the server: `{ add_player(name: string): number }`. One that streams
+ * returns an AsyncIterable of its chunks. `plait types` writes such a type.
+ */
 export type AnyRpcs = Record<string, (...args: any[]) => any>;
 
+/** A part that does not begin with a small letter keeps its underscore, without which it could not be found again. */
 type Camel<Name extends string> = Name extends `${infer Head}_${infer Tail}`
-  ? `${Head}${Capitalize<Camel<Tail>>}`
+  ? Tail extends Capitalize<Tail>
+    ? `${Head}_${Camel<Tail>}`
+    : `${Head}${Capitalize<Camel<Tail>>}`
   : Name;
 
 export type ArgsOf<Rpcs, Name extends keyof Rpcs> = Rpcs[Name] extends (...args: infer Args) => unknown ? Args : never;
 
-export type ResultOf<Rpcs, Name extends keyof Rpcs> = Rpcs[Name] extends (...args: never) => infer Returned
-  ? Awaited<Returned>
-  : never;
+type Returned<Rpcs, Name extends keyof Rpcs> = Rpcs[Name] extends (...args: never) => infer Value ? Value : never;
 
-/** Each method under its name, and under its name in camel case. */
+/** What a method returns; of one that streams, what comes with its end. */
+export type ResultOf<Rpcs, Name extends keyof Rpcs> =
+  Returned<Rpcs, Name> extends AsyncIterable<unknown> ? unknown : Awaited<Returned<Rpcs, Name>>;
+
+/** What a method streams, if it does. */
+export type ChunkOf<Rpcs, Name extends keyof Rpcs> = 0 extends 1 & Returned<Rpcs, Name>
+  ? any
+  : Returned<Rpcs, Name> extends AsyncIterable<infer Chunk>
+    ? Chunk
+    : never;
+
+type FaceName<Name extends string> = string extends Name
+  ? Name
+  : Name extends Lowercase<Name>
+    ? Name | Camel<Name>
+    : never;
+
+/** Each method under its name, and under its name in camel case; one whose name has capitals is only to be called. */
 export type RpcFace<Rpcs> = {
-  readonly [Name in keyof Rpcs & string as Name | Camel<Name>]: (
+  readonly [Name in keyof Rpcs & string as FaceName<Name>]: (
     ...args: ArgsOf<Rpcs, Name>
   ) => Promise<ResultOf<Rpcs, Name>>;
 };

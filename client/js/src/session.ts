@@ -1,7 +1,7 @@
 /** One client's conversation with one thread, over all its sockets: no I/O, and no clock but the one it is given. */
 
 import { Calls } from "./calls.js";
-import { finalError, isFinal } from "./codes.js";
+import { MESSAGE_TOO_BIG, finalError, isFinal } from "./codes.js";
 import { PlaitError } from "./errors.js";
 import type { Pending } from "./fold.js";
 import { Heartbeat } from "./heartbeat.js";
@@ -143,6 +143,7 @@ export class Session {
   /** The socket is closed, with a code and perhaps a word. */
   lost(code: number, reason = ""): void {
     if (this.#phase === "stopped") return;
+    if (code === MESSAGE_TOO_BIG && this.#phase === "joined") this.#pushes.suspect();
     this.#leave("idle");
     if (!isFinal(code)) return;
     const [name, message] = finalError(code);
@@ -305,6 +306,8 @@ export class Session {
     this.#joined = frame;
     this.#phase = "joined";
     this.#events.push({ type: "joined" });
+    const [tooLarge, error] = this.#pushes.refuseSuspect() ?? [];
+    if (tooLarge && error) this.#events.push({ type: "refused", push: tooLarge, error });
     this.#flush();
     if (this.#ownPresence !== null) this.#send({ type: "presence", data: this.#ownPresence });
     for (const waiting of this.#waiting.splice(0)) this.#send(waiting);

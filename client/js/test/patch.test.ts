@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Json } from "../src/json.js";
-import { PatchError, apply, diff, escape, invert, parse } from "../src/patch.js";
+import { PatchError, apply, diff, escape, find, invert, parse } from "../src/patch.js";
 import type { Document, Op } from "../src/patch.js";
 import { Random } from "./random.js";
 
@@ -86,6 +86,22 @@ test.each<[string, Document, Op]>([
   ["an operation without its value", {}, { op: "add", path: "/a" } as unknown as Op],
 ])("an operation on %s does not fit", (_, document, op) => {
   expect(() => apply(document, [op])).toThrow(PatchError);
+});
+
+test.each(["01", "9".repeat(20), "-", "1e0", " 1", "3"])("%j is the index of no element of three", (part) => {
+  expect(find(["a", "b", "c"], [part])).toBeUndefined();
+  expect(() => apply(["a", "b", "c"], [{ op: "replace", path: `/${part}`, value: 1 }])).toThrow(PatchError);
+});
+
+test("elements that stay are left alone where arrays are too long to be compared", () => {
+  const old = Array.from({ length: 2_000 }, (_, index) => `${index}`);
+  const next = ["first", ...old.slice(1, -1), "last"];
+  expect(diff(old, next, () => false)).toEqual([
+    { op: "remove", path: "/0" },
+    { op: "add", path: "/0", value: "first" },
+    { op: "remove", path: "/1999" },
+    { op: "add", path: "/1999", value: "last" },
+  ]);
 });
 
 test("a key that leads out of an object in JavaScript is a key like any other", () => {

@@ -7,6 +7,10 @@ import { Random } from "./random.js";
 
 const SEEDS = Array.from({ length: 600 }, (_, seed) => seed);
 
+function present(over: readonly (Op | undefined)[]): Op[] {
+  return over.filter((op) => op !== undefined);
+}
+
 function carriedOut(document: Document, ops: readonly Op[]): Document | PatchError {
   try {
     return apply(document, ops);
@@ -23,9 +27,11 @@ test("operations in two parts of a document do the same in either order", () => 
     const within = (part: "left" | "right") =>
       random.ops(before[part]).map((op) => ({ ...op, path: `/${part}${op.path}` }) as Op);
     const [mine, theirs] = [within("left"), within("right")];
-    const { ops, conflicts, isLost, over } = rebase(mine, theirs, apply(before, theirs));
-    expect({ ops, conflicts, isLost, over }).toEqual({ ops: mine, conflicts: [], isLost: false, over: theirs });
-    expect(apply(apply(before, theirs), ops)).toEqual(apply(apply(before, mine), theirs));
+    const after = apply(before, theirs);
+    const { ops, conflicts, isLost, over } = rebase(mine, theirs, after);
+    expect({ ops, conflicts, isLost }).toEqual({ ops: mine, conflicts: [], isLost: false });
+    expect(over.map((op) => op?.op)).toEqual(theirs.map((op) => op.op));
+    expect(apply(after, ops)).toEqual(apply(apply(before, mine), present(over)));
   }
 });
 
@@ -41,8 +47,7 @@ test("insertions and removals in one array meet in the same array from either si
     const [mine, theirs] = [[op("mine")], [op("theirs")]];
     const { ops, isLost, over } = rebase(mine, theirs, apply(before, theirs));
     if (isLost) continue;
-    const behind = over.filter((each) => each !== undefined);
-    expect(apply(apply(before, theirs), ops)).toEqual(apply(apply(before, mine), behind));
+    expect(apply(apply(before, theirs), ops)).toEqual(apply(apply(before, mine), present(over)));
     met++;
   }
   expect(met).toBeGreaterThan(500);
@@ -106,4 +111,54 @@ test.each<[string, Op, Op, Document, Op[], boolean]>([
   const rebased = rebase([mine], [theirs], after);
   expect(rebased.ops).toEqual(ops);
   expect(rebased.isLost).toBe(isLost);
+});
+
+test("what was appended and then changed is found again behind what others have appended", () => {
+  const append = (value: string): Op => ({ op: "add", path: "/l/-", value });
+  const mine: Op[] = [append("m"), { op: "replace", path: "/l/1", value: "M" }];
+  const { ops, over } = rebase(mine, [append("o")], { l: ["a", "o"] });
+  expect(ops.map((op) => op.path)).toEqual(["/l/-", "/l/2"]);
+  expect(over).toEqual([{ op: "add", path: "/l/1", value: "o" }]);
+});
+
+test.each<[string, Op, Op[], Document, string]>([
+  [
+    "at the end goes behind what others append",
+    { op: "add", path: "/l/1", value: "m" },
+    [{ op: "add", path: "/l/-", value: "o" }],
+    { l: ["a", "o"] },
+    "/l/2",
+  ],
+  [
+    "in an object keeps its key when others move the array that the object is in",
+    { op: "replace", path: "/l/0/1", value: "m" },
+    [
+      { op: "add", path: "/l/0/0", value: "o" },
+      { op: "add", path: "/l/0", value: [] },
+    ],
+    { l: [[], { 0: "o", 1: "a" }] },
+    "/l/1/1",
+  ],
+  [
+    "is not measured by an array that has replaced the one that it was made on",
+    { op: "add", path: "/l/3", value: "m" },
+    [
+      { op: "add", path: "/l/-", value: "o" },
+      { op: "replace", path: "/l", value: ["z", "z", "z"] },
+    ],
+    { l: ["z", "z", "z"] },
+    "/l/3",
+  ],
+  [
+    "at a key with a zero in front stays there",
+    { op: "replace", path: "/o/02", value: "m" },
+    [
+      { op: "add", path: "/o/01", value: "o" },
+      { op: "replace", path: "/o", value: 5 },
+    ],
+    { o: 5 },
+    "/o/02",
+  ],
+])("an operation %s", (_, mine, theirs, after, path) => {
+  expect(rebase([mine], theirs, after).ops).toEqual([{ ...mine, path }]);
 });

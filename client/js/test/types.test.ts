@@ -1,6 +1,6 @@
 import { expectTypeOf, test } from "vitest";
 
-import type { ThreadClient } from "../src/index.js";
+import type { RpcStream, ThreadClient } from "../src/index.js";
 import type { useRpc, useThreadState } from "../src/react.js";
 
 interface Game {
@@ -10,6 +10,24 @@ interface Game {
 interface GameRpcs {
   add_player(name: string): number;
   reset(): Promise<void>;
+}
+
+interface Card {
+  title: string;
+}
+
+/** As `plait types` writes it: tests/server/test_types.py. */
+interface GeneratedRpcs {
+  "a-tail"(count?: number): AsyncIterable<Card>;
+  /** By name, with `callWith`: { to?: number | null } */
+  add_card(card: Card, function_?: number): number;
+  anything(value: unknown): unknown;
+  by_hand(first: number, last?: number): AsyncIterable<unknown>;
+  clear(): void;
+  add_2nd(): number;
+  /** By name, with `callWith`: { to: number; fast?: boolean } */
+  move(): Card | null;
+  newGame(): number;
 }
 
 // Only looked at by the type checker.
@@ -38,4 +56,44 @@ test("without types a client takes any state and any method", () => {
   type Untyped = ReturnType<typeof uses>["any"];
   expectTypeOf<Untyped["state"]>().toBeAny();
   expectTypeOf<Parameters<Untyped["call"]>[0]>().toEqualTypeOf<string>();
+});
+
+// Only looked at by the type checker.
+function usesGenerated(room: ThreadClient<Game, GeneratedRpcs>) {
+  // @ts-expect-error: what is streamed is counted by a number.
+  void room.stream("a-tail", "three");
+  // @ts-expect-error: there is no such method.
+  void room.callWith("stay", { kwargs: { to: 1 } });
+  // @ts-expect-error: `rpc.newGame` would call new_game.
+  void room.rpc.newGame();
+  // @ts-expect-error: `rpc.add2nd` would call add2nd.
+  void room.rpc.add2nd();
+  return {
+    chunks: room.stream("a-tail", 3),
+    ofAnything: room.stream("by_hand", 1),
+    moved: room.callWith("move", { kwargs: { to: 1 } }),
+    ended: room.call("a-tail"),
+    cleared: room.rpc.clear(),
+    called: room.call("newGame"),
+    underscored: room.rpc.add_2nd(),
+  };
+}
+
+test("what plait types writes gives methods, streams and calls by name their types", () => {
+  type Made = ReturnType<typeof usesGenerated>;
+  type ChunkOfStream<Stream> = Stream extends AsyncIterable<infer Chunk> ? Chunk : never;
+  expectTypeOf<ChunkOfStream<Made["chunks"]>>().toEqualTypeOf<Card>();
+  expectTypeOf<ChunkOfStream<Made["ofAnything"]>>().toBeUnknown();
+  expectTypeOf<Made["moved"]>().toEqualTypeOf<Promise<Card | null>>();
+  expectTypeOf<Made["ended"]>().toEqualTypeOf<Promise<unknown>>();
+  expectTypeOf<Made["cleared"]>().toEqualTypeOf<Promise<void>>();
+  expectTypeOf<Made["called"]>().toEqualTypeOf<Promise<number>>();
+  expectTypeOf<Made["underscored"]>().toEqualTypeOf<Promise<number>>();
+  expectTypeOf<Parameters<ThreadClient<Game, GeneratedRpcs>["rpc"]["addCard"]>>().toEqualTypeOf<
+    [card: Card, function_?: number]
+  >();
+});
+
+test("without types a stream gives anything", () => {
+  expectTypeOf<ReturnType<ThreadClient["stream"]>>().toEqualTypeOf<RpcStream<any, any>>();
 });

@@ -14,8 +14,15 @@ const STEPS = new Set(
   ]),
 );
 
+/** A part of a script, with the long texts that it stands for. */
+function expanded(_: string, value: unknown): unknown {
+  if (typeof value !== "object" || value === null || !("$repeat" in value)) return value;
+  const [text, times] = value.$repeat as [string, number];
+  return text.repeat(times);
+}
+
 for (const file of readdirSync(FOLDER).filter((name) => name.endsWith(".json"))) {
-  const script = JSON.parse(readFileSync(new URL(file, FOLDER), "utf8")) as Script;
+  const script = JSON.parse(readFileSync(new URL(file, FOLDER), "utf8"), expanded) as Script;
   test(`${file}: ${script.description}`, () => {
     const replay = new Replay(script.client);
     for (const step of script.steps) {

@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 Token = str | Callable[[], str | Awaitable[str]] | None
 
 _ABNORMAL: Final = 1006
+_PASSING: Final = frozenset({408, 425, 429})
+"""Statuses from 400 to 499 that another attempt may not get."""
+
 _REFUSALS: Final = {401: codes.UNAUTHENTICATED, 403: codes.FORBIDDEN, 404: codes.NOT_FOUND}
 
 
@@ -107,7 +110,7 @@ class Carrier:
                 return await self._converse(socket, token)
         except InvalidStatus as error:
             self.trouble = str(error)
-            return _REFUSALS.get(error.response.status_code, _ABNORMAL)
+            return _code_of(error)
         except (OSError, TimeoutError, InvalidHandshake) as error:
             self.trouble = str(error) or type(error).__name__
             return _ABNORMAL
@@ -183,3 +186,13 @@ class Carrier:
         except TimeoutError:
             self._session.tick()
             self._tell()
+
+
+def _code_of(error: InvalidStatus) -> int:
+    """Return the close code that an answer to the request is like. Raises ClientError for one that stays as it is."""
+    status = error.response.status_code
+    if status in _REFUSALS:
+        return _REFUSALS[status]
+    if 400 <= status <= 499 and status not in _PASSING:
+        raise ClientError(str(error)) from error
+    return _ABNORMAL

@@ -19,7 +19,8 @@ _WAITING: Final = 1000
 class Change(Generic[S]):
     """The confirmed state has got the version `version`.
 
-    `source` is the connection whose change it was, "server" or "migration"; None where several changes came as one.
+    `source` is the connection whose change it was, "server", "migration", or for a change that takes back version 7 of
+    `c81e` "undo 7 c81e"; None where several changes came as one.
     """
 
     __slots__ = ("_changed", "_convert", "_ops")

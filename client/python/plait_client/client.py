@@ -35,7 +35,7 @@ class Options(TypedDict, total=False):
     # Further headers of the request.
     headers: Mapping[str, str]
     ssl: SSLContext | None
-    # How many seconds the first join may take.
+    # How many seconds the first join may take with `async with`.
     open_timeout: float | None
 
 
@@ -51,7 +51,7 @@ class Connecting(Generic[S]):
         self._lives: list[Live] = []
 
     async def __aenter__(self) -> Room[S]:
-        live = await self._open()
+        live = await self._open(self._open_timeout)
         self._lives.append(live)
         return Room(live, self._state_type)
 
@@ -64,8 +64,8 @@ class Connecting(Generic[S]):
         backoff = Backoff()
         clock = asyncio.get_running_loop().time
         while True:
-            opened_at = clock()
             async with self._opened() as room:
+                opened_at = clock()
                 yield room
             if clock() - opened_at > _STEADY:
                 backoff.reset()
@@ -73,23 +73,23 @@ class Connecting(Generic[S]):
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Room[S]]:
-        live = await self._open()
+        live = await self._open(None)
         try:
             yield Room(live, self._state_type)
         finally:
             await live.close()
 
-    async def _open(self) -> Live:
-        """Return a client that has joined, and is to be closed. Raises Disconnected, Closed."""
+    async def _open(self, timeout: float | None) -> Live:
+        """Return a client that has joined, and is to be closed. Raises Closed, Disconnected."""
         session = Session(self._client, clock=asyncio.get_running_loop().time, schema=self._schema)
         live = Live(session, self._target)
         try:
-            async with asyncio.timeout(self._open_timeout):
+            async with asyncio.timeout(timeout):
                 await live.until_joined()
         except TimeoutError:
             trouble = live.carrier.trouble or "no answer"
             await live.close()
-            raise Disconnected(f"not joined after {self._open_timeout} seconds: {trouble}") from None
+            raise Disconnected(f"not joined after {timeout} seconds: {trouble}") from None
         except BaseException:
             await live.close()
             raise
@@ -105,7 +105,8 @@ def connect(url: str, *, state_type: Any = Any, **options: Unpack[Options]) -> C
 
     `async with connect(url) as room:` waits for the thread to be joined, and reconnects by itself. When the server
     closes it for good, what is awaited raises Closed. `async for room in connect(url):` gives a fresh one each time
-    the body has ended, which catches Closed and goes on with `continue`.
+    the body has ended, which catches Closed and goes on with `continue`; it tries to connect as long as it takes, and
+    raises Closed when it is not let in for good.
 
     `state_type` is what the state is converted to, the Struct of the server for example. `token` may be a function,
     also an async one, that returns a fresh token.

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from plait_client.align import difference
 from plait_client.happenings import Changed
 from plait_client.pending import Pending, Push, fold
 from plait_client.replica import Gap, Replica
@@ -97,4 +98,4 @@ class Document:
         if not any(push.is_shown for push in self._pending):
             self.shown = state
             return
-        self.shown = self._pending.move(diff(beneath, state) if ops is None else ops, state, at)
+        self.shown = self._pending.move(difference(beneath, state) if ops is None else ops, state, at)

@@ -1,7 +1,7 @@
 """Everything that the client raises.
 
 ClientError
-├── Refused         a push was refused by the server, or by what others did meanwhile
+├── Refused         a push was refused by the server, or for what others did meanwhile, or for its size
 ├── Unanswered      a push was answered too long ago: it may have been applied
 ├── CallError       a call failed
 ├── Disconnected    there is no connection, or it was lost before the answer to a call

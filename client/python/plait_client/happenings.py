@@ -22,7 +22,7 @@ class Changed(NamedTuple):
     epoch: str
     version: int
     ops: Sequence[Op] | None
-    # The id of a connection, "server" or "migration"; None where several changes came as one.
+    # The id of a connection, "server", "migration" or "undo …"; None where several changes came as one.
     source: str | None
 
 

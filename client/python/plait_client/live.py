@@ -76,7 +76,7 @@ class Live:
     async def until_joined(self) -> None:
         """Wait for a connection. Raises what has ended it."""
         self.check_open()
-        while self.session.status != "joined":
+        while self.session.status != "online":
             await self.next_news()
 
     async def close(self) -> None:

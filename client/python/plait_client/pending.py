@@ -1,13 +1,17 @@
 """The pushes of a client that have no answer, and the state as it is shown with them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
+from plait_schemas.codec import encode_json
 from plait_schemas.messages import Version
 from plait_schemas.patch import Op, PatchError, apply
 from plait_schemas.rebase import rebase
 
 __all__ = ["Pending", "Push", "fold"]
+
+_LARGE: Final = 64 * 1024
+"""A push of no more bytes than this is none that a server finds too large."""
 
 
 class Push:
@@ -66,6 +70,12 @@ class Pending:
         del self._queue[index]
         return index
 
+    def largest_sent(self) -> Push | None:
+        """Return the largest push on its way to the server, the oldest of several; None where none of them is large."""
+        sent = ((len(encode_json(push.sent)), push) for push in self._queue if push.sent and not push.is_settled)
+        size, push = max(sent, key=lambda each: each[0], default=(0, None))
+        return push if size > _LARGE else None
+
     # Numbers
 
     def settle(self, last_ref: int) -> None:
@@ -88,6 +98,12 @@ class Pending:
                 push.ref = start
                 start += 1
         self._next_ref = start
+
+    def skip(self, push: Push) -> None:
+        """Take out a push that the server will never see, so that those behind it have its number and on."""
+        start = next(each.ref for each in self._queue if not each.is_settled)
+        self.drop(push)
+        self.renumber(start)
 
     # What is shown
 

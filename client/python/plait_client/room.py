@@ -66,7 +66,7 @@ class Room(Generic[S]):
 
     @property
     def status(self) -> Status:
-        """Whether there is a connection."""
+        """Whether the thread is joined: "connecting", "online", "offline" or "closed"."""
         return self._session.status
 
     @property
@@ -76,7 +76,7 @@ class Room(Generic[S]):
 
     @property
     def connection(self) -> str | None:
-        """The id by which others know this client."""
+        """The id by which others know this client; it stays the same over reconnects."""
         return self._session.connection
 
     @property
@@ -156,7 +156,7 @@ class Room(Generic[S]):
     def send(self, data: Any) -> None:
         """Send a message to the thread, bytes as a binary one. Raises Disconnected while there is no connection."""
         self._live.check_open()
-        if self.status != "joined":
+        if self.status != "online":
             raise Disconnected("there is no connection to send on")
         if isinstance(data, bytes | bytearray | memoryview):
             self._live.carrier.send_binary(bytes(data))

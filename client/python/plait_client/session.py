@@ -22,7 +22,11 @@ QUIET: Final = 20.0
 DEAD: Final = 40.0
 """After how many seconds of silence to ask for a sign of life, and to open a new socket."""
 
-Status = Literal["connecting", "joined", "reconnecting", "closed"]
+MESSAGE_TOO_BIG: Final = 1009
+"""The close code for a frame that is larger than the server takes."""
+
+Status = Literal["connecting", "online", "offline", "closed"]
+"""Until the first join or the first failure; while joined; from a loss until the next join; for good."""
 
 
 class Session:
@@ -48,6 +52,8 @@ class Session:
         self._sending = Sending(self._pending)
         self._document = Document(self._replica, self._pending)
         self._presences = Presences()
+        # The push that is taken to have been too large, unless the next join says that it was answered for.
+        self._suspect: Push | None = None
         self._calls: set[int] = set()
         self._last_call = 0
         self._frames: list[ClientMessage] = []
@@ -138,12 +144,12 @@ class Session:
     def set_presence(self, data: Any) -> None:
         """Let others see `data` of this client, also on sockets to come; None for nothing."""
         frame = self._presences.set(data)
-        if self.status == "joined":
+        if self.status == "online":
             self._frames.append(frame)
 
     def renew(self, token: str) -> None:
         """Show a fresh token."""
-        if self.status == "joined":
+        if self.status == "online":
             self._frames.append(messages.Auth(token))
 
     # Sockets and time
@@ -157,7 +163,11 @@ class Session:
 
     def lost(self, code: int) -> None:
         """The socket was closed, or could not be opened."""
+        if code == MESSAGE_TOO_BIG and self.status == "online":
+            self._suspect = self._pending.largest_sent()
         self._disconnect()
+        if self.stopped is None:
+            self.status = "offline"
         if codes.is_final(code):
             self.stop(code)
 
@@ -175,7 +185,7 @@ class Session:
         """When `tick` is to be called next."""
         if self.needs_socket or self.stopped is not None:
             return None
-        due = self._heard_at + (DEAD if self._has_asked or self.status != "joined" else QUIET)
+        due = self._heard_at + (DEAD if self._has_asked or self.status != "online" else QUIET)
         resumes_at = self._sending.resumes_at
         return due if resumes_at is None else min(due, resumes_at)
 
@@ -189,15 +199,15 @@ class Session:
             self._send_pushes()
         if now >= self._heard_at + DEAD:
             self._disconnect()
-        elif now >= self._heard_at + QUIET and self.status == "joined" and not self._has_asked:
+        elif now >= self._heard_at + QUIET and self.status == "online" and not self._has_asked:
             self._has_asked = True
             self._frames.append(messages.Ping())
 
     def _disconnect(self) -> None:
         """Be without a socket: nothing that was on its way will be answered on it."""
         self.needs_socket = True
-        if self.status == "joined":
-            self.status = "reconnecting"
+        if self.status == "online":
+            self.status = "offline"
         self._frames.clear()
         self._sending.close()
         self._happenings += [CallLost(ref) for ref in sorted(self._calls)]
@@ -210,7 +220,7 @@ class Session:
         if self.needs_socket or self.stopped is not None:
             return
         self.heard()
-        if self.status != "joined" and not isinstance(frame, messages.Joined | messages.Error):
+        if self.status != "online" and not isinstance(frame, messages.Joined | messages.Error):
             return
         try:
             self._receive(frame)
@@ -241,13 +251,24 @@ class Session:
     def _join(self, frame: messages.Joined) -> None:
         change = self._document.join(frame)
         self.connection, self.thread, self.is_readonly = frame.connection, frame.thread, frame.readonly
-        self.status = "joined"
+        self.status = "online"
         self._happenings.append(Joined())
         if change is not None:
             self._happenings.append(change)
+        self._refuse_suspect()
         self._sending.open()
         self._send_pushes()
         self._frames += self._presences.again()
+
+    def _refuse_suspect(self) -> None:
+        """Refuse, in the server's place, the push that it closed the last socket for: it would do so again."""
+        push, self._suspect = self._suspect, None
+        if push is None or push.is_settled:
+            return
+        answer = messages.Nack(push.ref, "too_large", "the change is larger than the server takes", self.version)
+        self._pending.skip(push)
+        self._document.answered(push, None)
+        self._happenings.append(Nacked(push, answer))
 
     def _send_pushes(self) -> None:
         for push in self._sending.take():

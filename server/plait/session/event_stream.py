@@ -14,7 +14,7 @@ from plait.revision import Revision
 from plait.session.follower import Follower
 from plait.session.wire import PLAIT
 from plait.store.protocol import ChangeRow
-from plait_schemas.codes import TRY_AGAIN_LATER, UNAUTHENTICATED
+from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER, UNAUTHENTICATED
 from plait_schemas.messages import Version, encode
 
 __all__ = ["EventStream"]
@@ -48,6 +48,8 @@ class EventStream:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def join() -> bool:
+            if self._queue.is_over:
+                return False
             self.connection.session = self
             self._queue.send(Frame(encode(self._follower.join(self.connection, have, rows))))
             self._actor.connections.add(self.connection)
@@ -64,9 +66,13 @@ class EventStream:
                 future.set_exception(error)
 
         self._actor.connect(self.connection, request, join=join, done=done)
-        await future
+        try:
+            await future
+        except BaseException:  # A hook's refusal, or whoever waits has gone.
+            self._queue.close(INTERNAL_ERROR, "")
+            raise
         principal = self.connection.principal
-        if principal is not None and principal.expires_at is not None:
+        if not self._queue.is_over and principal is not None and principal.expires_at is not None:
             loop, left = asyncio.get_running_loop(), max(0.0, principal.expires_at - time.time())
             self._expiry = loop.call_later(left, self._queue.close, UNAUTHENTICATED, "the token has expired")
 
@@ -173,7 +179,8 @@ class _Queue:
         if self._size > self._limit:
             self.close(TRY_AGAIN_LATER, "the reader is too slow for what is sent to it")
             return
-        event = b"id: %b\ndata: %b\n\n" % (self._event_id(), frame.data)
+        # Line breaks end a field of an event; in JSON they are only between tokens.
+        event = b"id: %b\ndata: %b\n\n" % (self._event_id(), frame.data.translate(None, b"\r\n"))
         self._events.append(event)
         self._size += len(event)
         self._wake.set()

@@ -44,6 +44,8 @@ class _Bridge(NamedTuple):
     ops: Sequence[tuple[int, Op]] = ()
     # The version that the last of the client's pushes made, up to which it goes.
     to: int = 0
+    # The base of that push, from which on it goes.
+    since: int = 0
 
 
 class _NeedsPast(Exception):
@@ -158,7 +160,7 @@ class Pushes:
         commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         self._client.ref = push.ref
         behind = [(version, op) for (version, _), op in zip(bridge, rebased.over, strict=True) if op is not None]
-        last, self._bridge = self._bridge, _Bridge(behind, commit.version)
+        last, self._bridge = self._bridge, _Bridge(behind, commit.version, base)
         change = None if commit.revision is before else commit.revision.change
         self._storing += 1
         commit.then(partial(self._take_back, last))
@@ -168,6 +170,11 @@ class Pushes:
         """Return what others have changed since a version, as it is behind the client's pushes so far."""
         rows = self._rows(max(base, self._bridge.to), self._actor.pipeline.history.current.version, past)
         bridge = [each for each in self._bridge.ops if each[0] > base]
+        if base < self._bridge.since:
+            # Its place was gone from what the client knew when it sent the push before.
+            older = self._rows(base, self._bridge.since, past)
+            others = [row for row in older if row.source != self._connection.id]
+            bridge = [(row.version, op) for row in others for op in decode_ops(row.ops)] + bridge
         return bridge + [(row.version, op) for row in rows for op in decode_ops(row.ops)]
 
     def _rows(self, after: int, to: int, past: _Past) -> list[ChangeRow]:
@@ -229,7 +236,8 @@ class Pushes:
         """Have the bridge again that was there before the first of the pushes that could not be stored."""
         if error is not None and last.to < self._bridge.to:
             durable = self._actor.pipeline.history.durable.version
-            self._bridge = _Bridge([each for each in last.ops if each[0] <= durable], min(last.to, durable))
+            ops = [each for each in last.ops if each[0] <= durable]
+            self._bridge = _Bridge(ops, min(last.to, durable), last.since)
 
     def _repeat(self, ref: int) -> None:
         version = self._actor.pipeline.history.durable.version

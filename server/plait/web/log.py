@@ -53,7 +53,7 @@ async def changes(actor: Actor, since: str | None) -> Response:
 
 def wants_events(request: Request) -> bool:
     """Tell whether a request asks for server-sent events."""
-    return "text/event-stream" in request.headers.get("accept", "")
+    return request.method == "GET" and "text/event-stream" in request.headers.get("accept", "")
 
 
 async def event_stream(actor: Actor, request: Request, principal: Principal | None) -> Response:

@@ -119,7 +119,7 @@ class HttpEndpoint:
         match request.method, address.rest.split("/"):
             case "GET" | "HEAD", [""]:
                 return await exchange.get_state()
-            case "GET", ["changes"]:
+            case "GET" | "HEAD", ["changes"]:
                 return await exchange.get_changes()
             case "PUT", [""]:
                 return await exchange.put_state()

@@ -66,6 +66,7 @@ def serve(
     bound: socket.socket,
     *,
     started: Callable[[], None],
+    ending: Callable[[], None],
     log_level: LogLevel,
     shutdown_timeout: float,
     certificate: str | None = None,
@@ -73,7 +74,10 @@ def serve(
     proxy_headers: bool = False,
     trusted_proxies: str = "127.0.0.1",
 ) -> bool:
-    """Serve until the process is asked to end; `started` is called when it can. Tells whether it could."""
+    """Serve until the process is asked to end; tells whether it could.
+
+    `started` is called when it can, and `ending` when it has been asked to end, before it waits for what is open.
+    """
     config = uvicorn.Config(
         app,
         ws=Handshake,
@@ -92,7 +96,7 @@ def serve(
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    server = _Server(config, started)
+    server = _Server(config, started, ending)
     # States are trees, which reference counting frees; what was made up to here stays for good. With its default
     # thresholds the collector would walk every state in memory over and over.
     gc.freeze()
@@ -105,14 +109,19 @@ def serve(
 class _Server(uvicorn.Server):
     """A server that says when it has started, and whose process exits with 0 when it ends as it is asked to."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None], ending: Callable[[], None]) -> None:
         super().__init__(config)
         self._say = started
+        self._ending = ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._say()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._ending()
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -71,7 +71,7 @@ describe.runIf(HAS_SERVER)("with a plait server", () => {
     expect(await ada.rpc.addItem?.("x")).toBe(1);
     expect(ada.state?.items).toEqual(["x"]);
     const numbers: number[] = [];
-    for await (const number of ada.stream<number>("count_to", 3)) numbers.push(number);
+    for await (const number of ada.stream("count_to", 3)) numbers.push(number);
     expect(numbers).toEqual([1, 2, 3]);
     await expect(ada.call("count_to", "x")).rejects.toMatchObject({ code: "invalid_arguments" });
     await expect(ada.call("nothing")).rejects.toMatchObject({ code: "method_not_found" });
