@@ -1,6 +1,7 @@
 """What a store file says of a thread when all is over: each change, and the state behind each."""
 
 from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,24 @@ class Log:
         assert not wrong, f"outcomes, and how often the log has their tokens: {wrong}"
         unknown = puts.keys() - set(tokens.values())
         assert not unknown, f"nobody has put in {unknown}"
+
+    def check_removals(self, meant: Mapping[str, AbstractSet[str]]) -> None:
+        """Check that what these clients, by their connections' ids, took from the list is what they meant to.
+
+        Or what somebody else had put in the place of that: the last writer wins. Only for clients without a refusal:
+        what is pushed behind a push that is refused may hit what stands in the place of what that would have put in.
+        """
+        before_it: dict[str, str] = {}
+        for row, ops, before, after in zip(self.rows, self.ops, self.states, self.states[1:], strict=False):
+            for token in set(before["list"]) - set(after["list"]) if row.source in meant else ():
+                chain = [token]
+                while chain[-1] in before_it:
+                    chain.append(before_it[chain[-1]])
+                is_meant = not meant[row.source].isdisjoint(chain)
+                assert is_meant, f"version {row.version} by {row.source} took {token}: {ops}"
+            for op in ops:
+                if op.op == "replace" and op.path.startswith("/list/"):
+                    before_it[op.value] = before["list"][int(op.path.removeprefix("/list/"))]
 
 
 class Logs:

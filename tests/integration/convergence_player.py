@@ -24,6 +24,8 @@ class Player(Member):
         self.session = room._live.session
         self.edits: list[asyncio.Task[None]] = []
         self.looks = 0
+        # What it meant to take from the list.
+        self.meant: set[str] = set()
         self._room = room
         self._refusals = 0
         room.on_refused(self._refused)
@@ -32,10 +34,19 @@ class Player(Member):
         """Change what is shown, and have its outcome noted."""
         schedule.count += 1
         ops = schedule.ops(self.session.shown)
+        for op in ops:
+            if op.op != "add" and op.path.startswith("/list/"):
+                self.meant.add(self.session.shown["list"][int(op.path.removeprefix("/list/"))])
         outcome = self._room.push(self._room.shown(), ops)
         self.made(schedule.count, self.session.pending[-1])
         self.edits.append(asyncio.ensure_future(self._follow(schedule.count, outcome)))
         self.look()
+
+    @property
+    def connection(self) -> str:
+        """The id by which the log knows it."""
+        assert self.session.connection is not None
+        return self.session.connection
 
     async def draw(self, number: int) -> None:
         """Have the server change the state."""

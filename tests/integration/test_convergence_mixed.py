@@ -22,6 +22,7 @@ from tests.integration.socket_client import TIMEOUT
 from tests.integration.test_convergence import Schedule
 
 from plait import Thread
+from plait.clients import client_id
 from plait.store.protocol import ThreadKey
 from plait_client import connect
 
@@ -55,7 +56,7 @@ class Game:
         self._schedule = Schedule(self._world, self._dice)
         self._players: list[Player] = []
         self._calls: list[asyncio.Task[None]] = []
-        # In Node: how many native clients, and the ids of the others.
+        # In Node: how many native clients, and the ids of the others' connections.
         self._natives = self._dice.randint(1, 2)
         self._others: list[str] = []
         self._report: dict[str, Any] = {}
@@ -68,7 +69,7 @@ class Game:
                 room = await rooms.enter_async_context(connect(f"ws://{proxy.address}/threads/{self.key}"))
                 self._players.append(Player(self._world, f"client {index}", room))
                 tasks.create_task(self._players[-1].watch())
-            self._others = await self._driver.tell(
+            others = await self._driver.tell(
                 "open",
                 address=proxy.address,
                 kind=self.key.kind,
@@ -77,6 +78,7 @@ class Game:
                 natives=self._natives,
                 others=dice.randint(1, 3),
             )
+            self._others = [client_id(f"_pk {id}") for id in others]
             await self._steps(proxy, dice.randint(30, 60))
             if self.is_killed:
                 restart = asyncio.create_task(self._server.restart())

@@ -106,6 +106,8 @@ class Game:
             assert set(player.outcomes) == set(player.numbers.values())
             player.check_refusals()
         found.check_tokens(self.schedule.tokens, self.outcomes)
+        unrefused = [player for player in self.players if set(player.outcomes.values()) == {"ack"}]
+        found.check_removals({player.connection: player.meant for player in unrefused})
 
     @property
     def outcomes(self) -> dict[int, str]:

@@ -2,18 +2,18 @@
 
 const KINDS = ["insert", "insert", "insert", "remove", "replace", "key", "unkey", "refused", "n"];
 
-/** Chooses a change; `token` is a text that is nowhere else. `uses` tells whether it puts that into the list. */
+/** Chooses a change. It `uses` the token, a text that is nowhere else, if it puts that into the list; it `takes` another. */
 export function choose(dice, shown, number, token) {
   const length = shown.list.length;
   const kind = dice.pick(KINDS);
   const keys = Object.keys(shown.by).filter((key) => key.length === 1);
   if (kind === "remove" && length > 0) {
     const index = dice.below(length);
-    return { uses: false, make: (draft) => void draft.list.splice(index, 1) };
+    return { uses: false, takes: shown.list[index], make: (draft) => void draft.list.splice(index, 1) };
   }
   if (kind === "replace" && length > 0) {
     const index = dice.below(length);
-    return { uses: true, make: (draft) => void (draft.list[index] = token) };
+    return { uses: true, takes: shown.list[index], make: (draft) => void (draft.list[index] = token) };
   }
   if (kind === "key") {
     const key = dice.pick(["a", "b", "c"]);

@@ -17,6 +17,8 @@ export class Player {
   outcomes = {};
   /** The text that each edit put into the list, if it did. */
   tokens = {};
+  /** What it meant to take from the list. */
+  meant = [];
   edits = 0;
   looks = 0;
   reloads = 0;
@@ -82,6 +84,7 @@ export class Player {
     const { client } = this;
     if (!client.state) return;
     const change = choose(this.#dice, client.state, number, token);
+    if (change.takes) this.meant.push(change.takes);
     if (change.uses) {
       this.tokens[number] = token;
       this.#byToken.set(token, number);
@@ -198,7 +201,7 @@ export class Player {
 
   report() {
     const { version, state, confirmed, connection } = this.client;
-    const { id, outcomes, tokens, seen, problems, edits, looks, cuts, reloads } = this;
+    const { id, outcomes, tokens, meant, seen, problems, edits, looks, cuts, reloads } = this;
     return {
       id,
       connection,
@@ -207,6 +210,7 @@ export class Player {
       confirmed,
       outcomes,
       tokens,
+      meant,
       seen,
       problems,
       edits,
