@@ -1,16 +1,11 @@
-"""Fixtures for the client's tests, and how examples are searched for."""
+"""Fixtures for the client's tests."""
 
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from hypothesis import settings
 from tests.client.serving import Server, serve
 
 from plait_client.loop import LoopThread
-
-# A slow machine is no failure.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
 
 
 @pytest.fixture
