@@ -115,7 +115,11 @@ class Turn:
         """Run in a task of its own, beside what a mailbox runs."""
 
         async def run() -> None:
-            await self.run(task)
+            if self.is_abandoned:
+                self.task = None
+                self.done(None, asyncio.CancelledError())
+            else:
+                await self.run(task)
 
         self.task = task = loop.create_task(run(), name=self.name)
 
@@ -147,7 +151,8 @@ class Turn:
     def cancel(self) -> None:
         """Cancel the turn, which ends when its code has taken note; one that has not begun never does."""
         self.is_abandoned = True
-        if self.task is not None:
+        # A task that is cancelled before its first step would never tell how the turn ended.
+        if self.task is not None and self.is_running:
             self._is_cancelled = True
             self.task.cancel()
 

@@ -673,3 +673,25 @@ async def test_a_reject_is_told_to_the_code_that_tried() -> None:
         with pytest.raises(Reject, match="never") as caught:
             await house.handle(Strict).set_state(1)
         assert caught.value.path == "/n"
+
+
+class Endless(Thread[Any]):
+    """Streams numbers, and never ends by itself."""
+
+    @rpc
+    async def count(self) -> AsyncIterator[int]:
+        yield 1
+        await asyncio.Event().wait()
+
+
+async def test_a_stream_that_is_cancelled_before_it_has_begun_ends_all_the_same() -> None:
+    async with open_house(Endless) as house:
+        actor = await house.actor(Endless)
+        ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        method = actor.kind.methods["count"]
+        turn = actor.call(method, ([], {}), resolving(ended), sink=lambda what, value: lambda: None)
+        turn.cancel()
+        with pytest.raises(Unavailable):
+            await outcome(ended)
+        await outcome(actor.settled())
+        assert actor.is_idle
