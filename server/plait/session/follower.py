@@ -61,7 +61,8 @@ class Follower:
         durable = history.durable.version
         if have is None or have[0] != history.epoch or not 0 <= have[1] <= durable:
             return None
-        older = list(rows or ())
+        # The store may have more: what is on the disk and has not been let out.
+        older = [row for row in rows or () if row.version <= durable]
         newer = history.since(older[-1].version if older else have[1], durable)
         return None if newer is None else older + newer
 

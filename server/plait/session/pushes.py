@@ -167,14 +167,15 @@ class Pushes:
         commit.then(partial(self._committed, push, commit.version, change, bool(bridge)))
 
     def _bridge_from(self, base: int, past: _Past) -> list[tuple[int, Op]]:
-        """Return what others have changed since a version, as it is behind the client's pushes so far."""
+        """Return what others have changed since a version, as it is behind the client's pushes so far.
+
+        Raises Conflict where the client has pushed on a later version already: an old one names what it has lost.
+        """
         rows = self._rows(max(base, self._bridge.to), self._actor.pipeline.history.current.version, past)
+        if base < self._bridge.since or any(row.source == self._connection.id for row in rows):
+            # It was made behind other pushes of this client, which by then were elsewhere than they have come to be.
+            raise Conflict("others have taken away what it was made on")
         bridge = [each for each in self._bridge.ops if each[0] > base]
-        if base < self._bridge.since:
-            # Its place was gone from what the client knew when it sent the push before.
-            older = self._rows(base, self._bridge.since, past)
-            others = [row for row in older if row.source != self._connection.id]
-            bridge = [(row.version, op) for row in others for op in decode_ops(row.ops)] + bridge
         return bridge + [(row.version, op) for row in rows for op in decode_ops(row.ops)]
 
     def _rows(self, after: int, to: int, past: _Past) -> list[ChangeRow]:
