@@ -40,17 +40,19 @@ class Past:
             found += rows
             if size is not None and sum(len(row.ops) for row in found) > size:
                 return None
-        return found
+        # The store may have more: what is on the disk and has not been let out.
+        return [row for row in found if row.version <= durable]
 
     async def kept(self, after: int = 0) -> list[ChangeRow]:
         """Return the durable changes behind a version, those of them that are kept. Raises StoreError."""
         found = self._history.since(after, self._history.durable.version) or []
-        while not found or found[-1].version < self._history.durable.version:
+        durable = self._history.durable.version
+        while not found or found[-1].version < durable:
             rows = await self._store.changes(self._key, after=found[-1].version if found else after)
             if not rows:
                 break
             found += rows
-        return found
+        return [row for row in found if row.version <= durable]
 
     async def document(self, version: int) -> Any:
         """Return the state at a version as a tree of dicts and lists, which must not be changed.

@@ -28,7 +28,7 @@ export interface Pending {
 export interface KeptFold {
   at: Version;
   confirmed?: Document;
-  pushes: (Pick<Pending, "ref" | "made" | "ops"> & { lostOn?: Version | undefined })[];
+  pushes: (Pick<Pending, "ref" | "made" | "ops"> & { lostOn?: Version | undefined; isSettled?: boolean })[];
 }
 
 export class Fold {
@@ -62,14 +62,19 @@ export class Fold {
   restore({ at, confirmed, pushes }: KeptFold): void {
     this.#at = at;
     this.#confirmed = confirmed;
-    this.#pushes = pushes.map(({ ref, made, ops, lostOn }) => ({ ...newPush(ref, made, ops), sent: ops, lostOn }));
+    this.#pushes = pushes.map(({ ref, made, ops, lostOn, isSettled = false }) => ({
+      ...newPush(ref, made, ops),
+      sent: ops,
+      lostOn,
+      isSettled,
+    }));
     this.#refold([]);
   }
 
   /** Returns what leads on from here; undefined when there is nothing that the server will not tell. */
   keep(): KeptFold | undefined {
     if (this.#at === undefined || this.#pushes.length === 0) return undefined;
-    const pushes = this.#pushes.map(({ ref, made, ops, lostOn }) => ({ ref, made, ops, lostOn }));
+    const pushes = this.#pushes.map(({ ref, made, ops, lostOn, isSettled }) => ({ ref, made, ops, lostOn, isSettled }));
     return { at: this.#at, confirmed: this.#confirmed, pushes };
   }
 

@@ -49,10 +49,15 @@ class PlaitSession:
         "_tokens",
         "_transport",
         "_waiting",
+        "arrival",
     )
 
-    def __init__(self, actor: Actor, connection: Connection, transport: Transport, join: Join) -> None:
+    def __init__(
+        self, actor: Actor, connection: Connection, transport: Transport, join: Join, *, arrival: int = 0
+    ) -> None:
         self._actor = actor
+        # The number of the join, in the order in which they came: of one client's sockets the last is the one it uses.
+        self.arrival = arrival
         self._connection = connection
         self._transport = transport
         self._join_frame = join
@@ -165,13 +170,16 @@ class PlaitSession:
         if self._is_gone or self._client is None:
             return False
         actor, connection = self._actor, self._connection
+        older = [other for other in actor.connections if other.id == connection.id]
+        if any(isinstance(each.session, PlaitSession) and each.session.arrival > self.arrival for each in older):
+            connection.leave(REPLACED, "another socket has joined as this client")
+            return False
         connection.session = self
         joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
         self._pushes = Pushes(actor, connection, self._client, self._answer)
         self._transport.send(Frame(encode(joined)))
-        for other in actor.connections:
-            if other.id == connection.id:
-                other.leave(REPLACED, "another socket has joined as this client")
+        for other in older:
+            other.leave(REPLACED, "another socket has joined as this client")
         actor.connections.add(connection)
         if connection.protocol_enabled:
             self._send_presence()

@@ -1,5 +1,6 @@
 """What sockets and routes share: the node behind them, and who may come in."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,6 +78,8 @@ class Front:
         # Begins to drain the node; uvicorn says through the sockets that the server is to end.
         self._shutdown = shutdown
         self._lobbies: set[Lobby] = set()
+        # Numbers the joins in the order in which they came.
+        self.arrivals = itertools.count()
 
     @contextmanager
     def waiting(self, lobby: Lobby) -> Iterator[None]:

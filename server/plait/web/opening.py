@@ -164,12 +164,13 @@ class _Opening:
             join = await lobby.join()
             if join is None:
                 return
+            arrival = next(self._front.arrivals)
             rights = await self._rights(key, await self._principal(join.token))
             await self._front.compatibility.check(self._front.node.kind(key.kind), join.schema)
             actor = await self._actor(key)
             with actor.held():
                 connection = self._connection(actor, socket, client_id(join.client), rights, PLAIT)
-                session = PlaitSession(actor, connection, socket, join)
+                session = PlaitSession(actor, connection, socket, join, arrival=arrival)
                 await session.prepare()
                 if lobby.is_closed:
                     session.close(ABNORMAL, "")

@@ -91,7 +91,8 @@ export async function rejected(address, options) {
 export async function strict(address) {
   const other = await join(address);
   const page = await open(address, { strict: true });
-  const others = async () => (await other.call("everybody")).filter((id) => id !== other.id);
+  const me = await other.call("whoami");
+  const others = async () => (await other.call("everybody")).filter((id) => id !== me);
   await page.sync();
   const mounted = await others();
   page.leave();
