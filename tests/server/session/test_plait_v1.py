@@ -40,13 +40,14 @@ class Guest:
         have: tuple[str, int] | None = None,
         principal: Principal | None = None,
         renew: Renew | None = None,
+        arrival: int = 0,
     ) -> None:
         self.actor = actor
         self.transport = FakeTransport()
         self.connection = Connection(
             client_id(client), self.transport, actor.pipeline.after, principal=principal, wire=PLAIT
         )
-        self.session = PlaitSession(actor, self.connection, self.transport, Join(client, have))
+        self.session = PlaitSession(actor, self.connection, self.transport, Join(client, have), arrival=arrival)
         self._renew = renew or _nobody
         self._ref = 0
 
@@ -445,6 +446,19 @@ async def test_the_same_client_on_another_socket_closes_the_older_one_with_4408(
         newer.push(put("/n", 1), base=0)
         await actor.settled()
         assert newer.frames == [{"type": "ack", "ref": 1, "version": 1}]
+
+
+async def test_a_join_that_came_first_and_took_longer_does_not_close_the_newer_socket() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        older, newer = Guest(actor, "a", arrival=1), Guest(actor, "a", arrival=2)
+        await newer.open()
+        await older.open()
+        assert (older.closed, newer.closed) == (4408, None)
+        assert list(actor.connections) == [newer.connection]
+        newer.push(put("/n", 1), base=0)
+        await actor.settled()
+        assert newer.frames[-1] == {"type": "ack", "ref": 1, "version": 1}
 
 
 async def test_a_push_on_the_older_socket_that_is_still_on_its_way_is_told_to_the_newer_one_and_not_applied_twice() -> (
