@@ -116,17 +116,23 @@ def rpc_apart(clients: Clients, job: Job, server: list[psutil.Process]) -> Resul
 
 
 def burst(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
-    """One socket writes states as fast as it can; a second one receives them all."""
+    """One socket writes states as fast as it can, until a second one has all of them, or the last.
+
+    A server may spare a reader what has been overtaken by then. The last state is longer than all others.
+    """
     source, sink = clients.join([job.path()] * 2)
-    frames = [text(push(state)) for state in itertools.islice(revisions(job.size), job.count)]
-    data = b"".join(frames)
+    *states, last = itertools.islice(revisions(job.size), job.count)
+    padding = max(map(len, states)) - len(last) + 1
+    states.append(last[:-1] + b',"last":"%b"}' % (b"!" * max(padding, 0)))
+    data = b"".join(text(push(state)) for state in states)
+    size = len(push(states[-1]))
 
     def write() -> Result:
-        due = sink.texts + len(frames)
+        sink.reader.longest, due = 0, sink.texts + len(states)
         clock = Clock(server)
         clients.send(source, data)
-        clients.run(lambda: sink.texts >= due)
-        return clock.result(len(frames))
+        clients.run(lambda: sink.texts >= due or sink.reader.longest >= size)
+        return clock.result(len(states))
 
     write()
     total = write()

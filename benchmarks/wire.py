@@ -38,18 +38,23 @@ def request(path: str, host: str, subprotocol: str | None = None) -> bytes:
 
 
 class FrameReader:
-    """Counts the messages of one socket, which is what `texts` says; keeps the payload of control frames only."""
+    """Counts the messages of one socket, which is what `texts` says; keeps the payload of control frames only.
 
-    __slots__ = ("closed", "pings", "rest", "skip", "texts")
+    `longest` is the size of the largest message since it was last set to 0.
+    """
+
+    __slots__ = ("_length", "closed", "longest", "pings", "rest", "skip", "texts")
 
     def __init__(self) -> None:
         self.texts = 0
+        self.longest = 0
         self.pings: list[bytes] = []
         self.closed = False
         # Start of a frame whose header, or control payload, has not arrived whole.
         self.rest = b""
-        # Bytes still to come of a message that has been seen to begin.
+        # Bytes still to come of a message that has been seen to begin, and the size of that.
         self.skip = 0
+        self._length = 0
 
     def feed(self, data: bytes | bytearray, size: int) -> None:
         """Take the first `size` bytes of data, which the caller may overwrite afterwards."""
@@ -64,6 +69,7 @@ class FrameReader:
                 return
             self.skip = 0
             self.texts += 1
+            self.longest = max(self.longest, self._length)
         while size - offset >= 2:
             length = data[offset + 1]
             start = offset + 2
@@ -76,9 +82,10 @@ class FrameReader:
             opcode = data[offset]
             if opcode in (TEXT, BINARY):
                 if stop > size:
-                    self.skip = stop - size
+                    self.skip, self._length = stop - size, length
                     return
                 self.texts += 1
+                self.longest = max(self.longest, length)
             elif stop > size:
                 break
             else:
