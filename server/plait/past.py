@@ -5,9 +5,9 @@ from typing import Any, Final
 from plait.errors import NotFound
 from plait.history import History, read
 from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
+from plait_schemas.codec import encode_json
 
 __all__ = ["Past"]
-
 
 # Changes that are read in one go.
 _BATCH: Final = 500
@@ -53,6 +53,12 @@ class Past:
                 break
             found += rows
         return [row for row in found if row.version <= durable]
+
+    async def json(self, version: int) -> bytes:
+        """Return the state at a version as JSON. Raises as `document`, and NotFound where there is no state yet."""
+        if not self._history.durable.has_state:
+            raise NotFound(f"{self._key} has no state yet")
+        return encode_json(await self.document(version))
 
     async def document(self, version: int) -> Any:
         """Return the state at a version as a tree of dicts and lists, which must not be changed.

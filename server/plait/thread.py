@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from plait.changes import Change
 from plait.connection import Connection, Connections, Source
 from plait.editing import Edit
-from plait.errors import NotFound, Readonly
+from plait.errors import InvalidState, NotFound, Readonly
 from plait.kind import Kind
 from plait.logs import log_error
 from plait.mailbox import current_turn
@@ -18,9 +18,10 @@ from plait.past import Past
 from plait.pipeline import Commit, Pipeline
 from plait.presence import Presence
 from plait.retention import DEFAULT_RETENTION, Retention
+from plait.state import json_error
 from plait.store.protocol import ThreadKey
 from plait.undo import undo
-from plait_schemas.codec import encode_json
+from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["Core", "Thread"]
 
@@ -140,12 +141,21 @@ class Thread(Generic[State]):
         return [Change.of(row) for row in rows]
 
     async def at(self, version: int) -> State:
-        """Return the state as it was at a version. Raises NotFound when that is not kept."""
-        state: State = self._kind.state_type.decode(encode_json(await self._core.past.document(version)))
+        """Return the state as it was at a version.
+
+        Raises NotFound when that is not kept, and InvalidState when it is not one of the class's type, which may have
+        been another then.
+        """
+        data = await self._core.past.json(version)
+        try:
+            state: State = self._kind.state_type.decode(data)
+        except NOT_JSON as error:
+            message, where = json_error(error)
+            raise InvalidState(f"version {version} is of another type: {message}", path=where) from None
         return state
 
     async def revert(self, version: int) -> int:
-        """Make the state what it was at a version, by a new change; returns its version. Raises NotFound."""
+        """Make the state what it was at a version, by a new change; returns its version. Raises as `at` does."""
         return await self.set_state(await self.at(version))
 
     async def undo(self, source: Connection | str) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.server.fakes import FakeTransport
+from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import House, open_house
 
 from plait.changes import Change
@@ -197,6 +197,38 @@ async def test_to_revert_is_a_change_that_makes_the_state_what_it_was() -> None:
         with pytest.raises(NotFound):
             await room.revert(99)
         assert room.version == 5
+
+
+class Untyped(Thread[Any]):
+    kind = "game-room"
+    initial_state = {"score": "none"}  # noqa: RUF012
+
+
+async def test_a_version_that_is_of_another_type_can_be_told_from_one_that_is_not_kept() -> None:
+    async with TroubledStore() as store:
+        async with open_house(Untyped, store=store) as house:
+            await outcome((await awake(house, Untyped)).set_state({"score": 7, "players": []}))
+        async with open_house(GameRoom, store=store) as house:
+            game = await awake(house, GameRoom)
+            assert await outcome(game.at(1)) == Game(7)
+            for look in (game.at, game.revert):
+                with pytest.raises(InvalidState, match="version 0 is of another type") as raised:
+                    await look(0)
+                assert raised.value.path == "/score"
+            assert (game.version, game.state) == (1, Game(7))
+
+
+class Blank(Thread[dict[str, Any]]):
+    pass
+
+
+async def test_a_thread_without_a_state_was_not_there_at_version_0() -> None:
+    async with open_house(Blank) as house:
+        blank = await awake(house, Blank)
+        for _ in range(2):
+            with pytest.raises(NotFound):
+                await blank.at(0)
+            await outcome(blank.set_state({}))
 
 
 class Reverting(Room):

@@ -10,7 +10,7 @@ from plait.actor import Actor
 from plait.connection import Principal
 from plait.errors import InvalidArguments, NotFound, TooMany
 from plait.session.event_stream import EventStream
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import decode_json
 from plait_schemas.messages import Version
 
 __all__ = ["changes", "event_stream", "state_at", "wants_events"]
@@ -20,11 +20,8 @@ async def state_at(actor: Actor, version: str) -> Response:
     """Return the state at a version. Raises NotFound when it is not kept."""
     if not _is_number(version):
         raise InvalidArguments(f"at={version[:80]}: a version is a whole number", path="/at")
-    history = actor.pipeline.history
-    if not history.durable.has_state:
-        raise NotFound(f"{actor.key} has no state yet")
-    data = encode_json(await actor.past.document(int(version)))
-    tag = f'"{history.epoch}:{int(version)}"'
+    data = await actor.past.json(int(version))
+    tag = f'"{actor.pipeline.history.epoch}:{int(version)}"'
     return Response(data, media_type="application/json", headers={"etag": tag})
 
 
