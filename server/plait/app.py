@@ -27,6 +27,7 @@ from plait.settings import Settings
 from plait.store.protocol import Store, ThreadKey
 from plait.store.urls import open_store
 from plait.thread import Thread
+from plait.types import types_files
 from plait.web.front import Front, error_body
 from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Authenticate, Authorize, Identity
@@ -166,6 +167,13 @@ class Plait:
             async for each in bring_up_all(store, self._node.kinds, dry_run=dry_run):
                 yield each
 
+    def types(self) -> dict[str, str]:
+        """Return what clients need to know of the threads: the files that `plait types` writes, by their names.
+
+        Raises NoTypes for a type that JSON Schema cannot describe.
+        """
+        return types_files(self._kinds)
+
     # Inside
 
     def _drain(self) -> None:
@@ -179,8 +187,10 @@ class Plait:
             Route("/threads/{rest:path}", threads),
             Route("/agents/{rest:path}", threads),
         ]
-        if self.settings.static is not None:
-            routes.append(Mount("/", StaticFiles(directory=self.settings.static, html=True)))
+        if (folder := self.settings.static) is not None:
+            if not Path(folder).is_dir():
+                raise ValueError(f"static={folder!r} is not a folder")
+            routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
         return routes
 
     def _middleware(self) -> list[Middleware]:

@@ -18,7 +18,7 @@ from plait.loading import LoadError, load
 from plait.state import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
-from plait.types import NoTypes, types_files
+from plait.types import NoTypes
 from plait.web.serve import LogLevel, configure_logging, listen, serve
 from plait_schemas.export import differing, write
 
@@ -195,7 +195,7 @@ def types(
         app = load(target)
         if not isinstance(app, Plait):
             _fail(f"{target} is a {type(app).__name__}, not a Plait")
-        files = types_files(app._kinds)
+        files = app.types()
         if not check:
             write(files, out)
         elif paths := differing(files, out):

@@ -38,7 +38,9 @@ class Kind:
         self.cls = cls
         self.name = cls.__dict__.get("kind", kebab_case(cls.__name__))
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,127}", self.name):
-            raise TypeError(f"{cls.__name__}: {self.name!r} is not a kind; use a-z, 0-9, - and _")
+            raise TypeError(
+                f"{cls.__name__}: {self.name!r} is not a kind, which has a-z, 0-9, - and _; give it one by `kind = ...`"
+            )
         # Its rpcs, by the names that clients use and by those of the class.
         self.methods: dict[str, Method] = methods(cls)
         self.attributes = {method.attribute: method for method in self.methods.values()}

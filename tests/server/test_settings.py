@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from plait.app import Plait
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.settings import Settings
 from plait.store.memory import MemoryStore
@@ -73,6 +74,11 @@ def test_a_variable_that_makes_no_sense_is_an_error_that_names_it(environment: d
     (variable,) = environment
     with pytest.raises(ValueError, match=variable):
         Settings().with_environment(environment)
+
+
+def test_pages_that_are_not_there_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"static=.*nowhere"):
+        Plait(store="memory://", static=tmp_path / "nowhere")
 
 
 # Stores
