@@ -38,7 +38,8 @@ LAYERS = (
     ),
     ("plait.editing", "plait.undo"),
     ("plait.thread",),
-    ("plait.actor", "plait.current"),
+    ("plait.current", "plait.hooks"),
+    ("plait.actor",),
     ("plait.handle",),
     ("plait.node",),
     ("plait.session",),
@@ -61,6 +62,7 @@ OUTSIDE = {
 STARLETTE_TYPES = (
     "plait.actor",
     "plait.current",
+    "plait.hooks",
     "plait.session.cloudflare",
     "plait.session.event_stream",
     "plait.session.plait_v1",

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from starlette.requests import Request
 
@@ -14,10 +14,11 @@ from plait.connection import Connection, Frame, Wire
 from plait.departures import Departures
 from plait.errors import Unavailable
 from plait.history import History
+from plait.hooks import Hooks
 from plait.kind import Kind
 from plait.limits import Limits
-from plait.logs import about, log_error
-from plait.mailbox import Done, Mailbox, Turn, current_turn, resolving
+from plait.logs import about
+from plait.mailbox import Done, Mailbox, Turn, current_turn
 from plait.past import Past
 from plait.pipeline import Commit, Pipeline
 from plait.presence import Presence
@@ -25,17 +26,12 @@ from plait.rpc import Method, StreamSink
 from plait.store.protocol import Store, Stored, ThreadKey
 from plait.streaming import Streaming
 from plait.thread import Core, Thread
-from plait.waiting import outcome
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import PresenceDiff
 
 __all__ = ["Actor"]
 
 log = logging.getLogger("plait.thread")
-
-_CONNECT_HOOKS: Final = frozenset(
-    {"connection_tags", "on_connect", "should_be_readonly", "should_send_protocol_messages"}
-)
 
 
 class Actor:
@@ -48,6 +44,7 @@ class Actor:
         "clients",
         "connections",
         "departures",
+        "hooks",
         "key",
         "kind",
         "limits",
@@ -92,6 +89,7 @@ class Actor:
         self.thread.__init__()  # type: ignore[misc]
         self.connections = self.thread._core.connections
         self.mailbox = Mailbox(self._loop)
+        self.hooks = Hooks(self, self.thread, self.mailbox)
         # When the thread was last asked for, or seen to run a turn, by the loop's clock.
         self.used = self._loop.time()
         self.departures = departures
@@ -126,71 +124,28 @@ class Actor:
         """Store the initial state of a new thread, and run `on_start`. Raises what it raised."""
         if not self.pipeline.history.current.has_state and self.kind.has_initial_state:
             await self.pipeline.start(self.kind.initial_state())
-        await self._run_alone("on_start")
+        await self.hooks.run("on_start")
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until everything is durable, and refuse what comes later."""
         try:
             try:
-                await self._run_alone("on_stop")
+                await self.hooks.run("on_stop")
             except Exception as error:
-                self.report(error, None)
+                self.hooks.report(error, None)
             await self.settled()
         finally:
             self.abort()
 
-    def connect(
-        self,
-        connection: Connection,
-        request: Request,
-        *,
-        join: Callable[[], bool],
-        done: Callable[[BaseException | None], None],
-    ) -> None:
-        """Let a connection in: ask the hooks about it, call `join` to make it a member, then run `on_connect`.
-
-        `join` tells whether it has joined, which a client that is gone by then does not.
-        """
-        if not _CONNECT_HOOKS & self.kind.overrides:
-            join()
-            done(None)
-            return
-
-        async def work() -> None:
-            thread = self.thread
-            connection.tags = tuple(await outcome(thread.connection_tags(connection, request)))
-            connection.readonly |= await outcome(thread.should_be_readonly(connection, request))
-            connection.protocol_enabled = await outcome(thread.should_send_protocol_messages(connection, request))
-            if join():
-                await outcome(thread.on_connect(connection, request))
-
-        def finished(_: object, error: BaseException | None) -> None:
-            if error is not None:
-                self.report(error, connection)
-            done(error)
-
-        self.mailbox.post(Turn("on_connect", work, finished, owner=self, connection=connection, request=request))
-
-    async def is_readonly(self, connection: Connection, request: Request) -> bool:
-        """Ask the author, in a turn, whether who sent a request may only read."""
-        if "should_be_readonly" not in self.kind.overrides:
-            return False
-        future: asyncio.Future[bool] = self._loop.create_future()
-        work = partial(self.thread.should_be_readonly, connection, request)
-        self.mailbox.post(
-            Turn("should_be_readonly", work, resolving(future), owner=self, connection=connection, request=request)
-        )
-        return await future
-
     def message(self, connection: Connection, data: str | bytes) -> None:
         """Hand an ordinary message to `on_message`."""
-        self._post_hook("on_message", connection, data, connection=connection, by_client=True)
+        self.hooks.post("on_message", connection, data, connection=connection, by_client=True)
 
     def disconnect(self, connection: Connection, code: int, reason: str) -> None:
         """Take a connection out and run `on_close`."""
         self.connections.discard(connection)
         self.touch()
-        self._post_hook("on_close", connection, code, reason, connection=connection)
+        self.hooks.post("on_close", connection, code, reason, connection=connection)
 
     def request(self, request: Request, done: Done) -> Turn:
         """Run `on_request`; its answer is handed to `done` when the changes before it are durable."""
@@ -219,7 +174,7 @@ class Actor:
         args, kwargs = arguments
         if method.is_stream:
             assert sink is not None
-            streaming = Streaming(sink, self.pipeline.after, connection, self.report)
+            streaming = Streaming(sink, self.pipeline.after, connection, self.hooks.report)
             done = streaming.telling(done)
             work = partial(streaming.run, method, self.thread, args, kwargs)
         else:
@@ -259,19 +214,6 @@ class Actor:
             )
             turn.expire()
 
-    def report(self, error: BaseException, connection: Connection | None) -> None:
-        """Hand an error to `on_error`, and log what that raises."""
-        if isinstance(error, asyncio.CancelledError):
-            return
-
-        def finished(_: object, failure: BaseException | None) -> None:
-            if failure is not None:
-                log_error(error, self.key, connection)
-                log_error(failure, self.key, connection)
-
-        work = partial(self.thread.on_error, error, connection)
-        self.mailbox.post(Turn("on_error", work, finished, owner=self, connection=connection))
-
     async def settled(self) -> None:
         """Wait until all turns have ended and every change is durable, or has failed."""
         while True:
@@ -302,38 +244,19 @@ class Actor:
 
     # Inside
 
-    def _post_hook(self, name: str, *args: Any, connection: Connection | None = None, by_client: bool = False) -> None:
-        if name not in self.kind.overrides:
-            return
-
-        def finished(_: object, error: BaseException | None) -> None:
-            if error is not None:
-                self.report(error, connection)
-
-        work = partial(getattr(self.thread, name), *args)
-        self.mailbox.post(Turn(name, work, finished, owner=self, connection=connection, by_client=by_client))
-
     async def _next_pause(self) -> None:
         event = asyncio.Event()
         self.mailbox.post(Turn("settle", lambda: None, partial(self._answer, lambda *_: event.set()), owner=self))
         await event.wait()
-
-    async def _run_alone(self, name: str) -> None:
-        if name not in self.kind.overrides:
-            return
-        future: asyncio.Future[None] = self._loop.create_future()
-        self.mailbox.post(Turn(name, getattr(self.thread, name), resolving(future), owner=self))
-        await future
 
     def _committed(self, commit: Commit) -> None:
         revision = commit.revision
         if revision.version == 0:
             return
         self.connections.broadcast_change(revision, source=commit.source)
-        if "on_state_changed" not in self.kind.overrides:
-            return
-        connection = None if isinstance(commit.source, str) else commit.source
-        self._post_hook("on_state_changed", revision.state, commit.source, connection=connection)
+        if self.hooks.has("on_state_changed"):
+            connection = None if isinstance(commit.source, str) else commit.source
+            self.hooks.post("on_state_changed", revision.state, commit.source, connection=connection)
 
     def _tell_presence(self, diff: PresenceDiff) -> None:
         frames: dict[Wire, Frame | None] = {}

@@ -1,7 +1,7 @@
 """One socket that is joined to one thread, as the thread sees it. No I/O but the transport that it is given."""
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -18,6 +18,7 @@ __all__ = [
     "Gate",
     "PlainWire",
     "Principal",
+    "Rights",
     "Session",
     "Source",
     "Transport",
@@ -38,6 +39,17 @@ class Principal(msgspec.Struct, frozen=True):
     claims: dict[str, Any] = {}
     # When it is no longer known who that is, in seconds since the epoch; a socket gets a chance to send a fresh token.
     expires_at: float | None = None
+
+
+class Rights(NamedTuple):
+    """Who is behind a connection, and what the app's `authorize` lets them do."""
+
+    principal: Principal | None = None
+    may_write: bool = True
+    may_call: bool = True
+
+
+_EVERYTHING: Final = Rights()
 
 
 class Frame:
@@ -175,11 +187,10 @@ class Connection:
         "_gate",
         "_transport",
         "id",
-        "may_call",
         "presence",
-        "principal",
         "protocol_enabled",
         "readonly",
+        "rights",
         "session",
         "state",
         "tags",
@@ -187,16 +198,15 @@ class Connection:
     )
 
     def __init__(
-        self, id: str, transport: Transport, gate: Gate, *, principal: Principal | None = None, wire: Wire = PLAIN
+        self, id: str, transport: Transport, gate: Gate, *, rights: Rights = _EVERYTHING, wire: Wire = PLAIN
     ) -> None:
         self.id = id
         self.wire = wire
-        self.principal = principal
+        # Who is behind it, and what the app lets them do.
+        self.rights = rights
         self.tags: tuple[str, ...] = ()
         # A readonly connection receives, but its writes are refused; may be changed at any time.
-        self.readonly = False
-        # Whether `authorize` lets it call rpcs.
-        self.may_call = True
+        self.readonly = not rights.may_write
         # Whether the frames of the protocol (identity, state) are sent.
         self.protocol_enabled = True
         self.state: Any = {}
@@ -205,6 +215,17 @@ class Connection:
         self.session: Session | None = None
         self._transport = transport
         self._gate = gate
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who is behind it, as the app's `authenticate` found."""
+        return self.rights.principal
+
+    def grant(self, rights: Rights) -> None:
+        """Let it do what who is behind it may do by now; what the author has made readonly stays so."""
+        if rights.may_write != self.rights.may_write:
+            self.readonly = not rights.may_write
+        self.rights = rights
 
     def send(self, data: object) -> None:
         """Send a str as a text message, bytes as a binary one, anything else as JSON text.

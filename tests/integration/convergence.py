@@ -10,7 +10,7 @@ from tests.server.rooms import make_request
 
 from plait.actor import Actor
 from plait.clients import client_id
-from plait.connection import Connection, Frame
+from plait.connection import Connection, Frame, Rights
 from plait.history import replay
 from plait.limits import UNLIMITED
 from plait.node import Node
@@ -300,5 +300,5 @@ class World:
         return states
 
 
-async def _nobody(token: str) -> None:
-    return None
+async def _nobody(token: str) -> Rights:
+    return Rights()

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from tests.server.fakes import FakeTransport, TroubledStore
 
 from plait.actor import Actor
-from plait.connection import Connection, Principal
+from plait.connection import Connection, Principal, Rights
 from plait.handle import Handle
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node import Node
@@ -33,7 +33,9 @@ class Client:
 
     def __init__(self, actor: Actor, id: str, *, can_ping: bool = True, principal: Principal | None = None) -> None:
         self.transport = FakeTransport(can_ping=can_ping)
-        self.connection = Connection(id, self.transport, actor.pipeline.after, principal=principal, wire=CLOUDFLARE)
+        self.connection = Connection(
+            id, self.transport, actor.pipeline.after, rights=Rights(principal), wire=CLOUDFLARE
+        )
         self.session = CloudflareSession(actor, self.connection, self.transport)
         self.transport.session = self.session
 

@@ -61,7 +61,7 @@ class Calls:
         method = actor.kind.methods.get(call.method)
         if method is None:
             raise MethodNotFound(f"Method {call.method} does not exist")
-        if not connection.may_call:
+        if not connection.rights.may_call:
             raise Forbidden("Forbidden")
         arguments = method.arguments(call.args, call.kwargs, depth=actor.limits.depth)
         done = partial(self._done, call, method)

@@ -19,6 +19,7 @@ from plait.errors import Conflict, PlaitError, Readonly, TooMany, public_message
 from plait.logs import log_error
 from plait.revision import Revision
 from plait.rpc import Method
+from plait.session.inbox import Inbox
 from plait.session.sight import Sight
 from plait_schemas.cloudflare import (
     MCP_SERVERS,
@@ -34,13 +35,11 @@ from plait_schemas.cloudflare import (
     encode_state,
 )
 from plait_schemas.codec import decode_json
-from plait_schemas.codes import BAD_FRAME, INTERNAL_ERROR, TRY_AGAIN_LATER
+from plait_schemas.codes import BAD_FRAME, TRY_AGAIN_LATER
 
 __all__ = ["CLOUDFLARE", "CloudflareSession"]
 
 _MCP_FRAME: Final = Frame(MCP_SERVERS)
-# Messages that may wait for on_connect, until nothing more is read.
-_WAITING: Final = 16
 # A client that pushes nothing for this many seconds has paused.
 _PAUSE: Final = 0.25
 
@@ -63,13 +62,13 @@ class CloudflareSession:
         "_bucket",
         "_confirmation",
         "_connection",
+        "_inbox",
         "_is_behind",
         "_is_gone",
         "_left_at",
         "_loop",
         "_sight",
         "_transport",
-        "_waiting",
     )
 
     def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
@@ -79,8 +78,7 @@ class CloudflareSession:
         self._loop = asyncio.get_running_loop()
         limits = actor.limits
         self._bucket = limits.bucket(self._loop.time())
-        # What came before on_connect had finished; None afterwards.
-        self._waiting: list[tuple[bytes, bool]] | None = []
+        self._inbox = Inbox(connection, transport, self._take)
         self._sight = Sight(transport, self._told)
         # The version that this client showed on its last socket, until it has seen a state on this one.
         self._left_at: int | None = None
@@ -94,30 +92,12 @@ class CloudflareSession:
         """Join the thread."""
         self._left_at = self._last_shown()
         self._sight.is_page = "origin" in request.headers
-        self._actor.connect(self._connection, request, join=self._join, done=self._opened)
+        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._inbox.opened)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Take one message; text is known to be UTF-8."""
-        if self._waiting is not None:
-            self._waiting.append((data, is_text))
-            if len(self._waiting) == _WAITING:
-                self._transport.pause()
-            return
-        try:
-            frame = decode_client(data) if is_text else None
-        except RecursionError:
-            self._connection.close(BAD_FRAME, "JSON is nested too deep")
-            return
-        if self._bucket is not None and (wait := self._bucket.take(self._loop.time())):
-            self._refuse(frame, wait)
-            return
-        match frame:
-            case StatePush():
-                self._push(frame.state)
-            case Call():
-                self._call(frame)
-            case None:
-                self._actor.message(self._connection, data.decode() if is_text else data)
+        if not self._inbox.keep(data, is_text):
+            self._take(data, is_text)
 
     def pong(self, payload: bytes) -> None:
         """Take the answer to a ping."""
@@ -157,14 +137,14 @@ class CloudflareSession:
         if self._is_behind:
             self._send_state(None)
 
-    def _note_departure(self, _: object = None) -> None:
-        self._actor.departures.add(self._actor.key, self._connection.id, self.shown_version())
-
     def shown_version(self) -> int:
         """Return the version that the client shows, as far as is known."""
         return self._sight.version
 
     # Inside
+
+    def _note_departure(self, _: object = None) -> None:
+        self._actor.departures.add(self._actor.key, self._connection.id, self.shown_version())
 
     def _join(self) -> bool:
         if self._is_gone:
@@ -183,15 +163,22 @@ class CloudflareSession:
         actor.connections.add(connection)
         return True
 
-    def _opened(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._connection.close(INTERNAL_ERROR, "the thread could not take the connection")
+    def _take(self, data: bytes, is_text: bool) -> None:
+        try:
+            frame = decode_client(data) if is_text else None
+        except RecursionError:
+            self._connection.close(BAD_FRAME, "JSON is nested too deep")
             return
-        waiting, self._waiting = self._waiting, None
-        if waiting and len(waiting) >= _WAITING:
-            self._transport.resume()
-        for data, is_text in waiting or ():
-            self.receive(data, is_text=is_text)
+        if self._bucket is not None and (wait := self._bucket.take(self._loop.time())):
+            self._refuse(frame, wait)
+            return
+        match frame:
+            case StatePush():
+                self._push(frame.state)
+            case Call():
+                self._call(frame)
+            case None:
+                self._actor.message(self._connection, data.decode() if is_text else data)
 
     def _last_shown(self) -> int | None:
         """Return the version that this client showed on a socket that it had before, None if it is new here."""
@@ -280,7 +267,7 @@ class CloudflareSession:
             is_there = not call.method.startswith("_") and hasattr(self._actor.kind.cls, call.method)
             self._fail(call, f"Method {call.method} {'is not callable' if is_there else 'does not exist'}")
             return
-        if not self._connection.may_call:
+        if not self._connection.rights.may_call:
             self._fail(call, "Forbidden")
             return
         try:

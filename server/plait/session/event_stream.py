@@ -9,7 +9,7 @@ from typing import Final
 from starlette.requests import Request
 
 from plait.actor import Actor
-from plait.connection import Connection, Frame, Principal
+from plait.connection import Connection, Frame, Principal, Rights
 from plait.revision import Revision
 from plait.session.follower import Follower
 from plait.session.wire import PLAIT
@@ -32,8 +32,8 @@ class EventStream:
         self._actor = actor
         self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close)
         self._follower = Follower(actor, self._queue)
-        self.connection = Connection(id, self._queue, actor.pipeline.after, principal=principal, wire=PLAIT)
-        self.connection.readonly = True
+        rights = Rights(principal, may_write=False, may_call=False)
+        self.connection = Connection(id, self._queue, actor.pipeline.after, rights=rights, wire=PLAIT)
         self._misses_presence = False
         # Ends the stream when it is no longer known who reads it.
         self._expiry: asyncio.TimerHandle | None = None
@@ -65,7 +65,7 @@ class EventStream:
             else:
                 future.set_exception(error)
 
-        self._actor.connect(self.connection, request, join=join, done=done)
+        self._actor.hooks.connect(self.connection, request, join=join, done=done)
         try:
             await future
         except BaseException:  # A hook's refusal, or whoever waits has gone.

@@ -13,19 +13,18 @@ from plait.logs import log_error
 from plait.revision import Revision
 from plait.session.calls import Calls
 from plait.session.follower import Follower
+from plait.session.inbox import Inbox
 from plait.session.pushes import Pushes
 from plait.session.tokens import Tokens
 from plait.session.wire import PLAIT
 from plait.store.protocol import ChangeRow
 from plait_schemas import messages
 from plait_schemas.codec import NOT_JSON, decode_json, nests_deeper
-from plait_schemas.codes import BAD_FRAME, INTERNAL_ERROR, REPLACED, TRY_AGAIN_LATER
+from plait_schemas.codes import BAD_FRAME, REPLACED, TRY_AGAIN_LATER
 from plait_schemas.messages import Join, decode_client, encode
 
 __all__ = ["PlaitSession"]
 
-# Messages that may wait for on_connect, until nothing more is read.
-_WAITING: Final = 64
 _PONG: Final = Frame(encode(messages.Pong()))
 
 
@@ -39,6 +38,7 @@ class PlaitSession:
         "_client",
         "_connection",
         "_follower",
+        "_inbox",
         "_is_gone",
         "_join_frame",
         "_loop",
@@ -48,7 +48,6 @@ class PlaitSession:
         "_rows",
         "_tokens",
         "_transport",
-        "_waiting",
         "arrival",
     )
 
@@ -72,8 +71,7 @@ class PlaitSession:
         self._pushes: Pushes | None = None
         # What the client has missed, as far as it had to be read from the store.
         self._rows: list[ChangeRow] | None = None
-        # What came before on_connect had finished; None afterwards.
-        self._waiting: list[tuple[bytes, bool]] | None = []
+        self._inbox = Inbox(connection, transport, self._take)
         self._misses_presence = False
         self._is_gone = False
 
@@ -92,28 +90,12 @@ class PlaitSession:
     def open(self, request: Request, tokens: Tokens) -> None:
         """Join the thread; `tokens` watches who the client is."""
         self._tokens = tokens
-        self._actor.connect(self._connection, request, join=self._join, done=self._opened)
+        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._inbox.opened)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Take one message; text is known to be UTF-8."""
-        if self._is_gone:
-            return
-        if self._waiting is not None:
-            self._waiting.append((data, is_text))
-            if len(self._waiting) >= _WAITING:
-                self._transport.pause()
-            return
-        if not is_text:
-            if not self._is_limited(None):
-                self._actor.message(self._connection, data)
-            return
-        try:
-            message = decode_client(data)
-        except NOT_JSON as error:
-            self._fail(str(error))
-            return
-        if not self._is_limited(message):
-            self._handle(message)
+        if not self._inbox.keep(data, is_text):
+            self._take(data, is_text)
 
     def pong(self, payload: bytes) -> None:
         """Take the answer to a ping."""
@@ -187,17 +169,22 @@ class PlaitSession:
         self._tokens.watch()
         return True
 
-    def _opened(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._connection.close(INTERNAL_ERROR, "the thread could not take the connection")
-            return
-        waiting, self._waiting = self._waiting, None
-        if waiting and len(waiting) >= _WAITING:
-            self._transport.resume()
-        for data, is_text in waiting or ():
-            self.receive(data, is_text=is_text)
-
     # Messages
+
+    def _take(self, data: bytes, is_text: bool) -> None:
+        if self._is_gone:
+            return
+        if not is_text:
+            if not self._is_limited(None):
+                self._actor.message(self._connection, data)
+            return
+        try:
+            message = decode_client(data)
+        except NOT_JSON as error:
+            self._fail(str(error))
+            return
+        if not self._is_limited(message):
+            self._handle(message)
 
     def _handle(self, message: messages.ClientMessage) -> None:
         assert self._pushes is not None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from plait.connection import Connection, Frame, Principal
+from plait.connection import Connection, Frame, Rights
 from plait.errors import PlaitError, Unauthenticated
 from plait_schemas.codes import FORBIDDEN, INTERNAL_ERROR, UNAUTHENTICATED
 from plait_schemas.messages import AuthExpiring, encode
@@ -18,8 +18,8 @@ log = logging.getLogger("plait.sockets")
 # Seconds before the end in which a client is asked for a fresh token.
 _NOTICE: Final = 30.0
 
-Renew = Callable[[str], Awaitable[Principal | None]]
-"""Returns who is behind a token. Raises Unauthenticated."""
+Renew = Callable[[str], Awaitable[Rights]]
+"""Returns who is behind a token, and what they may do. Raises Unauthenticated, or Forbidden for who may not be here."""
 
 
 class Tokens:
@@ -60,7 +60,7 @@ class Tokens:
     async def _check(self, token: str) -> None:
         before = self._connection.principal
         try:
-            principal = await self._renew(token)
+            rights = await self._renew(token)
         except Unauthenticated as error:
             self._connection.close(UNAUTHENTICATED, str(error))
         except PlaitError as error:
@@ -69,10 +69,10 @@ class Tokens:
             log.error("a fresh token could not be looked at: %s", type(error).__name__, exc_info=error)
             self._connection.close(INTERNAL_ERROR, "internal error")
         else:
-            if before is not None and (principal is None or principal.id != before.id):
+            if before is not None and (rights.principal is None or rights.principal.id != before.id):
                 self._connection.close(FORBIDDEN, "the fresh token is somebody else's")
                 return
-            self._connection.principal = principal
+            self._connection.grant(rights)
             self.watch()
         finally:
             self._task = None

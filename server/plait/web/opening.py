@@ -9,14 +9,13 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from plait.actor import Actor
 from plait.clients import client_id
-from plait.connection import Connection, Principal, Wire
+from plait.connection import Connection, Principal, Rights
 from plait.errors import PlaitError, TooMany, Unauthenticated
 from plait.session.cloudflare import CLOUDFLARE, CloudflareSession
 from plait.session.plait_v1 import PlaitSession
@@ -46,14 +45,6 @@ class SocketEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         opening = _Opening(self._front, scope, receive, send)
         await (opening.open_native() if opening.is_native else opening.open())
-
-
-class _Rights(NamedTuple):
-    """Who is behind a socket, and what they may do."""
-
-    principal: Principal | None
-    may_write: bool
-    may_call: bool
 
 
 class _Opening:
@@ -107,10 +98,10 @@ class _Opening:
         self._front.identity.check_origin(self._request)
         return key
 
-    async def _rights(self, key: ThreadKey, principal: Principal | None) -> _Rights:
+    async def _rights(self, key: ThreadKey, principal: Principal | None) -> Rights:
         identity = self._front.identity
         await identity.check(principal, key, "connect")
-        return _Rights(
+        return Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
         )
 
@@ -150,9 +141,9 @@ class _Opening:
         else:
             await enter()
 
-    async def _join(self, socket: Socket | AsgiSocket, key: ThreadKey, rights: _Rights) -> None:
+    async def _join(self, socket: Socket | AsgiSocket, key: ThreadKey, rights: Rights) -> None:
         actor = await self._actor(key)
-        connection = self._connection(actor, socket, self._id(), rights, CLOUDFLARE)
+        connection = Connection(self._id(), socket, actor.pipeline.after, rights=rights, wire=CLOUDFLARE)
         session = CloudflareSession(actor, connection, socket)
         socket.attach(session)
         session.open(self._request)
@@ -165,40 +156,32 @@ class _Opening:
             if join is None:
                 return
             arrival = next(self._front.arrivals)
-            rights = await self._rights(key, await self._principal(join.token))
+            rights = await self._rights_by_token(key, join.token)
             await self._front.compatibility.check(self._front.node.kind(key.kind), join.schema)
             actor = await self._actor(key)
             with actor.held():
-                connection = self._connection(actor, socket, client_id(join.client), rights, PLAIT)
+                connection = Connection(client_id(join.client), socket, actor.pipeline.after, rights=rights, wire=PLAIT)
                 session = PlaitSession(actor, connection, socket, join, arrival=arrival)
                 await session.prepare()
                 if lobby.is_closed:
                     session.close(ABNORMAL, "")
                     return
                 socket.attach(session)
-                session.open(self._request, Tokens(connection, socket.send, self._principal))
+                session.open(self._request, Tokens(connection, socket.send, partial(self._rights_by_token, key)))
         lobby.hand_over(session)
 
-    async def _principal(self, token: str | None) -> Principal | None:
+    async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
         request = self._request if token is None else with_token(self._request, token)
         principal = await self._front.identity.principal(request)
         if isinstance(principal, Response):
             raise Unauthenticated("this server wants to know who you are")
-        return principal
+        return await self._rights(key, principal)
 
     async def _actor(self, key: ThreadKey) -> Actor:
         actor = await self._front.node.actor(key)
         if len(actor.connections) >= self._front.limits.connections_per_thread:
             raise TooMany(f"{key} has {len(actor.connections)} connections, which is the limit; try again later")
         return actor
-
-    def _connection(
-        self, actor: Actor, socket: Socket | AsgiSocket, id: str, rights: _Rights, wire: Wire
-    ) -> Connection:
-        connection = Connection(id, socket, actor.pipeline.after, principal=rights.principal, wire=wire)
-        connection.readonly = not rights.may_write
-        connection.may_call = rights.may_call
-        return connection
 
     async def _accept(self, ended: Callable[[], None]) -> Socket | AsgiSocket | None:
         limits = self._front.limits

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from plait.actor import Actor
-from plait.connection import Connection, Frame
+from plait.connection import Connection, Frame, Rights
 from plait.errors import (
     CallFailed,
     Conflict,
@@ -225,12 +225,10 @@ class _Exchange:
         """
         may_write = await self._front.identity.may(self._principal, self._key, "write")
         actor = await self._actor()
-        connection = Connection(
-            f"http-{secrets.token_hex(8)}", _NoTransport(), actor.pipeline.after, principal=self._principal
-        )
-        connection.readonly = not may_write
+        rights = Rights(self._principal, may_write)
+        connection = Connection(f"http-{secrets.token_hex(8)}", _NoTransport(), actor.pipeline.after, rights=rights)
         # A turn of the thread, which is not stopped before whoever waits for the turn goes on.
-        connection.readonly |= await actor.is_readonly(connection, self._request)
+        connection.readonly |= await actor.hooks.is_readonly(connection, self._request)
         return actor, connection
 
     async def _body(self) -> bytes:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from tests.server.rooms import House, open_house
-from tests.server.session.test_plait_v1 import Guest, joined, until
+from tests.server.session.guests import Guest, joined, until
 
+from plait.connection import Rights
 from plait.current import current
 from plait.errors import Conflict
 from plait.limits import Limits
@@ -168,7 +169,7 @@ async def test_a_call_that_fails_says_why_and_where(
 
 async def test_who_may_not_call_is_told_so(house: House) -> None:
     guest = await joined(await house.actor(Machine), "a")
-    guest.connection.may_call = False
+    guest.connection.grant(Rights(may_call=False))
     call(guest, 1, "nothing")
     assert [(f["code"], f["ref"]) for f in guest.frames] == [("forbidden", 1)]
 

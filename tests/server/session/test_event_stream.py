@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from tests.server.rooms import House, make_request, open_house
-from tests.server.session.test_plait_v1 import PATIENCE, Room, Slow, change, put, until
-from tests.server.session.test_plait_v1 import joined as guest_joined
+from tests.server.session.guests import PATIENCE, Room, Slow, change, put, until
+from tests.server.session.guests import joined as guest_joined
 
 from plait.actor import Actor
 from plait.connection import Connection, Principal

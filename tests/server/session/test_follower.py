@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.server.fakes import FakeTransport
 from tests.server.rooms import House, open_house
-from tests.server.session.test_plait_v1 import LARGE, Room, change, put
+from tests.server.session.guests import LARGE, Room, change, put
 
 from plait.actor import Actor
 from plait.session.follower import Follower

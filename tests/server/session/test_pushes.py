@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import House, open_house
-from tests.server.session.test_plait_v1 import (
+from tests.server.session.guests import (
     Guest,
     Room,
     SlowReads,

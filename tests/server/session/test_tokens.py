@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from tests.server.rooms import open_house
-from tests.server.session.test_plait_v1 import Guest, Room, joined, until
+from tests.server.session.guests import Guest, Room, joined, until
 
-from plait.connection import Connection, Principal
+from plait.connection import Connection, Principal, Rights
 from plait.errors import Forbidden, Unauthenticated
 
 
@@ -18,8 +18,8 @@ def known(id: str = "ada", *, left: float | None = None, **claims: Any) -> Princ
     return Principal(id, claims, None if left is None else time.time() + left)
 
 
-async def renew(token: str) -> Principal | None:
-    """Look at a token: `name seconds`."""
+async def renew(token: str) -> Rights:
+    """Look at a token: `name seconds`, and `reader` or `mute` for who may not write or call."""
     match token.split():
         case ["nobody"]:
             raise Unauthenticated("who is that?")
@@ -27,8 +27,8 @@ async def renew(token: str) -> Principal | None:
             raise Forbidden("not you")
         case ["broken"]:
             raise ZeroDivisionError("secret")
-        case [name, left]:
-            return known(name, left=float(left), token=token)
+        case [name, left, *may]:
+            return Rights(known(name, left=float(left), token=token), "reader" not in may, "mute" not in may)
     raise AssertionError(token)
 
 
@@ -82,9 +82,32 @@ async def test_a_token_without_an_end_is_not_watched() -> None:
         tokens = guest.session._tokens
         assert tokens is not None
         assert tokens._timer is not None
-        guest.connection.principal = known()
+        guest.connection.grant(Rights(known()))
         tokens.watch()
         assert tokens._timer is None
+
+
+async def test_a_fresh_token_brings_its_own_rights() -> None:
+    async with open_house(Room) as house:
+        guest = await joined(await house.actor(Room), "a", principal=known(left=99), renew=renew)
+        connection = guest.connection
+        guest.send("auth", token="ada 99 reader mute")
+        await settled(guest)
+        assert connection.readonly
+        assert not connection.rights.may_call
+        guest.send("auth", token="ada 99")
+        await settled(guest)
+        assert not connection.readonly
+        assert connection.rights.may_call
+
+
+async def test_a_fresh_token_leaves_readonly_what_the_author_has_made_so() -> None:
+    async with open_house(Room) as house:
+        guest = await joined(await house.actor(Room), "a", principal=known(left=99), renew=renew)
+        guest.connection.readonly = True
+        guest.send("auth", token="ada 99")
+        await settled(guest)
+        assert guest.connection.readonly
 
 
 @pytest.mark.parametrize(("token", "code"), [("nobody", 4401), ("banned", 4403), ("bob 99", 4403), ("broken", 1011)])
@@ -105,10 +128,10 @@ async def test_a_fresh_token_that_is_not_good_closes_the_socket(
 async def test_a_token_is_looked_at_in_the_background_and_not_for_a_socket_that_is_gone() -> None:
     looking, gate = asyncio.Event(), asyncio.Event()
 
-    async def slowly(token: str) -> Principal | None:
+    async def slowly(token: str) -> Rights:
         looking.set()
         await gate.wait()
-        return known("bob")
+        return Rights(known("bob"))
 
     async with open_house(Room) as house:
         guest = await joined(await house.actor(Room), "a", principal=known(left=99), renew=slowly)

@@ -1,0 +1,111 @@
+"""The author's hooks of one awake thread: each a turn, none where the class has nothing of its own."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from plait.connection import Connection
+from plait.logs import log_error
+from plait.mailbox import Mailbox, Turn, resolving
+from plait.thread import Thread
+from plait.waiting import outcome
+
+__all__ = ["Hooks"]
+
+_CONNECT_HOOKS: Final = frozenset(
+    {"connection_tags", "on_connect", "should_be_readonly", "should_send_protocol_messages"}
+)
+
+
+class Hooks:
+    """Runs the hooks of `thread` as turns of `owner`; what they raise goes to `on_error`."""
+
+    __slots__ = ("_mailbox", "_owner", "_thread")
+
+    def __init__(self, owner: Any, thread: Thread[Any], mailbox: Mailbox) -> None:
+        self._owner = owner
+        self._thread = thread
+        self._mailbox = mailbox
+
+    def has(self, name: str) -> bool:
+        """Whether the class has a hook of its own."""
+        return name in self._thread._kind.overrides
+
+    def post(self, name: str, *args: Any, connection: Connection | None = None, by_client: bool = False) -> None:
+        """Run a hook when its turn comes."""
+        if not self.has(name):
+            return
+
+        def finished(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self.report(error, connection)
+
+        work = partial(getattr(self._thread, name), *args)
+        self._mailbox.post(Turn(name, work, finished, owner=self._owner, connection=connection, by_client=by_client))
+
+    async def run(
+        self, name: str, *args: Any, connection: Connection | None = None, request: Request | None = None
+    ) -> Any:
+        """Run a hook, and return what it returns. Raises what it raises."""
+        if not self.has(name):
+            return None
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        work = partial(getattr(self._thread, name), *args)
+        turn = Turn(name, work, resolving(future), owner=self._owner, connection=connection, request=request)
+        self._mailbox.post(turn)
+        return await future
+
+    def connect(
+        self,
+        connection: Connection,
+        request: Request,
+        *,
+        join: Callable[[], bool],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        """Ask the hooks about a connection, call `join` to make it a member, then run `on_connect`.
+
+        `join` tells whether it has joined, which a client that is gone by then does not.
+        """
+        if not _CONNECT_HOOKS & self._thread._kind.overrides:
+            join()
+            done(None)
+            return
+
+        async def work() -> None:
+            thread = self._thread
+            connection.tags = tuple(await outcome(thread.connection_tags(connection, request)))
+            connection.readonly |= await outcome(thread.should_be_readonly(connection, request))
+            connection.protocol_enabled = await outcome(thread.should_send_protocol_messages(connection, request))
+            if join():
+                await outcome(thread.on_connect(connection, request))
+
+        def finished(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self.report(error, connection)
+            done(error)
+
+        self._mailbox.post(
+            Turn("on_connect", work, finished, owner=self._owner, connection=connection, request=request)
+        )
+
+    async def is_readonly(self, connection: Connection, request: Request) -> bool:
+        """Ask the author whether who sent a request may only read."""
+        answer = await self.run("should_be_readonly", connection, request, connection=connection, request=request)
+        return bool(answer)
+
+    def report(self, error: BaseException, connection: Connection | None) -> None:
+        """Hand an error to `on_error`, and log what that raises."""
+        if isinstance(error, asyncio.CancelledError):
+            return
+
+        def finished(_: object, failure: BaseException | None) -> None:
+            if failure is not None:
+                log_error(error, self._thread._core.key, connection)
+                log_error(failure, self._thread._core.key, connection)
+
+        work = partial(self._thread.on_error, error, connection)
+        self._mailbox.post(Turn("on_error", work, finished, owner=self._owner, connection=connection))
