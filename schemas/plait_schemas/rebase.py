@@ -6,12 +6,13 @@ pushes. Places are compared by JSON pointer; the indices of arrays move with wha
 stays in front).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from plait_schemas.patch import Op, PatchError, apply, escape, find, is_index, parse
+from plait_schemas.patch import Op, escape, is_index, parse
+from plait_schemas.shape import Shape
 
 __all__ = ["Rebased", "rebase"]
 
@@ -27,22 +28,29 @@ class Rebased(NamedTuple):
     over: list[Op | None]
 
 
-def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
-    """Return `ops` as they are on `document`, which is what `over` made of the state that both were made on."""
+def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any, *, own: Collection[int] = ()) -> Rebased:
+    """Return `ops` as they are on `document`, which is what `over` made of the state that both were made on.
+
+    `own` are the indices in `over` of what is no change of others, and so not in conflict with anything.
+    """
     over = list(over)
     if not over:
         return Rebased(list(ops), [], False, [])
+    shape = Shape(document)
     others: list[_Step] = []
-    for op in reversed(list(over)):
-        others.insert(0, _Step(op, others, document))
-        others[0].fix_end()
+    for index in range(len(over) - 1, -1, -1):
+        others.append(other := _Step(over[index], is_own=index in own))
+        other.look_up(shape, has_happened=True)
+        shape.undo(other.name, other.parts)
+    others.reverse()
     steps: list[_Step] = []
     for op in ops:
-        steps.append(step := _Step(op, others, document))
+        steps.append(step := _Step(op))
+        step.look_up(shape)
+        shape.do(step.name, step.parts, op.value)
         for other in others:
             if not other.is_gone and not step.is_gone:
                 _pass(step, other)
-        document = _carried_out(step, document)
     return Rebased(
         [step.op() for step in steps if not step.is_done],
         [step.pointer for step in steps if step.is_contested],
@@ -54,20 +62,16 @@ def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
 class _Step:
     """One operation on its way, with its place taken apart."""
 
-    __slots__ = ("_end", "_value", "is_contested", "is_done", "is_gone", "moves", "name", "parts")
+    __slots__ = ("_value", "is_contested", "is_done", "is_gone", "is_own", "moves", "name", "parts")
 
-    def __init__(self, op: Op, later: Sequence["_Step"], document: Any) -> None:
-        """Look up what it puts an element into: it is where `later` have moved it, in what they have led to."""
+    def __init__(self, op: Op, *, is_own: bool = False) -> None:
         self._value = op.value
         self.name: Literal["add", "remove", "replace"] = op.op
         self.parts = parse(op.path)
         # Whether it puts an element into an array or takes one out, so that the elements behind it move. Where
         # nothing is known of the array, the look of an index decides.
         self.moves = op.op != "replace" and bool(self.parts) and _is_index(self.parts[-1])
-        # The index that `-` stands for, if that is known.
-        self._end: int | None = None
-        if self.moves:
-            self._look_up(later, document)
+        self.is_own = is_own
         self.is_contested = False
         # Nothing is left to be done, as the place is gone or has been overwritten; or the very same has been done.
         self.is_gone = False
@@ -80,19 +84,17 @@ class _Step:
     def op(self) -> Op:
         return Op(self.name, self.pointer, self._value)
 
-    def fix_end(self) -> None:
-        """Give the end of an array its index: `-` would be another one behind others who append."""
-        if self._end is not None and self.parts[-1] == "-":
-            self.parts[-1] = str(self._end)
+    def look_up(self, shape: Shape, *, has_happened: bool = False) -> None:
+        """See what it puts an element into.
 
-    def _look_up(self, later: Sequence["_Step"], document: Any) -> None:
-        place: list[str] | None = self.parts[:-1]
-        growth = 0
-        if self.parts[-1] == "-" or any(map(_is_index, self.parts[:-1])):
-            place, growth = _through(self.parts[:-1], later, measures=self.parts[-1] == "-")
-        container = msgspec.UNSET if place is None else find(document, place)
+        The end of an array that has been appended to is given its index: `-` would be another behind others who append.
+        """
+        if not self.moves:
+            return
+        container = shape.look(self.parts[:-1])
         self.moves = not isinstance(container, dict | msgspec.Struct)
-        self._end = len(container) - growth - 1 if isinstance(container, list | tuple) else None
+        if has_happened and self.parts[-1] == "-" and isinstance(container, list | tuple):
+            self.parts[-1] = str(len(container) - 1)
 
 
 def _pass(mine: _Step, other: _Step) -> None:
@@ -104,11 +106,11 @@ def _pass(mine: _Step, other: _Step) -> None:
     elif _leads_through(place, other) or _leads_through(other_place, mine):
         moved = _behind(mine, other_place, other, yields=True)
         other_moved = _behind(other, place, mine, yields=False)
-        mine.is_contested |= moved is None or other_moved is None
+        mine.is_contested |= not other.is_own and (moved is None or other_moved is None)
         mine.is_gone, other.is_gone = moved is None, other_moved is None
         mine.parts, other.parts = moved or place, other_moved or other_place
     elif place[: len(other_place)] == other_place[: len(place)]:
-        mine.is_contested = True
+        mine.is_contested |= not other.is_own
         mine.is_gone = other.name == "remove" and len(other_place) < len(place)
         other.is_gone = len(place) <= len(other_place)
         if is_same and other.name == "remove":
@@ -129,9 +131,7 @@ def _behind(step: _Step, place: Sequence[str], other: _Step, *, yields: bool) ->
     return _shifted(step.parts, place, other, inserts=inserts, yields=yields)
 
 
-def _shifted(
-    parts: list[str], place: Sequence[str], other: _Step, *, inserts: bool = False, yields: bool = True
-) -> list[str] | None:
+def _shifted(parts: list[str], place: Sequence[str], other: _Step, *, inserts: bool, yields: bool) -> list[str] | None:
     depth = len(place) - 1
     index, at = int(parts[depth]), int(place[depth])
     if other.name == "add":
@@ -141,34 +141,6 @@ def _shifted(
     else:
         index -= index > at
     return [*parts[:depth], str(index), *parts[depth + 1 :]]
-
-
-def _through(place: list[str], steps: Sequence[_Step], *, measures: bool) -> tuple[list[str] | None, int]:
-    """Return where an array is behind `steps`, None if it is no more; and how many elements it gains, if asked."""
-    growth = 0
-    moved = place
-    # The elements of arrays further down do not matter.
-    longest = len(place) + measures
-    for step in steps:
-        if len(step.parts) > longest or step.is_gone:
-            continue
-        if not step.moves:
-            if moved[: len(step.parts)] == step.parts:
-                return None, 0  # Something else is there.
-        elif step.parts[:-1] == moved:
-            growth += 1 if step.name == "add" else -1
-        elif _leads_through(moved, step) and "-" not in (moved[len(step.parts) - 1], step.parts[-1]):
-            if (shifted := _shifted(moved, step.parts, step)) is None:
-                return None, 0
-            moved = shifted
-    return moved, growth
-
-
-def _carried_out(step: _Step, document: Any) -> Any:
-    try:
-        return document if step.is_gone else apply(document, (step.op(),))
-    except PatchError:
-        return document
 
 
 def _is_index(part: str) -> bool:
