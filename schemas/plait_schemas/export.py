@@ -13,37 +13,48 @@ from plait_schemas import messages
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import ClientMessage, ServerMessage
 from plait_schemas.patch import Op
-from plait_schemas.typescript import TypeScript, alias, comment
+from plait_schemas.typescript import TypeScript, alias, comment, literal
 
 __all__ = ["DIALECT", "definitions", "differing", "json_text", "main", "protocol_files", "write"]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-GENERATED: Final = Path(__file__).parents[1] / "generated"
+ROOT: Final = Path(__file__).parents[2]
 _UNIONS: Final = {"ClientMessage": ClientMessage, "ServerMessage": ServerMessage}
-_DOCS: Final = {"ClientMessage": "What a client sends.", "ServerMessage": "What a server sends."}
+_CONSTANTS: Final = {"SUBPROTOCOL": messages.SUBPROTOCOL, "UNANSWERED": messages.UNANSWERED}
+_DOCS: Final = {
+    "ClientMessage": "What a client sends.",
+    "ServerMessage": "What a server sends.",
+    "SUBPROTOCOL": "The subprotocol that a WebSocket is opened with.",
+    "UNANSWERED": "How many pushes of one client may be without an answer.",
+    "Version": "An epoch, and a version in it.",
+}
 
 
 def protocol_files() -> dict[str, str]:
-    """Return the text of each file that is generated, by its name."""
-    return {"protocol.json": _json_schema(), "protocol.ts": _typescript()}
+    """Return the text of each file that is generated, by its path in the repository."""
+    return {"schemas/generated/protocol.json": _json_schema(), "client/js/src/protocol.ts": _typescript()}
 
 
 def _json_schema() -> str:
     unions, named = definitions(_UNIONS.values())
-    for (name, doc), union in zip(_DOCS.items(), unions, strict=True):
-        named[name] = {"description": doc, **union}
+    for name, union in zip(_UNIONS, unions, strict=True):
+        named[name] = {"description": _DOCS[name], **union}
     return json_text({"$schema": DIALECT, "title": messages.SUBPROTOCOL, "$defs": named})
 
 
 def _typescript() -> str:
-    typescript = TypeScript(_UNIONS)
+    """Return the frames as the JavaScript client has them, which changes none in place."""
+    typescript = TypeScript([*_UNIONS, "Json"], json="Json", is_readonly=True)
+    typescript.name("Version", messages.Version, _DOCS["Version"])
     typescript.type(Op)
-    parts = []
+    head = comment(f"The frames of {messages.SUBPROTOCOL}. Written by `python -m plait_schemas.export`.")
+    parts = [head, 'import type { Json } from "./json.js";\n']
+    for name, value in _CONSTANTS.items():
+        parts.append(f"{comment(_DOCS[name])}export const {name} = {literal(value)};\n")
     for name, union in _UNIONS.items():
         frames = [typescript.type(frame) for frame in get_args(union)]
         parts.append(alias(name, frames, _DOCS[name]))
-    head = comment(f"The frames of {messages.SUBPROTOCOL}. Written by `python -m plait_schemas.export`.")
-    return "\n".join([head, *parts, *typescript.declarations.values()])
+    return "\n".join([*parts, *typescript.declarations.values()])
 
 
 def definitions(types: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -61,14 +72,15 @@ def json_text(value: object) -> str:
 
 
 def write(files: Mapping[str, str], folder: Path) -> None:
-    """Write texts to files of a folder, which is made if need be."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write texts to files in a folder; folders are made if need be."""
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def differing(files: Mapping[str, str], folder: Path) -> list[Path]:
-    """Return the files of a folder that are missing or have another text."""
+    """Return the files in a folder that are missing or have another text."""
     paths = {folder / name: text.encode() for name, text in files.items()}
     return [path for path, text in paths.items() if not path.is_file() or path.read_bytes() != text]
 
@@ -77,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Write the files, or with `--check` end with 1 if they are not as they would be written."""
     parser = argparse.ArgumentParser(prog="python -m plait_schemas.export", description=main.__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, and fail if a file differs")
-    parser.add_argument("--out", type=Path, default=GENERATED, help="the folder (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=ROOT, help="the repository (default: %(default)s)")
     options = parser.parse_args(arguments)
     if not options.check:
         write(protocol_files(), options.out)

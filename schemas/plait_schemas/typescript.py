@@ -51,14 +51,17 @@ class TypeScript:
 
     A field is optional where its JSON can be without it. In what a server reads that is every field with a default,
     in what it writes only those that it leaves out; a class with both kinds is declared twice, as `Card` and
-    `CardInput`. Names in `taken` are left free.
+    `CardInput`. Names in `taken` are left free. What may be any JSON has the type `json`.
     """
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
+    def __init__(self, taken: Iterable[str] = (), *, json: str = "unknown", is_readonly: bool = False) -> None:
         # By name, in the order in which they were met.
         self.declarations: dict[str, str] = {}
         self._taken = {*_WORDS, *_TYPES, *taken}
+        self._json = json
+        self._readonly = "readonly " if is_readonly else ""
         self._names: dict[tuple[Any, bool], str] = {}
+        self._aliases: dict[str, inspect.Type] = {}
 
     def type(self, type_: Any, *, is_input: bool = False) -> str:
         """Return a type as it is written, or with `is_input` as it is read."""
@@ -74,7 +77,18 @@ class TypeScript:
             self.declarations[name] = ""
             self.declarations[name] = alias(name, [self._type(info, is_input=False)])
 
+    def name(self, name: str, type_: Any, doc: str = "") -> None:
+        """Declare a name for a type that has none, and write it wherever the type is met from then on."""
+        info = inspect.type_info(type_)
+        self._taken.add(name)
+        self.declarations[name] = alias(name, [self._type(info, is_input=False)], doc)
+        self._aliases[name] = info
+
     def _type(self, info: inspect.Type, is_input: bool) -> str:
+        name = next((name for name, named in self._aliases.items() if named == info), None)
+        return name or self._written_out(info, is_input)
+
+    def _written_out(self, info: inspect.Type, is_input: bool) -> str:
         match info:
             case inspect.Metadata(type=inner):
                 return self._type(inner, is_input)
@@ -88,17 +102,21 @@ class TypeScript:
                 return " | ".join(map(literal, values))
             case inspect.UnionType(types=types):
                 options = dict.fromkeys(self._type(each, is_input) for each in types)
-                return "unknown" if "unknown" in options else " | ".join(options)
+                return self._json if self._json in options else " | ".join(options)
             case inspect.TupleType(item_types=types):
-                return f"[{', '.join(self._type(each, is_input) for each in types)}]"
+                return self._tuple(self._type(each, is_input) for each in types)
             case inspect.CollectionType(item_type=item):
-                return f"{self._in_brackets(item, is_input)}[]"
+                return f"{self._readonly}{self._in_brackets(item, is_input)}[]"
             case inspect.DictType(value_type=value):
-                return f"Record<string, {self._type(value, is_input)}>"
+                text = self._type(value, is_input)
+                return f"{{ readonly [key: string]: {text} }}" if self._readonly else f"Record<string, {text}>"
             case _ if isinstance(info, _Named):
                 return self._name(info, is_input=is_input)
             case _:
-                return "string" if isinstance(info, _STRINGS) else "unknown"
+                return "string" if isinstance(info, _STRINGS) else self._json
+
+    def _tuple(self, elements: Iterable[str]) -> str:
+        return f"{self._readonly}[{', '.join(elements)}]"
 
     def _in_brackets(self, info: inspect.Type, is_input: bool) -> str:
         """Return a type so that `[]` or `?` behind it belongs to the whole of it."""
@@ -106,7 +124,7 @@ class TypeScript:
         while isinstance(info, inspect.Metadata):
             info = info.type
         has_options = isinstance(info, inspect.UnionType | inspect.LiteralType) and " | " in text
-        return f"({text})" if has_options else text
+        return f"({text})" if has_options or text.startswith("readonly ") else text
 
     # What has a name
 
@@ -132,19 +150,18 @@ class TypeScript:
         tag = info.tag if isinstance(info, inspect.StructType) else None
         if _is_array(info):
             elements = [literal(tag)] if tag is not None else []
-            return alias(name, [f"[{', '.join([*elements, *self._elements(info, is_input)])}]"], _doc(info))
+            return alias(name, [self._tuple([*elements, *self._elements(info, is_input)])], _doc(info))
         assert not isinstance(info, inspect.NamedTupleType)
         members = [self._member(info, field, is_input) for field in info.fields]
         if isinstance(info, inspect.StructType) and info.tag_field is not None:
-            members.insert(0, Member(f"{key(info.tag_field)}: {literal(tag)}"))
+            members.insert(0, Member(f"{self._readonly}{key(info.tag_field)}: {literal(tag)}"))
         return interface(name, members, _doc(info))
 
     def _member(self, info: _Fields, field: inspect.Field, is_input: bool) -> Member:
         mark = "?" if _is_optional(info, field, is_input) else ""
+        text = f"{self._readonly}{key(field.encode_name)}{mark}: {self._type(field.type, is_input)}"
         extra = field.type.extra_json_schema if isinstance(field.type, inspect.Metadata) else None
-        return Member(
-            f"{key(field.encode_name)}{mark}: {self._type(field.type, is_input)}", (extra or {}).get("description", "")
-        )
+        return Member(text, (extra or {}).get("description", ""))
 
     def _elements(self, info: _Fields, is_input: bool) -> Iterator[str]:
         """Return the types of an array's elements; those that may be left out are at its end."""

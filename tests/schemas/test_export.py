@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from plait_schemas.export import DIALECT, differing, json_text, main, protocol_files, write
-from plait_schemas.messages import ClientMessage, ServerMessage
+from plait_schemas.messages import SUBPROTOCOL, UNANSWERED, ClientMessage, ServerMessage
 
 ROOT = Path(__file__).parents[2]
+JSON_SCHEMA = "schemas/generated/protocol.json"
+TYPESCRIPT = "client/js/src/protocol.ts"
 UNIONS = {"ClientMessage": ClientMessage, "ServerMessage": ServerMessage}
 
 
@@ -30,7 +32,7 @@ def referred(value: Any) -> set[str]:
 
 
 def test_what_is_on_disk_is_what_the_frames_are() -> None:
-    assert differing(protocol_files(), ROOT / "schemas" / "generated") == []
+    assert differing(protocol_files(), ROOT) == []
 
 
 def test_the_files_are_the_same_in_every_process() -> None:
@@ -46,7 +48,7 @@ def test_the_files_are_the_same_in_every_process() -> None:
 
 
 def test_the_json_schema_has_every_frame_and_all_that_it_refers_to() -> None:
-    schema = json.loads(protocol_files()["protocol.json"])
+    schema = json.loads(protocol_files()[JSON_SCHEMA])
     assert (schema["$schema"], schema["title"]) == (DIALECT, "plait.v1")
     for name, union in UNIONS.items():
         assert [each["$ref"] for each in schema["$defs"][name]["anyOf"]] == [
@@ -56,21 +58,37 @@ def test_the_json_schema_has_every_frame_and_all_that_it_refers_to() -> None:
 
 
 def test_the_typescript_has_every_frame_with_its_tag() -> None:
-    text = protocol_files()["protocol.ts"]
+    text = protocol_files()[TYPESCRIPT]
     for union in UNIONS.values():
         for frame in get_args(union):
             config = frame.__struct_config__
-            assert f'export interface {frame.__name__} {{\n  {config.tag_field}: "{config.tag}";\n' in text
+            assert f'export interface {frame.__name__} {{\n  readonly {config.tag_field}: "{config.tag}";\n' in text
+
+
+def test_the_typescript_lets_nothing_of_a_frame_be_changed() -> None:
+    text = protocol_files()[TYPESCRIPT]
+    members = [line for line in text.splitlines() if line.startswith("  ") and not line.startswith("  | ")]
+    assert [line for line in members if not line.startswith("  readonly ")] == []
+    for member in ("ops: readonly Op[]", "base: Version", "state?: Json", "joined?: { readonly [key: string]: Json }"):
+        assert f"  readonly {member};\n" in text
+    assert "export type Version = readonly [string, number];\n" in text
+    assert "unknown" not in text
+
+
+def test_the_typescript_has_the_numbers_and_names_that_both_sides_must_agree_on() -> None:
+    text = protocol_files()[TYPESCRIPT]
+    assert f'export const SUBPROTOCOL = "{SUBPROTOCOL}";\n' in text
+    assert f"export const UNANSWERED = {UNANSWERED};\n" in text
 
 
 def test_a_field_is_optional_where_it_has_a_default() -> None:
-    text = protocol_files()["protocol.ts"]
+    text = protocol_files()[TYPESCRIPT]
     for union in UNIONS.values():
         for frame in get_args(union):
             body = text.partition(f"export interface {frame.__name__} {{")[2].partition("}\n")[0]
             for field in msgspec.structs.fields(frame):
                 mark = "" if field.required else "?"
-                assert f"  {field.encode_name}{mark}: " in body, (frame, field.name)
+                assert f"  readonly {field.encode_name}{mark}: " in body, (frame, field.name)
 
 
 def test_texts_end_with_one_line_break_and_have_no_space_at_the_end_of_a_line() -> None:
@@ -92,12 +110,12 @@ def test_check_ends_with_0_when_nothing_differs() -> None:
 def test_check_names_the_file_that_differs_and_writes_nothing(tmp_path: Path) -> None:
     assert run("--out", str(tmp_path)).returncode == 0
     assert run("--out", str(tmp_path), "--check").returncode == 0
-    (tmp_path / "protocol.ts").write_text("// edited\n")
+    (tmp_path / TYPESCRIPT).write_text("// edited\n")
     done = run("--out", str(tmp_path), "--check")
     assert done.returncode == 1
-    assert str(tmp_path / "protocol.ts") in done.stderr
+    assert str(tmp_path / TYPESCRIPT) in done.stderr
     assert "protocol.json" not in done.stderr
-    assert (tmp_path / "protocol.ts").read_text() == "// edited\n"
+    assert (tmp_path / TYPESCRIPT).read_text() == "// edited\n"
 
 
 def test_check_names_a_file_that_is_missing(tmp_path: Path) -> None:
@@ -106,6 +124,7 @@ def test_check_names_a_file_that_is_missing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_write_makes_the_folder_and_bytes_that_do_not_depend_on_the_system(tmp_path: Path) -> None:
-    write({"a.ts": "é\n"}, tmp_path / "deep" / "folder")
+def test_write_makes_folders_and_bytes_that_do_not_depend_on_the_system(tmp_path: Path) -> None:
+    write({"a.ts": "é\n", "inner/b.ts": ""}, tmp_path / "deep" / "folder")
     assert (tmp_path / "deep" / "folder" / "a.ts").read_bytes() == "é\n".encode()
+    assert (tmp_path / "deep" / "folder" / "inner" / "b.ts").read_bytes() == b""

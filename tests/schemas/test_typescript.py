@@ -137,6 +137,54 @@ def test_a_type_is_written_as_its_json(type_: Any, text: str) -> None:
     assert TypeScript().type(type_) == text
 
 
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        (list[int], "readonly number[]"),
+        (list[list[int]], "readonly (readonly number[])[]"),
+        (list[int | None], "readonly (number | null)[]"),
+        (list[int] | None, "readonly number[] | null"),
+        (tuple[int, list[str]], "readonly [number, readonly string[]]"),
+        (dict[str, list[int]], "{ readonly [key: string]: readonly number[] }"),
+        (list[dict[str, Any]], "readonly { readonly [key: string]: Json }[]"),
+        (msgspec.Raw, "Json"),
+        (int | Any, "Json"),
+    ],
+)
+def test_what_nobody_changes_is_readonly_and_what_may_be_any_json_has_the_type_that_is_asked_for(
+    type_: Any, text: str
+) -> None:
+    assert TypeScript(json="Json", is_readonly=True).type(type_) == text
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        (Cat, 'export interface Cat {\n  readonly type: "Cat";\n  readonly lives: number;\n}\n'),
+        (Row, 'export type Row = readonly ["row", number, string | null];\n'),
+        (Point, "export type Point = readonly [number, number];\n"),
+        (Short, "export interface Short {\n  readonly n?: number;\n}\n"),
+    ],
+)
+def test_classes_that_nobody_changes_are_declared_so(type_: Any, text: str) -> None:
+    typescript = TypeScript(is_readonly=True)
+    typescript.type(type_)
+    assert list(typescript.declarations.values()) == [text]
+
+
+def test_a_type_that_was_given_a_name_is_written_by_it() -> None:
+    typescript = TypeScript()
+    typescript.name("Version", tuple[str, int], "An epoch, and a version in it.")
+    assert typescript.type(list[tuple[str, int] | None]) == "(Version | null)[]"
+    assert typescript.type(tuple[int, str]) == "[number, string]"
+    version = msgspec.defstruct("Version", [("at", tuple[str, int])])
+    assert typescript.type(version) == "Version2"
+    assert list(typescript.declarations.values()) == [
+        "/** An epoch, and a version in it. */\nexport type Version = [string, number];\n",
+        "export interface Version2 {\n  at: Version;\n}\n",
+    ]
+
+
 def test_a_class_is_declared_with_its_words_and_the_names_of_its_json() -> None:
     assert declared(Card) == {
         "Card": """\

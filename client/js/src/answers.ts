@@ -1,8 +1,8 @@
 /** Those who wait for answers: the promises of changes, and the streams of calls. */
 
 import { Deferred } from "./deferred.js";
+import type { SessionEvent } from "./events.js";
 import type { Pending } from "./fold.js";
-import type { SessionEvent } from "./session.js";
 import type { Chunks } from "./stream.js";
 
 export class Answers {

@@ -1,18 +1,21 @@
 /** The calls that are under way on a socket. */
 
-import type { Json } from "./json.js";
-import type { Call } from "./messages.js";
+import type { Json, JsonObject } from "./json.js";
+import type { Call } from "./protocol.js";
 
 export class Calls {
   readonly #sent = new Set<number>();
   #next = 1;
 
   /** Returns the frame of a new call, which is under way once it was `sent`. */
-  new(method: string, args: readonly Json[], kwargs: NonNullable<Call["kwargs"]>): Call {
-    const call: Call = { type: "call", ref: this.#next++, method };
-    if (args.length > 0) call.args = args;
-    if (Object.keys(kwargs).length > 0) call.kwargs = kwargs;
-    return call;
+  new(method: string, args: readonly Json[], kwargs: JsonObject): Call {
+    return {
+      type: "call",
+      ref: this.#next++,
+      method,
+      ...(args.length > 0 && { args }),
+      ...(Object.keys(kwargs).length > 0 && { kwargs }),
+    };
   }
 
   sent(ref: number): void {

@@ -4,35 +4,22 @@ import { Answers } from "./answers.js";
 import { PlaitError } from "./errors.js";
 import { Deferred } from "./deferred.js";
 import { produce } from "./draft.js";
+import type { SessionEvent } from "./events.js";
 import type { Pending } from "./fold.js";
 import { plain } from "./json.js";
-import type { Json } from "./json.js";
+import type { Json, JsonObject } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
-import { Listeners } from "./listeners.js";
 import type { ThreadOptions } from "./options.js";
 import { PatchError, find, parse } from "./patch.js";
-import type { Op } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
-import type { Session, SessionEvent } from "./session.js";
+import type { Session } from "./session.js";
 import { Chunks } from "./stream.js";
 import type { RpcStream } from "./stream.js";
-
-/** A change of others, as it came. */
-export interface ThreadChange {
-  version: number;
-  ops: readonly Op[];
-  /** A connection's id, "server", "migration", or for a change that takes back version 7 of `c81e` "undo 7 c81e". */
-  source: string;
-}
-
-/** A push that the server refused. */
-export interface Refusal {
-  error: PlaitError;
-  ops: readonly Op[];
-}
+import { Subscribers } from "./subscribers.js";
+import type { Refusal, ThreadChange } from "./subscribers.js";
 
 /** What a call may have beside its method. */
 export interface CallOptions {
@@ -55,12 +42,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
   // Changes that were asked for before there was a state to make them on.
   #early: (() => void)[] = [];
   readonly #answers = new Answers();
-  #seen: readonly unknown[] = [];
-  readonly #subscribers = new Listeners<[]>();
-  readonly #onChange = new Listeners<[ThreadChange]>();
-  readonly #onMessage = new Listeners<[unknown]>();
-  readonly #onRefused = new Listeners<[Refusal]>();
-  readonly #onEvent = new Map<string, Listeners<[unknown]>>();
+  readonly #subscribers = new Subscribers();
 
   constructor(options: ThreadOptions<State>) {
     this.kind = options.kind;
@@ -69,7 +51,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
     this.rpc = rpcFace<Rpcs>((method, args) => this.#call(method, { args }).result);
     this.#link = new Link(options, {
       onEvent: (event) => this.#handle(event),
-      onBytes: (data) => this.#onMessage.tell(data),
+      onBytes: (data) => this.#subscribers.message.tell(data),
       onMoved: () => this.#tell(),
     });
     if (options.connect !== false) this.connect();
@@ -205,7 +187,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
       answer.fail(this.#closedError());
       return answer;
     }
-    const ref = this.#session.call(method, plain(args) as Json[], plain(kwargs) as { [name: string]: Json });
+    const ref = this.#session.call(method, plain(args) as Json[], plain(kwargs) as JsonObject);
     this.#answers.addCall(ref, answer);
     if (signal?.aborted) cancel(signal.reason as Error);
     else signal?.addEventListener("abort", () => cancel(signal.reason as Error), { once: true });
@@ -234,29 +216,27 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
 
   /** Tells `fn` when something of the above may read differently. */
   subscribe(fn: () => void): Unsubscribe {
-    return this.#subscribers.add(fn);
+    return this.#subscribers.moved.add(fn);
   }
 
   /** Tells `fn` each change of others, when it is in `state` already. Not what was missed while offline. */
   onChange(fn: (change: ThreadChange) => void): Unsubscribe {
-    return this.#onChange.add(fn);
+    return this.#subscribers.change.add(fn);
   }
 
   /** Tells `fn` what the thread sends; a binary message is an ArrayBuffer. */
   onMessage(fn: (data: any) => void): Unsubscribe {
-    return this.#onMessage.add(fn);
+    return this.#subscribers.message.add(fn);
   }
 
   /** Tells `fn` what the thread emits under a name. */
   onEvent(name: string, fn: (data: any) => void): Unsubscribe {
-    const listeners = this.#onEvent.get(name) ?? new Listeners<[unknown]>();
-    this.#onEvent.set(name, listeners);
-    return listeners.add(fn);
+    return this.#subscribers.event(name).add(fn);
   }
 
   /** Tells `fn` each change of this client that the server refused, whether or not somebody awaits it. */
   onRefused(fn: (refusal: Refusal) => void): Unsubscribe {
-    return this.#onRefused.add(fn);
+    return this.#subscribers.refused.add(fn);
   }
 
   /** Resolves to the state as soon as `predicate` holds of it, at once if it does already. */
@@ -296,22 +276,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
 
   #handle(event: SessionEvent): void {
     this.#answers.take(event);
-    switch (event.type) {
-      case "joined":
-        this.#ready.resolve();
-        for (const change of this.#early.splice(0)) change();
-        return;
-      case "change":
-        return this.#onChange.tell({ version: event.version, ops: event.ops, source: event.source });
-      case "refused":
-        return this.#onRefused.tell({ error: event.error, ops: event.push.ops });
-      case "message":
-        return this.#onMessage.tell(event.data);
-      case "event":
-        return this.#onEvent.get(event.name)?.tell(event.data);
-      case "stopped":
-        return this.#end();
-    }
+    this.#subscribers.take(event);
+    if (event.type === "joined") {
+      this.#ready.resolve();
+      for (const change of this.#early.splice(0)) change();
+    } else if (event.type === "stopped") this.#end();
   }
 
   /** Nothing more will be heard. */
@@ -328,9 +297,6 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
 
   #tell(): void {
     const { state, confirmed, version, status, pending, connection, presence } = this;
-    const seen = [state, confirmed, version, status, pending, connection, presence, this.readonly];
-    if (seen.every((value, index) => value === this.#seen[index])) return;
-    this.#seen = seen;
-    this.#subscribers.tell();
+    this.#subscribers.compare([state, confirmed, version, status, pending, connection, presence, this.readonly]);
   }
 }

@@ -3,8 +3,8 @@
 import { isEqual, isObject, share } from "./json.js";
 import type { Json } from "./json.js";
 import { PatchError, apply, diff } from "./patch.js";
-import type { Document, Op } from "./patch.js";
-import type { Version } from "./messages.js";
+import type { Document } from "./patch.js";
+import type { Joined, Op, Version } from "./protocol.js";
 import { rebase } from "./rebase.js";
 
 /** A push without an answer; it changes as the server's state does, and keeps its identity until it is answered. */
@@ -34,12 +34,19 @@ export interface KeptFold {
 export class Fold {
   #at: Version | undefined = undefined;
   #confirmed: Document = undefined;
+  // Something of the server's did not fit: what is known is shown on, but not resumed from.
+  #isForgotten = false;
   #shown: Document = undefined;
   #pushes: Pending[] = [];
 
   /** Epoch and version of `confirmed`; undefined before the first join. */
   get at(): Version | undefined {
     return this.#at;
+  }
+
+  /** What a join says that the client has. */
+  get have(): Version | undefined {
+    return this.#isForgotten ? undefined : this.#at;
   }
 
   get confirmed(): Document {
@@ -95,6 +102,30 @@ export class Fold {
 
   // The server's state
 
+  /** What is known is not to be built on, until the next join. */
+  forget(): void {
+    this.#isForgotten = true;
+  }
+
+  /** Takes in the answer to a join. Throws a PatchError, and changes nothing, where what was missed is missing. */
+  join({ epoch, version, state, ops, last_ref: lastRef = 0 }: Joined): void {
+    const at = [epoch, version] as const;
+    const isKnown = this.have?.[0] === epoch;
+    if (state !== undefined) this.#rejoin(at, state, undefined, lastRef);
+    else if (isKnown && ops) this.#rejoin(at, apply(this.#confirmed, ops), ops, lastRef);
+    else if (isKnown && this.have?.[1] === version) this.#rejoin(at, this.#confirmed, [], lastRef);
+    else if (version === 0 && !ops) this.#rejoin(at, undefined, undefined, lastRef);
+    else throw new PatchError("what was missed is missing");
+    this.#isForgotten = false;
+  }
+
+  /** The server has carried out the operations of the versions behind `from`, up to `to`. Throws as `advance` does. */
+  follow(from: number, to: number, ops: readonly Op[]): void {
+    const [epoch, version] = this.#at as Version;
+    if (from !== version || to < from) throw new PatchError("changes are missing");
+    this.advance([epoch, to], ops);
+  }
+
   /** The server has carried out operations of others. Throws a PatchError, and changes nothing, where they do not fit. */
   advance(at: Version, over: readonly Op[]): void {
     this.#confirmed = apply(this.#confirmed, over);
@@ -110,11 +141,8 @@ export class Fold {
     this.#at = at;
   }
 
-  /**
-   * The same on a new socket: the server has answered for all pushes up to `lastRef`.
-   * `over` leads to `confirmed`, where that is known.
-   */
-  rejoin(at: Version, confirmed: Document, over: readonly Op[] | undefined, lastRef: number): void {
+  /** The server has answered for all pushes up to `lastRef`. `over` leads to `confirmed`, where that is known. */
+  #rejoin(at: Version, confirmed: Document, over: readonly Op[] | undefined, lastRef: number): void {
     const settled = this.#pushes.filter((push) => push.sent && push.ref <= lastRef);
     // Later pushes were made on what the settled ones left: only what differs from that is the others' doing.
     const expected = settled.findLast(isVisible)?.after;

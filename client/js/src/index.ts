@@ -1,14 +1,15 @@
 /** The public names of `plait-client`. */
 
 export { ThreadClient } from "./client.js";
-export type { CallOptions, Refusal, ThreadChange, Unsubscribe } from "./client.js";
+export type { CallOptions, Unsubscribe } from "./client.js";
 export { PlaitError } from "./errors.js";
 export type { Json } from "./json.js";
 export type { Status } from "./link.js";
 export type { ThreadOptions } from "./options.js";
-export type { Op } from "./patch.js";
 export type { PresenceRecord } from "./presence.js";
+export type { Op } from "./protocol.js";
 export type { AnyRpcs, RpcFace } from "./rpc.js";
 export type { WebSocketClass, WebSocketLike } from "./socket.js";
 export type { StorageLike } from "./storage.js";
 export type { RpcStream } from "./stream.js";
+export type { Refusal, ThreadChange } from "./subscribers.js";

@@ -1,12 +1,12 @@
 /** A session with what it needs from outside: sockets, a clock, tokens, a storage. */
 
 import { PlaitError } from "./errors.js";
-import { SUBPROTOCOL } from "./messages.js";
-import type { ServerMessage } from "./messages.js";
+import type { SessionEvent } from "./events.js";
 import { randomId, socketUrl } from "./options.js";
 import type { ThreadOptions } from "./options.js";
+import { SUBPROTOCOL } from "./protocol.js";
+import type { ServerMessage } from "./protocol.js";
 import { Session } from "./session.js";
-import type { SessionEvent } from "./session.js";
 import { Socket } from "./socket.js";
 import type { WebSocketClass } from "./socket.js";
 import { claim } from "./storage.js";

@@ -3,11 +3,7 @@
 import { isEqual, isObject } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
 import { gapsBetween } from "./align.js";
-
-/** One operation; `path` is a JSON pointer, and a `remove` has no value. */
-export type Op =
-  | { readonly op: "add" | "replace"; readonly path: string; readonly value: Json }
-  | { readonly op: "remove"; readonly path: string };
+import type { Op } from "./protocol.js";
 
 /** A state; undefined where there is none. */
 export type Document = Json | undefined;
@@ -128,7 +124,7 @@ function applyAt(node: Document, parts: readonly string[], depth: number, op: Op
   throw new PatchError(`${op.path} leads into a value that has no members`);
 }
 
-function applyToObject(node: { readonly [key: string]: Json }, parts: readonly string[], depth: number, op: Op): Json {
+function applyToObject(node: JsonObject, parts: readonly string[], depth: number, op: Op): Json {
   const key = parts[depth] as string;
   const isLast = depth === parts.length - 1;
   if (!Object.hasOwn(node, key) && !(isLast && op.op === "add")) throw new PatchError(`${op.path} does not exist`);
@@ -150,7 +146,7 @@ function applyToArray(node: readonly Json[], parts: readonly string[], depth: nu
 }
 
 function valueOf(op: Op): Json {
-  if (op.op === "remove" || op.value === undefined) throw new PatchError(`${op.op} ${op.path} has no value`);
+  if (op.value === undefined) throw new PatchError(`${op.op} ${op.path} has no value`);
   return op.value;
 }
 

@@ -4,9 +4,8 @@ import { PlaitError } from "./errors.js";
 import { Fold } from "./fold.js";
 import type { KeptFold, Pending } from "./fold.js";
 import { isEqual } from "./json.js";
-import type { Ack, Nack, Push, Version } from "./messages.js";
 import { FORBIDDEN_KEYS, PatchError, parse } from "./patch.js";
-import type { Op } from "./patch.js";
+import type { Ack, Joined, Nack, Op, Push, Version } from "./protocol.js";
 import { SendWindow } from "./window.js";
 
 /** A push of no more bytes than this is none that a server finds too large. */
@@ -115,11 +114,17 @@ export class Pushes {
 
   // What the server says
 
+  /** Takes in the answer to a join. Throws a PatchError where what was missed is missing. */
+  join(frame: Joined): void {
+    this.#settle(frame.last_ref ?? 0);
+    this.fold.join(frame);
+  }
+
   /**
    * The server has answered for all pushes up to `lastRef`.
    * One that never left cannot be among those: its number was used by this client in another life.
    */
-  settle(lastRef: number): void {
+  #settle(lastRef: number): void {
     this.#next = Math.max(this.#next, lastRef + 1);
     if (this.all.some((push) => push.ref <= lastRef && push.sent === undefined)) {
       const sent = this.all.filter((push) => push.sent !== undefined);

@@ -6,8 +6,9 @@
  */
 
 import { PatchError, apply, escape, find, isIndex, parse } from "./patch.js";
-import type { Document, Op } from "./patch.js";
+import type { Document } from "./patch.js";
 import { isObject } from "./json.js";
+import type { Op } from "./protocol.js";
 
 export interface Rebased {
   ops: Op[];
@@ -79,7 +80,7 @@ class Step {
   toOp(): Op {
     const { name, pointer } = this;
     if (name === this.#op.op && pointer === this.#op.path) return this.#op;
-    return { ...this.#op, op: name, path: pointer } as Op;
+    return { ...this.#op, op: name, path: pointer };
   }
 
   /** Gives the end of an array its index: `-` would be another one behind others who append. */

@@ -3,15 +3,16 @@
 import { Calls } from "./calls.js";
 import { MESSAGE_TOO_BIG, finalError, isFinal } from "./codes.js";
 import { PlaitError } from "./errors.js";
+import type { SessionEvent } from "./events.js";
 import type { Pending } from "./fold.js";
 import { Heartbeat } from "./heartbeat.js";
 import { plain } from "./json.js";
-import type { Json } from "./json.js";
-import type { Ack, Call, ClientMessage, Failure, Joined, Nack, Result, ServerMessage, Version } from "./messages.js";
-import { PatchError, apply, diff } from "./patch.js";
-import type { Document, Op } from "./patch.js";
-import { merge } from "./presence.js";
+import type { Json, JsonObject } from "./json.js";
+import { PatchError, diff } from "./patch.js";
+import type { Document } from "./patch.js";
+import { Presences } from "./presence.js";
 import type { PresenceRecord } from "./presence.js";
+import type { Ack, ClientMessage, Error as Failure, Joined, Nack, Op, ServerMessage, Version } from "./protocol.js";
 import { Pushes } from "./pushes.js";
 import type { Backlog } from "./pushes.js";
 
@@ -23,25 +24,13 @@ export interface SessionOptions {
   schema?: string | undefined;
 }
 
-/** What has happened, for those who wait for it; the state is read from the session. */
-export type SessionEvent =
-  | { type: "joined" }
-  | { type: "change"; version: number; ops: readonly Op[]; source: string }
-  | { type: "applied"; push: Pending; version: number }
-  | { type: "refused"; push: Pending; error: PlaitError }
-  | { type: "result"; ref: number; value: Document; done: boolean }
-  | { type: "failed"; ref: number; error: PlaitError }
-  | { type: "message"; data: Json }
-  | { type: "event"; name: string; data: Json }
-  | { type: "auth_expiring"; in: number }
-  | { type: "rejoin" }
-  | { type: "stopped"; code: number; error: PlaitError };
-
 export type Phase = "idle" | "joining" | "joined" | "stopped";
 
 export class Session {
   readonly #options: SessionOptions;
   readonly #pushes = new Pushes();
+  readonly #calls = new Calls();
+  readonly #presences = new Presences();
   readonly #heartbeat = new Heartbeat();
   #client: string;
   #phase: Phase = "idle";
@@ -49,13 +38,8 @@ export class Session {
   #events: SessionEvent[] = [];
   // What is to be sent when the thread is joined.
   #waiting: ClientMessage[] = [];
-  readonly #calls = new Calls();
-  // Something of the server's did not fit: what is known is shown on, but not resumed from.
-  #isForgotten = false;
   // What the server said of a frame of ours, before it closed the socket.
   #complaint: string | undefined = undefined;
-  #ownPresence: Json = null;
-  #presence: PresenceRecord = {};
   #joined: Joined | undefined = undefined;
 
   constructor(options: SessionOptions) {
@@ -89,7 +73,7 @@ export class Session {
   }
 
   get presence(): PresenceRecord {
-    return this.#presence;
+    return this.#presences.all;
   }
 
   /** What the thread said of this socket, or of the last one. */
@@ -131,10 +115,11 @@ export class Session {
     this.#pushes.reset();
     this.#heartbeat.heard(this.#options.now());
     const { schema } = this.#options;
+    const { have } = this.#pushes.fold;
     this.#out.push({
       type: "join",
       client: this.#client,
-      ...(this.at && !this.#isForgotten && { have: this.at }),
+      ...(have && { have }),
       ...(schema !== undefined && { schema }),
       ...(token !== undefined && { token }),
     });
@@ -185,7 +170,7 @@ export class Session {
       this.#dispatch(frame);
     } catch (error) {
       if (!(error instanceof PatchError)) throw error;
-      this.#isForgotten = true;
+      this.#pushes.fold.forget();
       this.#rejoin();
     }
   }
@@ -210,7 +195,7 @@ export class Session {
   }
 
   /** Calls a method, as soon as the thread is joined. Returns the call's ref. */
-  call(method: string, args: readonly Json[] = [], kwargs: Call["kwargs"] = {}): number {
+  call(method: string, args: readonly Json[] = [], kwargs: JsonObject = {}): number {
     const call = this.#calls.new(method, args, kwargs);
     this.#send(call, true);
     return call.ref;
@@ -229,8 +214,7 @@ export class Session {
 
   /** What others are to see of this connection, and of those that follow it; null for nothing. */
   setPresence(data: Json): void {
-    this.#ownPresence = data;
-    this.#send({ type: "presence", data });
+    this.#send(this.#presences.set(data));
   }
 
   /** A fresh token; a socket that opens later brings its own. */
@@ -267,23 +251,24 @@ export class Session {
     if (frame.type === "error") return this.#fail(frame);
     if (frame.type === "joined") return this.#join(frame);
     if (this.#phase !== "joined") return;
+    const { fold } = this.#pushes;
     switch (frame.type) {
       case "change":
-        this.#follow(frame.version - 1, frame.version, frame.ops);
+        fold.follow(frame.version - 1, frame.version, frame.ops);
         this.#events.push(frame);
         return;
       case "changes":
-        return this.#follow(frame.from, frame.to, frame.ops);
+        return fold.follow(frame.from, frame.to, frame.ops);
       case "snapshot":
-        return this.#pushes.fold.replace([frame.epoch, frame.version], frame.state);
+        return fold.replace([frame.epoch, frame.version], frame.state);
       case "ack":
       case "nack":
         return this.#answered(frame);
       case "result":
-        return this.#result(frame);
-      case "presence":
-        this.#presence = merge(this.#presence, frame);
+        if (frame.done ? this.#calls.end(frame.ref) : this.#calls.isUnderWay(frame.ref)) this.#events.push(frame);
         return;
+      case "presence":
+        return this.#presences.receive(frame);
       case "message":
       case "event":
       case "auth_expiring":
@@ -292,31 +277,14 @@ export class Session {
   }
 
   #join(frame: Joined): void {
-    const { epoch, version, state, ops, last_ref: lastRef = 0 } = frame;
-    const isKnown = this.at?.[0] === epoch && !this.#isForgotten;
-    const at = [epoch, version] as const;
-    const { fold } = this.#pushes;
-    this.#pushes.settle(lastRef);
-    if (state !== undefined) fold.rejoin(at, state, undefined, lastRef);
-    else if (isKnown && ops) fold.rejoin(at, apply(this.confirmed, ops), ops, lastRef);
-    else if (isKnown && this.at?.[1] === version) fold.rejoin(at, this.confirmed, [], lastRef);
-    else if (version === 0 && !ops) fold.rejoin(at, undefined, undefined, lastRef);
-    else throw new PatchError("what was missed is missing");
-    this.#isForgotten = false;
+    this.#pushes.join(frame);
     this.#joined = frame;
     this.#phase = "joined";
     this.#events.push({ type: "joined" });
     const [tooLarge, error] = this.#pushes.refuseSuspect() ?? [];
     if (tooLarge && error) this.#events.push({ type: "refused", push: tooLarge, error });
     this.#flush();
-    if (this.#ownPresence !== null) this.#send({ type: "presence", data: this.#ownPresence });
-    for (const waiting of this.#waiting.splice(0)) this.#send(waiting);
-  }
-
-  #follow(from: number, to: number, ops: readonly Op[]): void {
-    const [epoch, version] = this.at as Version;
-    if (from !== version || to < from) throw new PatchError("changes are missing");
-    this.#pushes.fold.advance([epoch, to], ops);
+    for (const waiting of [...this.#presences.again(), ...this.#waiting.splice(0)]) this.#send(waiting);
   }
 
   #answered(frame: Ack | Nack): void {
@@ -328,12 +296,6 @@ export class Session {
       if (push && error) this.#events.push({ type: "refused", push, error });
     }
     this.#flush();
-  }
-
-  #result(frame: Result): void {
-    if (!this.#calls.isUnderWay(frame.ref)) return;
-    if (frame.done) this.#calls.end(frame.ref);
-    this.#events.push({ type: "result", ref: frame.ref, value: frame.value, done: frame.done });
   }
 
   #fail({ ref, code, message, path }: Failure): void {

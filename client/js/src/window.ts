@@ -1,8 +1,8 @@
 /** Which pushes a socket has carried, and which of them are to be carried again. */
 
-import type { Nack } from "./messages.js";
-import { UNANSWERED } from "./messages.js";
 import type { Pending } from "./fold.js";
+import { UNANSWERED } from "./protocol.js";
+import type { Nack } from "./protocol.js";
 
 /** What the server has not looked at waits so many seconds when it does not say how long. */
 const RETRY_AFTER = 1;

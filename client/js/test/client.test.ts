@@ -3,7 +3,7 @@ import { WebSocket } from "ws";
 
 import { PlaitError, ThreadClient } from "../src/index.js";
 import type { ThreadOptions } from "../src/index.js";
-import type { Joined } from "../src/messages.js";
+import type { Joined } from "../src/protocol.js";
 import { Arrivals, Server } from "./server.js";
 import type { Peer } from "./server.js";
 

@@ -2,7 +2,8 @@
 
 import type { Json } from "../src/json.js";
 import { apply, escape, find, parse } from "../src/patch.js";
-import type { Document, Op } from "../src/patch.js";
+import type { Document } from "../src/patch.js";
+import type { Op } from "../src/protocol.js";
 
 const KEYS = ["a", "b", "c/d", "~e", "0", "1", ""];
 

@@ -6,7 +6,7 @@ import type { Root } from "react-dom/client";
 import { renderToString } from "react-dom/server";
 import { afterEach, beforeEach, expect, test } from "vitest";
 
-import type { Joined } from "../src/messages.js";
+import type { Joined } from "../src/protocol.js";
 import { usePresence, useRpc, useThread, useThreadEvent, useThreadState, useThreadStatus } from "../src/react.js";
 import type { UseThreadOptions } from "../src/react.js";
 import { Server } from "./server.js";

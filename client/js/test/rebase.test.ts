@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
 
 import { PatchError, apply } from "../src/patch.js";
-import type { Document, Op } from "../src/patch.js";
+import type { Document } from "../src/patch.js";
+import type { Op } from "../src/protocol.js";
 import { rebase } from "../src/rebase.js";
 import { Random } from "./random.js";
 
@@ -25,7 +26,7 @@ test("operations in two parts of a document do the same in either order", () => 
     const random = new Random(seed);
     const before = { left: random.object(), right: random.object() };
     const within = (part: "left" | "right") =>
-      random.ops(before[part]).map((op) => ({ ...op, path: `/${part}${op.path}` }) as Op);
+      random.ops(before[part]).map((op) => ({ ...op, path: `/${part}${op.path}` }));
     const [mine, theirs] = [within("left"), within("right")];
     const after = apply(before, theirs);
     const { ops, conflicts, isLost, over } = rebase(mine, theirs, after);

@@ -2,9 +2,9 @@
 
 import { expect } from "vitest";
 
-import type { ClientMessage, ServerMessage } from "../src/messages.js";
 import { apply } from "../src/patch.js";
-import type { Document, Op } from "../src/patch.js";
+import type { Document } from "../src/patch.js";
+import type { ClientMessage, Op, ServerMessage } from "../src/protocol.js";
 import { Session } from "../src/session.js";
 
 export interface Script {

@@ -3,7 +3,7 @@
 import { WebSocketServer } from "ws";
 import type { WebSocket } from "ws";
 
-import type { ClientMessage, Joined, ServerMessage } from "../src/messages.js";
+import type { ClientMessage, Joined, ServerMessage } from "../src/protocol.js";
 
 const TIMEOUT = 10_000;
 

@@ -2,10 +2,9 @@ import { expect, test } from "vitest";
 
 import { PlaitError } from "../src/errors.js";
 import type { Json } from "../src/json.js";
-import { UNANSWERED } from "../src/messages.js";
-import type { Joined, ServerMessage } from "../src/messages.js";
-import type { Op } from "../src/patch.js";
 import { PatchError } from "../src/patch.js";
+import { UNANSWERED } from "../src/protocol.js";
+import type { Joined, Op, ServerMessage } from "../src/protocol.js";
 import { Session } from "../src/session.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1 };

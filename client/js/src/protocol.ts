@@ -1,5 +1,13 @@
 /** The frames of plait.v1. Written by `python -m plait_schemas.export`. */
 
+import type { Json } from "./json.js";
+
+/** The subprotocol that a WebSocket is opened with. */
+export const SUBPROTOCOL = "plait.v1";
+
+/** How many pushes of one client may be without an answer. */
+export const UNANSWERED = 64;
+
 /** What a client sends. */
 export type ClientMessage = Join | Push | Call | Cancel | Message | Presence | Auth | Ping;
 
@@ -19,20 +27,23 @@ export type ServerMessage =
   | AuthExpiring
   | Pong;
 
+/** An epoch, and a version in it. */
+export type Version = readonly [string, number];
+
 /** One JSON Patch operation; `path` is a JSON pointer, and a `remove` has no value. */
 export interface Op {
-  op: "add" | "remove" | "replace";
-  path: string;
-  value?: unknown;
+  readonly op: "add" | "remove" | "replace";
+  readonly path: string;
+  readonly value?: Json;
 }
 
 /** The first frame on a socket. `client` names the client over all its sockets; `have` is what it holds already. */
 export interface Join {
-  type: "join";
-  client: string;
-  have?: [string, number] | null;
-  schema?: string | null;
-  token?: string | null;
+  readonly type: "join";
+  readonly client: string;
+  readonly have?: Version | null;
+  readonly schema?: string | null;
+  readonly token?: string | null;
 }
 
 /**
@@ -41,50 +52,50 @@ export interface Join {
  * `made` is the version on which the user made it, where it has been brought onto a newer one since.
  */
 export interface Push {
-  type: "push";
-  ref: number;
-  base: [string, number];
-  made?: [string, number] | null;
-  ops?: Op[];
-  state?: unknown;
+  readonly type: "push";
+  readonly ref: number;
+  readonly base: Version;
+  readonly made?: Version | null;
+  readonly ops?: readonly Op[];
+  readonly state?: Json;
 }
 
 /** A call of an rpc. `ref` is chosen by the client, and no other call under way on this socket has it. */
 export interface Call {
-  type: "call";
-  ref: number;
-  method: string;
-  args?: unknown[];
-  kwargs?: Record<string, unknown>;
+  readonly type: "call";
+  readonly ref: number;
+  readonly method: string;
+  readonly args?: readonly Json[];
+  readonly kwargs?: { readonly [key: string]: Json };
 }
 
 /** Nobody waits for the call `ref` any more. */
 export interface Cancel {
-  type: "cancel";
-  ref: number;
+  readonly type: "cancel";
+  readonly ref: number;
 }
 
 /** An ordinary message, of either side. */
 export interface Message {
-  type: "message";
-  data: unknown;
+  readonly type: "message";
+  readonly data: Json;
 }
 
 /** What others are to see of this connection; null for nothing. */
 export interface Presence {
-  type: "presence";
-  data: unknown;
+  readonly type: "presence";
+  readonly data: Json;
 }
 
 /** A fresh token on a live socket. */
 export interface Auth {
-  type: "auth";
-  token: string;
+  readonly type: "auth";
+  readonly token: string;
 }
 
 /** Asks for a Pong: browsers do not show their pages WebSocket pings. */
 export interface Ping {
-  type: "ping";
+  readonly type: "ping";
 }
 
 /**
@@ -94,48 +105,48 @@ export interface Ping {
  * has it already, or there is no state yet (version 0).
  */
 export interface Joined {
-  type: "joined";
-  connection: string;
-  thread: string;
-  epoch: string;
-  version: number;
-  last_ref?: number;
-  readonly?: boolean;
-  state?: unknown;
-  ops?: Op[];
+  readonly type: "joined";
+  readonly connection: string;
+  readonly thread: string;
+  readonly epoch: string;
+  readonly version: number;
+  readonly last_ref?: number;
+  readonly readonly?: boolean;
+  readonly state?: Json;
+  readonly ops?: readonly Op[];
 }
 
 /** The next version. `source` is a connection's id, or "server". */
 export interface Change {
-  type: "change";
-  version: number;
-  ops: Op[];
-  source: string;
+  readonly type: "change";
+  readonly version: number;
+  readonly ops: readonly Op[];
+  readonly source: string;
 }
 
 /** Several versions at once, for who had fallen behind: those after `from_`, up to `to`. */
 export interface Changes {
-  type: "changes";
-  from: number;
-  to: number;
-  ops: Op[];
+  readonly type: "changes";
+  readonly from: number;
+  readonly to: number;
+  readonly ops: readonly Op[];
 }
 
 /** The whole state: where operations would be larger, or are not there. */
 export interface Snapshot {
-  type: "snapshot";
-  epoch: string;
-  version: number;
-  state: unknown;
+  readonly type: "snapshot";
+  readonly epoch: string;
+  readonly version: number;
+  readonly state: Json;
 }
 
 /** The push is durable, as `version`. `ops` is what was applied, where that is not what was pushed. */
 export interface Ack {
-  type: "ack";
-  ref: number;
-  version: number;
-  rebased?: boolean;
-  ops?: Op[];
+  readonly type: "ack";
+  readonly ref: number;
+  readonly version: number;
+  readonly rebased?: boolean;
+  readonly ops?: readonly Op[];
 }
 
 /**
@@ -145,56 +156,56 @@ export interface Ack {
  * from `expected` on.
  */
 export interface Nack {
-  type: "nack";
-  ref: number;
-  code: string;
-  message: string;
-  version: number;
-  path?: string | null;
-  retry_after?: number | null;
-  expected?: number | null;
+  readonly type: "nack";
+  readonly ref: number;
+  readonly code: string;
+  readonly message: string;
+  readonly version: number;
+  readonly path?: string | null;
+  readonly retry_after?: number | null;
+  readonly expected?: number | null;
 }
 
 /** What an rpc returned, or with `done` false one chunk of what it streams. */
 export interface Result {
-  type: "result";
-  ref: number;
-  done: boolean;
-  value?: unknown;
+  readonly type: "result";
+  readonly ref: number;
+  readonly done: boolean;
+  readonly value?: Json;
 }
 
 /** The call `ref` failed; without a ref, a frame was bad. */
 export interface Error {
-  type: "error";
-  code: string;
-  message: string;
-  ref?: number | null;
-  path?: string | null;
+  readonly type: "error";
+  readonly code: string;
+  readonly message: string;
+  readonly ref?: number | null;
+  readonly path?: string | null;
 }
 
 /** What the thread emitted. */
 export interface Event {
-  type: "event";
-  name: string;
-  data: unknown;
+  readonly type: "event";
+  readonly name: string;
+  readonly data: Json;
 }
 
 /** Who is here, by connection id: all of them in `snapshot`, or what has changed since the frame before. */
 export interface PresenceDiff {
-  type: "presence";
-  snapshot?: Record<string, unknown>;
-  joined?: Record<string, unknown>;
-  updated?: Record<string, unknown>;
-  left?: string[];
+  readonly type: "presence";
+  readonly snapshot?: { readonly [key: string]: Json };
+  readonly joined?: { readonly [key: string]: Json };
+  readonly updated?: { readonly [key: string]: Json };
+  readonly left?: readonly string[];
 }
 
 /** The token is good for so many seconds more. */
 export interface AuthExpiring {
-  type: "auth_expiring";
-  in: number;
+  readonly type: "auth_expiring";
+  readonly in: number;
 }
 
 /** The answer to a Ping. */
 export interface Pong {
-  type: "pong";
+  readonly type: "pong";
 }

@@ -1,0 +1,57 @@
+/** Those who are told: what happens on a thread, and that something of it may read differently. */
+
+import type { PlaitError } from "./errors.js";
+import type { SessionEvent } from "./events.js";
+import { Listeners } from "./listeners.js";
+import type { Op } from "./protocol.js";
+
+/** A change of others, as it came. */
+export interface ThreadChange {
+  version: number;
+  ops: readonly Op[];
+  /** A connection's id, "server", "migration", or for a change that takes back version 7 of `c81e` "undo 7 c81e". */
+  source: string;
+}
+
+/** A push that the server refused. */
+export interface Refusal {
+  error: PlaitError;
+  ops: readonly Op[];
+}
+
+export class Subscribers {
+  readonly moved = new Listeners<[]>();
+  readonly change = new Listeners<[ThreadChange]>();
+  readonly message = new Listeners<[unknown]>();
+  readonly refused = new Listeners<[Refusal]>();
+  readonly #events = new Map<string, Listeners<[unknown]>>();
+  #read: readonly unknown[] = [];
+
+  /** Those who are told what is emitted under a name. */
+  event(name: string): Listeners<[unknown]> {
+    const listeners = this.#events.get(name) ?? new Listeners<[unknown]>();
+    this.#events.set(name, listeners);
+    return listeners;
+  }
+
+  /** Tells an event to whoever listens to such. */
+  take(event: SessionEvent): void {
+    switch (event.type) {
+      case "change":
+        return this.change.tell({ version: event.version, ops: event.ops, source: event.source });
+      case "refused":
+        return this.refused.tell({ error: event.error, ops: event.push.ops });
+      case "message":
+        return this.message.tell(event.data);
+      case "event":
+        return this.#events.get(event.name)?.tell(event.data);
+    }
+  }
+
+  /** Tells that something reads differently, if one of `values` is another than the last time. */
+  compare(values: readonly unknown[]): void {
+    if (values.every((value, index) => value === this.#read[index])) return;
+    this.#read = values;
+    this.moved.tell();
+  }
+}
