@@ -52,9 +52,9 @@ def test_elements_are_found_where_they_have_come_to_be(before: Any, after: Any, 
 def test_an_element_with_the_same_id_has_changed_and_one_with_another_is_another() -> None:
     before = [{"id": 1, "t": "a"}, {"id": 2, "t": "b"}]
     assert difference(before, [{"id": 1, "t": "A"}, {"id": 3, "t": "b"}]) == [
-        Op("replace", "/0/t", "A"),
         *remove(1),
         Op("add", "/1", {"id": 3, "t": "b"}),
+        Op("replace", "/0/t", "A"),
     ]
 
 
@@ -78,4 +78,15 @@ def test_what_is_too_long_to_compare_is_compared_place_by_place(monkeypatch: pyt
         Op("add", "/0", "x"),
         *remove(2),
         Op("add", "/2", "z"),
+    ]
+
+
+def test_an_element_is_found_again_by_its_id_where_others_were_put_in_front_of_it() -> None:
+    before = [{"id": 1, "t": "a"}, {"id": 2, "t": "b"}]
+    after = [{"id": 0}, {"id": 9}, {"id": 1, "t": "A"}, {"id": 2, "t": "B"}]
+    assert difference(before, after) == [
+        Op("replace", "/1/t", "B"),
+        Op("replace", "/0/t", "A"),
+        Op("add", "/0", {"id": 0}),
+        Op("add", "/1", {"id": 9}),
     ]

@@ -49,13 +49,15 @@ export interface Join {
 /**
  * A change of the state: `ops` on `base`, or the whole `state` as the client wants it.
  *
- * `made` is the version on which the user made it, where it has been brought onto a newer one since.
+ * `made` is the version on which the user made it, where it has been brought onto a newer one since. `answered` is the
+ * last of the client's pushes whose answer it knew of, where that is not the one before.
  */
 export interface Push {
   readonly type: "push";
   readonly ref: number;
   readonly base: Version;
   readonly made?: Version | null;
+  readonly answered?: number | null;
   readonly ops?: readonly Op[];
   readonly state?: Json;
 }

@@ -2,7 +2,8 @@
 
 `diff` takes the elements of two arrays that are in one place for the same element, changed. That would let a pending
 change of one element hit another that has come to be where it was. Here the elements that both arrays have are found
-first, and what is between them is taken for changed only where it may be the same element.
+first, objects by their `id` where they have one, and what is between them is taken for changed only where it may be the
+same element.
 """
 
 from collections.abc import Sequence
@@ -86,20 +87,31 @@ def _has_changed(old: Any, new: Any) -> bool:
 
 
 def _gaps(old: list[Any], new: list[Any]) -> list[_Gap]:
-    """Return the gaps around the longest common subsequence of two arrays, from the first to the last."""
+    """Return the gaps around the longest common subsequence of two arrays, from the first to the last.
+
+    An element that both have, and that is different inside, is a gap of its own.
+    """
     gaps: list[_Gap] = []
     at = start = 0
     for index, other in [*_common(old, new), (len(old), len(new))]:
         if index > at or other > start:
             gaps.append(_Gap(at, old[at:index], new[start:other]))
+        if index < len(old) and _has_changed(old[index], new[other]):
+            gaps.append(_Gap(index, old[index : index + 1], new[other : other + 1]))
         at, start = index + 1, other + 1
     return gaps
+
+
+def _name(item: Any) -> bytes:
+    """Return what an element is known by: its id, or all that it is."""
+    id = item.get("id") if isinstance(item, dict) else None
+    return b"id" + _canonical(id) if isinstance(id, str | int) else _canonical(item)
 
 
 def _common(old: list[Any], new: list[Any]) -> list[tuple[int, int]]:
     """Return the indices, in either array, of the elements that are in both."""
     numbers: dict[bytes, int] = {}
-    a, b = ([numbers.setdefault(_canonical(item), len(numbers)) for item in items] for items in (old, new))
+    a, b = ([numbers.setdefault(_name(item), len(numbers)) for item in items] for items in (old, new))
     shorter = min(len(a), len(b))
     head = next((index for index in range(shorter) if a[index] != b[index]), shorter)
     tail = next((index for index in range(shorter - head) if a[-1 - index] != b[-1 - index]), shorter - head)

@@ -11,7 +11,7 @@ from plait_client.pending import Pending, Push, fold
 from plait_client.replica import Gap, Replica
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Ack, Change, Changes, Joined, Snapshot, Version
-from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, decode_ops, diff, parse
+from plait_schemas.patch import FORBIDDEN_KEYS, Op, PatchError, apply, decode_ops, diff, invert, parse
 
 __all__ = ["Document"]
 
@@ -47,7 +47,9 @@ class Document:
         beneath = self._pending.fold_settled(before, frame.last_ref)
         ops = self._replica.join(frame)
         self._pending.settle(frame.last_ref)
-        self._move(beneath, ops if beneath is before else None, at)
+        # What was answered for may have been refused: then what is pending was made on what is not there.
+        is_exact = beneath is before
+        self._move(beneath, ops if is_exact else None, at, takes_back=not is_exact)
         if had == self._replica.have:
             return None
         return Changed(before, self._replica.state, frame.epoch, frame.version, ops, None)
@@ -82,6 +84,15 @@ class Document:
         self._replica.advance(frame.version, ops)
         return Changed(before, self._replica.state, *self._replica.base, ops, connection)
 
+    def refused(self, push: Push, index: int) -> None:
+        """Show no more a push that was refused, and was at an index of the pending ones; those behind it move."""
+        before = self._pending.fold(self._replica.state, index)
+        try:
+            over = invert(before, push.ops) if push.is_shown else []
+        except PatchError:
+            over = []  # It did not fit, and so was not shown.
+        self.shown = self._pending.move(over, self._replica.state, self._replica.base, start=index, takes_back=True)
+
     def answered(self, push: Push, change: Changed | None) -> None:
         """Show no more a push that is not pending any longer; `change` is what its ack made of the state."""
         if change is None or any(each.is_shown and each.ref < push.ref for each in self._pending):
@@ -92,10 +103,11 @@ class Document:
             self._move(fold(change.before, (push,)), None, (change.epoch, change.version - 1))
         # What is confirmed just as it was shown leaves all that is shown as it is.
 
-    def _move(self, beneath: Any, ops: Sequence[Op] | None, at: Version) -> None:
+    def _move(self, beneath: Any, ops: Sequence[Op] | None, at: Version, *, takes_back: bool = False) -> None:
         """Let what led from `beneath`, at a version, to what is confirmed come before all that is pending."""
         state = self._replica.state
         if not any(push.is_shown for push in self._pending):
             self.shown = state
             return
-        self.shown = self._pending.move(difference(beneath, state) if ops is None else ops, state, at)
+        over = difference(beneath, state) if ops is None else ops
+        self.shown = self._pending.move(over, state, at, takes_back=takes_back)

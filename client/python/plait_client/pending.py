@@ -17,7 +17,7 @@ _LARGE: Final = 64 * 1024
 class Push:
     """A change of the state on its way, made on the version `made`."""
 
-    __slots__ = ("is_settled", "lost_on", "made", "ops", "ref", "sent")
+    __slots__ = ("is_orphan", "is_settled", "lost_on", "made", "ops", "ref", "sent")
 
     def __init__(self, ref: int, made: Version, ops: Sequence[Op]) -> None:
         self.ref = ref
@@ -28,6 +28,8 @@ class Push:
         self.sent: Sequence[Op] | None = None
         # The last version on which the operations stood, where others have taken away what they lead into.
         self.lost_on: Version | None = None
+        # Whether that was a refused push, of which the server knows nothing: it is not to be asked.
+        self.is_orphan = False
         # Whether the server has answered for it, and only the answer is missing: the known state has it, or never will.
         self.is_settled = False
 
@@ -99,39 +101,46 @@ class Pending:
                 start += 1
         self._next_ref = start
 
-    def skip(self, push: Push) -> None:
-        """Take out a push that the server will never see, so that those behind it have its number and on."""
+    def skip(self, push: Push) -> int:
+        """Take out a push that the server will never see, so that those behind it have its number and on.
+
+        Returns the index at which it was.
+        """
         start = next(each.ref for each in self._queue if not each.is_settled)
-        self.drop(push)
+        index = self.drop(push)
         self.renumber(start)
+        return index
 
     # What is shown
 
-    def fold(self, state: Any) -> Any:
-        """Return `state` with what is pending carried out in order, but for what does not fit."""
-        return fold(state, (push for push in self._queue if push.is_shown))
+    def fold(self, state: Any, end: int | None = None) -> Any:
+        """Return `state` with what is pending, up to an index, carried out in order, but for what does not fit."""
+        return fold(state, (push for push in self._queue[:end] if push.is_shown))
 
     def fold_settled(self, state: Any, last_ref: int) -> Any:
         """Return `state` with those that are shown, up to `last_ref`: what the pushes behind them are made on."""
         return fold(state, (push for push in self._queue if push.is_shown and push.sent and push.ref <= last_ref))
 
-    def move(self, over: Sequence[Op], state: Any, at: Version) -> Any:
-        """Let `over`, which led from the version `at` to `state`, come before all that is shown; return the fold.
+    def move(self, over: Sequence[Op], state: Any, at: Version, *, start: int = 0, takes_back: bool = False) -> Any:
+        """Let `over`, which led from the version `at` to `state`, come before what is shown; return the fold.
 
-        What goes over to the next push is `over` as it is behind the push before.
+        It comes before the pushes from the index `start` on; what goes over to the next one is `over` as it is behind
+        the push before. With `takes_back`, it may take back what they were made on.
         """
-        for push in self._queue:
+        for index, push in enumerate(self._queue):
             if push.is_shown:
-                moved = rebase(push.ops, over, state)
+                is_moved = index >= start
+                moved = rebase(push.ops, over if is_moved else (), state)
                 if moved.is_lost:
-                    push.lost_on = at
+                    push.lost_on, push.is_orphan = at, takes_back
                     continue
                 push.ops = moved.ops
                 try:
                     state = apply(state, moved.ops)
                 except PatchError:
                     continue
-                over = [op for op in moved.over if op is not None]
+                if is_moved:
+                    over = [op for op in moved.over if op is not None]
         return state
 
 

@@ -45,17 +45,23 @@ class Sending:
         self._superseded.clear()
         self.resumes_at = None
 
+    def next_orphan(self) -> Push | None:
+        """Return a push that might go out at this time, and is not to."""
+        return next((push for push in self._due() if push.is_orphan and not push.is_settled), None)
+
     def take(self) -> list[Push]:
         """Return the pushes that may go out at this time, as sent."""
-        if not self._is_open or self.resumes_at is not None:
-            return []
-        end = min(len(self._pending), UNANSWERED)
-        pushes = [self._pending[index] for index in range(self._next, end)]
-        self._next = max(self._next, end)
+        pushes = self._due()
+        self._next += len(pushes)
         for push in pushes:
             push.sent = push.ops
             self._waiting.append(_Sent(push.ref, push))
         return pushes
+
+    def _due(self) -> list[Push]:
+        if not self._is_open or self.resumes_at is not None:
+            return []
+        return [self._pending[index] for index in range(self._next, min(len(self._pending), UNANSWERED))]
 
     # Answers
 
@@ -63,13 +69,14 @@ class Sending:
         """Return the push that a final answer is for; None for one that was answered before."""
         return next((sent.push for sent in (*self._waiting, *self._superseded) if sent.ref == ref), None)
 
-    def drop(self, push: Push) -> None:
-        """Take a push that was answered from the pending ones."""
+    def drop(self, push: Push) -> int:
+        """Take a push that was answered from the pending ones; return the index at which it was."""
         index = self._pending.drop(push)
         self._next -= index < self._next
         self._waiting = deque(sent for sent in self._waiting if sent.push is not push)
         # Answers come in order: all that was sent before what this one is for has had its own.
         self._superseded.clear()
+        return index
 
     def was_superseded(self, ref: int) -> bool:
         """Tell whether an answer is to a push that had been told to come again already, and take it as that."""

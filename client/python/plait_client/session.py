@@ -263,19 +263,26 @@ class Session:
     def _refuse_suspect(self) -> None:
         """Refuse, in the server's place, the push that it closed the last socket for: it would do so again."""
         push, self._suspect = self._suspect, None
-        if push is None or push.is_settled:
-            return
-        answer = messages.Nack(push.ref, "too_large", "the change is larger than the server takes", self.version)
-        self._pending.skip(push)
-        self._document.answered(push, None)
+        if push is not None and not push.is_settled:
+            self._refuse(push, "too_large", "the change is larger than the server takes")
+
+    def _refuse(self, push: Push, code: str, message: str) -> None:
+        """Refuse a push, in the place of the server, which has not seen it."""
+        answer = messages.Nack(push.ref, code, message, self.version)
+        self._document.refused(push, self._pending.skip(push))
         self._happenings.append(Nacked(push, answer))
 
     def _send_pushes(self) -> None:
+        while (orphan := self._sending.next_orphan()) is not None:
+            self._refuse(orphan, "conflict", "what it was made on was refused")
         for push in self._sending.take():
             # Where its place is gone it must not be taken to lead anywhere in the state that is known by now.
             base = push.lost_on or self._replica.base
             made = None if push.made == base else push.made
-            self._frames.append(messages.Push(push.ref, base, made, push.ops))
+            answered = self._pending[0].ref - 1
+            self._frames.append(
+                messages.Push(push.ref, base, made, None if answered == push.ref - 1 else answered, push.ops)
+            )
 
     def _acked(self, frame: messages.Ack) -> None:
         push = self._sending.look_up(frame.ref)
@@ -299,8 +306,7 @@ class Session:
             case _:
                 push = self._sending.look_up(frame.ref)
                 if push is not None:
-                    self._sending.drop(push)
-                    self._document.answered(push, None)
+                    self._document.refused(push, self._sending.drop(push))
                     self._happenings.append(Nacked(push, frame))
         self._send_pushes()
 

@@ -1,7 +1,8 @@
 """The pushes of one client: brought onto the current state, applied once, and answered in order. No I/O.
 
 What others change while pushes are under way is kept as it is behind the pushes that came meanwhile, so that the next
-one, which was made on top of those, can be brought behind it (as in Jupiter: Nichols et al., 1995).
+one, which was made on top of those, can be brought behind it (as in Jupiter: Nichols et al., 1995). So is what takes
+back a push that was refused: those behind it were made as if it were there.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from plait.connection import Connection
 from plait.errors import Conflict, Gap, InvalidState, NotFound, PlaitError, Readonly, Reject, TooLarge, Unanswerable
 from plait.logs import log_error
 from plait.merge import merge
+from plait.session.bridge import Bridge, Other, taking_back
 from plait.store.protocol import ChangeRow
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json, nests_deeper
 from plait_schemas.messages import Nack, Push, encode
@@ -27,6 +29,8 @@ from plait_schemas.rebase import rebase
 __all__ = ["Pushes"]
 
 _TOO_OLD: Final = "it was made on a version that is too old"
+# Bringing so many operations behind as many others as make this product takes about half a second.
+_MOST_PAIRS: Final = 500_000
 
 
 class _Past(NamedTuple):
@@ -35,17 +39,6 @@ class _Past(NamedTuple):
     after: int | None = None
     rows: Sequence[ChangeRow] = ()
     documents: Mapping[int, Any] = {}
-
-
-class _Bridge(NamedTuple):
-    """What others have changed that a client's next push may not know of, as it is behind its pushes so far."""
-
-    # Each with its version.
-    ops: Sequence[tuple[int, Op]] = ()
-    # The version that the last of the client's pushes made, up to which it goes.
-    to: int = 0
-    # The base of that push, from which on it goes.
-    since: int = 0
 
 
 class _NeedsPast(Exception):
@@ -69,7 +62,7 @@ class Pushes:
         self._client = client
         # Sends an answer, which says that the client is at a version, behind what was sent before.
         self._answer = answer
-        self._bridge = _Bridge()
+        self._bridge = Bridge()
         # How many pushes are on their way to the disk.
         self._storing = 0
         # Pushes that wait until the past has been read for the one in front of them.
@@ -147,36 +140,44 @@ class Pushes:
         epoch, base = push.base
         if epoch != pipeline.history.epoch or not 0 <= base <= pipeline.history.current.version:
             raise Conflict("its base is not a version of this thread")
-        bridge = self._bridge_from(base, past)
+        bridge = self._bridge_from(push, past)
         ops = self._ops(push, bridge, past)
-        rebased = rebase(ops, (op for _, op in bridge), document)
+        if len(ops) * len(bridge) > _MOST_PAIRS:
+            raise Conflict("too much has been changed at once to be brought together")
+        own = [index for index, other in enumerate(bridge) if other.refused is not None]
+        rebased = rebase(ops, (other.op for other in bridge), document, own=own)
+        behind = [other._replace(op=op) for other, op in zip(bridge, rebased.over, strict=True) if op is not None]
         contested = self._contested(push, ops, past)
         policy = self._actor.kind.policy(self._actor.thread)
         origin = msgspec.UNSET
         if callable(policy) and (contested or rebased.conflicts):
             origin = _document(past, (push.made or push.base)[1])
-        ops = merge(ops, rebased, contested=contested, document=document, policy=policy, base=origin)
         before = pipeline.history.current
-        commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
+        try:
+            ops = merge(ops, rebased, contested=contested, document=document, policy=policy, base=origin)
+            commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
+        except Exception:
+            behind += taking_back(push.ref, rebased.ops, before.document, before.version)
+            self._bridge = Bridge(behind, before.version, base)
+            raise
         self._client.ref = push.ref
-        behind = [(version, op) for (version, _), op in zip(bridge, rebased.over, strict=True) if op is not None]
-        last, self._bridge = self._bridge, _Bridge(behind, commit.version, base)
+        last, self._bridge = self._bridge, Bridge(behind, commit.version, base)
         change = None if commit.revision is before else commit.revision.change
         self._storing += 1
         commit.then(partial(self._take_back, last))
-        commit.then(partial(self._committed, push, commit.version, change, bool(bridge)))
+        commit.then(partial(self._committed, push, commit.version, change, len(bridge) > len(own)))
 
-    def _bridge_from(self, base: int, past: _Past) -> list[tuple[int, Op]]:
-        """Return what others have changed since a version, as it is behind the client's pushes so far.
+    def _bridge_from(self, push: Push, past: _Past) -> list[Other]:
+        """Return what the client did not know of when it pushed, as it is behind its pushes so far.
 
         Raises Conflict where the client has pushed on a later version already: an old one names what it has lost.
         """
+        base = push.base[1]
         rows = self._rows(max(base, self._bridge.to), self._actor.pipeline.history.current.version, past)
         if base < self._bridge.since or any(row.source == self._connection.id for row in rows):
             # It was made behind other pushes of this client, which by then were elsewhere than they have come to be.
             raise Conflict("others have taken away what it was made on")
-        bridge = [each for each in self._bridge.ops if each[0] > base]
-        return bridge + [(row.version, op) for row in rows for op in decode_ops(row.ops)]
+        return self._bridge.unknown(push, rows)
 
     def _rows(self, after: int, to: int, past: _Past) -> list[ChangeRow]:
         history = self._actor.pipeline.history
@@ -233,12 +234,11 @@ class Pushes:
             answer += b',"ops":' + change.ops
         self._answer(answer + b"}", version)
 
-    def _take_back(self, last: _Bridge, error: PlaitError | None) -> None:
+    def _take_back(self, last: Bridge, error: PlaitError | None) -> None:
         """Have the bridge again that was there before the first of the pushes that could not be stored."""
         if error is not None and last.to < self._bridge.to:
             durable = self._actor.pipeline.history.durable.version
-            ops = [each for each in last.ops if each[0] <= durable]
-            self._bridge = _Bridge(ops, min(last.to, durable), last.since)
+            self._bridge = last.back_to(durable)
 
     def _repeat(self, ref: int) -> None:
         version = self._actor.pipeline.history.durable.version

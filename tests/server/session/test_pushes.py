@@ -1,15 +1,11 @@
 """Pushes of the native protocol: answered in order, refused with a reason, applied once, brought behind others."""
 
-import copy
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
-import anyio
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import (
@@ -29,8 +25,6 @@ from plait.errors import Conflict
 from plait.limits import Limits
 from plait.retention import Retention
 from plait.thread import Thread
-from plait_schemas.patch import Op, PatchError, apply
-from plait_schemas.rebase import rebase
 
 
 @pytest.fixture
@@ -611,159 +605,3 @@ async def test_a_client_that_is_gone_while_the_past_is_read_for_it_changes_nothi
         await actor.settled()
         await until(lambda: actor.clients.get("a") is None)
         assert actor.thread.state["n"] == 399
-
-
-# Many at once
-
-
-class Mirror:
-    """A client as docs/protocol.md has it: `confirmed`, pending pushes, and what is shown; frames come when let in."""
-
-    def __init__(self, guest: Guest, version: int, state: Any) -> None:
-        self.guest = guest
-        self.version = version
-        self.confirmed = state
-        self.pending: list[tuple[int, list[Op]]] = []
-        self.refused: dict[int, str] = {}
-        self.waiting: list[Any] = []
-        # Pushes that have not arrived at the server.
-        self.outgoing: list[tuple[int, int, list[Op]]] = []
-        self._ref = 0
-        self._sent: dict[int, list[Op]] = {}
-
-    @property
-    def shown(self) -> Any:
-        return self._shown(len(self.pending))
-
-    def _shown(self, count: int) -> Any:
-        """Return the confirmed state with the first pending pushes; one that does not fit is left out."""
-        state = self.confirmed
-        for _, ops in self.pending[:count]:
-            try:
-                state = apply(state, ops)
-            except PatchError:
-                continue
-        return state
-
-    def edit(self, ops: Iterable[Op]) -> None:
-        self._ref += 1
-        made = list(ops)
-        self.pending.append((self._ref, made))
-        self.outgoing.append((self._ref, self.version, made))
-
-    def send(self) -> None:
-        """Let the next push arrive."""
-        if self.outgoing:
-            ref, base, ops = self.outgoing.pop(0)
-            self._sent[ref] = ops
-            self.guest.push(*msgspec.to_builtins(ops), base=base, ref=ref)
-
-    def read(self) -> None:
-        """Take in the next frame."""
-        self.waiting += self.guest.frames
-        if self.waiting:
-            self._take(self.waiting.pop(0))
-
-    def _take(self, frame: dict[str, Any]) -> None:
-        match frame["type"]:
-            case "change":
-                assert frame["version"] == self.version + 1
-                self._others(frame["version"], _ops(frame))
-            case "changes":
-                assert frame["from"] == self.version
-                self._others(frame["to"], _ops(frame))
-            case "ack":
-                ref, _ = self.pending.pop(0)
-                assert ref == frame["ref"]
-                if frame["version"] > self.version:
-                    assert frame["version"] == self.version + 1
-                    self.version = frame["version"]
-                    self.confirmed = apply(self.confirmed, _ops(frame) if "ops" in frame else self._sent[ref])
-            case "nack":
-                ref, _ = self.pending.pop(0)
-                assert ref == frame["ref"]
-                self.refused[ref] = frame["code"]
-            case type:
-                raise AssertionError(type)
-
-    def _others(self, version: int, over: list[Op]) -> None:
-        self.version, self.confirmed = version, apply(self.confirmed, over)
-        for index, (ref, ops) in enumerate(self.pending):
-            result = rebase(ops, over, self._shown(index))
-            self.pending[index] = (ref, ops if result.is_lost else result.ops)
-            over = [op for op in result.over if op is not None]
-
-
-def _ops(frame: dict[str, Any]) -> list[Op]:
-    return msgspec.convert(frame["ops"], list[Op])
-
-
-class Unique(Thread[Any]):
-    initial_state = {"list": ["s0", "s1", "s2", "s3"], "marks": {}}  # noqa: RUF012
-
-
-ACTIONS = st.tuples(
-    st.integers(0, 2),
-    st.sampled_from(["insert", "insert", "remove", "mark", "send", "send", "read", "read", "flush", "slow"]),
-    st.integers(0, 20),
-)
-
-
-def test_pipelined_edits_of_a_list_all_survive_and_every_client_shows_what_the_server_has() -> None:
-    @given(st.lists(ACTIONS, max_size=60), st.integers(2, 3))
-    @settings(max_examples=200)
-    def check(actions: list[tuple[int, str, int]], count: int) -> None:
-        anyio.run(_converge, actions, count)
-
-    check()
-
-
-async def _converge(actions: list[tuple[int, str, int]], count: int) -> None:
-    async with open_house(Unique) as house:
-        actor = await house.actor(Unique)
-        state = actor.thread.state
-        mirrors = [Mirror(await joined(actor, f"client {n}"), 0, copy.deepcopy(state)) for n in range(count)]
-        there = set(state["list"])
-        for number, (who, what, where) in enumerate(actions):
-            if what == "flush":
-                await actor.settled()
-            else:
-                _act(mirrors[who % count], what, where, number, there)
-        for mirror in mirrors:
-            while mirror.outgoing:
-                mirror.send()
-        await actor.settled()
-        for mirror in mirrors:
-            mirror.guest.transport.catch_up()
-            mirror.read()
-            while mirror.waiting:
-                mirror.read()
-        final = actor.thread.state
-        assert sorted(final["list"]) == sorted(there)
-        for mirror in mirrors:
-            assert (mirror.pending, mirror.refused) == ([], {})
-            assert (mirror.version, mirror.confirmed, mirror.shown) == (actor.thread.version, final, final)
-
-
-def _act(mirror: Mirror, what: str, where: int, number: int, there: set[str]) -> None:
-    """Let a client do something; `there` are the elements that are to survive."""
-    shown, transport = mirror.shown["list"], mirror.guest.transport
-    match what:
-        case "insert":
-            there.add(f"e{number}")
-            mirror.edit([Op("add", f"/list/{where % (len(shown) + 1)}", f"e{number}")])
-        case "remove" if shown:
-            there.discard(shown[where % len(shown)])
-            mirror.edit([Op("remove", f"/list/{where % len(shown)}")])
-        case "mark":
-            mirror.edit([Op("add", f"/marks/{where % 3}", number)])
-        case "send":
-            mirror.send()
-        case "read":
-            mirror.read()
-        case "slow" if not transport.is_backed_up:
-            transport.is_backed_up = True
-        case "slow":
-            transport.catch_up()
-        case _:
-            pass

@@ -1,0 +1,116 @@
+"""Edits hit what was meant, and nothing else, also behind refusals, and whatever the network does meanwhile."""
+
+import asyncio
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from tests.integration.convergence import Member, World
+
+from plait import Reject, Retention, Thread
+from plait_schemas.patch import Op
+
+FIRST = [{"id": f"s{n}", "tags": {}} for n in range(4)]
+
+
+class Items(Thread[dict[str, Any]]):
+    """A list of what has an id, of which some are refused."""
+
+    initial_state = {"list": FIRST}  # noqa: RUF012
+    retention = Retention(changes=None)
+
+    def validate_state_change(self, next_state: dict[str, Any], source: object) -> None:
+        if any(item["id"].startswith("bad") for item in next_state["list"]):
+            raise Reject("not that", path="/list")
+
+
+class Editors:
+    """Clients that put in, take out and tag items, as dice say."""
+
+    def __init__(self, world: World, dice: random.Random) -> None:
+        self.world = world
+        self.dice = dice
+        self.count = 0
+        self.removals: list[tuple[Member, int, str]] = []
+        self.insertions: list[tuple[Member, int, str]] = []
+        # By number: who has put which tag to which item.
+        self.tags: dict[int, tuple[Member, str]] = {}
+
+    async def step(self) -> None:
+        """Do something."""
+        world, dice = self.world, self.dice
+        member = dice.choice(world.members)
+        match dice.choices(["edit", "up", "down", "connect", "cut", "kill"], [25, 25, 30, 8, 3, 0.5])[0]:
+            case "edit" if member.session.epoch is not None:
+                self.edit(member)
+            case "up":
+                await world.carry_up(member)
+            case "down":
+                world.carry_down(member)
+            case "connect":
+                world.connect(member)
+            case "cut":
+                world.cut(member)
+            case "kill":
+                await world.kill()
+            case _:
+                pass
+        await world.rest()
+
+    def edit(self, member: Member) -> None:
+        """Change what a client shows."""
+        self.count += 1
+        shown = member.session.shown["list"]
+        at = self.dice.randrange(len(shown) + 1)
+        what = self.dice.choices(["insert", "bad", "remove", "tag"], [3, 3, 2, 6])[0]
+        if what in ("insert", "bad") or at == len(shown):
+            id = f"{'bad' if what == 'bad' else 'e'}{self.count}"
+            op = Op("add", f"/list/{at}", {"id": id, "tags": {}})
+            self.insertions.append((member, self.count, id))
+        elif what == "remove":
+            op = Op("remove", f"/list/{at}")
+            self.removals.append((member, self.count, shown[at]["id"]))
+        else:
+            op = Op("add", f"/list/{at}/tags/t{self.count}", shown[at]["id"])
+            self.tags[self.count] = member, shown[at]["id"]
+        member.made(self.count, member.session.edit([op]))
+        member.note()
+        self.world.flush(member)
+
+    def check(self, final: list[dict[str, Any]]) -> None:
+        """Check that the list has what came of each edit, and nothing that did not."""
+        there = {item["id"] for item in FIRST}
+        there |= {id for member, number, id in self.insertions if member.outcomes[number] == "ack"}
+        there -= {id for member, number, id in self.removals if member.outcomes[number] == "ack"}
+        assert sorted(item["id"] for item in final) == sorted(there)
+        meant: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        for number, (member, id) in self.tags.items():
+            if member.outcomes[number] == "ack":
+                meant[id][f"t{number}"] = id
+        for item in final:
+            assert item["tags"] == meant[item["id"]]
+        for member, number, id in self.insertions:
+            assert (member.outcomes[number] == "ack") == id.startswith("e")
+
+
+@pytest.mark.parametrize("seed", range(270))
+def test_every_edit_hits_what_was_meant(seed: int) -> None:
+    asyncio.run(_run(seed))
+
+
+async def _run(seed: int) -> None:
+    dice = random.Random(seed)
+    world = World(Items, [f"m{n}" for n in range(dice.randint(1, 3))])
+    await world.start()
+    editors = Editors(world, dice)
+    for member in world.members:
+        world.connect(member)
+    for _ in range(dice.randint(30, 200)):
+        await editors.step()
+    await world.quiet()
+    final = (await world.actor()).thread.state
+    for member in world.members:
+        assert member.session.shown == final
+    editors.check(final["list"])
+    await world.stop()
