@@ -45,7 +45,7 @@ OPS = [Op("add", "/a/-", {"b": [1.5, None]}), Op("remove", "/b"), Op("replace", 
 CLIENT: list[Any] = [
     Join("me", ("epoch", 3), "5c4e", "secret"),
     Join("me"),
-    Push(1, ("epoch", 3), ("epoch", 1), OPS, RAW),
+    Push(1, ("epoch", 3), ("epoch", 1), 0, OPS, RAW),
     Push(1, ("epoch", 0)),
     Call(1, "move", (RAW, NULL), {"to": RAW}),
     Call(-1, "move"),

@@ -1,5 +1,6 @@
 /** Which elements two arrays have in common, so that a change of one element is not taken for one of its neighbours. */
 
+import { isEqual, isObject } from "./json.js";
 import type { Json } from "./json.js";
 
 /** What is between two elements that both arrays have, or before the first, or behind the last. */
@@ -13,13 +14,19 @@ export interface Gap {
 /** Arrays that would take more steps than this to compare have nothing in common. */
 const MOST_STEPS = 1_000_000;
 
-/** Returns the gaps around the longest common subsequence of two arrays, from the first to the last. */
+/**
+ * Returns the gaps around the longest common subsequence of two arrays, from the first to the last.
+ * Objects are known by their `id` where they have one; such that is different inside is a gap of its own.
+ */
 export function gapsBetween(old: readonly Json[], next: readonly Json[]): Gap[] {
   const gaps: Gap[] = [];
   let [at, from] = [0, 0];
   for (const [index, other] of [...commonElements(old, next), [old.length, next.length] as const]) {
     const gap = { at, removed: old.slice(at, index), added: next.slice(from, other) };
     if (gap.removed.length > 0 || gap.added.length > 0) gaps.push(gap);
+    if (index < old.length && !isEqual(old[index], next[other])) {
+      gaps.push({ at: index, removed: old.slice(index, index + 1), added: next.slice(other, other + 1) });
+    }
     [at, from] = [index + 1, other + 1];
   }
   return gaps;
@@ -30,7 +37,7 @@ function commonElements(old: readonly Json[], next: readonly Json[]): (readonly 
   const steps = old.length * next.length;
   if (steps <= 1 || steps > MOST_STEPS) return [];
   const numbers = new Map<string, number>();
-  const [a, b] = [old, next].map((items) => items.map((item) => numberOf(JSON.stringify(item), numbers))) as [
+  const [a, b] = [old, next].map((items) => items.map((item) => numberOf(nameOf(item), numbers))) as [
     number[],
     number[],
   ];
@@ -43,6 +50,12 @@ function commonElements(old: readonly Json[], next: readonly Json[]): (readonly 
     else j++;
   }
   return pairs;
+}
+
+/** Returns what an element is known by: its id, or all that it is. */
+function nameOf(item: Json): string {
+  const id = isObject(item) && Object.hasOwn(item, "id") ? item["id"] : undefined;
+  return typeof id === "string" || typeof id === "number" ? `id ${JSON.stringify(id)}` : JSON.stringify(item);
 }
 
 function numberOf(text: string, numbers: Map<string, number>): number {

@@ -2,7 +2,7 @@
 
 import { isEqual, isObject, share } from "./json.js";
 import type { Json } from "./json.js";
-import { PatchError, apply, diff } from "./patch.js";
+import { PatchError, apply, diff, invert } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Joined, Op, Version } from "./protocol.js";
 import { rebase } from "./rebase.js";
@@ -18,6 +18,8 @@ export interface Pending {
   sent: readonly Op[] | undefined;
   /** A place that it leads into is gone: the last version on which it stood. It is left out of what is shown. */
   lostOn: Version | undefined;
+  /** That was a refused push, of which the server knows nothing: it is not to be asked. */
+  isOrphan: boolean;
   /** The server's state has it, or does without it: only its answer is to come. */
   isSettled: boolean;
   /** What is shown with it and all before it; undefined when it is left out. */
@@ -28,7 +30,7 @@ export interface Pending {
 export interface KeptFold {
   at: Version;
   confirmed?: Document;
-  pushes: (Pick<Pending, "ref" | "made" | "ops"> & { lostOn?: Version | undefined; isSettled?: boolean })[];
+  pushes: (Pick<Pending, "ref" | "made" | "ops"> & Partial<Pick<Pending, "lostOn" | "isOrphan" | "isSettled">>)[];
 }
 
 export class Fold {
@@ -69,10 +71,11 @@ export class Fold {
   restore({ at, confirmed, pushes }: KeptFold): void {
     this.#at = at;
     this.#confirmed = confirmed;
-    this.#pushes = pushes.map(({ ref, made, ops, lostOn, isSettled = false }) => ({
+    this.#pushes = pushes.map(({ ref, made, ops, lostOn, isOrphan = false, isSettled = false }) => ({
       ...newPush(ref, made, ops),
       sent: ops,
       lostOn,
+      isOrphan,
       isSettled,
     }));
     this.#refold([]);
@@ -81,7 +84,9 @@ export class Fold {
   /** Returns what leads on from here; undefined when there is nothing that the server will not tell. */
   keep(): KeptFold | undefined {
     if (this.#at === undefined || this.#pushes.length === 0) return undefined;
-    const pushes = this.#pushes.map(({ ref, made, ops, lostOn, isSettled }) => ({ ref, made, ops, lostOn, isSettled }));
+    const pushes = this.#pushes.map(({ ref, made, ops, lostOn, isOrphan, isSettled }) => {
+      return { ref, made, ops, lostOn, isOrphan, isSettled };
+    });
     return { at: this.#at, confirmed: this.#confirmed, pushes };
   }
 
@@ -98,6 +103,14 @@ export class Fold {
   drop(push: Pending): void {
     this.#take(push);
     if (isVisible(push)) this.#refold([]);
+  }
+
+  /** A push was refused: those behind it, which were made on it, are shown as they are without it. */
+  refuse(push: Pending): void {
+    const index = this.#pushes.indexOf(push);
+    const before = this.#pushes.slice(0, index).findLast(isVisible)?.after ?? this.#confirmed;
+    this.#take(push);
+    if (isVisible(push)) this.#refold(invert(before, push.ops), { start: index, takesBack: true });
   }
 
   // The server's state
@@ -149,7 +162,8 @@ export class Fold {
     if (over === undefined || expected !== undefined) over = difference(expected ?? this.#confirmed, confirmed);
     for (const push of this.#pushes) push.isSettled = settled.includes(push);
     this.#confirmed = confirmed;
-    this.#refold(over);
+    // The settled ones may have been refused.
+    this.#refold(over, { takesBack: expected !== undefined });
     this.#at = at;
   }
 
@@ -172,23 +186,28 @@ export class Fold {
     this.#pushes = this.#pushes.filter((each) => each !== push);
   }
 
-  /** Lets `over`, which led to `confirmed`, come before all that is shown. */
-  #refold(over: readonly Op[]): void {
+  /**
+   * Lets `over`, which led to `confirmed`, come before what is shown of the pushes from the index `start` on.
+   * With `takesBack`, it may take back what they were made on.
+   */
+  #refold(over: readonly Op[], { start = 0, takesBack = false } = {}): void {
     let document = this.#confirmed;
-    for (const push of this.#pushes) {
+    for (const [index, push] of this.#pushes.entries()) {
       push.after = undefined;
       if (push.lostOn || push.isSettled) continue;
-      const moved = rebase(push.ops, over, document);
+      const isMoved = index >= start && over.length > 0;
+      const moved = rebase(push.ops, isMoved ? over : [], document);
       if (moved.isLost) {
         push.lostOn = this.#at;
+        push.isOrphan = takesBack;
         continue;
       }
-      push.ops = over.length > 0 ? moved.ops : push.ops;
+      if (isMoved) push.ops = moved.ops;
       push.after = carriedOut(document, push.ops);
       if (push.after === undefined) continue;
       document = push.after;
       // What goes over to the next push is as it is behind this one.
-      over = moved.over.filter((op) => op !== undefined);
+      if (isMoved) over = moved.over.filter((op) => op !== undefined);
     }
     this.#shown = share(this.#shown, document);
     const last = this.#pushes.findLast(isVisible);
@@ -203,7 +222,8 @@ export function isVisible(push: Pending): boolean {
 }
 
 function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
-  return { ref, made, ops, sent: undefined, lostOn: undefined, isSettled: false, after: undefined };
+  const state = { sent: undefined, lostOn: undefined, isOrphan: false, isSettled: false, after: undefined };
+  return { ref, made, ops, ...state };
 }
 
 /** Returns what others may have done that made `after` of `before`. */

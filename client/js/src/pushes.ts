@@ -69,10 +69,12 @@ export class Pushes {
 
   /** Returns the frames that may go out on the socket. */
   take(): Push[] {
+    const answered = (this.all[0]?.ref ?? 1) - 1;
     return this.#window.take(this.all).map(({ ref, made, ops, lostOn }) => {
       // Where its place is gone, it must not be taken to lead anywhere in the state that is known by now.
       const base = lostOn ?? (this.fold.at as Version);
-      return { type: "push", ref, base, ...(!isEqual(made, base) && { made }), ops };
+      const isMoved = !isEqual(made, base);
+      return { type: "push", ref, base, ...(isMoved && { made }), ...(answered < ref - 1 && { answered }), ops };
     });
   }
 
@@ -86,7 +88,7 @@ export class Pushes {
     this.#window.heldUntil = undefined;
   }
 
-  // What is too large
+  // What the server has not seen, and is not to see
 
   /** The server has closed the socket for the size of a frame: it was the largest push on its way, if that is large. */
   suspect(): void {
@@ -98,18 +100,25 @@ export class Pushes {
     }
   }
 
-  /** Refuses, in the server's place, the push that it closed the last socket for: it would do so again. */
-  refuseSuspect(): readonly [Pending, PlaitError] | undefined {
-    const push = this.#suspect;
+  /** Refuses, in the server's place, a push that it has not seen: it was too large, or leads into what was refused. */
+  refuseUnseen(): readonly [Pending, PlaitError] | undefined {
+    const suspect = this.#suspect;
     this.#suspect = undefined;
-    if (!push || push.isSettled) return undefined;
+    if (suspect && !suspect.isSettled) {
+      return this.#refuse(suspect, new PlaitError("too_large", "The change is larger than the server takes"));
+    }
+    const orphan = this.#window.due(this.all).find((push) => push.isOrphan && !push.isSettled);
+    return orphan && this.#refuse(orphan, new PlaitError("conflict", "What it was made on was refused"));
+  }
+
+  #refuse(push: Pending, error: PlaitError): readonly [Pending, PlaitError] {
     const open = this.all.filter((each) => !each.isSettled);
-    this.#answer(push, () => this.fold.drop(push));
+    this.fold.refuse(push);
     this.#renumber(
       open.filter((each) => each !== push),
       (open[0] as Pending).ref,
     );
-    return [push, new PlaitError("too_large", "The change is larger than the server takes")];
+    return [push, error];
   }
 
   // What the server says
@@ -158,7 +167,7 @@ export class Pushes {
     const push = this.all[index];
     if (push === undefined) return undefined;
     if (!isUnseen) {
-      this.#answer(push, () => this.fold.drop(push));
+      this.#answer(push, () => this.fold.refuse(push));
       return [push, new PlaitError(frame.code, frame.message, { path: frame.path ?? undefined })];
     }
     if (frame.code === "gap") this.#sendFrom(frame.expected as number, frame.ref);

@@ -5,10 +5,11 @@
  * others put in and took out, and of two insertions at one index the earlier stays in front.
  */
 
-import { PatchError, apply, escape, find, isIndex, parse } from "./patch.js";
+import { escape, isIndex, parse } from "./patch.js";
 import type { Document } from "./patch.js";
 import { isObject } from "./json.js";
 import type { Op } from "./protocol.js";
+import { Shape } from "./shape.js";
 
 export interface Rebased {
   ops: Op[];
@@ -23,21 +24,23 @@ export interface Rebased {
 /** Returns `ops` as they are on `document`, which is what `over` made of the state that both were made on. */
 export function rebase(ops: readonly Op[], over: readonly Op[], document: Document): Rebased {
   if (over.length === 0) return { ops: [...ops], conflicts: [], isLost: false, over: [] };
-  const others: Step[] = [];
-  for (const op of [...over].reverse()) {
-    const other = new Step(op, others, document);
-    other.fixEnd();
-    others.unshift(other);
-  }
-  const steps: Step[] = [];
-  for (const op of ops) {
-    const step = new Step(op, others, document);
-    steps.push(step);
+  const shape = new Shape(document);
+  const others = [...over].reverse().map((op) => {
+    const other = new Step(op);
+    other.lookUp(shape, true);
+    shape.undo(other.name, other.parts);
+    return other;
+  });
+  others.reverse();
+  const steps = ops.map((op) => {
+    const step = new Step(op);
+    step.lookUp(shape);
+    shape.do(step.name, step.parts, op.value);
     for (const other of others) {
       if (!other.isGone && !step.isGone) pass(step, other);
     }
-    document = carriedOut(step, document);
-  }
+    return step;
+  });
   return {
     ops: steps.filter((step) => !step.isDone).map((step) => step.toOp()),
     conflicts: steps.filter((step) => step.isContested).map((step) => step.pointer),
@@ -61,16 +64,12 @@ class Step {
   /** The very same has been done. */
   isDone = false;
   readonly #op: Op;
-  // The index that `-` stands for, if that is known.
-  #end: number | undefined = undefined;
 
-  /** Looks up what it puts an element into: it is where `later` have moved it, in what they have led to. */
-  constructor(op: Op, later: readonly Step[], document: Document) {
+  constructor(op: Op) {
     this.#op = op;
     this.name = op.op;
     this.parts = parse(op.path);
     this.moves = op.op !== "replace" && isPlace(this.parts.at(-1));
-    if (this.moves) this.#lookUp(later, document);
   }
 
   get pointer(): string {
@@ -83,20 +82,18 @@ class Step {
     return { ...this.#op, op: name, path: pointer };
   }
 
-  /** Gives the end of an array its index: `-` would be another one behind others who append. */
-  fixEnd(): void {
-    if (this.#end === undefined || this.parts.at(-1) !== "-") return;
-    this.parts = [...this.parts.slice(0, -1), String(this.#end)];
-  }
-
-  #lookUp(later: readonly Step[], document: Document): void {
-    const array = this.parts.slice(0, -1);
-    const measures = this.parts.at(-1) === "-";
-    const isMoved = measures || array.some(isPlace);
-    const { place, growth } = isMoved ? through(array, later, measures) : { place: array, growth: 0 };
-    const container = place && find(document, place);
+  /**
+   * Sees what it puts an element into. The end of an array that has been appended to is given its index: `-` would be
+   * another behind others who append.
+   */
+  lookUp(shape: Shape, hasHappened = false): void {
+    if (!this.moves) return;
+    const place = this.parts.slice(0, -1);
+    const container = shape.look(place);
     this.moves = !isObject(container);
-    this.#end = Array.isArray(container) ? container.length - growth - 1 : undefined;
+    if (hasHappened && this.parts.at(-1) === "-" && Array.isArray(container)) {
+      this.parts = [...place, String(container.length - 1)];
+    }
   }
 }
 
@@ -162,42 +159,6 @@ function shifted(
       ? index + Number(index > at || (index === at && (yields || !inserts)))
       : index - Number(index > at);
   return [...parts.slice(0, depth), String(moved), ...parts.slice(depth + 1)];
-}
-
-/** Returns where an array is behind `steps`, if it still is, and if asked how many elements it has more then. */
-function through(
-  array: readonly string[],
-  steps: readonly Step[],
-  measures: boolean,
-): { place: readonly string[] | undefined; growth: number } {
-  let growth = 0;
-  let place = array;
-  // The elements of arrays further down do not matter.
-  const longest = array.length + Number(measures);
-  for (const step of steps) {
-    const { parts } = step;
-    if (parts.length > longest || step.isGone) continue;
-    if (!step.moves) {
-      // Something else is there.
-      if (isWithin(place, parts)) return { place: undefined, growth: 0 };
-    } else if (parts.length === place.length + 1 && isWithin(parts, place)) {
-      growth += step.name === "add" ? 1 : -1;
-    } else if (leadsThrough(place, step) && !isEnd(place, parts)) {
-      const moved = shifted(place, parts, step, false, true);
-      if (!moved) return { place: undefined, growth: 0 };
-      place = moved;
-    }
-  }
-  return { place, growth };
-}
-
-function carriedOut(step: Step, document: Document): Document {
-  try {
-    return step.isGone ? document : apply(document, [step.toOp()]);
-  } catch (error) {
-    if (error instanceof PatchError) return document;
-    throw error;
-  }
 }
 
 /** Tells whether a part of a pointer may be a place in an array: the index of an element, or its end. */

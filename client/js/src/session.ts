@@ -233,7 +233,11 @@ export class Session {
   }
 
   #flush(): void {
-    if (this.#phase === "joined") this.#out.push(...this.#pushes.take());
+    if (this.#phase !== "joined") return;
+    for (let refused = this.#pushes.refuseUnseen(); refused; refused = this.#pushes.refuseUnseen()) {
+      this.#events.push({ type: "refused", push: refused[0], error: refused[1] });
+    }
+    this.#out.push(...this.#pushes.take());
   }
 
   #leave(phase: Phase): void {
@@ -281,8 +285,6 @@ export class Session {
     this.#joined = frame;
     this.#phase = "joined";
     this.#events.push({ type: "joined" });
-    const [tooLarge, error] = this.#pushes.refuseSuspect() ?? [];
-    if (tooLarge && error) this.#events.push({ type: "refused", push: tooLarge, error });
     this.#flush();
     for (const waiting of [...this.#presences.again(), ...this.#waiting.splice(0)]) this.#send(waiting);
   }

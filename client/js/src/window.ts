@@ -22,10 +22,14 @@ export class SendWindow {
     this.heldUntil = undefined;
   }
 
+  /** Returns the pushes that are to be sent. */
+  due(pushes: readonly Pending[]): readonly Pending[] {
+    return this.heldUntil === undefined ? pushes.slice(this.#sent, UNANSWERED) : [];
+  }
+
   /** Returns the pushes that are to be sent, and takes them for sent. */
   take(pushes: readonly Pending[]): readonly Pending[] {
-    if (this.heldUntil !== undefined) return [];
-    const due = pushes.slice(this.#sent, UNANSWERED);
+    const due = this.due(pushes);
     this.#sent += due.length;
     for (const push of due) push.sent = push.ops;
     return due;

@@ -89,7 +89,7 @@ test("more pushes than may be without an answer wait until one has its", () => {
   );
   session.receive({ type: "ack", ref: 1, version: 2 });
   expect(session.takeFrames()).toEqual([
-    { type: "push", ref: 65, base: ["e", 2], made: ["e", 1], ops: [replace("/n", 164)] },
+    { type: "push", ref: 65, base: ["e", 2], made: ["e", 1], answered: 1, ops: [replace("/n", 164)] },
   ]);
 });
 
