@@ -66,8 +66,7 @@ class Log:
     def check_removals(self, meant: Mapping[str, AbstractSet[str]]) -> None:
         """Check that what these clients, by their connections' ids, took from the list is what they meant to.
 
-        Or what somebody else had put in the place of that: the last writer wins. Only for clients without a refusal:
-        what is pushed behind a push that is refused may hit what stands in the place of what that would have put in.
+        Or what somebody else had put in the place of that: the last writer wins.
         """
         before_it: dict[str, str] = {}
         for row, ops, before, after in zip(self.rows, self.ops, self.states, self.states[1:], strict=False):

@@ -106,8 +106,7 @@ class Game:
             assert set(player.outcomes) == set(player.numbers.values())
             player.check_refusals()
         found.check_tokens(self.schedule.tokens, self.outcomes)
-        unrefused = [player for player in self.players if set(player.outcomes.values()) == {"ack"}]
-        found.check_removals({player.connection: player.meant for player in unrefused})
+        found.check_removals({player.connection: player.meant for player in self.players})
 
     @property
     def outcomes(self) -> dict[int, str]:
