@@ -5,13 +5,13 @@ import json
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from tests.integration.native_client import joined, put
 from tests.integration.socket_client import TIMEOUT, bare_socket, http
@@ -343,6 +343,43 @@ async def test_more_readers_than_a_thread_may_have_connections_are_refused() -> 
         await until_connected(web, 0)
         async with reading(web) as reader:
             assert (await reader.next())["type"] == "joined"
+
+
+async def test_a_stream_counts_among_the_sockets_of_its_address_while_it_is_read() -> None:
+    async with serving(limits=Limits(connections_per_address=1)) as web:
+        for _ in range(2):
+            assert (await web.get(f"{PATH}/changes?refused", headers=STREAM)).status_code == 409
+            async with reading(web):
+                assert error_of(await web.get(f"{PATH}/changes", headers=STREAM)) == (429, "rate_limited")
+            await until_connected(web, 0)
+
+
+async def test_a_reader_that_is_gone_before_the_first_byte_does_not_stay_connected() -> None:
+    async with Plait(Page, store=MemoryStore()) as served:
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "method": "GET",
+            "path": f"{PATH}/changes",
+            "raw_path": f"{PATH}/changes".encode(),
+            "query_string": b"",
+            "headers": [(b"accept", b"text/event-stream")],
+        }
+        begun = 0
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            nonlocal begun
+            begun += message["type"] == "http.response.start"
+            raise OSError("the reader has gone")
+
+        with suppress(ClientDisconnect, OSError):
+            await served(scope, receive, send)
+        assert begun == 1
+        assert await served.thread(Page, "one").connected() == []
 
 
 async def test_who_is_nobody_is_refused() -> None:

@@ -28,8 +28,10 @@ _SILENCE: Final = 20.0
 class EventStream:
     """The session of one reader. Each frame is an event, whose id is the version that the reader has with it."""
 
-    def __init__(self, actor: Actor, id: str, principal: Principal | None) -> None:
+    def __init__(self, actor: Actor, id: str, principal: Principal | None, *, ended: Callable[[], None]) -> None:
         self._actor = actor
+        # Is told when the stream is over, once it was to be opened.
+        self._ended = ended
         self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close)
         self._follower = Follower(actor, self._queue)
         rights = Rights(principal, may_write=False, may_call=False)
@@ -77,18 +79,19 @@ class EventStream:
             self._expiry = loop.call_later(left, self._queue.close, UNAUTHENTICATED, "the token has expired")
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the stream, until the thread or the reader ends it."""
-        try:
-            while True:
-                async for event in self._queue.events():
-                    yield event
-                if self._queue.is_over:
-                    return
-                self.drained()
-                if not await self._queue.wait(_SILENCE):
-                    yield b": \n\n"
-        finally:
-            self._queue.close(1000, "")
+        """Yield the stream, until the thread ends it."""
+        while True:
+            async for event in self._queue.events():
+                yield event
+            if self._queue.is_over:
+                return
+            self.drained()
+            if not await self._queue.wait(_SILENCE):
+                yield b": \n\n"
+
+    def end(self) -> None:
+        """Leave the thread: nobody reads the stream any more."""
+        self._queue.close(1000, "")
 
     # The Session
 
@@ -128,6 +131,7 @@ class EventStream:
 
     def close(self, code: int, reason: str) -> None:
         """Take note that the stream is over."""
+        self._ended()
         if self._expiry is not None:
             self._expiry.cancel()
         if self.connection.session is not None:

@@ -1,15 +1,17 @@
 """A thread's log over HTTP: earlier states, the changes since a version, and a stream of events."""
 
 import secrets
-from typing import Any
+from functools import partial
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from plait.actor import Actor
 from plait.connection import Principal
 from plait.errors import InvalidArguments, NotFound, TooMany
 from plait.session.event_stream import EventStream
+from plait.web.front import Addresses
+from plait.web.streamed import Streamed
 from plait_schemas.codec import decode_json
 from plait_schemas.messages import Version
 
@@ -53,19 +55,24 @@ def wants_events(request: Request) -> bool:
     return request.method == "GET" and "text/event-stream" in request.headers.get("accept", "")
 
 
-async def event_stream(actor: Actor, request: Request, principal: Principal | None) -> Response:
-    """Return a stream of what happens to a thread, from where the reader left off where that can be had."""
+async def event_stream(actor: Actor, request: Request, principal: Principal | None, addresses: Addresses) -> Response:
+    """Return a stream of what happens to a thread, from where the reader left off where that can be had.
+
+    It counts as a socket among those of its address. Raises TooMany, and what the thread's hooks do.
+    """
     since = request.headers.get("last-event-id") or request.query_params.get("since")
     have = _read_version(since) if since else None
     if len(actor.connections) >= actor.limits.connections_per_thread:
         raise TooMany(f"{actor.key} has {len(actor.connections)} connections, which is the limit; try again later")
-    stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal)
+    host = request.client.host if request.client else ""
+    stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal, ended=partial(addresses.leave, host))
     with actor.held():
         is_known = have is not None and have[0] == actor.pipeline.history.epoch
         rows = await actor.past.changes(have[1], size=stream.worth) if have is not None and is_known else None
+        addresses.enter(host)
         await stream.open(request, have, rows)
-    headers: dict[str, Any] = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(stream.lines(), media_type="text/event-stream", headers=headers)
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return Streamed(stream.lines(), media_type="text/event-stream", ended=stream.end, headers=headers)
 
 
 def _read_version(text: str) -> Version:

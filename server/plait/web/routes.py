@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from plait.actor import Actor
@@ -26,13 +26,14 @@ from plait.errors import (
     public_message,
 )
 from plait.logs import log_error
-from plait.mailbox import Turn, resolving
+from plait.mailbox import resolving
 from plait.revision import Revision
 from plait.rpc import Method
 from plait.state import json_error
 from plait.web.address import Address, read_address
 from plait.web.front import Front, error_response
 from plait.web.log import changes, event_stream, state_at, wants_events
+from plait.web.streamed import Streamed
 from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["HttpEndpoint"]
@@ -71,20 +72,6 @@ class _NoTransport:
 
     async def drained(self) -> None:
         pass
-
-
-class _Lines(StreamingResponse):
-    """Lines of JSON that a turn makes, which is cancelled when they are sent or nobody reads them."""
-
-    def __init__(self, lines: AsyncIterator[bytes], turn: Turn) -> None:
-        super().__init__(lines, media_type="application/x-ndjson")
-        self._turn = turn
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._turn.cancel()
 
 
 class HttpEndpoint:
@@ -157,7 +144,7 @@ class _Exchange:
         await self._check("read")
         actor = await self._actor()
         if wants_events(self._request):
-            return await event_stream(actor, self._request, self._principal)
+            return await event_stream(actor, self._request, self._principal, self._front.addresses)
         with actor.held():
             return await changes(actor, self._request.query_params.get("since"))
 
@@ -273,7 +260,7 @@ class _Exchange:
         turn = actor.call(
             method, arguments, done, sink=sink, connection=connection, request=self._request, by_client=True
         )
-        return _Lines(lines(), turn)
+        return Streamed(lines(), media_type="application/x-ndjson", ended=turn.cancel)
 
 
 def _json(value: Any) -> Response:

@@ -39,7 +39,9 @@ class Reader:
 
     def __init__(self, actor: Actor, *, principal: Principal | None = None) -> None:
         self.actor = actor
-        self.stream = EventStream(actor, "http-1", principal)
+        # How often the end was told.
+        self.ended = 0
+        self.stream = EventStream(actor, "http-1", principal, ended=self._end)
         self.connection = self.stream.connection
         self.lines = self.stream.lines()
 
@@ -63,6 +65,9 @@ class Reader:
         """Return the frames up to the end."""
         async with asyncio.timeout(PATIENCE):
             return [_event(line)[1] async for line in self.lines]
+
+    def _end(self) -> None:
+        self.ended += 1
 
     @property
     def is_in(self) -> bool:
@@ -269,8 +274,12 @@ async def test_a_reader_that_goes_is_gone_from_the_thread(house: House) -> None:
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
+    assert reader.is_in
+    for _ in range(2):
+        reader.stream.end()
     assert not reader.is_in
     assert reader.actor.is_idle
+    assert reader.ended == 1
 
 
 async def test_a_connection_that_the_thread_closes_has_read_all_before(house: House) -> None:
