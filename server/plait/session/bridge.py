@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from plait.store.protocol import ChangeRow
 from plait_schemas.messages import UNANSWERED, Push
-from plait_schemas.patch import Op, PatchError, apply, decode_ops, invert
+from plait_schemas.patch import Op, decode_ops, parse
+from plait_schemas.shape import Shape
 
 __all__ = ["Bridge", "Other", "taking_back"]
 
@@ -44,16 +47,25 @@ class Bridge(NamedTuple):
         return Bridge([other for other in self.others if other.version <= version], min(self.to, version), self.since)
 
 
-def taking_back(ref: int, ops: Iterable[Op], document: Any, version: int) -> list[Other]:
-    """Return what would take back a push that was refused: its operations, those that fit, on the document there was.
+def taking_back(ref: int, ops: Iterable[Op], tree: Any, version: int) -> list[Other]:
+    """Return what would take back a push that was refused: its operations, those that fit, on the state there was.
 
     It has no values, which may be large and are not needed to bring others behind it.
     """
+    shape = Shape(tree)
     inverse: list[Other] = []
     for op in ops:
-        try:
-            inverse += (Other(Op(each.op, each.path), version, ref) for each in invert(document, (op,)))
-            document = apply(document, (op,))
-        except PatchError:
-            continue
+        parts = parse(op.path)
+        container = shape.look(parts[:-1])
+        is_there = shape.look(parts) is not msgspec.UNSET
+        path, name = op.path, op.op
+        if op.op == "remove":
+            name = "add"
+        elif op.op == "add" and isinstance(container, list | tuple) and parts:
+            path, name = f"{path.rpartition('/')[0]}/{len(container) if parts[-1] == '-' else parts[-1]}", "remove"
+        elif op.op == "add":
+            name = "replace" if is_there else "remove"
+        if is_there or op.op == "add":
+            inverse.append(Other(Op(name, path), version, ref))
+            shape.do(op.op, parts, op.value)
     return inverse[::-1]

@@ -157,7 +157,7 @@ class Pushes:
             ops = merge(ops, rebased, contested=contested, document=document, policy=policy, base=origin)
             commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         except Exception:
-            behind += taking_back(push.ref, rebased.ops, before.document, before.version)
+            behind += taking_back(push.ref, rebased.ops, before.tree, before.version)
             self._bridge = Bridge(behind, before.version, base)
             raise
         self._client.ref = push.ref
