@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
-from tests.integration.socket_client import TIMEOUT, Closed
-from websockets.asyncio.client import ClientConnection, connect
+from tests.integration.socket_client import TIMEOUT, Closed, websocket
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
-from websockets.typing import Subprotocol
 
 from plait_schemas.messages import SUBPROTOCOL
 from plait_schemas.patch import Op, apply
@@ -80,18 +79,11 @@ class NativeClient:
         """Open a socket, and say who this is."""
         self.frames = []
         self._sent.clear()
-        self._socket = await connect(
+        self._socket = await websocket(
             f"ws://{self.address}{self._path}",
-            subprotocols=[Subprotocol(SUBPROTOCOL)],
-            origin=self._origin,  # type: ignore[arg-type]
+            subprotocols=[SUBPROTOCOL],
+            origin=self._origin,
             additional_headers=self._headers,
-            compression=None,
-            max_size=None,
-            max_queue=None,
-            ping_interval=None,
-            open_timeout=TIMEOUT,
-            close_timeout=TIMEOUT,
-            proxy=None,
         )
         self._reader = asyncio.create_task(self._read(self._socket), name="native client")
         if joins:

@@ -14,7 +14,18 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-__all__ = ["TIMEOUT", "CallError", "Client", "Closed", "bare_socket", "connected", "http", "open_socket", "opened"]
+__all__ = [
+    "TIMEOUT",
+    "CallError",
+    "Client",
+    "Closed",
+    "bare_socket",
+    "connected",
+    "http",
+    "open_socket",
+    "opened",
+    "websocket",
+]
 
 T = TypeVar("T")
 
@@ -176,20 +187,14 @@ async def opened(
 ) -> Client:
     """Return a socket that the caller closes."""
     scheme = "ws" if ssl is None else "wss"
-    socket: ClientConnection = await connect(
-        f"{scheme}://{address}{path}" + (f"?{urlencode(query)}" if query else ""),
-        origin=origin,  # type: ignore[arg-type]
-        additional_headers=headers,
-        compression=None,
-        max_size=None,
-        max_queue=None,
-        ping_interval=None,
-        open_timeout=TIMEOUT,
-        close_timeout=TIMEOUT,
-        proxy=None,
-        ssl=ssl,
-    )
-    return Client(socket)
+    url = f"{scheme}://{address}{path}" + (f"?{urlencode(query)}" if query else "")
+    return Client(await websocket(url, origin=origin, additional_headers=headers, ssl=ssl))
+
+
+async def websocket(url: str, **options: Any) -> ClientConnection:
+    """Open a WebSocket that takes all that comes and asks for nothing by itself."""
+    limits = {"compression": None, "max_size": None, "max_queue": None, "ping_interval": None, "proxy": None}
+    return await connect(url, open_timeout=TIMEOUT, close_timeout=TIMEOUT, **limits, **options)
 
 
 def http(address: str, **options: Any) -> httpx.AsyncClient:
