@@ -265,16 +265,22 @@ Source = Connection | Literal["server"]
 """Who caused a change."""
 
 
+# Nobody is connected to most threads that are awake; they share this.
+_NOTHING: Final[dict[Any, Any]] = {}
+
+
 class Connections:
     """The open connections of one thread, in the order in which they joined."""
 
-    __slots__ = ("_framed", "_frames", "_members")
+    __slots__ = ("_framed", "_frames", "_ids", "_members")
 
     def __init__(self) -> None:
-        self._members: dict[Connection, None] = {}
+        self._members: dict[Connection, None] = _NOTHING
+        # How many have each id: nearly always one, and who joins asks for its own.
+        self._ids: dict[str, int] = _NOTHING
         # The revision that was sent last, and the frames that were made of it.
         self._framed: Revision | None = None
-        self._frames: dict[Wire, Frame | None] = {}
+        self._frames: dict[Wire, Frame | None] = _NOTHING
 
     def __len__(self) -> int:
         return len(self._members)
@@ -286,13 +292,24 @@ class Connections:
         """Return those that carry `tag`, or all."""
         return [each for each in self._members if tag is None or tag in each.tags]
 
+    def with_id(self, id: str) -> list[Connection]:
+        """Return those of one client."""
+        return [each for each in self._members if each.id == id] if id in self._ids else []
+
     def add(self, connection: Connection) -> None:
         """Let a connection receive from here on."""
+        if self._members is _NOTHING:
+            self._members, self._ids = {}, {}
         self._members[connection] = None
+        self._ids[connection.id] = self._ids.get(connection.id, 0) + 1
 
     def discard(self, connection: Connection) -> None:
         """Let a connection receive nothing more."""
-        self._members.pop(connection, None)
+        if connection in self._members:
+            del self._members[connection]
+            self._ids[connection.id] -= 1
+            if not self._ids[connection.id]:
+                del self._ids[connection.id]
 
     def broadcast_change(self, revision: Revision, *, source: Source) -> None:
         """Tell every connection that follows the state of a change, but its source; encoded once a protocol."""

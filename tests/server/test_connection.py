@@ -293,6 +293,22 @@ def test_connections_are_listed_in_order_and_by_tag() -> None:
     assert len(connections) == 2
 
 
+def test_the_connections_of_one_client_are_found_by_its_id() -> None:
+    connections = Connections()
+    assert connections.with_id("a") == []
+    one, other, third = (make_connection(id)[0] for id in ("a", "b", "a"))
+    for each in (one, other, third):
+        connections.add(each)
+    assert connections.with_id("a") == [one, third]
+    for _ in range(2):
+        connections.discard(one)
+        assert connections.with_id("a") == [third]
+    connections.discard(third)
+    assert connections.with_id("a") == []
+    assert connections.with_id("b") == [other]
+    assert Connections().with_id("b") == []
+
+
 @pytest.mark.parametrize("send", ["broadcast_change", "broadcast"])
 def test_who_is_too_slow_and_is_closed_by_a_broadcast_keeps_it_from_nobody(send: str) -> None:
     connections, wire = Connections(), StateWire()

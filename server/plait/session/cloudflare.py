@@ -182,11 +182,8 @@ class CloudflareSession:
 
     def _last_shown(self) -> int | None:
         """Return the version that this client showed on a socket that it had before, None if it is new here."""
-        versions = [
-            each.session.shown_version()
-            for each in self._actor.connections
-            if each.id == self._connection.id and each.session is not None
-        ]
+        older = self._actor.connections.with_id(self._connection.id)
+        versions = [each.session.shown_version() for each in older if each.session is not None]
         return versions[-1] if versions else self._actor.departures.take(self._actor.key, self._connection.id)
 
     def _told(self) -> None:

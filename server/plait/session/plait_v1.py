@@ -152,7 +152,7 @@ class PlaitSession:
         if self._is_gone or self._client is None:
             return False
         actor, connection = self._actor, self._connection
-        older = [other for other in actor.connections if other.id == connection.id]
+        older = actor.connections.with_id(connection.id)
         if any(isinstance(each.session, PlaitSession) and each.session.arrival > self.arrival for each in older):
             connection.leave(REPLACED, "another socket has joined as this client")
             return False
