@@ -6,13 +6,12 @@ pushes. Places are compared by JSON pointer; the indices of arrays move with wha
 stays in front).
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-import msgspec
-
-from plait_schemas.patch import Op, escape, is_index, parse
+from plait_schemas.patch import Op
 from plait_schemas.shape import Shape
+from plait_schemas.step import Step, leads_through
 
 __all__ = ["Rebased", "rebase"]
 
@@ -28,24 +27,21 @@ class Rebased(NamedTuple):
     over: list[Op | None]
 
 
-def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any, *, own: Collection[int] = ()) -> Rebased:
-    """Return `ops` as they are on `document`, which is what `over` made of the state that both were made on.
-
-    `own` are the indices in `over` of what is no change of others, and so not in conflict with anything.
-    """
+def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
+    """Return `ops` as they are on `document`, which is what `over` made of the state that both were made on."""
     over = list(over)
     if not over:
         return Rebased(list(ops), [], False, [])
     shape = Shape(document)
-    others: list[_Step] = []
-    for index in range(len(over) - 1, -1, -1):
-        others.append(other := _Step(over[index], is_own=index in own))
+    others: list[Step] = []
+    for op in reversed(over):
+        others.append(other := Step(op))
         other.look_up(shape, has_happened=True)
         shape.undo(other.name, other.parts)
     others.reverse()
-    steps: list[_Step] = []
+    steps: list[Step] = []
     for op in ops:
-        steps.append(step := _Step(op))
+        steps.append(step := Step(op))
         step.look_up(shape)
         shape.do(step.name, step.parts, op.value)
         for other in others:
@@ -59,79 +55,35 @@ def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any, *, own: Collect
     )
 
 
-class _Step:
-    """One operation on its way, with its place taken apart."""
-
-    __slots__ = ("_value", "is_contested", "is_done", "is_gone", "is_own", "moves", "name", "parts")
-
-    def __init__(self, op: Op, *, is_own: bool = False) -> None:
-        self._value = op.value
-        self.name: Literal["add", "remove", "replace"] = op.op
-        self.parts = parse(op.path)
-        # Whether it puts an element into an array or takes one out, so that the elements behind it move. Where
-        # nothing is known of the array, the look of an index decides.
-        self.moves = op.op != "replace" and bool(self.parts) and _is_index(self.parts[-1])
-        self.is_own = is_own
-        self.is_contested = False
-        # Nothing is left to be done, as the place is gone or has been overwritten; or the very same has been done.
-        self.is_gone = False
-        self.is_done = False
-
-    @property
-    def pointer(self) -> str:
-        return "".join(f"/{escape(part)}" for part in self.parts)
-
-    def op(self) -> Op:
-        return Op(self.name, self.pointer, self._value)
-
-    def look_up(self, shape: Shape, *, has_happened: bool = False) -> None:
-        """See what it puts an element into.
-
-        The end of an array that has been appended to is given its index: `-` would be another behind others who append.
-        """
-        if not self.moves:
-            return
-        container = shape.look(self.parts[:-1])
-        self.moves = not isinstance(container, dict | msgspec.Struct)
-        if has_happened and self.parts[-1] == "-" and isinstance(container, list | tuple):
-            self.parts[-1] = str(len(container) - 1)
-
-
-def _pass(mine: _Step, other: _Step) -> None:
+def _pass(mine: Step, other: Step) -> None:
     """Let `other` come before `mine`: each is afterwards as it is to be carried out behind the other."""
     place, other_place = mine.parts, other.parts
     is_same = place == other_place
     if is_same and mine.name == other.name == "remove":
         mine.is_gone = mine.is_done = other.is_gone = True
-    elif _leads_through(place, other) or _leads_through(other_place, mine):
+    elif leads_through(place, other) or leads_through(other_place, mine):
         moved = _behind(mine, other_place, other, yields=True)
         other_moved = _behind(other, place, mine, yields=False)
-        mine.is_contested |= not other.is_own and (moved is None or other_moved is None)
+        mine.is_contested |= moved is None or other_moved is None
         mine.is_gone, other.is_gone = moved is None, other_moved is None
         mine.parts, other.parts = moved or place, other_moved or other_place
     elif place[: len(other_place)] == other_place[: len(place)]:
-        mine.is_contested |= not other.is_own
+        mine.is_contested = True
         mine.is_gone = other.name == "remove" and len(other_place) < len(place)
         other.is_gone = len(place) <= len(other_place)
         if is_same and other.name == "remove":
             mine.name = "add"
 
 
-def _leads_through(place: Sequence[str], other: _Step) -> bool:
-    """Tell whether a place is an element of the array whose elements `other` moves, or in one."""
-    depth = len(other.parts) - 1
-    return other.moves and len(place) > depth and place[:depth] == other.parts[:depth] and _is_index(place[depth])
-
-
-def _behind(step: _Step, place: Sequence[str], other: _Step, *, yields: bool) -> list[str] | None:
+def _behind(step: Step, place: Sequence[str], other: Step, *, yields: bool) -> list[str] | None:
     """Return the place of `step` behind `other`, which is at `place`; None when `other` has taken it away."""
-    if not _leads_through(step.parts, other) or "-" in (step.parts[len(place) - 1], place[-1]):
+    if not leads_through(step.parts, other) or "-" in (step.parts[len(place) - 1], place[-1]):
         return step.parts
     inserts = step.moves and step.name == "add" and len(step.parts) == len(place)
     return _shifted(step.parts, place, other, inserts=inserts, yields=yields)
 
 
-def _shifted(parts: list[str], place: Sequence[str], other: _Step, *, inserts: bool, yields: bool) -> list[str] | None:
+def _shifted(parts: list[str], place: Sequence[str], other: Step, *, inserts: bool, yields: bool) -> list[str] | None:
     depth = len(place) - 1
     index, at = int(parts[depth]), int(place[depth])
     if other.name == "add":
@@ -141,7 +93,3 @@ def _shifted(parts: list[str], place: Sequence[str], other: _Step, *, inserts: b
     else:
         index -= index > at
     return [*parts[:depth], str(index), *parts[depth + 1 :]]
-
-
-def _is_index(part: str) -> bool:
-    return part == "-" or is_index(part)

@@ -8,6 +8,7 @@ import msgspec
 from plait.errors import Conflict
 from plait_schemas.patch import Op, find, parse
 from plait_schemas.rebase import Rebased
+from plait_schemas.trace import Origin
 
 __all__ = ["Policy", "Resolve", "merge"]
 
@@ -17,35 +18,29 @@ Resolve = Callable[[Any, Any, Any, str], Any]
 
 
 def merge(
-    ops: Sequence[Op],
-    rebased: Rebased,
-    *,
-    contested: Sequence[str],
-    document: Any,
-    policy: Policy | Resolve,
-    base: Any,
+    rebased: Rebased, origins: Sequence[Origin], *, document: Any, policy: Policy | Resolve, base: Any
 ) -> list[Op]:
-    """Return what is to be carried out on `document` for `ops`, which have been `rebased` to it.
+    """Return what is to be carried out on `document` for operations that have been `rebased` to it.
 
-    `contested` are further places that others have changed. A Resolve is told what they were in `base`, the state
-    that the operations were made on. Raises Conflict.
+    `origins` say of each of them where it comes from and whether others have changed the same; a policy that does not
+    ask needs none. A Resolve is told what was there in `base`, the state that they were made on. Raises Conflict.
     """
-    conflicts = {*rebased.conflicts, *contested}
     if rebased.is_lost:
         raise Conflict("what was to be changed is gone", path=next(iter(rebased.conflicts), None))
-    if not conflicts or policy == "last-writer":
+    contested = [op for op, origin in zip(rebased.ops, origins, strict=False) if origin.is_contested]
+    if not contested or policy == "last-writer":
         return rebased.ops
     if not callable(policy):
-        raise Conflict("somebody else has changed the same", path=min(conflicts))
-    origins = ops if len(ops) == len(rebased.ops) else rebased.ops
+        raise Conflict("somebody else has changed the same", path=contested[0].path)
     return [
-        _resolve(op, origin, base, document, policy) if op.path in conflicts else op
+        _resolve(op, origin.path, base, document, policy) if origin.is_contested else op
         for op, origin in zip(rebased.ops, origins, strict=True)
     ]
 
 
-def _resolve(op: Op, origin: Op, base: Any, document: Any, resolve: Resolve) -> Op:
-    before, current = find(base, parse(origin.path)), find(document, parse(op.path))
+def _resolve(op: Op, origin: str | None, base: Any, document: Any, resolve: Resolve) -> Op:
+    before = msgspec.UNSET if origin is None else find(base, parse(origin))
+    current = find(document, parse(op.path))
     value = resolve(_given(before), _given(current), _given(op.value), op.path)
     if value is None and op.op == "remove":
         return op

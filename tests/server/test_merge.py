@@ -8,23 +8,17 @@ from plait.errors import Conflict
 from plait.merge import Policy, Resolve, merge
 from plait_schemas.patch import Op, apply
 from plait_schemas.rebase import rebase
+from plait_schemas.trace import Origin, trace
 
 BASE = {"list": ["a", "b"], "n": 0, "deep": {"x": 1}}
 
 
-def merged(
-    ops: list[Op], others: list[Op], policy: Policy | Resolve, contested: list[str] | None = None
-) -> tuple[list[Op], Any]:
+def merged(ops: list[Op], others: list[Op], policy: Policy | Resolve) -> tuple[list[Op], Any]:
     """Return what becomes of `ops` behind `others`, both made on BASE, and the state that it leads to."""
     document = apply(BASE, others)
-    result = merge(
-        ops,
-        rebase(ops, others, document),
-        contested=contested or [],
-        document=document,
-        policy=policy,
-        base=BASE,
-    )
+    rebased = rebase(ops, others, document)
+    origins = trace(rebased.ops, others, document)
+    result = merge(rebased, origins, document=document, policy=policy, base=BASE)
     return result, apply(document, result)
 
 
@@ -97,10 +91,8 @@ def test_what_a_hook_has_nothing_for_and_was_to_go_goes() -> None:
     assert state["n"] == [0, 1, None, "/n"]
 
 
-def test_places_that_were_changed_before_the_base_are_asked_for_too() -> None:
-    ops, state = merged([Op("replace", "/n", 2), Op("replace", "/deep/x", 3)], [], both, contested=["/n"])
-    assert state["n"] == [0, 0, 2, "/n"]
-    assert ops[1] == Op("replace", "/deep/x", 3)
-    with pytest.raises(Conflict) as caught:
-        merged([Op("replace", "/n", 2)], [], "reject", contested=["/n"])
-    assert caught.value.path == "/n"
+def test_a_hook_is_told_of_what_was_not_there_that_there_was_nothing() -> None:
+    document = {"list": ["new"]}
+    rebased = rebase([Op("replace", "/list/0", 1)], [], document)
+    result = merge(rebased, [Origin(None, is_contested=True)], document=document, policy=both, base=BASE)
+    assert result == [Op("replace", "/list/0", [None, "new", 1, "/list/0"])]

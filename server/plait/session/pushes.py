@@ -23,8 +23,9 @@ from plait.session.bridge import Bridge, Other, taking_back
 from plait.store.protocol import ChangeRow
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json, nests_deeper
 from plait_schemas.messages import Nack, Push, encode
-from plait_schemas.patch import Op, PatchError, decode_ops, diff, touches
+from plait_schemas.patch import Op, PatchError, decode_ops, diff
 from plait_schemas.rebase import rebase
+from plait_schemas.trace import Origin, trace
 
 __all__ = ["Pushes"]
 
@@ -142,19 +143,17 @@ class Pushes:
             raise Conflict("its base is not a version of this thread")
         bridge = self._bridge_from(push, past)
         ops = self._ops(push, bridge, past)
-        if len(ops) * len(bridge) > _MOST_PAIRS:
-            raise Conflict("too much has been changed at once to be brought together")
-        own = [index for index, other in enumerate(bridge) if other.refused is not None]
-        rebased = rebase(ops, (other.op for other in bridge), document, own=own)
+        _check_work(ops, bridge)
+        rebased = rebase(ops, (other.op for other in bridge), document)
         behind = [other._replace(op=op) for other, op in zip(bridge, rebased.over, strict=True) if op is not None]
-        contested = self._contested(push, ops, past)
         policy = self._actor.kind.policy(self._actor.thread)
+        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, past)
         origin = msgspec.UNSET
-        if callable(policy) and (contested or rebased.conflicts):
+        if callable(policy) and any(each.is_contested for each in origins):
             origin = _document(past, (push.made or push.base)[1])
         before = pipeline.history.current
         try:
-            ops = merge(ops, rebased, contested=contested, document=document, policy=policy, base=origin)
+            ops = merge(rebased, origins, document=document, policy=policy, base=origin)
             commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         except Exception:
             behind += taking_back(push.ref, rebased.ops, before.tree, before.version)
@@ -165,7 +164,8 @@ class Pushes:
         change = None if commit.revision is before else commit.revision.change
         self._storing += 1
         commit.then(partial(self._take_back, last))
-        commit.then(partial(self._committed, push, commit.version, change, len(bridge) > len(own)))
+        is_rebased = any(other.refused is None for other in bridge)
+        commit.then(partial(self._committed, push, commit.version, change, is_rebased))
 
     def _bridge_from(self, push: Push, past: _Past) -> list[Other]:
         """Return what the client did not know of when it pushed, as it is behind its pushes so far.
@@ -205,18 +205,19 @@ class Pushes:
             raise Conflict("a whole state is pushed when the push before it has been answered")
         return diff(_document(past, base), state)
 
-    def _contested(self, push: Push, ops: Sequence[Op], past: _Past) -> list[str]:
-        """Return the places of a push that others changed between the version it was made on and its base."""
-        if push.made is None or self._actor.kind.policy(self._actor.thread) == "last-writer":
-            return []
-        epoch, made = push.made
+    def _origins(self, push: Push, ops: Sequence[Op], past: _Past) -> list[Origin]:
+        """Return where the places of operations were when the push was made, and whether others changed them since."""
+        epoch, made = push.made or push.base
         if epoch != push.base[0]:
             raise Conflict("it was made on a history that is gone")
         if not 0 <= made <= push.base[1]:
             raise Conflict("it was made on a version that its base does not have")
-        rows = self._rows(made, push.base[1], past)
-        others = [op for row in rows if row.source != self._connection.id for op in decode_ops(row.ops)]
-        return [op.path for op in ops if touches(others, op.path)]
+        current = self._actor.pipeline.history.current
+        rows = self._rows(made, current.version, past)
+        over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
+        _check_work(ops, over)
+        own = [index for index, (_, is_own) in enumerate(over) if is_own]
+        return trace(ops, [op for op, _ in over], current.tree, own=own)
 
     # Answers
 
@@ -263,6 +264,11 @@ class Pushes:
             self._answer(encode(nack), version)
 
         self._actor.pipeline.after(tell)
+
+
+def _check_work(ops: Sequence[Op], others: Sequence[object]) -> None:
+    if len(ops) * len(others) > _MOST_PAIRS:
+        raise Conflict("too much has been changed at once to be brought together")
 
 
 def _document(past: _Past, version: int) -> Any:

@@ -430,6 +430,25 @@ async def test_a_place_that_others_changed_since_the_push_was_made_is_contested_
         assert actor.thread.state == {"list": ["A", "b", "c"], "n": n}
 
 
+async def test_elements_that_others_have_moved_since_are_contested_by_what_was_done_to_them(house: House) -> None:
+    for cls in (Rejecting, Resolving):
+        actor = await house.actor(cls)
+        guest, other = await joined(actor, "a"), await joined(actor, "b")
+        other.push(put("/list/0", "A"), add("/list/0", "0"), base=0)
+        other.push(remove("/list/3"), base=1)
+        await actor.settled()
+        guest.push(put("/list/1", "mine"), base=2, made=0)
+        guest.push(put("/list/2", "B"), base=2, made=0)
+        guest.push(add("/list/0", "first"), base=2, made=0)
+        await answered(guest, 3)
+        if cls is Rejecting:
+            assert [frame["type"] for frame in guest.frames if "ref" in frame] == ["nack", "ack", "ack"]
+            assert actor.thread.state["list"] == ["first", "0", "A", "B"]
+        else:
+            assert actor.thread.asked == [("a", "A", "mine", "/list/1")]  # type: ignore[attr-defined]
+            assert actor.thread.state["list"] == ["first", "0", ["A", "mine"], "B"]
+
+
 async def test_what_a_client_changed_itself_since_it_made_a_push_does_not_contest_it(house: House) -> None:
     actor = await house.actor(Rejecting)
     guest = await joined(actor, "a")

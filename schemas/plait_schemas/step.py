@@ -1,0 +1,65 @@
+"""One operation as it is moved by others: its place taken apart, and what it does to the elements around it."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from plait_schemas.patch import Op, escape, is_index, parse
+from plait_schemas.shape import Shape
+
+__all__ = ["Step", "is_place", "leads_through", "pointer"]
+
+
+class Step:
+    """One operation on its way, with its place taken apart."""
+
+    __slots__ = ("_value", "is_contested", "is_done", "is_gone", "moves", "name", "parts")
+
+    def __init__(self, op: Op) -> None:
+        self._value = op.value
+        self.name: Literal["add", "remove", "replace"] = op.op
+        self.parts = parse(op.path)
+        # Whether it puts an element into an array or takes one out, so that the elements behind it move. Where
+        # nothing is known of the array, the look of an index decides.
+        self.moves = op.op != "replace" and bool(self.parts) and is_place(self.parts[-1])
+        self.is_contested = False
+        # Nothing is left to be done, as the place is gone or has been overwritten; or the very same has been done.
+        self.is_gone = False
+        self.is_done = False
+
+    @property
+    def pointer(self) -> str:
+        return pointer(self.parts)
+
+    def op(self) -> Op:
+        return Op(self.name, self.pointer, self._value)
+
+    def look_up(self, shape: Shape, *, has_happened: bool | None = None) -> None:
+        """See what it puts an element into.
+
+        Where it is known whether it has happened already, the end of an array is given its index: `-` would be another
+        behind others who append.
+        """
+        if not self.moves:
+            return
+        container = shape.look(self.parts[:-1])
+        self.moves = not isinstance(container, dict | msgspec.Struct)
+        if has_happened is not None and self.parts[-1] == "-" and isinstance(container, list | tuple):
+            self.parts[-1] = str(len(container) - has_happened)
+
+
+def leads_through(place: Sequence[str], other: Step) -> bool:
+    """Tell whether a place is an element of the array whose elements `other` moves, or in one."""
+    depth = len(other.parts) - 1
+    return other.moves and len(place) > depth and place[:depth] == other.parts[:depth] and is_place(place[depth])
+
+
+def pointer(parts: Sequence[str]) -> str:
+    """Return the JSON pointer that has these parts."""
+    return "".join(f"/{escape(part)}" for part in parts)
+
+
+def is_place(part: str) -> bool:
+    """Tell whether a part of a pointer may be a place in an array: the index of an element, or its end."""
+    return part == "-" or is_index(part)

@@ -1,0 +1,90 @@
+"""Where the places of operations were before others were carried out, and whether those changed them."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from plait_schemas.patch import Op
+from plait_schemas.shape import Shape
+from plait_schemas.step import Step, leads_through, pointer
+
+__all__ = ["Origin", "trace"]
+
+
+class Origin(NamedTuple):
+    """Where a place was before; None for what was not there. And whether it was changed since."""
+
+    path: str | None
+    is_contested: bool
+
+
+def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collection[int] = ()) -> list[Origin]:
+    """Return, for each of `ops` on `document`, where its place was before `over`, which led there.
+
+    `own` are the indices in `over` of what does not contest a place, as whoever made `ops` has done it; what came
+    before that at the same place was known.
+    """
+    shape = Shape(document)
+    mine: list[Step] = []
+    traces: list[_Trace] = []
+    for op in ops:
+        step = Step(op)
+        step.look_up(shape, has_happened=False)
+        shape.do(step.name, step.parts, op.value)
+        traces.append(found := _Trace(step))
+        for earlier in reversed(mine):
+            found.go_back(earlier)
+        mine.append(step)
+    shape = Shape(document)
+    for index in range(len(over) - 1, -1, -1):
+        other = Step(over[index])
+        other.look_up(shape, has_happened=True)
+        shape.undo(other.name, other.parts)
+        for found in traces:
+            found.meet(other, is_own=index in own)
+            found.go_back(other)
+    return [found.origin for found in traces]
+
+
+class _Trace:
+    """One place on its way back."""
+
+    __slots__ = ("_inserts", "_is_contested", "_is_known", "_parts")
+
+    def __init__(self, step: Step) -> None:
+        self._parts: list[str] | None = list(step.parts)
+        # Whether it is a place between elements rather than one of them.
+        self._inserts = step.moves and step.name == "add"
+        self._is_contested = False
+        # Whether what has been there before does not matter any more.
+        self._is_known = False
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(None if self._parts is None else pointer(self._parts), self._is_contested)
+
+    def meet(self, other: Step, *, is_own: bool) -> None:
+        """See whether an operation has changed the place."""
+        place = self._parts
+        if place is None or self._is_known or leads_through(place, other):
+            return
+        if self._inserts and len(place) <= len(other.parts):
+            return  # What becomes of the elements around it does not matter.
+        if place[: len(other.parts)] == other.parts[: len(place)]:
+            if not is_own:
+                self._is_contested = True
+            elif len(other.parts) <= len(place):
+                self._is_known = True
+
+    def go_back(self, other: Step) -> None:
+        """Be where the place was before an operation."""
+        place = self._parts
+        if place is None or not leads_through(place, other) or "-" in (place[len(other.parts) - 1], other.parts[-1]):
+            return
+        depth = len(other.parts) - 1
+        index, at = int(place[depth]), int(other.parts[depth])
+        inserts = self._inserts and len(place) == len(other.parts)
+        if other.name == "add" and index == at and not inserts:
+            self._parts = None
+        else:
+            shift = -(index > at) if other.name == "add" else index > at or (index == at and not inserts)
+            self._parts = [*place[:depth], str(index + shift), *place[depth + 1 :]]
