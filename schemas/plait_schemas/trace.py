@@ -11,14 +11,16 @@ __all__ = ["Origin", "trace"]
 
 
 class Origin(NamedTuple):
-    """Where a place was before; None for what was not there. And whether it was changed since."""
+    """Where a place was before others, and on the document that they led to; None for what was not there."""
 
-    path: str | None
+    before: str | None
+    now: str | None
+    # Whether others have changed it.
     is_contested: bool
 
 
 def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collection[int] = ()) -> list[Origin]:
-    """Return, for each of `ops` on `document`, where its place was before `over`, which led there.
+    """Return, for each of `ops` on `document`, where its place is there and was before `over`, which led there.
 
     `own` are the indices in `over` of what does not contest a place, as whoever made `ops` has done it; what came
     before that at the same place was known.
@@ -33,6 +35,7 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
         traces.append(found := _Trace(step))
         for earlier in reversed(mine):
             found.go_back(earlier)
+        found.note()
         mine.append(step)
     shape = Shape(document)
     for index in range(len(over) - 1, -1, -1):
@@ -48,10 +51,11 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
 class _Trace:
     """One place on its way back."""
 
-    __slots__ = ("_inserts", "_is_contested", "_is_known", "_parts")
+    __slots__ = ("_inserts", "_is_contested", "_is_known", "_now", "_parts")
 
     def __init__(self, step: Step) -> None:
         self._parts: list[str] | None = list(step.parts)
+        self._now: list[str] | None = None
         # Whether it is a place between elements rather than one of them.
         self._inserts = step.moves and step.name == "add"
         self._is_contested = False
@@ -60,7 +64,11 @@ class _Trace:
 
     @property
     def origin(self) -> Origin:
-        return Origin(None if self._parts is None else pointer(self._parts), self._is_contested)
+        return Origin(_pointer(self._parts), _pointer(self._now), self._is_contested)
+
+    def note(self) -> None:
+        """Take note that this is its place on the document."""
+        self._now = self._parts
 
     def meet(self, other: Step, *, is_own: bool) -> None:
         """See whether an operation has changed the place."""
@@ -88,3 +96,7 @@ class _Trace:
         else:
             shift = -(index > at) if other.name == "add" else index > at or (index == at and not inserts)
             self._parts = [*place[:depth], str(index + shift), *place[depth + 1 :]]
+
+
+def _pointer(parts: list[str] | None) -> str | None:
+    return None if parts is None else pointer(parts)

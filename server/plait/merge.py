@@ -22,29 +22,32 @@ def merge(
 ) -> list[Op]:
     """Return what is to be carried out on `document` for operations that have been `rebased` to it.
 
-    `origins` say of each of them where it comes from and whether others have changed the same; a policy that does not
-    ask needs none. A Resolve is told what was there in `base`, the state that they were made on. Raises Conflict.
+    `origins` say of each of them where it comes from and whether others have changed the same; of the last writer's
+    that is not asked. A Resolve is told what was there in `base`, the state that they were made on. Raises Conflict.
     """
     if rebased.is_lost:
         raise Conflict("what was to be changed is gone", path=next(iter(rebased.conflicts), None))
-    contested = [op for op, origin in zip(rebased.ops, origins, strict=False) if origin.is_contested]
-    if not contested or policy == "last-writer":
+    if policy == "last-writer":
         return rebased.ops
+    pairs = list(zip(rebased.ops, origins, strict=True))
     if not callable(policy):
-        raise Conflict("somebody else has changed the same", path=contested[0].path)
-    return [
-        _resolve(op, origin.path, base, document, policy) if origin.is_contested else op
-        for op, origin in zip(rebased.ops, origins, strict=True)
-    ]
+        contested = [op.path for op, origin in pairs if origin.is_contested]
+        if contested:
+            raise Conflict("somebody else has changed the same", path=contested[0])
+        return rebased.ops
+    return [_resolve(op, origin, base, document, policy) if origin.is_contested else op for op, origin in pairs]
 
 
-def _resolve(op: Op, origin: str | None, base: Any, document: Any, resolve: Resolve) -> Op:
-    before = msgspec.UNSET if origin is None else find(base, parse(origin))
-    current = find(document, parse(op.path))
+def _resolve(op: Op, origin: Origin, base: Any, document: Any, resolve: Resolve) -> Op:
+    before, current = _at(base, origin.before), _at(document, origin.now)
     value = resolve(_given(before), _given(current), _given(op.value), op.path)
     if value is None and op.op == "remove":
         return op
     return Op("add" if op.op == "add" else "replace", op.path, value)
+
+
+def _at(document: Any, place: str | None) -> Any:
+    return msgspec.UNSET if place is None else find(document, parse(place))
 
 
 def _given(value: Any) -> Any:

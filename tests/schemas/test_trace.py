@@ -54,10 +54,10 @@ def test_every_item_is_found_where_it_was(case: tuple[Any, list[Op], set[str], A
     before = places(base)
     for id, place in places(document).items():
         (origin,) = trace([Op("replace", f"{place}/v", 9)], over, document)
-        assert origin.path == (f"{before[id]}/v" if id in before else None)
+        assert origin.before == (f"{before[id]}/v" if id in before else None)
         assert origin.is_contested == (id in touched)
         (own,) = trace([Op("replace", f"{place}/v", 9)], over, document, own=range(len(over)))
-        assert own == Origin(origin.path, is_contested=False)
+        assert own == Origin(origin.before, f"{place}/v", is_contested=False)
 
 
 @given(changes(), st.data())
@@ -80,8 +80,10 @@ def test_operations_behind_each_other_come_from_where_they_would_alone(
     for op, origin in zip(mine, origins, strict=True):
         if op.op == "replace":
             id = find(state, parse(op.path)[:-1])["id"]
-            assert origin.path == (f"{before[id]}/v" if id in before else None)
+            assert origin.before == (f"{before[id]}/v" if id in before else None)
             assert origin.is_contested == (id in touched)
+            now = places(document)
+            assert origin.now == (f"{now[id]}/v" if id in now else None)
         state = apply(state, [op])
 
 

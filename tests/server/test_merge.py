@@ -91,8 +91,14 @@ def test_what_a_hook_has_nothing_for_and_was_to_go_goes() -> None:
     assert state["n"] == [0, 1, None, "/n"]
 
 
+def test_a_hook_is_told_of_the_element_that_is_meant_behind_what_the_same_push_has_put_in() -> None:
+    mine = [Op("add", "/list/0", "mine"), Op("replace", "/list/2", "bb")]
+    _, state = merged(mine, [Op("replace", "/list/1", "B")], both)
+    assert state["list"] == ["mine", "a", ["b", "B", "bb", "/list/2"]]
+
+
 def test_a_hook_is_told_of_what_was_not_there_that_there_was_nothing() -> None:
     document = {"list": ["new"]}
     rebased = rebase([Op("replace", "/list/0", 1)], [], document)
-    result = merge(rebased, [Origin(None, is_contested=True)], document=document, policy=both, base=BASE)
+    result = merge(rebased, [Origin(None, "/list/0", is_contested=True)], document=document, policy=both, base=BASE)
     assert result == [Op("replace", "/list/0", [None, "new", 1, "/list/0"])]
