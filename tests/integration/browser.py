@@ -10,7 +10,7 @@ import httpx
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, WebSocket, WebSocketRoute, expect
 from tests.running import Process
 
-__all__ = ["Brake", "Demo", "record", "recorded"]
+__all__ = ["Brake", "Demo", "Pages", "record", "recorded"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,8 +55,8 @@ class Brake:
             self._page.send(message)
 
 
-class Demo:
-    """A server of the examples, and people in front of its pages."""
+class Pages:
+    """A server, and people in front of its pages."""
 
     def __init__(self, server: Process, browser: Browser) -> None:
         self._server = server
@@ -65,6 +65,37 @@ class Demo:
         self._had_outage = False
         # What the pages complained of.
         self.troubles: list[str] = []
+
+    def new_page(self, width: int, height: int, *, touch: bool, brake: Brake | None) -> Page:
+        """Return an empty page in a browser context of its own, and hear what it complains of."""
+        context = self._browser.new_context(
+            viewport={"width": width, "height": height}, has_touch=touch, is_mobile=touch, locale="en-US"
+        )
+        page = context.new_page()
+        page.on("console", self._read_console)
+        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        if brake is not None:
+            page.route_web_socket("**/threads/**", brake.route)
+        return page
+
+    def cut_off(self, page: Page) -> None:
+        """Take the network from a page."""
+        self._had_outage = True
+        page.context.set_offline(True)
+
+    def close(self) -> None:
+        """Close all pages."""
+        for context in self._browser.contexts:
+            context.close()
+
+    def _read_console(self, message: ConsoleMessage) -> None:
+        is_outage = self._had_outage and message.text.startswith("WebSocket connection to")
+        if message.type in ("error", "warning") and not is_outage:
+            self.troubles.append(message.text)
+
+
+class Demo(Pages):
+    """A server of the examples, and people in front of its pages."""
 
     # The server
 
@@ -76,11 +107,6 @@ class Demo:
     def start(self) -> None:
         """Start the server again, on the same port and the same store."""
         self._server.start()
-
-    def cut_off(self, page: Page) -> None:
-        """Take the network from a page."""
-        self._had_outage = True
-        page.context.set_offline(True)
 
     def connect(self, page: Page) -> None:
         """Give the network back to a page."""
@@ -110,14 +136,7 @@ class Demo:
         brake: Brake | None = None,
     ) -> Page:
         """Open a page in a browser context of its own, and wait until it is live; `sent` gets the frames it sends."""
-        context = self._browser.new_context(
-            viewport={"width": width, "height": height}, has_touch=touch, is_mobile=touch, locale="en-US"
-        )
-        page = context.new_page()
-        page.on("console", self._read_console)
-        page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        if brake is not None:
-            page.route_web_socket("**/threads/**", brake.route)
+        page = self.new_page(width, height, touch=touch, brake=brake)
         if sent is not None:
             page.on("websocket", lambda socket: _keep_sent(socket, sent))
         with page.expect_response("**/*") as response:
@@ -130,16 +149,6 @@ class Demo:
     def open_two(self, path: str) -> tuple[Page, Page]:
         """Open a page in two browser contexts."""
         return self.open(path), self.open(path)
-
-    def close(self) -> None:
-        """Close all pages."""
-        for context in self._browser.contexts:
-            context.close()
-
-    def _read_console(self, message: ConsoleMessage) -> None:
-        is_outage = self._had_outage and message.text.startswith("WebSocket connection to")
-        if message.type in ("error", "warning") and not is_outage:
-            self.troubles.append(message.text)
 
 
 def record(page: Page, read: str) -> None:

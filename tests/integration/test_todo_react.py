@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
-from tests.integration.browser import Brake, record, recorded
+from playwright.sync_api import Browser, Locator, Page, expect
+from tests.integration.browser import Brake, Pages, record, recorded
 from tests.running import Process
 
 ROOT = Path(__file__).parents[2]
@@ -33,29 +33,16 @@ TOO_WIDE = """() => [...document.body.querySelectorAll("*")]
     .map((element) => element.outerHTML.slice(0, 100))"""
 
 
-class Lists:
+class Lists(Pages):
     """One of the server's lists, and people in front of it."""
 
     def __init__(self, server: Process, browser: Browser) -> None:
-        self._server = server
-        self._browser = browser
+        super().__init__(server, browser)
         self._list = secrets.token_hex(4)
-        # Whether a page has been without its server: a browser reports each attempt to connect that fails.
-        self._had_outage = False
-        # What the pages complained of.
-        self.troubles: list[str] = []
 
     def open(self, *, width: int = 1280, name: str | None = None, brake: Brake | None = None) -> Page:
         """Open the list in a browser context of its own, and wait until it is live."""
-        is_phone = width < 600
-        context = self._browser.new_context(
-            viewport={"width": width, "height": 844}, has_touch=is_phone, is_mobile=is_phone, locale="en-US"
-        )
-        page = context.new_page()
-        page.on("console", self._read_console)
-        page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        if brake is not None:
-            page.route_web_socket("**/threads/**", brake.route)
+        page = self.new_page(width, 844, touch=width < 600, brake=brake)
         page.goto(f"http://{self._server.address}/?list={self._list}")
         expect_status(page, "Live")
         if name is not None:
@@ -63,9 +50,8 @@ class Lists:
         return page
 
     def cut_off(self, page: Page) -> None:
-        """Take the network from a page."""
-        self._had_outage = True
-        page.context.set_offline(True)
+        """Take the network from a page, and wait until it says so."""
+        super().cut_off(page)
         expect_status(page, "Offline")
 
     def titles(self) -> list[str]:
@@ -73,16 +59,6 @@ class Lists:
         url = f"http://{self._server.address}/threads/todo-list/{self._list}"
         state: Any = httpx.get(url).raise_for_status().json()
         return [state["todos"][id]["title"] for id in state["order"]]
-
-    def close(self) -> None:
-        """Close all pages."""
-        for context in self._browser.contexts:
-            context.close()
-
-    def _read_console(self, message: ConsoleMessage) -> None:
-        is_outage = self._had_outage and message.text.startswith("WebSocket connection to")
-        if message.type in ("error", "warning") and not is_outage:
-            self.troubles.append(message.text)
 
 
 # Building
