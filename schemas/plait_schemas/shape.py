@@ -93,7 +93,7 @@ class Shape:
 
 def _change_array(array: list[Any], takes_back: bool, name: str, part: str, value: Any) -> None:
     if part == "-":
-        index = len(array) - takes_back
+        index = len(array)
     elif is_index(part):
         index = int(part)
     else:

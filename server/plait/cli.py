@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import signal
 import ssl
 import sys
 from pathlib import Path
@@ -101,6 +102,8 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
         from watchfiles import PythonFilter, run_process  # noqa: PLC0415
     except ImportError:
         _fail("`plait dev` needs watchfiles: pip install 'plait[reload]'")
+    # Shells let what they start in the background ignore it, and watchfiles would leave it at that; `plait serve` ends.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     command = [sys.executable, "-m", "plait.cli", "serve", target]
     command += ["--host", host, "--port", str(port), "--log-level", log_level]
     run_process(".", target=" ".join(map(_quote, command)), target_type="command", watch_filter=PythonFilter())

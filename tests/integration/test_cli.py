@@ -10,7 +10,7 @@ import sqlite3
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -104,10 +104,16 @@ def complaint(folder: Path, *arguments: str) -> str:
 
 
 @asynccontextmanager
-async def command(folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a command that does not end by itself; it leads a group of its own, which is ended."""
+async def command(
+    folder: Path, *arguments: str, before: Sequence[str] = ()
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a command that does not end by itself; it leads a group of its own, which is ended.
+
+    `before` are words that come before it.
+    """
     with (folder / "command.log").open("w") as log:
         process = await asyncio.create_subprocess_exec(
+            *before,
             sys.executable,
             "-m",
             "plait.cli",
@@ -311,6 +317,15 @@ async def test_dev_serves_anew_when_a_file_is_edited(folder: Path) -> None:
         async with connected(f"127.0.0.1:{port}", "/threads/room/one") as client:
             assert await client.call("edition") == "second"
             assert await client.call("add") == 2
+
+
+@pytest.mark.parametrize("name", ["serve", "dev"])
+async def test_what_a_script_has_put_into_the_background_ends_with_an_interrupt(folder: Path, name: str) -> None:
+    """Shells have such commands ignore it."""
+    ignoring = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+    async with command(folder, name, "game:app", "--port", str(free_port()), before=ignoring) as process:
+        await address_of(process)
+    assert process.returncode == 0
 
 
 async def test_demo_serves_its_index_page(folder: Path) -> None:

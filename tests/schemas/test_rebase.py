@@ -233,6 +233,11 @@ def test_keys_that_look_like_indices_stay_where_their_object_has_moved() -> None
     assert [op.path for op in found.ops] == ["/columns/2/cards/20"]
 
 
+def test_what_others_have_replaced_by_an_object_is_taken_to_have_been_one() -> None:
+    over: list[Given] = [("add", "/object/0", 0), ("replace", "/object", {"x": 0})]
+    assert rebased(DOCUMENT, [("add", "/object/1", 1)], over).ops == [Op("add", "/object/1", 1)]
+
+
 def test_keys_are_escaped_again() -> None:
     document = {"a/b": [0, 1], "~": 0}
     found = rebased(document, [("replace", "/a~1b/1", 5), ("remove", "/~0")], [("remove", "/a~1b/0")])

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from tests.schemas.test_patch_undo import places
 from tests.schemas.test_rebase_laws import Case, cases
 
@@ -32,16 +32,42 @@ def named(document: Any, ops: list[Op]) -> list[Op]:
     return found
 
 
+def marked(document: Any, at: str = "") -> Any:
+    """Return a document whose objects each have a member that says where they are."""
+    match document:
+        case dict():
+            return {key: marked(item, f"{at}/{key}") for key, item in document.items()} | {"mark": at}
+        case list():
+            return [marked(item, f"{at}/{index}") for index, item in enumerate(document)]
+        case _:
+            return document
+
+
+def marks(document: Any) -> set[str]:
+    """Return where the objects were that are still in a marked document."""
+    match document:
+        case dict():
+            own = {document["mark"]} if "mark" in document else set()
+            return own.union(*map(marks, document.values()))
+        case list():
+            return set().union(*map(marks, document))
+        case _:
+            return set()
+
+
 @given(cases())
-def test_arrays_are_as_long_as_they_were_where_they_are_known(case: Case) -> None:
+@example(({"a": {"a": 0, "b": 0}}, [], [Op("remove", "/a/a"), Op("replace", "/a", {})]))
+def test_what_has_not_been_overwritten_is_known(case: Case) -> None:
     document, _, ops = case
     shape = taken_back(apply(document, ops), named(document, ops))
+    kept = marks(apply(marked(document), ops))
     touched = [op.path for op in ops]
     for place in places(document):
         before, seen = find(document, parse(place)), shape.look(parse(place))
         if isinstance(seen, list) and isinstance(before, list):
             assert len(seen) == len(before), place
-        elif isinstance(seen, dict) and isinstance(before, dict) and seen:
+        if place in kept:
+            assert isinstance(seen, dict), place
             assert set(before) <= set(seen), place
         if not any(
             path == "" or place.startswith(path.rpartition("/")[0]) or path.startswith(place) for path in touched

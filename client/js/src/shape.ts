@@ -87,7 +87,7 @@ export class Shape {
 
 function changeArray(array: Json[], part: string, value: Json, takesBack: boolean, name: Op["op"]): void {
   if (part !== "-" && !isIndex(part)) return;
-  const index = part === "-" ? array.length - Number(takesBack) : Number(part);
+  const index = part === "-" ? array.length : Number(part);
   if (name === (takesBack ? "remove" : "add")) array.splice(index, 0, value);
   else if (index >= 0 && index < array.length) {
     if (name === "replace") array[index] = value;

@@ -131,6 +131,16 @@ test.each<[string, Op, Op[], Document, string]>([
     "/l/2",
   ],
   [
+    "in what others have replaced by an object keeps its key",
+    { op: "add", path: "/o/1", value: "m" },
+    [
+      { op: "add", path: "/o/0", value: "o" },
+      { op: "replace", path: "/o", value: {} },
+    ],
+    { o: {} },
+    "/o/1",
+  ],
+  [
     "in an object keeps its key when others move the array that the object is in",
     { op: "replace", path: "/l/0/1", value: "m" },
     [
