@@ -26,9 +26,11 @@ LAYERS = (
     ),
     ("plait.merge", "plait.store", "plait.state", "plait.mailbox", "plait.settings"),
     ("plait.changes", "plait.clients", "plait.departures", "plait.revision", "plait.rpc", "plait.typed"),
-    ("plait.connection", "plait.history", "plait.kind"),
+    ("plait.history", "plait.kind", "plait.transport"),
+    ("plait.connection",),
     (
         "plait.compatibility",
+        "plait.connections",
         "plait.logs",
         "plait.migration",
         "plait.past",

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 
 from plait.clients import Clients
-from plait.connection import Connection, Frame, Wire
+from plait.connection import Connection, Wire
 from plait.departures import Departures
 from plait.errors import Unavailable
 from plait.history import History
@@ -26,6 +26,7 @@ from plait.rpc import Method, StreamSink
 from plait.store.protocol import Store, Stored, ThreadKey
 from plait.streaming import Streaming
 from plait.thread import Core, Thread
+from plait.transport import Frame
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import PresenceDiff
 

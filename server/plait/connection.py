@@ -1,29 +1,17 @@
 """One socket that is joined to one thread, as the thread sees it. No I/O but the transport that it is given."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from plait.errors import StoreError
 from plait.revision import Revision
+from plait.transport import Frame, Session, Transport
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import PresenceDiff
 
-__all__ = [
-    "PLAIN",
-    "Connection",
-    "Connections",
-    "Frame",
-    "Gate",
-    "PlainWire",
-    "Principal",
-    "Rights",
-    "Session",
-    "Source",
-    "Transport",
-    "Wire",
-]
+__all__ = ["PLAIN", "Connection", "Gate", "PlainWire", "Principal", "Rights", "Source", "Wire"]
 
 Gate = Callable[[Callable[[StoreError | None], None]], None]
 """Calls a function when all changes made so far are durable, with the error if they could not be made so."""
@@ -50,53 +38,6 @@ class Rights(NamedTuple):
 
 
 _EVERYTHING: Final = Rights()
-
-
-class Frame:
-    """One message to clients. `wire` keeps what a transport made of it, so that it is made once for all sockets."""
-
-    __slots__ = ("data", "is_text", "wire")
-
-    def __init__(self, data: bytes, *, is_text: bool = True) -> None:
-        self.data = data
-        self.is_text = is_text
-        self.wire: bytes | None = None
-
-
-class Transport(Protocol):
-    """Carries frames to one peer; nothing that it does waits."""
-
-    # Whether `ping` reaches the peer, and its pong comes back to the session.
-    can_ping: bool
-
-    @property
-    def is_backed_up(self) -> bool:
-        """Whether the peer does not read as fast as is written; its session is told when it has caught up."""
-        ...
-
-    def send(self, frame: Frame) -> None:
-        """Send a frame, or drop it when the socket is closed."""
-        ...
-
-    def ping(self, payload: bytes) -> None:
-        """Send a WebSocket ping."""
-        ...
-
-    def close(self, code: int, reason: str) -> None:
-        """Begin to close the socket; more calls change nothing."""
-        ...
-
-    def pause(self) -> None:
-        """Read nothing more from the peer until `resume`, or until the socket is closed."""
-        ...
-
-    def resume(self) -> None:
-        """Read on."""
-        ...
-
-    async def drained(self) -> None:
-        """Wait while the peer does not read fast enough; returns at once when the socket is closed."""
-        ...
 
 
 class Wire(Protocol):
@@ -142,42 +83,6 @@ class PlainWire:
 
 
 PLAIN: Final = PlainWire()
-
-
-class Session(Protocol):
-    """The protocol's end of a connection: between its transport and its thread."""
-
-    def deliver(self, frame: Frame, revision: Revision) -> None:
-        """Send the frame that tells of a change to `revision`."""
-        ...
-
-    def send(self, frame: Frame) -> None:
-        """Send any other frame."""
-        ...
-
-    def present(self, frame: Frame) -> None:
-        """Send who has come and gone."""
-        ...
-
-    def shown_version(self) -> int:
-        """Return the version that the client shows, as far as is known; -1 for none."""
-        ...
-
-    def receive(self, data: bytes, *, is_text: bool) -> None:
-        """Take a message from the peer; text is known to be UTF-8."""
-        ...
-
-    def pong(self, payload: bytes) -> None:
-        """Take the peer's answer to a ping."""
-        ...
-
-    def drained(self) -> None:
-        """Take note that the peer, which did not read fast enough, has caught up."""
-        ...
-
-    def close(self, code: int, reason: str) -> None:
-        """Take note that the socket is closed. Called once."""
-        ...
 
 
 class Connection:
@@ -263,81 +168,3 @@ class Connection:
 
 Source = Connection | Literal["server"]
 """Who caused a change."""
-
-
-# Nobody is connected to most threads that are awake; they share this.
-_NOTHING: Final[dict[Any, Any]] = {}
-
-
-class Connections:
-    """The open connections of one thread, in the order in which they joined."""
-
-    __slots__ = ("_framed", "_frames", "_ids", "_members")
-
-    def __init__(self) -> None:
-        self._members: dict[Connection, None] = _NOTHING
-        # How many have each id: nearly always one, and who joins asks for its own.
-        self._ids: dict[str, int] = _NOTHING
-        # The revision that was sent last, and the frames that were made of it.
-        self._framed: Revision | None = None
-        self._frames: dict[Wire, Frame | None] = _NOTHING
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __iter__(self) -> Iterator[Connection]:
-        return iter(tuple(self._members))
-
-    def tagged(self, tag: str | None) -> list[Connection]:
-        """Return those that carry `tag`, or all."""
-        return [each for each in self._members if tag is None or tag in each.tags]
-
-    def with_id(self, id: str) -> list[Connection]:
-        """Return those of one client."""
-        return [each for each in self._members if each.id == id] if id in self._ids else []
-
-    def add(self, connection: Connection) -> None:
-        """Let a connection receive from here on."""
-        if self._members is _NOTHING:
-            self._members, self._ids = {}, {}
-        self._members[connection] = None
-        self._ids[connection.id] = self._ids.get(connection.id, 0) + 1
-
-    def discard(self, connection: Connection) -> None:
-        """Let a connection receive nothing more."""
-        if connection in self._members:
-            del self._members[connection]
-            self._ids[connection.id] -= 1
-            if not self._ids[connection.id]:
-                del self._ids[connection.id]
-
-    def broadcast_change(self, revision: Revision, *, source: Source) -> None:
-        """Tell every connection that follows the state of a change, but its source; encoded once a protocol."""
-        for connection in self:
-            session = connection.session
-            if session is not None and connection is not source and connection.protocol_enabled:
-                frame = self.change_frame(connection.wire, revision)
-                if frame is not None:
-                    session.deliver(frame, revision)
-
-    def change_frame(self, wire: Wire, revision: Revision) -> Frame | None:
-        """Return the frame of `wire` for a revision; made once as long as that is the last."""
-        if revision is not self._framed:
-            self._framed = revision
-            self._frames = {}
-        elif wire in self._frames:
-            return self._frames[wire]
-        frame = self._frames[wire] = wire.change(revision)
-        return frame
-
-    def broadcast(self, write: Callable[[Wire], Frame | None], *, without: Collection[Connection] = ()) -> None:
-        """Send what `write` makes of something to every connection but some; made once a protocol."""
-        frames: dict[Wire, Frame | None] = {}
-        for connection in self:
-            if connection in without:
-                continue
-            if connection.wire not in frames:
-                frames[connection.wire] = write(connection.wire)
-            frame = frames[connection.wire]
-            if frame is not None:
-                connection.send_frame(frame)

@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from plait.changes import Change
-from plait.connection import Connection, Connections, Source
+from plait.connection import Connection, Source
+from plait.connections import Connections
 from plait.editing import Edit
 from plait.errors import InvalidState, NotFound, Readonly
 from plait.kind import Kind

@@ -10,7 +10,7 @@ from tests.server.rooms import make_request
 
 from plait.actor import Actor
 from plait.clients import client_id
-from plait.connection import Connection, Frame, Rights
+from plait.connection import Connection, Rights
 from plait.history import replay
 from plait.limits import UNLIMITED
 from plait.node import Node
@@ -20,6 +20,7 @@ from plait.session.wire import PLAIT
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey
 from plait.thread import Thread
+from plait.transport import Frame
 from plait_client.happenings import Acked, Nacked
 from plait_client.pending import Push
 from plait_client.session import Session

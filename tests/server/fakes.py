@@ -6,10 +6,10 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
-from plait.connection import Frame, Session
 from plait.errors import StoreError
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
+from plait.transport import Frame, Session
 
 __all__ = ["FakeTransport", "TroubledStore"]
 

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from tests.server.fakes import FakeTransport
 
-from plait.connection import PLAIN, Connection, Connections, Frame, PlainWire, Wire
+from plait.connection import PLAIN, Connection, PlainWire, Wire
+from plait.connections import Connections
 from plait.errors import StoreError
 from plait.limits import DEFAULT_LIMITS
 from plait.revision import Revision
 from plait.state import StateType
+from plait.transport import Frame
 from plait_schemas.messages import PresenceDiff
 
 

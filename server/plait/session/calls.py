@@ -7,11 +7,12 @@ from typing import Any, Literal
 import msgspec
 
 from plait.actor import Actor
-from plait.connection import Connection, Frame
+from plait.connection import Connection
 from plait.errors import CallFailed, Forbidden, InvalidArguments, MethodNotFound, PlaitError, public_message
 from plait.logs import log_error
 from plait.mailbox import Turn
 from plait.rpc import Method
+from plait.transport import Frame
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import Call, Error, Result, encode
 

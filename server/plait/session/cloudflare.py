@@ -6,28 +6,26 @@ answers by itself, and a write that crossed a state frame is answered with the s
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-import msgspec
 from starlette.requests import Request
 
 from plait.actor import Actor
-from plait.connection import Connection, Frame, PlainWire, Transport
-from plait.errors import Conflict, PlaitError, Readonly, TooMany, public_message
+from plait.connection import Connection, PlainWire
+from plait.errors import Conflict, Readonly, TooMany
 from plait.logs import log_error
 from plait.revision import Revision
-from plait.rpc import Method
+from plait.session.cloudflare_calls import CloudflareCalls
 from plait.session.inbox import Inbox
 from plait.session.sight import Sight
+from plait.transport import Frame, Transport
 from plait_schemas.cloudflare import (
     MCP_SERVERS,
     READONLY,
     REJECTED,
     Call,
     Identity,
-    Result,
     StateError,
     StatePush,
     decode_client,
@@ -60,6 +58,7 @@ class CloudflareSession:
     __slots__ = (
         "_actor",
         "_bucket",
+        "_calls",
         "_confirmation",
         "_connection",
         "_inbox",
@@ -79,6 +78,7 @@ class CloudflareSession:
         limits = actor.limits
         self._bucket = limits.bucket(self._loop.time())
         self._inbox = Inbox(connection, transport, self._take)
+        self._calls = CloudflareCalls(actor, connection, transport)
         self._sight = Sight(transport, self._told)
         # The version that this client showed on its last socket, until it has seen a state on this one.
         self._left_at: int | None = None
@@ -176,7 +176,7 @@ class CloudflareSession:
             case StatePush():
                 self._push(frame.state)
             case Call():
-                self._call(frame)
+                self._calls.receive(frame)
             case None:
                 self._actor.message(self._connection, data.decode() if is_text else data)
 
@@ -245,7 +245,9 @@ class CloudflareSession:
 
     def _reject(self, reason: Literal["Connection is readonly", "State update rejected"], error: BaseException) -> None:
         log_error(error, self._actor.key, self._connection)
-        self._tell(Frame(encode(StateError(reason))))
+        frame = Frame(encode(StateError(reason)))
+        # Behind what was sent before, whatever became of the changes before it.
+        self._actor.pipeline.after(lambda _: self._transport.send(frame))
         self._actor.pipeline.after(self._send_state)
 
     def _send_state(self, _: object) -> None:
@@ -256,60 +258,6 @@ class CloudflareSession:
             assert frame is not None
             self.deliver(frame, durable)
 
-    # Calls
-
-    def _call(self, call: Call) -> None:
-        method = self._actor.kind.methods.get(call.method)
-        if method is None:
-            is_there = not call.method.startswith("_") and hasattr(self._actor.kind.cls, call.method)
-            self._fail(call, f"Method {call.method} {'is not callable' if is_there else 'does not exist'}")
-            return
-        if not self._connection.rights.may_call:
-            self._fail(call, "Forbidden")
-            return
-        try:
-            arguments = method.arguments(call.args, depth=self._actor.limits.depth)
-        except PlaitError as error:
-            self._fail(call, str(error))
-            return
-        self._actor.call(
-            method,
-            arguments,
-            partial(self._answer, call, method),
-            sink=partial(self._stream, call) if method.is_stream else None,
-            connection=self._connection,
-            by_client=True,
-        )
-
-    def _answer(self, call: Call, method: Method, result: Any, error: BaseException | None) -> None:
-        if error is not None:
-            if not isinstance(error, PlaitError):
-                log_error(error, self._actor.key, self._connection)
-            self._fail(call, public_message(error))
-        elif not method.is_stream:
-            nothing = result is None and not method.returns_value
-            self._send(call, Result(call.id, True, msgspec.UNSET if nothing else result, done=True))
-
-    def _stream(self, call: Call, what: Literal["chunk", "end", "error"], value: Any) -> Callable[[], None]:
-        if what == "error":
-            return partial(self._fail, call, value)
-        return partial(self._transport.send, Frame(encode(Result(call.id, True, value, done=what == "end"))))
-
-    def _send(self, call: Call, result: Result) -> None:
-        try:
-            data = encode(result)
-        except (TypeError, ValueError, RecursionError) as error:
-            self._fail(call, f"the result of {call.method} is not JSON: {error}")
-            return
-        self._transport.send(Frame(data))
-
-    def _fail(self, call: Call, message: str) -> None:
-        self._tell(Frame(encode(Result(call.id, False, error=message))))
-
-    def _tell(self, frame: Frame) -> None:
-        """Send a refusal behind what was sent before, whatever became of the changes before it."""
-        self._actor.pipeline.after(lambda _: self._transport.send(frame))
-
     # Limits
 
     def _refuse(self, frame: StatePush | Call | None, wait: float) -> None:
@@ -319,7 +267,7 @@ class CloudflareSession:
             case StatePush():
                 self._reject(REJECTED, error)
             case Call():
-                self._fail(frame, str(error))
+                self._calls.fail(frame, str(error))
             case None:
                 log_error(error, self._actor.key, self._connection)
                 self._connection.close(TRY_AGAIN_LATER, str(error))

@@ -9,11 +9,12 @@ from typing import Final
 from starlette.requests import Request
 
 from plait.actor import Actor
-from plait.connection import Connection, Frame, Principal, Rights
+from plait.connection import Connection, Principal, Rights
 from plait.revision import Revision
 from plait.session.follower import Follower
 from plait.session.wire import PLAIT
 from plait.store.protocol import ChangeRow
+from plait.transport import Frame
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER, UNAUTHENTICATED
 from plait_schemas.messages import Version, encode
 

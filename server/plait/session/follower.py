@@ -6,9 +6,10 @@ from typing import Final
 import msgspec
 
 from plait.actor import Actor
-from plait.connection import Connection, Frame, Transport
+from plait.connection import Connection
 from plait.revision import Revision
 from plait.store.protocol import ChangeRow
+from plait.transport import Frame, Transport
 from plait_schemas.messages import Changes, Joined, Snapshot, Version, encode
 from plait_schemas.patch import Op, decode_ops
 

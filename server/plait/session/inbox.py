@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
-from plait.connection import Connection, Transport
+from plait.connection import Connection
+from plait.transport import Transport
 from plait_schemas.codes import INTERNAL_ERROR
 
 __all__ = ["Inbox"]

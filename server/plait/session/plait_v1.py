@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from plait.actor import Actor
 from plait.clients import Client
-from plait.connection import Connection, Frame, Transport
+from plait.connection import Connection
 from plait.errors import PlaitError, TooLarge, TooMany
 from plait.logs import log_error
 from plait.revision import Revision
@@ -18,6 +18,7 @@ from plait.session.pushes import Pushes
 from plait.session.tokens import Tokens
 from plait.session.wire import PLAIT
 from plait.store.protocol import ChangeRow
+from plait.transport import Frame, Transport
 from plait_schemas import messages
 from plait_schemas.codec import NOT_JSON, decode_json, nests_deeper
 from plait_schemas.codes import BAD_FRAME, REPLACED, TRY_AGAIN_LATER

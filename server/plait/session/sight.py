@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from plait.connection import Transport
+from plait.transport import Transport
 
 __all__ = ["Sight"]
 

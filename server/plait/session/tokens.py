@@ -6,8 +6,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from plait.connection import Connection, Frame, Rights
+from plait.connection import Connection, Rights
 from plait.errors import PlaitError, Unauthenticated
+from plait.transport import Frame
 from plait_schemas.codes import FORBIDDEN, INTERNAL_ERROR, UNAUTHENTICATED
 from plait_schemas.messages import AuthExpiring, encode
 

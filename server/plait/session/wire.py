@@ -2,8 +2,9 @@
 
 from typing import Final
 
-from plait.connection import Frame, PlainWire
+from plait.connection import PlainWire
 from plait.revision import Revision
+from plait.transport import Frame
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import PresenceDiff, encode
 

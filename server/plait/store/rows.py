@@ -1,4 +1,4 @@
-"""What is in a SQLite store's file, and the statements that read and write it. Runs in the connections' OS threads."""
+"""The statements that read and write a SQLite store's file. Runs in the connections' OS threads."""
 
 import sqlite3
 import time
@@ -10,65 +10,15 @@ from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey,
 
 __all__ = [
     "Heads",
-    "check",
     "commit",
     "load",
     "load_changes",
     "load_client",
     "load_schema",
     "load_threads",
-    "prepare",
     "save_schema",
 ]
 
-_APPLICATION_ID: Final = 0x706C6169  # "plai"
-_SCHEMA_VERSION: Final = 2
-_SCHEMA: Final = f"""
-BEGIN IMMEDIATE;
-CREATE TABLE threads (
-    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL,
-    state_version INTEGER NOT NULL DEFAULT 1, UNIQUE (kind, name)
-) STRICT;
-CREATE TABLE snapshots (
-    thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, PRIMARY KEY (thread, version)
-) STRICT;
-CREATE TABLE changes (
-    thread INTEGER NOT NULL, version INTEGER NOT NULL, ops BLOB NOT NULL, source TEXT NOT NULL, at INTEGER NOT NULL,
-    PRIMARY KEY (thread, version)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE clients (
-    thread INTEGER NOT NULL, client TEXT NOT NULL, ref INTEGER NOT NULL, refused BLOB NOT NULL, at INTEGER NOT NULL,
-    PRIMARY KEY (thread, client)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE schemas (
-    kind TEXT NOT NULL, hash TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (kind, hash)
-) STRICT, WITHOUT ROWID;
-PRAGMA application_id = {_APPLICATION_ID};
-PRAGMA user_version = {_SCHEMA_VERSION};
-COMMIT;
-"""
-# From each format to the next.
-_UPGRADES: Final = {
-    1: """
-BEGIN IMMEDIATE;
-ALTER TABLE threads ADD COLUMN state_version INTEGER NOT NULL DEFAULT 1;
-ALTER TABLE snapshots RENAME TO snapshots_1;
-CREATE TABLE snapshots (
-    thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, PRIMARY KEY (thread, version)
-) STRICT;
-INSERT INTO snapshots SELECT thread, version, state FROM snapshots_1;
-DROP TABLE snapshots_1;
-CREATE TABLE clients (
-    thread INTEGER NOT NULL, client TEXT NOT NULL, ref INTEGER NOT NULL, refused BLOB NOT NULL, at INTEGER NOT NULL,
-    PRIMARY KEY (thread, client)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE schemas (
-    kind TEXT NOT NULL, hash TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (kind, hash)
-) STRICT, WITHOUT ROWID;
-PRAGMA user_version = 2;
-COMMIT;
-"""
-}
 _INSERT_CHANGE: Final = "INSERT INTO changes (thread, version, ops, source, at) VALUES (?, ?, ?, ?, ?)"
 _INSERT_CLIENT: Final = "INSERT OR REPLACE INTO clients (thread, client, ref, refused, at) VALUES (?, ?, ?, ?, ?)"
 _HEAD: Final = """
@@ -85,34 +35,6 @@ SELECT max(version) FROM (
 """
 # What is known of a client is kept so long after its last push, in microseconds.
 _CLIENT_KEPT: Final = 30 * 24 * 3600 * 1_000_000
-
-
-def prepare(db: sqlite3.Connection, synchronous: str) -> None:
-    """Make the file ready to be written. Raises StoreError when it is not one of plait's."""
-    marks = db.execute("PRAGMA application_id").fetchone(), db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if marks != ((0,), (0,)):
-        check(db, may_be_older=True)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute(f"PRAGMA synchronous = {synchronous}")
-    db.execute("PRAGMA journal_size_limit = 67108864")
-    if marks == ((0,), (0,)):
-        db.executescript(_SCHEMA)
-        return
-    while upgrade := _UPGRADES.get(db.execute("PRAGMA user_version").fetchone()[0]):
-        db.executescript(upgrade)
-
-
-def check(db: sqlite3.Connection, *, may_be_older: bool = False) -> None:
-    """Check that the file is one of plait's. Raises StoreError."""
-    if db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
-        raise StoreError("the store's file is an SQLite database, but not one of plait's")
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version > _SCHEMA_VERSION:
-        raise StoreError(f"the store was written by a newer plait (format {version}, this one knows {_SCHEMA_VERSION})")
-    if version < _SCHEMA_VERSION and not may_be_older:
-        raise StoreError(
-            f"the store has the format of an older plait ({version}): serve it once to bring it up to date"
-        )
 
 
 def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored | None:

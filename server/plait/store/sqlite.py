@@ -16,7 +16,7 @@ from typing import IO, Concatenate, Literal, ParamSpec, Self, TypeVar
 import aiosqlite
 
 from plait.errors import StoreError
-from plait.store import rows
+from plait.store import rows, schema
 from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
 
 try:
@@ -80,9 +80,9 @@ class SqliteStore:
             if not self._readonly:
                 self._lock = _lock(self.path)
                 self._writer = await _connect(self.path, readonly=False)
-                await self._writer.run(rows.prepare, self._synchronous)
+                await self._writer.run(schema.prepare, self._synchronous)
             self._reader = await _connect(self.path, readonly=True)
-            await self._reader.run(rows.check)
+            await self._reader.run(schema.check)
             self._is_open = not self._readonly
         except (sqlite3.Error, OSError) as error:
             await self._close()

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Final
 
-from plait.connection import Frame, Session, Transport
 from plait.revision import Revision
+from plait.transport import Frame, Session, Transport
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.codes import BAD_FRAME, GOING_AWAY
 from plait_schemas.messages import Error, Join, decode_client, encode

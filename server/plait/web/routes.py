@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from plait.actor import Actor
-from plait.connection import Connection, Frame, Rights
+from plait.connection import Connection, Rights
 from plait.errors import (
     CallFailed,
     Conflict,
@@ -30,6 +30,7 @@ from plait.mailbox import resolving
 from plait.revision import Revision
 from plait.rpc import Method
 from plait.state import json_error
+from plait.transport import Frame
 from plait.web.address import Address, read_address
 from plait.web.front import Front, error_response
 from plait.web.log import changes, event_stream, state_at, wants_events

@@ -12,7 +12,7 @@ from websockets.frames import Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from plait.connection import Frame, Session
+from plait.transport import Frame, Session
 from plait_schemas.codes import TRY_AGAIN_LATER
 
 __all__ = ["ABNORMAL", "Outlet", "Socket", "shorten"]

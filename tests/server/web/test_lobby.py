@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.server.fakes import FakeTransport
 
-from plait.connection import Frame
 from plait.revision import Revision
+from plait.transport import Frame
 from plait.web.lobby import Lobby
 from plait_schemas.messages import Join
 

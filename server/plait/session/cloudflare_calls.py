@@ -1,0 +1,81 @@
+"""The methods that one client of the Cloudflare Agents protocol has called. No I/O."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from plait.actor import Actor
+from plait.connection import Connection
+from plait.errors import PlaitError, public_message
+from plait.logs import log_error
+from plait.rpc import Method
+from plait.transport import Frame, Transport
+from plait_schemas.cloudflare import Call, Result, encode
+
+__all__ = ["CloudflareCalls"]
+
+
+class CloudflareCalls:
+    """Runs, streams and answers the calls on one socket."""
+
+    __slots__ = ("_actor", "_connection", "_transport")
+
+    def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
+        self._actor = actor
+        self._connection = connection
+        self._transport = transport
+
+    def receive(self, call: Call) -> None:
+        """Take a call."""
+        method = self._actor.kind.methods.get(call.method)
+        if method is None:
+            is_there = not call.method.startswith("_") and hasattr(self._actor.kind.cls, call.method)
+            self.fail(call, f"Method {call.method} {'is not callable' if is_there else 'does not exist'}")
+            return
+        if not self._connection.rights.may_call:
+            self.fail(call, "Forbidden")
+            return
+        try:
+            arguments = method.arguments(call.args, depth=self._actor.limits.depth)
+        except PlaitError as error:
+            self.fail(call, str(error))
+            return
+        self._actor.call(
+            method,
+            arguments,
+            partial(self._answer, call, method),
+            sink=partial(self._stream, call) if method.is_stream else None,
+            connection=self._connection,
+            by_client=True,
+        )
+
+    def fail(self, call: Call, message: str) -> None:
+        """Refuse a call, behind what was sent before, whatever became of the changes before it."""
+        frame = Frame(encode(Result(call.id, False, error=message)))
+        self._actor.pipeline.after(lambda _: self._transport.send(frame))
+
+    # Inside
+
+    def _answer(self, call: Call, method: Method, result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            if not isinstance(error, PlaitError):
+                log_error(error, self._actor.key, self._connection)
+            self.fail(call, public_message(error))
+        elif not method.is_stream:
+            nothing = result is None and not method.returns_value
+            self._send(call, Result(call.id, True, msgspec.UNSET if nothing else result, done=True))
+
+    def _stream(self, call: Call, what: Literal["chunk", "end", "error"], value: Any) -> Callable[[], None]:
+        if what == "error":
+            return partial(self.fail, call, value)
+        return partial(self._transport.send, Frame(encode(Result(call.id, True, value, done=what == "end"))))
+
+    def _send(self, call: Call, result: Result) -> None:
+        try:
+            data = encode(result)
+        except (TypeError, ValueError, RecursionError) as error:
+            self.fail(call, f"the result of {call.method} is not JSON: {error}")
+            return
+        self._transport.send(Frame(data))

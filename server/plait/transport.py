@@ -1,0 +1,90 @@
+"""What is between a socket and the conversation on it: frames, and the two ends that hand them to each other."""
+
+from typing import Protocol
+
+from plait.revision import Revision
+
+__all__ = ["Frame", "Session", "Transport"]
+
+
+class Frame:
+    """One message to clients. `wire` keeps what a transport made of it, so that it is made once for all sockets."""
+
+    __slots__ = ("data", "is_text", "wire")
+
+    def __init__(self, data: bytes, *, is_text: bool = True) -> None:
+        self.data = data
+        self.is_text = is_text
+        self.wire: bytes | None = None
+
+
+class Transport(Protocol):
+    """Carries frames to one peer; nothing that it does waits."""
+
+    # Whether `ping` reaches the peer, and its pong comes back to the session.
+    can_ping: bool
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether the peer does not read as fast as is written; its session is told when it has caught up."""
+        ...
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame, or drop it when the socket is closed."""
+        ...
+
+    def ping(self, payload: bytes) -> None:
+        """Send a WebSocket ping."""
+        ...
+
+    def close(self, code: int, reason: str) -> None:
+        """Begin to close the socket; more calls change nothing."""
+        ...
+
+    def pause(self) -> None:
+        """Read nothing more from the peer until `resume`, or until the socket is closed."""
+        ...
+
+    def resume(self) -> None:
+        """Read on."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait while the peer does not read fast enough; returns at once when the socket is closed."""
+        ...
+
+
+class Session(Protocol):
+    """The protocol's end of a connection: between its transport and its thread."""
+
+    def deliver(self, frame: Frame, revision: Revision) -> None:
+        """Send the frame that tells of a change to `revision`."""
+        ...
+
+    def send(self, frame: Frame) -> None:
+        """Send any other frame."""
+        ...
+
+    def present(self, frame: Frame) -> None:
+        """Send who has come and gone."""
+        ...
+
+    def shown_version(self) -> int:
+        """Return the version that the client shows, as far as is known; -1 for none."""
+        ...
+
+    def receive(self, data: bytes, *, is_text: bool) -> None:
+        """Take a message from the peer; text is known to be UTF-8."""
+        ...
+
+    def pong(self, payload: bytes) -> None:
+        """Take the peer's answer to a ping."""
+        ...
+
+    def drained(self) -> None:
+        """Take note that the peer, which did not read fast enough, has caught up."""
+        ...
+
+    def close(self, code: int, reason: str) -> None:
+        """Take note that the socket is closed. Called once."""
+        ...
