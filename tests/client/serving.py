@@ -41,6 +41,8 @@ class Server:
         self.requests = 0
         # Whether pushes and calls are kept back.
         self.is_holding = False
+        # Whether nothing is read from those who have joined.
+        self.is_deaf = False
         self.loop: LoopThread | None = None
         self._held: list[tuple[Link, ClientMessage]] = []
         self._sockets: dict[ServerConnection, Link] = {}
@@ -96,6 +98,8 @@ class Server:
                     self._sockets[socket] = link
                 self._receive(link, frame)
                 self._news.set()
+                if self.is_deaf:
+                    await socket.wait_closed()
         except ConnectionClosedError:
             return
         finally:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from tests.client.serving import TIMEOUT, Server
 
-from plait_client import CallError, ClientError, Closed, Disconnected, Refused, connect
+from plait_client import CallError, ClientError, Closed, Disconnected, Refused, Unanswered, connect
 from plait_schemas import messages
 from plait_schemas.patch import Op, PatchError
 
@@ -73,6 +73,65 @@ async def test_what_was_changed_last_is_sent_before_the_end(server: Server) -> N
         room.update("/n", 2)
     await server.until(lambda: server.sockets == 0)
     assert server.peer.state["n"] == 2
+
+
+# Leaving
+
+
+async def test_leaving_sends_all_that_is_waiting_and_brings_its_answers(server: Server) -> None:
+    server.peer.hasty, server.peer.retry_after = 1, 0.05
+    async with connect(server.url) as room:
+        pushes = [room.update("/tags/-", str(n)) for n in range(200)]
+    assert [await soon(push) for push in pushes] == list(range(1, 201))
+    assert len(server.peer.state["tags"]) == 201
+
+
+async def test_what_is_refused_while_leaving_is_told(server: Server) -> None:
+    refusals: list[Any] = []
+    async with connect(server.url) as room:
+        room.on_refused(refusals.append)
+        pushed = room.update("/n", -1)
+    with pytest.raises(Refused, match="negative") as caught:
+        await soon(pushed)
+    assert refusals == [caught.value]
+
+
+async def test_what_has_no_answer_when_the_time_for_leaving_is_over_raises_so(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait_client.live._CLOSING", 0.05)
+    server.is_holding = True
+    refusals: list[Any] = []
+    async with connect(server.url) as room:
+        room.on_refused(refusals.append)
+        pushes = [room.update("/n", n) for n in (2, 3)]
+    for pushed, refusal in zip(pushes, refusals, strict=True):
+        with pytest.raises(Unanswered, match="closed before") as caught:
+            await soon(pushed)
+        assert caught.value is refusal
+
+
+async def test_what_is_waiting_when_there_is_no_connection_to_leave_on_raises_so(server: Server) -> None:
+    refusals: list[Any] = []
+    async with connect(server.url) as room:
+        room.on_refused(refusals.append)
+        server.status = HTTPStatus.SERVICE_UNAVAILABLE
+        await server.close_all()
+        await soon(room.wait_for(lambda _: room.status == "offline"))
+        pushed = room.update("/n", 2)
+    with pytest.raises(Unanswered) as caught:
+        await soon(pushed)
+    assert refusals == [caught.value]
+
+
+async def test_what_is_entered_is_entered_once_at_a_time(server: Server) -> None:
+    connecting = connect(server.url)
+    async with connecting as room:
+        with pytest.raises(RuntimeError, match="call connect for each block"):
+            await connecting.__aenter__()
+        assert await soon(room.update("/n", 2)) == 1
+    async with connecting as room:
+        assert room.status == "online"
 
 
 # Changing
@@ -466,6 +525,19 @@ async def test_a_bad_frame_is_told_with_what_the_server_said_of_it(server: Serve
             await soon(room.call("add", 1))
 
 
+async def test_a_server_that_reads_no_more_is_noticed_while_sending_waits_for_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait_client.session.QUIET", 0.1)
+    monkeypatch.setattr("plait_client.session.DEAD", 0.5)
+    server.is_deaf = True
+    async with connect(server.url) as room:
+        for _ in range(60):
+            room.send("x" * 500_000)
+        server.is_deaf = False
+        await server.until(lambda: len(server.frames(messages.Join)) > 1)
+
+
 # Not getting in
 
 
@@ -506,8 +578,8 @@ async def test_a_request_that_is_refused_for_the_time_being_is_made_again(server
     assert joining.result() == {"n": 1, "tags": ["a"], "by": {}}
 
 
-async def _join(url: str) -> Any:
-    async with connect(url) as room:
+async def _join(url: str, **options: Any) -> Any:
+    async with connect(url, **options) as room:
         return room.state
 
 
@@ -542,11 +614,41 @@ async def test_a_fresh_token_is_fetched_for_each_connection_and_when_one_expires
 
 
 async def test_an_error_of_the_function_that_fetches_tokens_comes_out(server: Server) -> None:
-    tokens = ["one"]
-    async with connect(server.url, token=tokens.pop) as room:
+    def fetch() -> str:
+        raise IndexError
+
+    with pytest.raises(IndexError):
+        await soon(_join(server.url, token=fetch))
+
+
+async def test_a_timeout_of_the_function_that_fetches_tokens_is_not_that_of_opening(server: Server) -> None:
+    async def fetch() -> str:
+        raise TimeoutError("the tokens' server is slow")
+
+    with pytest.raises(TimeoutError, match="tokens' server"):
+        await soon(_join(server.url, token=fetch))
+
+
+async def test_a_token_that_could_not_be_fetched_for_a_reconnect_is_fetched_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("plait_client.carrier._FETCHING", 0.05)
+    asked = []
+
+    async def fetch() -> str:
+        asked.append(len(asked))
+        if len(asked) == 2:
+            raise ConnectionError("unreachable")
+        if len(asked) == 3:
+            await asyncio.Event().wait()
+        return f"token {len(asked)}"
+
+    async with connect(server.url, token=fetch) as room:
         await server.close_all()
-        with pytest.raises(IndexError):
-            await soon(room.wait_for(lambda state: False))
+        await server.until(lambda: len(server.frames(messages.Join)) == 2)
+        await soon(room.wait_for(lambda _: room.status == "online"))
+    assert [join.token for join in server.frames(messages.Join)] == ["token 1", "token 4"]
+    assert [record.getMessage() for record in caplog.records] == ["no token could be fetched"] * 2
 
 
 # Iterating
@@ -567,6 +669,15 @@ async def test_iterating_gives_a_fresh_client_when_one_has_ended(server: Server)
             break
     assert seen == [1, 2]
     assert [push.ref for push in server.frames(messages.Push)] == [1, 2]
+
+
+async def test_a_room_is_closed_when_the_loop_over_rooms_is_left(server: Server) -> None:
+    pushes = []
+    async for room in connect(server.url):
+        pushes.append(room.update("/n", 2))
+        break
+    assert [await soon(push) for push in pushes] == [1]
+    await server.until(lambda: server.sockets == 0)
 
 
 async def test_iterating_goes_on_trying_when_it_cannot_connect(server: Server) -> None:

@@ -52,6 +52,14 @@ def set_n(session: Session, value: Any) -> None:
 # Changing
 
 
+def test_a_call_whose_arguments_cannot_be_encoded_leaves_nothing_behind() -> None:
+    session = build_session()
+    with pytest.raises(TypeError):
+        session.call("add", [object()])
+    session.lost(1006)
+    assert session.take_happenings() == []
+
+
 def test_what_does_not_fit_what_is_shown_is_refused_at_once_and_not_pushed() -> None:
     session = build_session()
     with pytest.raises(PatchError):

@@ -1,5 +1,7 @@
 """The blocking client against a real socket."""
 
+import asyncio
+import gc
 import threading
 from http import HTTPStatus
 from typing import Any
@@ -8,7 +10,7 @@ import msgspec
 import pytest
 from tests.client.serving import TIMEOUT, Server
 
-from plait_client import CallError, Closed, Disconnected, Refused, connect_sync
+from plait_client import CallError, ClientError, Closed, Disconnected, Refused, connect, connect_sync
 from plait_schemas import messages
 from plait_schemas.patch import Op
 
@@ -43,8 +45,86 @@ def test_entering_waits_for_the_state_and_leaving_leaves_no_thread(other_server:
         assert threads() != before
     assert threads() == before
     room.close()
-    with pytest.raises(RuntimeError, match="the client was closed"):
-        _ = room.state
+
+
+def test_after_the_end_what_is_known_is_read_and_all_else_raises(other_server: Server) -> None:
+    with connect_sync(other_server.url, state_type=Note) as room:
+        changes = room.changes(timeout=TIMEOUT)
+        room.update("/n", 2)
+    assert (room.state, room.version, room.status, room.pending) == (Note(2, ("a",)), 1, "closed", 0)
+    uses: list[Any] = [
+        lambda: room.update("/n", 3),
+        lambda: room.call("add", 1),
+        lambda: list(room.stream("count", 1)),
+        lambda: room.wait_for(lambda note: note.n == 9),
+        lambda: room.send(1),
+        lambda: room.set_presence(1),
+    ]
+    for use in uses:
+        with pytest.raises(Closed, match="the client was closed"):
+            use()
+    assert list(changes) == []
+
+
+def test_closing_in_two_threads_while_others_use_it_leaves_none_of_them_waiting(other_server: Server) -> None:
+    room = connect_sync(other_server.url)
+    began = threading.Barrier(5)
+    raised: list[ClientError] = []
+
+    def use() -> None:
+        began.wait(TIMEOUT)
+        try:
+            while room.call("add", 1) == 1:
+                assert room.version == 0
+        except ClientError as error:
+            raised.append(error)
+
+    def close() -> None:
+        began.wait(TIMEOUT)
+        room.close()
+
+    users = [threading.Thread(target=each, daemon=True) for each in (use, use, close, close)]
+    for user in users:
+        user.start()
+    began.wait(TIMEOUT)
+    for user in users:
+        user.join(TIMEOUT)
+    assert [user for user in users if user.is_alive()] == []
+    assert len(raised) == 2
+
+
+def test_a_room_that_nobody_has_any_more_ends_its_thread(other_server: Server) -> None:
+    before = set(threading.enumerate())
+    room = connect_sync(other_server.url)
+    (thread,) = set(threading.enumerate()) - before
+    del room
+    gc.collect()
+    thread.join(TIMEOUT)
+    assert not thread.is_alive()
+    wait(other_server, lambda: other_server.until(lambda: other_server.sockets == 0))
+
+
+@pytest.mark.parametrize("ending", ["return", "raise"])
+def test_leaving_a_loop_over_rooms_for_good_makes_no_noise_at_the_end_of_asyncio(
+    other_server: Server, ending: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> int:
+        async for room in connect(other_server.url):
+            version = await room.update("/n", 2)
+            if ending == "raise":
+                raise LookupError
+            return version
+        return 0
+
+    if ending == "raise":
+        with pytest.raises(LookupError):
+            asyncio.run(main())
+    else:
+        assert asyncio.run(main()) == 1
+    gc.collect()
+    assert caplog.records == []
+    assert capsys.readouterr().err == ""
+    wait(other_server, lambda: other_server.until(lambda: other_server.sockets == 0))
 
 
 def test_who_does_not_get_in_leaves_no_thread(other_server: Server) -> None:
@@ -95,6 +175,7 @@ def test_what_takes_too_long_raises(other_server: Server) -> None:
         with pytest.raises(TimeoutError):
             room.wait_for(lambda state: state["n"] == 9, timeout=0.05)
         assert room.pending == 1
+        do(other_server, other_server.release)
 
 
 def test_calls_and_streams(other_server: Server) -> None:

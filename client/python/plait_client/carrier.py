@@ -28,6 +28,9 @@ _ABNORMAL: Final = 1006
 _PASSING: Final = frozenset({408, 425, 429})
 """Statuses from 400 to 499 that another attempt may not get."""
 
+_FETCHING: Final = 10.0
+"""How many seconds a token may take to be fetched, once the thread was joined."""
+
 _REFUSALS: Final = {401: codes.UNAUTHENTICATED, 403: codes.FORBIDDEN, 404: codes.NOT_FOUND}
 
 
@@ -53,7 +56,9 @@ class Carrier:
         self._tell = tell
         self._receive = receive
         self._backoff = Backoff()
+        # Set when there may be something to send, and when something may be due earlier than it was.
         self._wake = asyncio.Event()
+        self._received = asyncio.Event()
         self._binary: list[bytes] = []
         self._socket: ClientConnection | None = None
         self._has_joined = False
@@ -69,32 +74,48 @@ class Carrier:
         self._wake.set()
 
     def finish(self) -> bool:
-        """End when what is waiting has been sent; return whether there is a socket on which it can be."""
+        """End when what is waiting has been sent and answered; return whether there is a socket for that."""
         self._is_finishing = True
         self._wake.set()
         return self._socket is not None
 
     async def fetch_token(self) -> str | None:
-        """Return the token to be shown at this time. Raises what the author's function raises."""
+        """Return the token to be shown at this time. Raises what the author's function raises, and TimeoutError."""
         token = self._target.token
         if token is None or isinstance(token, str):
             return token
-        fetched = token()
-        return await fetched if inspect.isawaitable(fetched) else fetched
+        async with asyncio.timeout(_FETCHING if self._was_joined else None):
+            fetched = token()
+            return await fetched if inspect.isawaitable(fetched) else fetched
 
     async def run(self) -> None:
         """Connect, and connect again, until the session has stopped or `finish` was called."""
         while self._session.stopped is None and not self._is_finishing:
             self._has_joined = False
-            code = await self._carry()
+            code = await self._attempt()
             self._session.lost(code)
             self._tell()
             if self._session.stopped is None and not self._is_finishing:
                 await asyncio.sleep(0 if self._has_joined and code == codes.GOING_AWAY else self._backoff.delay())
 
-    async def _carry(self) -> int:
+    @property
+    def _was_joined(self) -> bool:
+        return self._session.connection is not None
+
+    async def _attempt(self) -> int:
+        """Fetch a token and carry frames with it. A failure to fetch one comes out before the first join only."""
+        try:
+            token = await self.fetch_token()
+        except Exception as error:
+            if not self._was_joined:
+                raise
+            self.trouble = f"no token could be fetched: {type(error).__name__}"
+            logger.exception("no token could be fetched")
+            return _ABNORMAL
+        return await self._carry(token)
+
+    async def _carry(self, token: str | None) -> int:
         """Carry frames on one socket; return the code that it was closed with."""
-        token = await self.fetch_token()
         target = self._target
         try:
             async with connect(
@@ -122,9 +143,10 @@ class Carrier:
         self._session.opened(token)
         try:
             async with asyncio.TaskGroup() as tasks:
-                writing = tasks.create_task(self._write(socket))
+                others = [tasks.create_task(self._write(socket)), tasks.create_task(self._watch(socket))]
                 await self._read(socket)
-                writing.cancel()
+                for other in others:
+                    other.cancel()
         finally:
             self._socket = None
         self.trouble = socket.close_reason or ""
@@ -156,20 +178,19 @@ class Carrier:
             self._backoff.reset()
         self._tell()
         self._wake.set()
+        self._received.set()
 
     async def _write(self, socket: ClientConnection) -> None:
         try:
-            while not self._session.needs_socket:
+            while True:
                 self._wake.clear()
                 await self._send(socket)
-                if self._is_finishing:
+                if self._is_finishing and not self._session.has_unanswered:
                     await socket.close()
                     return
-                await self._rest()
+                await self._wake.wait()
         except ConnectionClosed:
             return
-        # Nothing is to be waited for on a socket that is silent or out of step.
-        socket.transport.abort()
 
     async def _send(self, socket: ClientConnection) -> None:
         for frame in self._session.take_frames():
@@ -177,15 +198,19 @@ class Carrier:
         while self._binary:
             await socket.send(self._binary.pop(0))
 
-    async def _rest(self) -> None:
-        """Wait until there is something to send, or something has become due."""
-        due = self._session.due
-        try:
-            async with asyncio.timeout_at(due):
-                await self._wake.wait()
-        except TimeoutError:
-            self._session.tick()
-            self._tell()
+    async def _watch(self, socket: ClientConnection) -> None:
+        """Do what becomes due, also while sending is blocked."""
+        while not self._session.needs_socket:
+            self._received.clear()
+            try:
+                async with asyncio.timeout_at(self._session.due):
+                    await self._received.wait()
+            except TimeoutError:
+                self._session.tick()
+                self._tell()
+                self._wake.set()
+        # Nothing is to be waited for on a socket that is silent or out of step.
+        socket.transport.abort()
 
 
 def _code_of(error: InvalidStatus) -> int:

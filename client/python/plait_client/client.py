@@ -2,8 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
@@ -48,52 +48,89 @@ class Connecting(Generic[S]):
         self._schema = options.get("schema")
         self._open_timeout = options.get("open_timeout", 10.0)
         self._state_type = state_type
-        self._lives: list[Live] = []
+        self._is_entered = False
+        self._live: Live | None = None
 
     async def __aenter__(self) -> Room[S]:
-        live = await self._open(self._open_timeout)
-        self._lives.append(live)
-        return Room(live, self._state_type)
+        if self._is_entered:
+            raise RuntimeError("this is entered already: call connect for each block")
+        self._is_entered = True
+        try:
+            self._live = await self._open(self._open_timeout)
+        except BaseException:
+            self._is_entered = False
+            raise
+        return Room(self._live, self._state_type)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._lives.pop().close()
-
-    async def __aiter__(self) -> AsyncGenerator[Room[S], None]:
-        backoff = Backoff()
-        clock = asyncio.get_running_loop().time
-        while True:
-            async with self._opened() as room:
-                opened_at = clock()
-                yield room
-            if clock() - opened_at > _STEADY:
-                backoff.reset()
-            await asyncio.sleep(backoff.delay())
-
-    @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Room[S]]:
-        live = await self._open(None)
+        live, self._live = self._live, None
         try:
-            yield Room(live, self._state_type)
+            if live is not None:
+                await live.close()
         finally:
-            await live.close()
+            self._is_entered = False
+
+    def __aiter__(self) -> "_Rooms[S]":
+        return _Rooms(lambda: self._open(None), self._state_type)
 
     async def _open(self, timeout: float | None) -> Live:
         """Return a client that has joined, and is to be closed. Raises Closed, Disconnected."""
         session = Session(self._client, clock=asyncio.get_running_loop().time, schema=self._schema)
         live = Live(session, self._target)
+        limit = asyncio.timeout(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with limit:
                 await live.until_joined()
-        except TimeoutError:
+        except BaseException as error:
             trouble = live.carrier.trouble or "no answer"
             await live.close()
-            raise Disconnected(f"not joined after {timeout} seconds: {trouble}") from None
-        except BaseException:
-            await live.close()
+            # The function that fetches the token may raise a TimeoutError of its own.
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise Disconnected(f"not joined after {timeout} seconds: {trouble}") from None
             raise
         return live
+
+
+class _Rooms(Generic[S]):
+    """A fresh room each time that one is asked for, the one before having been closed.
+
+    No generator: one that is left open when the loop ends could not wait for its room to be closed.
+    """
+
+    def __init__(self, open_live: Callable[[], Awaitable[Live]], state_type: Any) -> None:
+        self._live: Live | None = None
+        self._open_live = open_live
+        self._state_type = state_type
+        self._backoff = Backoff()
+        self._loop = asyncio.get_running_loop()
+        self._opened_at = 0.0
+
+    def __aiter__(self) -> "_Rooms[S]":
+        return self
+
+    async def __anext__(self) -> Room[S]:
+        if self._live is not None:
+            await self.aclose()
+            if self._loop.time() - self._opened_at > _STEADY:
+                self._backoff.reset()
+            await asyncio.sleep(self._backoff.delay())
+        self._live = await self._open_live()
+        self._opened_at = self._loop.time()
+        return Room(self._live, self._state_type)
+
+    async def aclose(self) -> None:
+        """Close the room that was given last."""
+        live, self._live = self._live, None
+        if live is not None:
+            await live.close()
+
+    def __del__(self) -> None:
+        if self._live is not None:
+            # What the loop was running has ended with it.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._live.abandon)
 
 
 @overload

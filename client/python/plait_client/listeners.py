@@ -13,22 +13,23 @@ class Listeners:
     """Callbacks by what they wait for. One that raises is logged, and the others are called all the same."""
 
     def __init__(self) -> None:
-        self._callbacks: dict[Hashable, list[Callable[[Any], object]]] = {}
+        # By what they wait for, and then by their registration: a callback may be there more than once.
+        self._callbacks: dict[Hashable, dict[object, Callable[[Any], object]]] = {}
 
     def add(self, what: Hashable, callback: Callable[[Any], object]) -> Callable[[], None]:
         """Call `callback` from here on; return a function that ends that."""
-        callbacks = self._callbacks.setdefault(what, [])
-        callbacks.append(callback)
+        callbacks = self._callbacks.setdefault(what, {})
+        registration = object()
+        callbacks[registration] = callback
 
         def remove() -> None:
-            if callback in callbacks:
-                callbacks.remove(callback)
+            callbacks.pop(registration, None)
 
         return remove
 
     def call(self, what: Hashable, value: Any) -> None:
         """Call all that wait for it, in the order in which they came."""
-        for callback in tuple(self._callbacks.get(what, ())):
+        for callback in tuple(self._callbacks.get(what, {}).values()):
             try:
                 callback(value)
             except Exception:

@@ -8,9 +8,10 @@ from weakref import WeakSet
 from plait_client.calls import Calls
 from plait_client.carrier import Carrier, Target
 from plait_client.changes import Changes
-from plait_client.errors import Closed, close_message
+from plait_client.errors import Closed, Refused, Unanswered, close_message
 from plait_client.happenings import Acked, CallLost, Changed, Happening, Joined, Nacked
 from plait_client.listeners import Listeners
+from plait_client.pending import Push
 from plait_client.pushed import Outcomes, refusal
 from plait_client.session import Session
 from plait_schemas import messages
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 _CLOSED: Final = 1000
 _FAILED: Final = 1011
 _CLOSING: Final = 5.0
-"""How many seconds what is waiting may take to be sent when the client is closed."""
+"""How many seconds what is waiting may take to be sent and answered when the client is closed."""
 
 
 class Live:
@@ -42,6 +43,7 @@ class Live:
         self._failure: BaseException | None = None
         self._complaint = ""
         self._renewing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run(), name="plait client")
 
     def check_open(self) -> None:
@@ -80,7 +82,7 @@ class Live:
             await self.next_news()
 
     async def close(self) -> None:
-        """Send what is waiting, and end."""
+        """Send what is waiting, wait for the answers as long as there is a connection, and end."""
         try:
             if not self.carrier.finish():
                 self._task.cancel()
@@ -91,6 +93,13 @@ class Live:
                 task.cancel()
             await asyncio.wait(tasks)
             self._end(_CLOSED)
+
+    def abandon(self) -> None:
+        """Close it when nobody can wait for that."""
+        if self._task.done():
+            self._end(_CLOSED)
+        elif self._closing is None:
+            self._closing = asyncio.create_task(self.close(), name="plait client closing")
 
     # What has happened
 
@@ -112,10 +121,22 @@ class Live:
             self._hand_over(happening)
         ending = self.ending()
         if ending is not None:
-            self.outcomes.close(ending)
+            self._give_up_pushes(ending)
             for follower in self.followers:
                 follower.wake()
         self.changed()
+
+    def _give_up_pushes(self, ending: BaseException) -> None:
+        for push in self.outcomes.waiting:
+            if self.is_closed:
+                unanswered = Unanswered("unanswerable", "the client was closed before the server had answered")
+                self._refuse(push, unanswered)
+            else:
+                self.outcomes.refuse(push, ending)
+
+    def _refuse(self, push: Push, error: Refused | Unanswered) -> None:
+        self.outcomes.refuse(push, error)
+        self.listeners.call("refusal", error)
 
     def _hand_over(self, happening: Happening) -> None:
         match happening:
@@ -127,9 +148,7 @@ class Live:
             case Acked(push, version):
                 self.outcomes.accept(push, version)
             case Nacked(push, answer):
-                error = refusal(answer)
-                self.outcomes.refuse(push, error)
-                self.listeners.call("refusal", error)
+                self._refuse(push, refusal(answer))
             case messages.Error(ref=None, message=message):
                 self._complaint = message
             case messages.Result() | messages.Error() | CallLost():

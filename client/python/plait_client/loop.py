@@ -1,14 +1,18 @@
 """An event loop in a thread of its own, for those who have none."""
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+from plait_client.errors import Closed, close_message
 
 __all__ = ["LoopThread"]
 
 T = TypeVar("T")
 
+_CLOSED: Final = 1000
 _PATIENCE: Final = 1.0
 
 
@@ -16,6 +20,11 @@ class LoopThread:
     """Runs what it is given in its thread, while the caller waits."""
 
     def __init__(self) -> None:
+        # Held while something is handed to the loop, so that nothing is when it ends. A finalizer may want it at any
+        # time, even in a thread that has it.
+        self._lock = threading.RLock()
+        self._is_closing = False
+        self._outstanding: set[concurrent.futures.Future[Any]] = set()
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="plait client", daemon=True)
         self._thread.start()
@@ -26,48 +35,83 @@ class LoopThread:
             self._loop = runner.get_loop()
             self._is_ready.set()
             self._loop.run_forever()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it has ended."""
-        return not self._thread.is_alive()
+        for future in tuple(self._outstanding):
+            future.cancel()
 
     def wait(self, function: Callable[[], Awaitable[T]], timeout: float | None) -> T:
-        """Call a function in the loop, and return what its awaitable gives. Raises TimeoutError.
+        """Call a function in the loop, and return what its awaitable gives. Raises TimeoutError, and Closed at the end.
 
         Interrupting this, as with Ctrl-C, cancels what is under way.
         """
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a callback must not wait for the client that calls it")
-        if self.is_closed:
-            raise RuntimeError("the client was closed")
-        future = asyncio.run_coroutine_threadsafe(_within(function, timeout), self._loop)
-        try:
-            return future.result()
-        finally:
-            future.cancel()
+        self._check_thread()
+        return _result(self._submit(function, timeout))
+
+    def _submit(self, function: Callable[[], Awaitable[T]], timeout: float | None) -> concurrent.futures.Future[T]:
+        with self._lock:
+            if self._is_closing:
+                raise _closed()
+            future = asyncio.run_coroutine_threadsafe(_within(function, timeout), self._loop)
+            self._outstanding.add(future)
+        future.add_done_callback(self._outstanding.discard)
+        return future
 
     def do(self, function: Callable[[], T]) -> T:
-        """Call a function in the loop, and return what it returns. Callbacks may do this too."""
-        if threading.current_thread() is self._thread:
-            return function()
+        """Call a function in the loop, and return what it returns. Callbacks may do this too.
+
+        After the end it is called where this is: nothing else runs that it could meet.
+        """
 
         async def call() -> T:
             return function()
 
-        return self.wait(call, None)
+        if threading.current_thread() is self._thread:
+            return function()
+        try:
+            future = self._submit(call, None)
+        except Closed:
+            self._thread.join()
+            return function()
+        return _result(future)
 
-    def close(self) -> None:
-        """End the loop and its thread, as soon as those who still wait for something have been told."""
-        self.wait(_others_end, None)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+    def close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Wait for `last`, and end the loop and its thread when those who wait for something have been told."""
+        self._check_thread()
+        self.begin_close(last)
         self._thread.join()
 
+    def begin_close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Do as `close` does, but wait for nothing."""
+        with self._lock:
+            if not self._is_closing:
+                self._is_closing = True
+                self._outstanding.add(asyncio.run_coroutine_threadsafe(self._end(last), self._loop))
 
-async def _others_end() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    if others:
-        await asyncio.wait(others, timeout=_PATIENCE)
+    async def _end(self, last: Callable[[], Awaitable[None]] | None) -> None:
+        try:
+            if last is not None:
+                await last()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if others:
+                await asyncio.wait(others, timeout=_PATIENCE)
+        finally:
+            self._loop.stop()
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a callback must not wait for the client that calls it")
+
+
+def _result(future: concurrent.futures.Future[T]) -> T:
+    try:
+        return future.result()
+    except concurrent.futures.CancelledError:
+        raise _closed() from None
+    finally:
+        future.cancel()
+
+
+def _closed() -> Closed:
+    return Closed(_CLOSED, close_message(_CLOSED, ""))
 
 
 async def _within(function: Callable[[], Awaitable[T]], timeout: float | None) -> T:

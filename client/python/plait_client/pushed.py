@@ -47,10 +47,10 @@ class Outcomes:
         """A push was refused."""
         self._waiting.pop(push).future.set_exception(error)
 
-    def close(self, error: BaseException) -> None:
-        """No answer will come any more."""
-        while self._waiting:
-            self._waiting.popitem()[1].future.set_exception(error)
+    @property
+    def waiting(self) -> list[Push]:
+        """The pushes without an outcome, in their order."""
+        return list(self._waiting)
 
 
 def refusal(answer: Nack) -> Refused | Unanswered:

@@ -210,5 +210,8 @@ class Room(Generic[S]):
     # The end
 
     async def close(self) -> None:
-        """Send what is waiting and close the connection; changes without an answer raise Closed where awaited."""
+        """Send what is waiting, and close the connection when it is answered, which may take a few seconds.
+
+        Changes that have no answer by then, or for which there is no connection, raise Unanswered.
+        """
         await self._live.close()

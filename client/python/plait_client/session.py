@@ -89,6 +89,11 @@ class Session:
         return [push for push in self._pending if not push.is_settled]
 
     @property
+    def has_unanswered(self) -> bool:
+        """Whether an answer to a push may still come, also to one whose fate is known."""
+        return len(self._pending) > 0
+
+    @property
     def presence(self) -> dict[str, Any]:
         """What connections let others see of them, by their ids."""
         return self._presences.others
@@ -124,10 +129,10 @@ class Session:
 
     def call(self, method: str, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None) -> int:
         """Call an rpc; return the ref that its results have. Only for a session that has joined."""
-        self._last_call += 1
-        self._calls.add(self._last_call)
         values = {name: msgspec.Raw(encode_json(value)) for name, value in (kwargs or {}).items()}
         raw = [msgspec.Raw(encode_json(value)) for value in args]
+        self._last_call += 1
+        self._calls.add(self._last_call)
         self._frames.append(messages.Call(self._last_call, method, raw, values))
         return self._last_call
 

@@ -1,13 +1,15 @@
 """Working with a thread without asyncio, for scripts and notebooks: everything returns when it is done."""
 
+import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import suppress
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Generic, TypeVar, Unpack, overload
 
 from plait_client.changes import Change, Changes
 from plait_client.client import Options, connect
 from plait_client.edit import Edit
-from plait_client.errors import Refused, Unanswered
+from plait_client.errors import Closed, Refused, Unanswered
 from plait_client.loop import LoopThread
 from plait_client.room import Remove, Room
 from plait_client.session import Status
@@ -18,6 +20,7 @@ __all__ = ["SyncChanges", "SyncRoom", "connect_sync"]
 S = TypeVar("S")
 T = TypeVar("T")
 
+_CLOSED: Final = 1000
 _END: Final = object()
 
 
@@ -32,7 +35,12 @@ class SyncChanges(Generic[S]):
         return self
 
     def __next__(self) -> Change[S]:
-        change: Change[S] | None = self._wait(lambda: anext(self._changes, None))
+        change: Change[S] | None = None
+        try:
+            change = self._wait(lambda: anext(self._changes, None))
+        except Closed as error:
+            if error.code != _CLOSED:
+                raise
         if change is None:
             raise StopIteration
         return change
@@ -50,6 +58,8 @@ class SyncRoom(Generic[S]):
         self._loop = loop
         self._close = close
         self._timeout = timeout
+        # For one that nobody has closed and nobody has any more.
+        weakref.finalize(self, loop.begin_close, close).atexit = False
 
     def __enter__(self) -> "SyncRoom[S]":
         return self
@@ -60,12 +70,8 @@ class SyncRoom(Generic[S]):
         self.close()
 
     def close(self) -> None:
-        """Close the connection; no thread is left behind."""
-        if not self._loop.is_closed:
-            try:
-                self._loop.wait(self._close, None)
-            finally:
-                self._loop.close()
+        """Close the connection; no thread is left behind. What is known may still be read, all else raises Closed."""
+        self._loop.close(self._close)
 
     def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
         return self._loop.wait(function, self._timeout)
@@ -153,7 +159,7 @@ class SyncRoom(Generic[S]):
             while (value := self._wait(lambda: anext(values, _END))) is not _END:
                 yield value
         finally:
-            if not self._loop.is_closed:
+            with suppress(Closed):
                 self._wait(values.aclose)
 
     def send(self, data: Any) -> None:
