@@ -136,19 +136,18 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
     });
   }
 
-  #change(make: () => Pending | undefined): Promise<number> {
-    const answer = new Deferred<number>();
+  #change(make: () => Pending | undefined, answer = new Deferred<number>()): Promise<number> {
     if (this.status === "closed") answer.reject(this.#closedError());
     else if (this.#session.at === undefined) {
-      this.#early.push(() => void this.#change(make).then(answer.resolve, answer.reject));
+      this.#early.push(() => void this.#change(make, answer));
     } else {
       try {
         const push = make();
         if (push) this.#answers.addPush(push, answer);
         else answer.resolve(this.#session.at[1]);
       } catch (error) {
-        // Nobody else would hear of it: this one is not marked as handled.
-        return Promise.reject(error instanceof PatchError ? new PlaitError("bad_state", error.message) : error);
+        // Nobody else would hear of it.
+        answer.raise(error instanceof PatchError ? new PlaitError("bad_state", error.message) : error);
       }
     }
     this.#link.pump();
@@ -176,21 +175,24 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
   }
 
   #call(method: string, { args = [], kwargs = {}, signal }: CallOptions): Chunks<unknown, unknown> {
-    const cancel = (reason: Error) => {
+    let ref = 0;
+    const cancel = (reason: unknown) => {
       if (!this.#answers.dropCall(ref)) return;
       this.#session.cancel(ref);
       answer.fail(reason);
       this.#link.pump();
     };
     const answer = new Chunks<unknown, unknown>(() => cancel(new PlaitError("cancelled", `${method} was cancelled`)));
-    if (this.status === "closed") {
-      answer.fail(this.#closedError());
+    try {
+      if (signal?.aborted) throw signal.reason;
+      if (this.status === "closed") throw this.#closedError();
+      ref = this.#session.call(plain(method) as string, plain(args) as Json[], plain(kwargs) as JsonObject);
+    } catch (error) {
+      answer.fail(error);
       return answer;
     }
-    const ref = this.#session.call(method, plain(args) as Json[], plain(kwargs) as JsonObject);
     this.#answers.addCall(ref, answer);
-    if (signal?.aborted) cancel(signal.reason as Error);
-    else signal?.addEventListener("abort", () => cancel(signal.reason as Error), { once: true });
+    if (signal) untilSettled(signal, answer.result, cancel);
     this.#link.pump();
     return answer;
   }
@@ -244,10 +246,14 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
     const found = new Deferred<State>();
     const look = () => {
       const state = this.#session.shown as State | undefined;
-      if (signal?.aborted) found.reject(signal.reason as Error);
-      else if (state !== undefined && predicate(state)) found.resolve(state);
-      else if (this.status === "closed") found.reject(this.#closedError());
-      else return;
+      try {
+        if (signal?.aborted) throw signal.reason;
+        if (state !== undefined && predicate(state)) found.resolve(state);
+        else if (this.status === "closed") throw this.#closedError();
+        else return;
+      } catch (error) {
+        found.reject(error);
+      }
       unsubscribe();
       signal?.removeEventListener("abort", look);
     };
@@ -299,4 +305,12 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
     const { state, confirmed, version, status, pending, connection, presence } = this;
     this.#subscribers.compare([state, confirmed, version, status, pending, connection, presence, this.readonly]);
   }
+}
+
+/** Tells `onAbort` the reason when a signal is aborted before the answer is there; leaves no listener behind. */
+function untilSettled(signal: AbortSignal, answer: Promise<unknown>, onAbort: (reason: unknown) => void): void {
+  const abort = () => onAbort(signal.reason);
+  const settled = () => signal.removeEventListener("abort", abort);
+  signal.addEventListener("abort", abort);
+  answer.then(settled, settled);
 }

@@ -1,5 +1,7 @@
 /** Drafts: copies of a state, made as far as they are looked at, that a function may change as it likes. */
 
+import { checkDepth } from "./json.js";
+
 interface Node {
   /** What the draft was made of; it is never changed. */
   readonly base: object;
@@ -46,15 +48,16 @@ class Drafts {
   }
 
   /** Returns the value without drafts in it. */
-  finish(value: unknown): unknown {
+  finish(value: unknown, depth = 0): unknown {
     if (!hasMembers(value)) return value;
+    checkDepth(depth);
     const node = this.#nodes.get(value);
     const source = (node?.copy ?? value) as Node["copy"];
     const base = (node?.base ?? value) as Node["copy"];
     let isChanged = node?.isChanged ?? false;
     const entries = Object.entries(source).map(([key, item]) => {
       // What was not looked at is as it was.
-      const finished = node && item === base[key] ? item : this.finish(item);
+      const finished = node && item === base[key] ? item : this.finish(item, depth + 1);
       isChanged ||= finished !== base[key];
       return [key, finished] as const;
     });

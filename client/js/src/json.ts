@@ -41,32 +41,52 @@ export function share(old: unknown, next: unknown): unknown {
   return entries.every(([key, item]) => item === next[key]) ? next : Object.fromEntries(entries);
 }
 
+/** No server takes what nests deeper; also what ends the walk through a value that holds itself. */
+const DEEPEST = 200;
+
+/** Throws a TypeError when what is `depth` containers deep is deeper than any server takes. */
+export function checkDepth(depth: number): void {
+  if (depth >= DEEPEST) throw new TypeError(`a value holds itself, or nests more than ${DEEPEST} deep`);
+}
+
+/** Tells whether a text can be sent: half of a surrogate pair has no UTF-8. */
+export function isWellFormed(text: string): boolean {
+  return !/[\uD800-\uDFFF]/u.test(text);
+}
+
 /**
  * Returns `value` as it arrives on the other side of a socket: without undefined members, dates as text.
- * What is plain already is returned as it is, part by part; parts that are the same objects in `known` are not looked
- * at. Throws a TypeError for what JSON cannot say.
+ * Parts that are the same objects in `known` are returned as they are and not looked at; all others are copied, so that
+ * nobody else can change them. Throws a TypeError for what JSON cannot say.
  */
 export function plain(value: unknown, known?: unknown): Json {
-  if (value === null || typeof value === "string" || typeof value === "boolean") return value;
+  return plainAt(0, value, known);
+}
+
+function plainAt(depth: number, value: unknown, known: unknown): Json {
+  if (value === null || typeof value === "boolean") return value;
+  if (typeof value === "string") return plainText(value);
   if (typeof value === "number") return Number.isFinite(value) ? value : null;
   if (typeof value !== "object") throw new TypeError(`JSON has no ${typeof value}`);
   if (value === known) return value as Json;
-  if ("toJSON" in value && typeof value.toJSON === "function") return plain(value.toJSON());
-  if (Array.isArray(value)) {
-    const before: readonly unknown[] = Array.isArray(known) ? known : [];
-    const items = Array.from(value, (item: unknown, at) => (item === undefined ? null : plain(item, before[at])));
-    return items.every((item, index) => item === value[index]) ? value : items;
-  }
-  return plainObject(value, isObject(known) ? known : {});
+  checkDepth(depth);
+  if ("toJSON" in value && typeof value.toJSON === "function") return plainAt(depth + 1, value.toJSON(), undefined);
+  if (!Array.isArray(value)) return plainObject(depth, value, isObject(known) ? known : {});
+  const before: readonly unknown[] = Array.isArray(known) ? known : [];
+  return Array.from(value, (item: unknown, at) => (item === undefined ? null : plainAt(depth + 1, item, before[at])));
 }
 
-function plainObject(value: object, known: JsonObject): Json {
-  let isSame = true;
-  const entries: [string, Json][] = [];
-  for (const [key, item] of Object.entries(value)) {
-    const copy = item === undefined ? undefined : plain(item, Object.hasOwn(known, key) ? known[key] : undefined);
-    isSame &&= copy === item && copy !== undefined;
-    if (copy !== undefined) entries.push([key, copy]);
-  }
-  return isSame ? (value as Json) : Object.fromEntries(entries);
+function plainObject(depth: number, value: object, known: JsonObject): Json {
+  const entries = Object.entries(value).filter(([, item]) => item !== undefined);
+  return Object.fromEntries(
+    entries.map(([key, item]: [string, unknown]) => {
+      const before = Object.hasOwn(known, key) ? known[key] : undefined;
+      return [plainText(key), plainAt(depth + 1, item, before)];
+    }),
+  );
+}
+
+function plainText(text: string): string {
+  if (!isWellFormed(text)) throw new TypeError("a text holds half of a surrogate pair");
+  return text;
 }

@@ -60,13 +60,17 @@ export class Link {
     const { storage, kind, name } = this.#options;
     if (!storage) return this.#start(socket);
     const locks = (globalThis.navigator as { locks?: LocksLike } | undefined)?.locks;
-    void claim(storage, `plait:${kind}/${name}`, locks).then((place) => {
-      if (this.#status === "closed") return place.release();
-      this.#place = place;
-      const backlog = place.read();
-      if (backlog && (this.#options.client ?? backlog.client) === backlog.client) this.session.restore(backlog);
-      this.#start(socket);
-    });
+    const claimed = claim(storage, `plait:${kind}/${name}`, locks);
+    // Without a place that is its own, a client works all the same, and keeps nothing.
+    void claimed
+      .catch(() => undefined)
+      .then((place) => {
+        if (this.#status === "closed") return place?.release();
+        this.#place = place;
+        const backlog = place?.read();
+        if (backlog && (this.#options.client ?? backlog.client) === backlog.client) this.session.restore(backlog);
+        this.#start(socket);
+      });
   }
 
   /** Ends it for good; what is in the storage stays there. */
@@ -151,7 +155,8 @@ export class Link {
     const { token } = this.#options;
     if (typeof token !== "function") return;
     try {
-      this.session.auth(await token());
+      const fresh = await token();
+      if (fresh !== undefined) this.session.auth(fresh);
       this.pump();
     } catch {
       // Without a fresh token the server closes the socket, and says why.

@@ -12,6 +12,8 @@ export class Listeners<Args extends unknown[]> {
 
   tell(...args: Args): void {
     for (const listener of [...this.#listeners]) {
+      // Another one may have taken it out meanwhile.
+      if (!this.#listeners.has(listener)) continue;
       try {
         listener(...args);
       } catch (error) {

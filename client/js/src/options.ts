@@ -17,7 +17,7 @@ export interface ThreadOptions<State> {
   /** An id that is this client's alone, over all its sockets; random unless given. */
   client?: string | undefined;
   /** Stands for an Authorization header; a function is asked before each socket, and when the token is about to expire. */
-  token?: string | (() => string | Promise<string>) | undefined;
+  token?: string | (() => string | undefined | Promise<string | undefined>) | undefined;
   /** The hash of the state's schema that the app was built for. */
   schema?: string | undefined;
   /** Where the id and the unanswered pushes are kept beyond a page: localStorage, sessionStorage or the like. */

@@ -1,22 +1,16 @@
 /** The pushes of one client: their numbers, what of them is to be sent, and what becomes of them. */
 
+import type { Backlog } from "./backlog.js";
 import { PlaitError } from "./errors.js";
 import { Fold } from "./fold.js";
-import type { KeptFold, Pending } from "./fold.js";
-import { isEqual } from "./json.js";
+import type { Pending } from "./fold.js";
+import { isEqual, isWellFormed } from "./json.js";
 import { FORBIDDEN_KEYS, PatchError, parse } from "./patch.js";
 import type { Ack, Joined, Nack, Op, Push, Version } from "./protocol.js";
 import { SendWindow } from "./window.js";
 
 /** A push of no more bytes than this is none that a server finds too large. */
 const LARGE = 64 * 1024;
-
-/** What a session keeps beyond a page: enough to go on with its unanswered pushes in another life. */
-export interface Backlog {
-  client: string;
-  next: number;
-  fold?: KeptFold | undefined;
-}
 
 export class Pushes {
   readonly fold = new Fold();
@@ -59,6 +53,7 @@ export class Pushes {
   add(ops: readonly Op[]): Pending {
     for (const { path } of ops) {
       const key = parse(path).find((part) => FORBIDDEN_KEYS.has(part));
+      if (!isWellFormed(path)) throw new PatchError("a path holds half of a surrogate pair");
       if (key !== undefined) throw new PatchError(`a state must not have a key ${key}`);
     }
     const push = this.fold.add(this.#next, ops);

@@ -38,21 +38,26 @@ export type UseThreadOptions<State> = Omit<ThreadOptions<State>, "connect"> & Th
 
 /**
  * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread
- * share one; of their options, those of the first count. It is another when kind, name, host, url or client are.
+ * share one; of their options, those of the first count, and the last token. It is another when kind, name, host, url or
+ * client are, and for a component that comes when the one there was is closed for good.
  */
 export function useThread<State = any, Rpcs = AnyRpcs>(options: UseThreadOptions<State>): ThreadClient<State, Rpcs> {
   const [, again] = useReducer((count: number) => count + 1, 0);
+  const held = useRef<ThreadClient | undefined>(undefined);
+  const client = clients.get(options, held.current);
   // The token is asked of the options of the last render, so that a function in them need not stay the same.
-  const latest = useLatest(options);
-  const token = typeof options.token === "function" ? () => ask(latest.current.token) : options.token;
-  const client = clients.get({ ...options, token });
+  useCommit(() => clients.setToken(client, options.token));
   useEffect(() => {
     const release = clients.hold(client);
     // It was closed while this component was hidden: the next render makes another.
-    if (!release) again();
-    return release;
+    if (!release) return again();
+    held.current = client;
+    return () => {
+      held.current = undefined;
+      release();
+    };
   }, [client]);
-  useHandlers(client, latest);
+  useHandlers(client, useLatest(options));
   return client as unknown as ThreadClient<State, Rpcs>;
 }
 
@@ -134,14 +139,21 @@ export function useRpc<State, Rpcs, Name extends keyof Rpcs & string>(
   method: Name,
 ): RpcState<ArgsOf<Rpcs, Name>, ResultOf<Rpcs, Name>> {
   type Data = ResultOf<Rpcs, Name>;
-  const [state, setState] = useState<Omit<RpcState<never, Data>, "call">>(IDLE);
+  // It is that of one method; while another is named, it is not shown.
+  const [state, setState] = useState({ ...IDLE, thread, method } as Omit<RpcState<never, Data>, "call"> & {
+    thread: typeof thread;
+    method: Name;
+  });
   const last = useRef(0);
   const call = useCallback(
     (...args: ArgsOf<Rpcs, Name>) => {
       const number = ++last.current;
       const end = (ended: Partial<typeof state>) =>
         number === last.current && setState((before) => ({ ...before, pending: false, error: undefined, ...ended }));
-      setState((before) => ({ ...before, pending: true }));
+      setState((before) => {
+        const isSame = before.thread === thread && before.method === method;
+        return { ...(isSame ? before : IDLE), thread, method, pending: true };
+      });
       const result = thread.call(method, ...args);
       result.then(
         (data) => end({ data }),
@@ -152,7 +164,8 @@ export function useRpc<State, Rpcs, Name extends keyof Rpcs & string>(
     },
     [thread, method],
   );
-  return { ...state, call };
+  const { pending, error, data } = state.thread === thread && state.method === method ? state : IDLE;
+  return { pending, error, data, call };
 }
 
 const IDLE = { pending: false, error: undefined, data: undefined };
@@ -178,11 +191,6 @@ function useLatest<Value>(value: Value): { readonly current: Value } {
     latest.current = value;
   });
   return latest;
-}
-
-function ask<State>(token: ThreadOptions<State>["token"]): string | Promise<string> {
-  if (token === undefined) throw new PlaitError("no_token", "There is no token");
-  return typeof token === "function" ? token() : token;
 }
 
 function itself(state: unknown): unknown {

@@ -1,5 +1,6 @@
 /** One client's conversation with one thread, over all its sockets: no I/O, and no clock but the one it is given. */
 
+import type { Backlog } from "./backlog.js";
 import { Calls } from "./calls.js";
 import { MESSAGE_TOO_BIG, finalError, isFinal } from "./codes.js";
 import { PlaitError } from "./errors.js";
@@ -14,7 +15,6 @@ import { Presences } from "./presence.js";
 import type { PresenceRecord } from "./presence.js";
 import type { Ack, ClientMessage, Error as Failure, Joined, Nack, Op, ServerMessage, Version } from "./protocol.js";
 import { Pushes } from "./pushes.js";
-import type { Backlog } from "./pushes.js";
 
 export interface SessionOptions {
   client: string;

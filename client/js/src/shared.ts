@@ -8,44 +8,65 @@ import type { ThreadOptions } from "./options.js";
 const GRACE = 1_000;
 
 interface Entry {
+  key: string;
   client: ThreadClient;
+  /** As it was last rendered by a component that is, or was, there. */
+  token: ThreadOptions<unknown>["token"];
   holders: number;
   timer: ReturnType<typeof setTimeout> | undefined;
 }
 
 export class SharedClients {
+  // What is to be handed out; a client that was closed for good gives way to another, and stays with those who hold it.
   readonly #entries = new Map<string, Entry>();
+  readonly #byClient = new WeakMap<ThreadClient, Entry>();
 
-  /** Returns the client of a thread, which is made but not connected unless somebody holds it. */
-  get(options: ThreadOptions<any>): ThreadClient {
+  /**
+   * Returns the client of a thread, which is made but not connected unless somebody holds it. One that was closed for
+   * good is only returned to who has `held` it; who comes later tries anew.
+   */
+  get(options: ThreadOptions<any>, held?: ThreadClient): ThreadClient {
     const key = keyOf(options);
     const known = this.#entries.get(key);
-    // One that the server has refused for good stays with those who have it; who comes later tries anew.
-    if (known && (known.holders > 0 || known.client.status !== "closed")) return known.client;
-    const client = new ThreadClient({ ...options, connect: false });
+    if (known && (known.client === held || known.client.status !== "closed")) return known.client;
+    const entry = newEntry(key, options);
     // What a server renders is not shared: it is for one request, and never held.
-    if (typeof window === "undefined") return client;
-    this.#entries.set(key, { client, holders: 0, timer: undefined });
-    return client;
+    if (typeof window === "undefined") return entry.client;
+    this.#entries.set(key, entry);
+    this.#byClient.set(entry.client, entry);
+    return entry.client;
   }
 
-  /** Connects a client, and keeps it until the returned function is called; undefined for one that was let go. */
+  /** A client is to use this token from now on. */
+  setToken(client: ThreadClient, token: Entry["token"]): void {
+    const entry = this.#byClient.get(client);
+    if (entry) entry.token = token;
+  }
+
+  /** Connects a client, and keeps it until the returned function is called; undefined for one that was closed. */
   hold(client: ThreadClient): (() => void) | undefined {
-    const found = [...this.#entries].find(([, entry]) => entry.client === client);
-    if (!found) return undefined;
-    const [key, entry] = found;
+    const entry = this.#byClient.get(client);
+    if (!entry || client.status === "closed") return undefined;
     entry.holders++;
     clearTimeout(entry.timer);
     client.connect();
     return () => {
       entry.holders--;
-      if (entry.holders > 0) return;
-      entry.timer = setTimeout(() => {
-        client.close();
-        if (this.#entries.get(key) === entry) this.#entries.delete(key);
-      }, GRACE);
+      if (entry.holders === 0) entry.timer = setTimeout(() => this.#close(entry), GRACE);
     };
   }
+
+  #close(entry: Entry): void {
+    entry.client.close();
+    if (this.#entries.get(entry.key) === entry) this.#entries.delete(entry.key);
+  }
+}
+
+function newEntry(key: string, options: ThreadOptions<any>): Entry {
+  const token = () => (typeof entry.token === "function" ? entry.token() : entry.token);
+  const client = new ThreadClient({ ...options, token, connect: false });
+  const entry: Entry = { key, client, token: options.token, holders: 0, timer: undefined };
+  return entry;
 }
 
 /** Threads are the same when their sockets are, as the same client. */

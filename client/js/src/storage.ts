@@ -1,6 +1,7 @@
 /** Keeps a client's id and its unanswered pushes beyond a page, for one client at a time. */
 
-import type { Backlog } from "./pushes.js";
+import { readBacklog } from "./backlog.js";
+import type { Backlog } from "./backlog.js";
 
 /** What of localStorage is used. */
 export interface StorageLike {
@@ -33,14 +34,8 @@ export class Place {
   }
 
   read(): Backlog | undefined {
-    const text = this.#storage.getItem(this.#key);
-    if (text === null) return undefined;
-    try {
-      const backlog = JSON.parse(text) as Backlog;
-      return typeof backlog.client === "string" && Number.isInteger(backlog.next) ? backlog : undefined;
-    } catch {
-      return undefined;
-    }
+    const text = attempt(() => this.#storage.getItem(this.#key));
+    return typeof text === "string" ? readBacklog(text) : undefined;
   }
 
   write(backlog: Backlog): void {
@@ -48,8 +43,17 @@ export class Place {
       this.#storage.setItem(this.#key, JSON.stringify(backlog));
     } catch {
       // The storage is full. An old queue would be worse than none: its numbers would be given out twice.
-      this.#storage.removeItem(this.#key);
+      attempt(() => this.#storage.removeItem(this.#key));
     }
+  }
+}
+
+/** Returns what a storage gives; undefined when it refuses. */
+function attempt<T>(use: () => T): T | undefined {
+  try {
+    return use();
+  } catch {
+    return undefined;
   }
 }
 

@@ -40,9 +40,13 @@ export class Chunks<Chunk, Final = undefined> implements RpcStream<Chunk, Final>
   }
 
   return(): Promise<IteratorResult<Chunk, Final | undefined>> {
-    if (!this.#end) this.#cancel();
+    const isOpen = !this.#end;
+    const end = () => Promise.resolve({ done: true as const, value: undefined });
     this.#chunks = [];
-    return Promise.resolve({ done: true, value: undefined });
+    this.#close(end);
+    this.#end = end;
+    if (isOpen) this.#cancel();
+    return end();
   }
 
   // What fills it
@@ -61,12 +65,12 @@ export class Chunks<Chunk, Final = undefined> implements RpcStream<Chunk, Final>
   }
 
   /** The method has failed, or will not be heard of any more. */
-  fail(error: Error): void {
+  fail(error: unknown): void {
     this.#final.reject(error);
     // The error is thrown once; after it there is nothing more, as with any iterator.
     this.#close(() => {
       this.#end = () => Promise.resolve({ done: true, value: undefined });
-      return Promise.reject(error);
+      return Promise.reject(error as Error);
     });
   }
 

@@ -1,3 +1,5 @@
+import { getEventListeners } from "node:events";
+
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { WebSocket } from "ws";
 
@@ -357,4 +359,129 @@ test("until the thread has told its state, an initial one is shown", async () =>
 test("a whole address stands for host, kind and name", async () => {
   open({ url: `http://${server.host}/mounted/threads/note/b`, host: "nowhere.invalid" });
   expect((await server.peer()).url).toBe("/mounted/threads/note/b");
+});
+
+test("a value that cannot be sent is refused here, wherever it is handed over", async () => {
+  const [client, peer] = await joined();
+  const circle: { n: number; list: string[]; circle?: unknown } = { n: 1, list: [] };
+  circle.circle = circle;
+  await expect(client.set(circle)).rejects.toBeInstanceOf(TypeError);
+  await expect(client.edit((draft) => void (draft.title = "\ud83d"))).rejects.toBeInstanceOf(TypeError);
+  await expect(client.update("/title", "\ud83d")).rejects.toBeInstanceOf(TypeError);
+  await expect(client.update("/\ud83d", 1)).rejects.toMatchObject({ code: "bad_state" });
+  expect(() => client.setPresence({ "\ud83d": 1 })).toThrow(TypeError);
+  expect(() => client.send("\ud83d")).toThrow(TypeError);
+  void client.update("/n", 2);
+  expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "/n", value: 2 }]);
+});
+
+test("what was handed over may be changed, and changes nothing here", async () => {
+  const [client, peer] = await joined();
+  const list = ["b"];
+  const version = client.update("/list", list);
+  const { ref } = await peer.take("push");
+  list.push("c");
+  expect(client.state?.list).toEqual(["b"]);
+  peer.send({ type: "ack", ref, version: 2 });
+  await version;
+  expect([client.state?.list, client.confirmed?.list]).toEqual([["b"], ["b"]]);
+  void client.set({ n: 1, list });
+  expect((await peer.take("push")).ops).toEqual([{ op: "add", path: "/list/1", value: "c" }]);
+});
+
+test("waiting for a state fails with what the predicate throws, and looks no more", async () => {
+  const [client, peer] = await joined();
+  let looks = 0;
+  const failing = (from: number) =>
+    client.waitFor((note) => {
+      looks++;
+      if (note.n >= from) throw new Error(`no ${note.n}`);
+      return false;
+    });
+  const later = failing(2);
+  await expect(failing(1)).rejects.toThrow("no 1");
+  peer.send({ type: "change", version: 2, ops: [{ op: "replace", path: "/n", value: 2 }], source: "server" });
+  await expect(later).rejects.toThrow("no 2");
+  peer.send({ type: "change", version: 3, ops: [{ op: "replace", path: "/n", value: 3 }], source: "server" });
+  await client.waitFor((note) => note.n === 3);
+  expect(looks).toBe(3);
+});
+
+test("a call with arguments that are no JSON fails as one that the server refuses, and sends nothing", async () => {
+  const [client, peer] = await joined();
+  const bad = 1n as unknown as string;
+  await expect(client.call("add_player", bad)).rejects.toBeInstanceOf(TypeError);
+  await expect(client.rpc.addPlayer("\ud83d")).rejects.toBeInstanceOf(TypeError);
+  await expect(client.callWith("add_player", { kwargs: { bad } })).rejects.toBeInstanceOf(TypeError);
+  const stream = client.stream("count", bad as unknown as number);
+  await expect(stream.next()).rejects.toBeInstanceOf(TypeError);
+  await expect(stream.result).rejects.toBeInstanceOf(TypeError);
+  void client.call("add_player", "Ada");
+  expect((await peer.take("call")).args).toEqual(["Ada"]);
+});
+
+test("a call whose signal is aborted already is not sent", async () => {
+  const [client, peer] = await joined();
+  const signal = AbortSignal.abort(new Error("too late"));
+  await expect(client.callWith("add_player", { args: ["Ada"], signal })).rejects.toThrow("too late");
+  void client.call("add_player", "Grace");
+  expect((await peer.take("call")).args).toEqual(["Grace"]);
+});
+
+test("a call that has its answer listens to its signal no more", async () => {
+  const [client, peer] = await joined();
+  const { signal } = new AbortController();
+  const results = [client.callWith("add_player", { signal }), client.callWith("add_player", { signal })];
+  expect(getEventListeners(signal, "abort")).toHaveLength(2);
+  peer.send({ type: "result", ref: (await peer.take("call")).ref, value: 1, done: true });
+  peer.send({ type: "error", ref: (await peer.take("call")).ref, code: "rejected", message: "no" });
+  await Promise.allSettled(results);
+  expect(getEventListeners(signal, "abort")).toEqual([]);
+});
+
+test("a listener that another one has removed is not told", async () => {
+  const [client, peer] = await joined();
+  const told: string[] = [];
+  client.onEvent("goal", () => {
+    told.push("first");
+    unsubscribe();
+  });
+  const unsubscribe = client.onEvent("goal", () => told.push("second"));
+  const last = new Arrivals<unknown>();
+  client.onEvent("goal", () => last.put("last"));
+  peer.send({ type: "event", name: "goal", data: 1 });
+  await last.take();
+  expect(told).toEqual(["first"]);
+});
+
+test("a stream that was left has nothing more, for who reads already too", async () => {
+  const [client, peer] = await joined();
+  const stream = client.stream("count", 3);
+  const { ref } = await peer.take("call");
+  const reading = stream.next();
+  const end = { done: true, value: undefined };
+  expect(await stream.return()).toEqual(end);
+  expect([await reading, await stream.next(), await stream.next()]).toEqual([end, end, end]);
+  expect((await peer.take("cancel")).ref).toBe(ref);
+});
+
+test("what an edit throws is heard of when nobody waits for it, before the first join too", async () => {
+  const uncaught = new Arrivals<unknown>();
+  const others = process.listeners("unhandledRejection");
+  process.removeAllListeners("unhandledRejection");
+  process.on("unhandledRejection", (error) => uncaught.put(error));
+  try {
+    const client = open();
+    void client.edit(() => expect.fail("early"));
+    const caught = client.edit(() => expect.fail("caught"));
+    caught.catch(() => undefined);
+    await (await server.peer()).join({ state: { n: 1, list: [] } });
+    expect(await uncaught.take()).toMatchObject({ message: "early" });
+    void client.edit(() => expect.fail("late"));
+    expect(await uncaught.take()).toMatchObject({ message: "late" });
+    expect(uncaught.waiting).toEqual([]);
+  } finally {
+    process.removeAllListeners("unhandledRejection");
+    for (const other of others) process.on("unhandledRejection", other);
+  }
 });

@@ -130,3 +130,7 @@ test("neither an async edit nor one of a state without members is taken", () => 
   expect(() => produce({ n: 1 }, () => Promise.resolve())).toThrow(TypeError);
   expect(() => produce(1, () => undefined)).toThrow(TypeError);
 });
+
+test("a draft that holds itself is refused", () => {
+  expect(() => produce<Record<string, unknown>>({ a: {} }, (draft) => void (draft["a"] = draft))).toThrow(TypeError);
+});

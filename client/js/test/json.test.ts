@@ -26,15 +26,41 @@ test("equal parts of different documents become the old ones", () => {
   expect(next.list[1]).toEqual({ n: 3 });
 });
 
-test("a plain value is returned as it is, and so are the plain parts of another", () => {
+test("parts that are known are returned as they are, and all others are copied", () => {
   const part = { list: [1, "a", null, true] };
-  expect(plain(part)).toBe(part);
-  const value = plain({ part, at: new Date(0), gone: undefined, nan: NaN, list: [undefined] }) as { part: unknown };
+  const copied = plain({ part });
+  expect(copied).toEqual({ part });
+  expect((copied as { part: unknown }).part).not.toBe(part);
+  expect(plain(part, part)).toBe(part);
+  const value = plain({ part, at: new Date(0), gone: undefined, nan: NaN, list: [undefined] }, { part }) as {
+    part: unknown;
+  };
   expect(value).toEqual({ part, at: "1970-01-01T00:00:00.000Z", nan: null, list: [null] });
   expect(Object.keys(value)).not.toContain("gone");
   expect(value.part).toBe(part);
 });
 
+/** An array in an array, so many times. */
+function nested(depth: number): unknown {
+  return depth === 0 ? 1 : [nested(depth - 1)];
+}
+
 test("what JSON cannot say is refused", () => {
   for (const value of [() => 1, 1n, Symbol("s"), undefined]) expect(() => plain(value)).toThrow(TypeError);
+});
+
+test("half of a surrogate pair is refused, in a text and in a key", () => {
+  expect(plain("\u{1f600}")).toBe("\u{1f600}");
+  for (const half of ["\ud83d", "a\ude00", "\ude00\ud83d"]) {
+    expect(() => plain([half])).toThrow(TypeError);
+    expect(() => plain({ [half]: 1 })).toThrow(TypeError);
+  }
+});
+
+test("what nests deeper than any server takes, or holds itself, is refused", () => {
+  expect(plain(nested(200))).toEqual(nested(200));
+  const circle: unknown[] = [];
+  circle.push({ circle });
+  const own = { toJSON: () => own };
+  for (const value of [nested(201), circle, own]) expect(() => plain(value)).toThrow(TypeError);
 });

@@ -268,3 +268,65 @@ test("what a server rendered from an initial state is taken over and then lives"
   await text(element, "42");
   expect(errors).toEqual([]);
 });
+
+test("a call with arguments that are no JSON ends with an error", async () => {
+  function Adder(): ReactNode {
+    const thread = useThread<Note, { add(name: unknown): number }>(options());
+    const { call, pending, error } = useRpc(thread, "add");
+    return <button onClick={call}>{`${pending} ${error?.code}`}</button>;
+  }
+  const { element } = mount(<Adder />);
+  await peer();
+  await text(element, "false undefined");
+  element.querySelector("button")?.click();
+  await text(element, "false error");
+});
+
+test("how a call of another thread or method goes is not shown", async () => {
+  function Caller({ name, method }: { name: string; method: "add" | "drop" }): ReactNode {
+    const thread = useThread<Note, { add(): number; drop(): number }>(options({ name }));
+    const { call, pending, data } = useRpc(thread, method);
+    return <button onClick={() => void call()}>{`${name} ${method} ${pending} ${data}`}</button>;
+  }
+  const { root, element } = mount(<Caller name="a" method="add" />);
+  const first = await peer();
+  await text(element, "a add false undefined");
+  element.querySelector("button")?.click();
+  await text(element, "a add true undefined");
+  root.render(<Caller name="a" method="drop" />);
+  await text(element, "a drop false undefined");
+  first.send({ type: "result", ref: (await first.take("call")).ref, value: 3, done: true });
+  root.render(<Caller name="a" method="add" />);
+  await text(element, "a add false 3");
+  root.render(<Caller name="b" method="add" />);
+  await text(element, "b add false undefined");
+});
+
+function Status(more: Partial<UseThreadOptions<Note>>): ReactNode {
+  return useThreadStatus(useThread<Note>(options(more)));
+}
+
+test("a component that is mounted anew tries anew where the one before was refused for good", async () => {
+  const { root, element } = mount(<Status key="1" token="bad" />);
+  const first = await server.peer();
+  expect((await first.take("join")).token).toBe("bad");
+  first.close(4401);
+  await text(element, "closed");
+  root.render(<Status key="1" token="good" />);
+  root.render(<Status key="2" token="good" />);
+  const second = await server.peer();
+  expect((await second.join({ state: { n: 1, list: [] } })).token).toBe("good");
+  await text(element, "online");
+});
+
+test("the token of the last render is used, of whichever component and whatever it is", async () => {
+  const { root, element } = mount([<Status key="1" token={() => "one"} />, <Status key="2" token="two" />]);
+  const first = await server.peer();
+  expect((await first.join({ state: { n: 1, list: [] } })).token).toBe("two");
+  await text(element, "onlineonline");
+  root.render([<Status key="2" token="three" />]);
+  await text(element, "online");
+  first.drop();
+  const second = await server.peer();
+  expect((await second.join({ state: { n: 1, list: [] } })).token).toBe("three");
+});

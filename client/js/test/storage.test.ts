@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
 import { ThreadClient } from "../src/index.js";
@@ -58,6 +58,7 @@ beforeEach(async () => {
 afterEach(async () => {
   for (const client of clients.splice(0)) client.close();
   await server.stop();
+  vi.unstubAllGlobals();
 });
 
 function open(storage: StorageLike): ThreadClient {
@@ -143,6 +144,66 @@ test("what is not a backlog is as if nothing were there", async () => {
   }
 });
 
+test("a backlog of which a part is not right is as if nothing were there", async () => {
+  const storage = new MemoryStorage();
+  const place = await claim(storage, "key", undefined);
+  const push = { ref: 1, made: ["e", 1], ops: [{ op: "add", path: "/n", value: 1 }], isOrphan: false };
+  const fold = { at: ["e", 1], confirmed: {}, pushes: [push, { ...push, ref: 2 }] };
+  const backlog = { client: "x", next: 3, fold };
+  const op = (more: object) => ({ fold: { ...fold, pushes: [{ ...push, ops: [{ ...push.ops[0], ...more }] }] } });
+  storage.setItem("key", JSON.stringify(backlog));
+  expect(place.read()).toEqual(backlog);
+  for (const part of [
+    { client: "" },
+    { next: 0 },
+    { next: 2 },
+    { fold: null },
+    { fold: {} },
+    { fold: { ...fold, at: "zz" } },
+    { fold: { ...fold, confirmed: undefined } },
+    { fold: { ...fold, confirmed: "\ud83d" } },
+    { fold: { ...fold, pushes: [push, push] } },
+    { fold: { ...fold, pushes: [{ ...push, ops: undefined }] } },
+    { fold: { ...fold, pushes: [{ ...push, made: 1 }] } },
+    { fold: { ...fold, pushes: [{ ...push, lostOn: 1 }] } },
+    { fold: { ...fold, pushes: [{ ...push, isSettled: 1 }] } },
+    op({ op: "move" }),
+    op({ path: "n" }),
+    op({ path: "/\ud83d" }),
+    op({ value: undefined }),
+    op({ value: "\ud83d" }),
+  ]) {
+    storage.setItem("key", JSON.stringify({ ...backlog, ...part }));
+    expect(place.read(), JSON.stringify(part)).toBeUndefined();
+  }
+});
+
+test("a client whose storage refuses everything works without it", async () => {
+  const refuse = () => {
+    throw new DOMException("no", "SecurityError");
+  };
+  const client = open({ getItem: refuse, setItem: refuse, removeItem: refuse });
+  const peer = await server.peer();
+  await peer.join({ state: { n: 1 } });
+  await client.ready;
+  const version = client.update("/n", 2);
+  peer.send({ type: "ack", ref: (await peer.take("push")).ref, version: 2 });
+  expect(await version).toBe(2);
+});
+
+test("a client that is given no lock works without its storage", async () => {
+  const locks = { request: () => Promise.reject(new DOMException("no", "SecurityError")) };
+  vi.stubGlobal("navigator", { locks });
+  const storage = new MemoryStorage();
+  const client = open(storage);
+  const peer = await server.peer();
+  await peer.join({ state: { n: 1 } });
+  await client.ready;
+  void client.update("/n", 2);
+  expect(await peer.take("push")).toMatchObject({ ref: 1 });
+  expect(storage.items.size).toBe(0);
+});
+
 test("two clients of one storage have a place each, and a place that is let go is taken again", async () => {
   const storage = new MemoryStorage();
   const locks = new Locks();
@@ -161,7 +222,7 @@ test("a page that comes while the one before it still holds its queue waits for 
   const storage = new MemoryStorage();
   const locks = new Locks();
   const before = await claim(storage, "key", locks);
-  before.write({ client: "one", next: 2, fold: { at: ["e", 1], pushes: [] } });
+  before.write({ client: "one", next: 2, fold: { at: ["e", 1], confirmed: {}, pushes: [] } });
   const claiming = claim(storage, "key", locks);
   before.release();
   expect((await claiming).read()).toMatchObject({ client: "one" });
@@ -170,6 +231,10 @@ test("a page that comes while the one before it still holds its queue waits for 
 test("a queue that is held for longer belongs to another tab", async () => {
   const storage = new MemoryStorage();
   const locks = new Locks();
-  (await claim(storage, "key", locks)).write({ client: "one", next: 2, fold: { at: ["e", 1], pushes: [] } });
+  (await claim(storage, "key", locks)).write({
+    client: "one",
+    next: 2,
+    fold: { at: ["e", 1], confirmed: {}, pushes: [] },
+  });
   expect((await claim(storage, "key", locks)).read()).toBeUndefined();
 });

@@ -1,0 +1,68 @@
+/** What a client keeps of itself beyond a page, and whether something that was read is such. */
+
+import type { KeptFold } from "./fold.js";
+import { isObject, plain } from "./json.js";
+import type { JsonObject } from "./json.js";
+import { parse } from "./patch.js";
+
+/** Enough to go on with unanswered pushes in another life. */
+export interface Backlog {
+  client: string;
+  next: number;
+  fold?: KeptFold | undefined;
+}
+
+/** Returns the backlog that a text is; undefined when it is none that a client could go on with. */
+export function readBacklog(text: string): Backlog | undefined {
+  try {
+    const value: unknown = JSON.parse(text);
+    return isBacklog(value) ? value : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function isBacklog(value: unknown): value is Backlog {
+  if (!isObject(value)) return false;
+  const { client, next, fold } = value;
+  if (typeof client !== "string" || client === "" || !isCount(next) || next < 1) return false;
+  return fold === undefined || (isObject(fold) && isFold(fold, next));
+}
+
+function isFold({ at, confirmed, pushes }: JsonObject, next: number): boolean {
+  if (!isVersion(at) || !Array.isArray(pushes)) return false;
+  // Only a thread at its very beginning may have no state.
+  if (confirmed !== undefined) plain(confirmed);
+  else if (at[1] > 0) return false;
+  let last = 0;
+  return pushes.every((push: unknown) => {
+    if (!isObject(push) || !isPush(push) || push.ref <= last || push.ref >= next) return false;
+    last = push.ref;
+    return true;
+  });
+}
+
+function isPush(push: JsonObject): push is JsonObject & { ref: number } {
+  const { ref, made, ops, lostOn, isOrphan = false, isSettled = false } = push;
+  if (!isCount(ref) || !isVersion(made) || !(lostOn === undefined || isVersion(lostOn))) return false;
+  if (typeof isOrphan !== "boolean" || typeof isSettled !== "boolean") return false;
+  return Array.isArray(ops) && ops.every(isOp);
+}
+
+/** Throws where a path or a value could not be sent. */
+function isOp(value: unknown): boolean {
+  if (!isObject(value)) return false;
+  const { op, path } = value;
+  if (typeof path !== "string" || !(op === "remove" || op === "add" || op === "replace")) return false;
+  plain(parse(path));
+  if (op === "remove") return path !== "";
+  return value["value"] !== undefined && plain(value["value"]) !== undefined;
+}
+
+function isVersion(value: unknown): value is readonly [string, number] {
+  return Array.isArray(value) && value.length === 2 && typeof value[0] === "string" && isCount(value[1]);
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && (value as number) >= 0;
+}
