@@ -1,5 +1,6 @@
 """A state that may be changed in place: what is done to it is recorded as operations, and the state is left alone."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, MutableMapping, MutableSequence
 from typing import Any, Final, SupportsIndex
 
@@ -14,11 +15,13 @@ _CONTAINERS: Final = (dict, list, tuple, msgspec.Struct)
 
 
 def draft(document: Any) -> "Draft":
-    """Return a draft of a tree of dicts and lists, or of Structs and tuples that stand for such a tree.
+    """Return a draft of a tree of dicts and lists, or of Structs, dataclasses and tuples that stand for such a tree.
+
+    A set in it is read as a frozenset, and changed by putting another in its place.
 
     Raises TypeError when there is nothing in it to change in place.
     """
-    if not isinstance(document, _CONTAINERS):
+    if not _is_container(document):
         raise TypeError(f"only an object or an array can be edited in place, not {type(document).__name__}")
     return _wrap(document, None, "")
 
@@ -59,8 +62,8 @@ class Draft:
 
     def _child(self, key: Any) -> Any:
         value = self._container[key]
-        if not isinstance(value, _CONTAINERS):
-            return value
+        if not _is_container(value):
+            return _immutable(value)
         if key not in self._children:
             self._children[key] = _wrap(value, self, key)
         return self._children[key]
@@ -101,7 +104,8 @@ class DraftObject(Draft, MutableMapping[str, Any]):
             return  # As `draft.list += …` does, when it has put in what is new.
         value = _plain(value)
         exists = key in self._container
-        if exists and type(value) is type(before := self._container[key]) and value == before and _is_scalar(value):
+        before = self._container[key] if exists else msgspec.UNSET
+        if type(value) is type(before) and value == before and not _is_container(value):
             return
         self._record("replace" if exists else "add", key, value)
         self._own()[key] = value
@@ -216,6 +220,8 @@ class DraftList(Draft, MutableSequence[Any]):
 def _wrap(container: Any, parent: Draft | None, key: str | int) -> Draft:
     if isinstance(container, msgspec.Struct):
         container = _members(container)
+    elif not isinstance(container, (dict, list, tuple)):
+        container = {field.name: getattr(container, field.name) for field in dataclasses.fields(container)}
     if isinstance(container, dict):
         return DraftObject(container, parent, key)
     return DraftList(container if isinstance(container, list) else list(container), parent, key)
@@ -238,8 +244,19 @@ def _plain(value: Any) -> Any:
     return decode_json(_encode(value))
 
 
-def _is_scalar(value: Any) -> bool:
-    return not isinstance(value, _CONTAINERS)
+def _is_container(value: Any) -> bool:
+    return isinstance(value, _CONTAINERS) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+
+
+def _immutable(value: Any) -> Any:
+    """Return a value as one that cannot be changed in place: that would be no operation. It is replaced as a whole."""
+    match value:
+        case set():
+            return frozenset(value)
+        case bytearray():
+            return bytes(value)
+        case _:
+            return value
 
 
 def _unwrap(value: Any) -> Any:

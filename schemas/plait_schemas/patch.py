@@ -176,14 +176,18 @@ def apply(document: Any, ops: Iterable[Op]) -> Any:
     """
     owned: _Owned = {}
     for op in ops:
-        if op.value is msgspec.UNSET and op.op != "remove":
-            raise PatchError(f"{op.op} {op.path!r} has no value")
-        document = _apply(document, parse(op.path), op, owned)
+        document = _carried_out(document, op, parse(op.path), owned)
     return document
 
 
 _Owned = dict[int, Any]
 """The containers that were copied, by their ids, which are theirs as long as they are kept here."""
+
+
+def _carried_out(document: Any, op: Op, parts: list[str], owned: _Owned) -> Any:
+    if op.value is msgspec.UNSET and op.op != "remove":
+        raise PatchError(f"{op.op} {op.path!r} has no value")
+    return _apply(document, parts, op, owned)
 
 
 def _apply(node: Any, parts: list[str], op: Op, owned: _Owned) -> Any:
@@ -255,18 +259,26 @@ def find(document: Any, parts: Sequence[str]) -> Any:
             document = document.get(part, msgspec.UNSET)
         elif isinstance(document, list | tuple) and is_index(part) and int(part) < len(document):
             document = document[int(part)]
+        elif dataclasses.is_dataclass(document):
+            document = getattr(document, part) if part in _field_names(type(document)) else msgspec.UNSET
         else:
             return msgspec.UNSET
     return document
 
 
+def _field_names(cls: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]
+
+
 def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
     """Return the operations that lead back to `document` from what `ops` make of it. Raises PatchError."""
     inverse: list[Op] = []
+    owned: _Owned = {}
     for op in ops:
         parts = parse(op.path)
-        before, document = document, apply(document, (op,))
-        inverse.append(_inverse(op, parts, find(before, parts[:-1]), find(before, parts)))
+        # Before it is carried out: what is taken out then is changed no more, even where it has been copied.
+        inverse.append(_inverse(op, parts, find(document, parts[:-1]), find(document, parts)))
+        document = _carried_out(document, op, parts, owned)
     return inverse[::-1]
 
 
@@ -276,7 +288,7 @@ def _inverse(op: Op, parts: list[str], parent: Any, before: Any) -> Op:
     if op.op == "remove":
         return Op("add", op.path, before)
     if op.op == "add" and isinstance(parent, list):
-        index = len(parent) if parts[-1] == "-" else int(parts[-1])
+        index = len(parent) if parts[-1] == "-" else parts[-1]
         return Op("remove", f"{op.path[: op.path.rindex('/')]}/{index}")
     return Op("remove", op.path) if before is msgspec.UNSET else Op("replace", op.path, before)
 

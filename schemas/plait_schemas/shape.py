@@ -1,5 +1,6 @@
 """Which containers a document had at some time before or after operations on it: arrays, their lengths, and objects."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -85,6 +86,8 @@ class Shape:
             case msgspec.Struct():
                 names = zip(node.__struct_encode_fields__, node.__struct_fields__, strict=True)
                 copy = {name: getattr(node, attribute) for name, attribute in names}
+            case _ if dataclasses.is_dataclass(node):
+                copy = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
             case _:
                 return node
         self._owned[id(copy)] = copy

@@ -34,8 +34,9 @@ def apply_typed(state: Any, type_: Any, ops: Sequence[Op]) -> tuple[Any, list[Op
     that its place has, PatchError when the operations do not fit, and NotTyped.
     """
     made: list[Op] = []
+    owned: dict[int, Any] = {}
     for op in ops:
-        place = _Place(op, parse(op.path))
+        place = _Place(op, parse(op.path), owned)
         state = place.put(state, type_, 0)
         made.append(place.made)
     return state, made
@@ -44,11 +45,13 @@ def apply_typed(state: Any, type_: Any, ops: Sequence[Op]) -> tuple[Any, list[Op
 class _Place:
     """One operation on its way to its place."""
 
-    __slots__ = ("_op", "_parts", "made")
+    __slots__ = ("_op", "_owned", "_parts", "made")
 
-    def __init__(self, op: Op, parts: list[str]) -> None:
+    def __init__(self, op: Op, parts: list[str], owned: dict[int, Any]) -> None:
         self._op = op
         self._parts = parts
+        # The dicts and lists that were copied, by their ids, which are theirs as long as they are kept here.
+        self._owned = owned
         # The operation as it was carried out.
         self.made = op
 
@@ -61,10 +64,12 @@ class _Place:
         match node:
             case dict():
                 return self._into_dict(node, _member_type(type_, dict), depth)
-            case list() | tuple():
+            case list() | tuple() if type(node) in (list, tuple):
                 return self._into_array(node, type_, depth)
-            case _:
+            case None | bool() | int() | float() | str():
                 raise PatchError(f"{self._op.path!r} leads into a value that has no members")
+            case _:
+                raise NotTyped  # A dataclass, a named tuple: what that is in JSON says its type.
 
     def _into_struct(self, node: msgspec.Struct, depth: int) -> Any:
         fields = _fields(type(node))
@@ -84,11 +89,18 @@ class _Place:
         key = self._parts[depth]
         if key not in node and (self._op.op != "add" or not self._is_last(depth)):
             raise PatchError(f"{self._op.path!r} does not exist")
+        removes = self._is_last(depth) and self._op.op == "remove"
+        value = None
         if not self._is_last(depth):
-            return {**node, key: self.put(node[key], type_, depth + 1)}
-        if self._op.op == "remove":
-            return {name: value for name, value in node.items() if name != key}
-        return {**node, key: self._value(type_)}
+            value = self.put(node[key], type_, depth + 1)
+        elif not removes:
+            value = self._value(type_)
+        copy: dict[Any, Any] = self._own(node)
+        if removes:
+            del copy[key]
+        else:
+            copy[key] = value
+        return copy
 
     def _into_array(self, node: list[Any] | tuple[Any, ...], type_: Any, depth: int) -> Any:
         member = _member_type(type_, type(node))
@@ -98,16 +110,28 @@ class _Place:
         index = len(node) if part == "-" and adds else int(part) if part != "-" else len(node) + 1
         if index >= len(node) + adds:
             raise PatchError(f"{self._op.path!r} is past the end of the array")
-        elements = list(node)
+        removes = self._is_last(depth) and self._op.op == "remove"
+        value = None
         if not self._is_last(depth):
-            elements[index] = self.put(node[index], member, depth + 1)
-        elif self._op.op == "remove":
+            value = self.put(node[index], member, depth + 1)
+        elif not removes:
+            value = self._value(member)
+        elements: list[Any] = list(node) if isinstance(node, tuple) else self._own(node)
+        if removes:
             del elements[index]
         elif adds:
-            elements.insert(index, self._value(member))
+            elements.insert(index, value)
         else:
-            elements[index] = self._value(member)
+            elements[index] = value
         return tuple(elements) if isinstance(node, tuple) else elements
+
+    def _own(self, node: Any) -> Any:
+        """Return a dict or list that may be changed: the node itself if it is a copy already."""
+        if id(node) in self._owned:
+            return node
+        copy = node.copy()
+        self._owned[id(copy)] = copy
+        return copy
 
     def _is_last(self, depth: int) -> bool:
         return depth == len(self._parts) - 1
@@ -148,7 +172,7 @@ def _fields(cls: type[msgspec.Struct]) -> dict[str, _Field]:
 @lru_cache(maxsize=1024)
 def _member_type(type_: Any, container: type) -> Any:
     """Return the type of the members of a dict, or the elements of a list or tuple. Raises NotTyped."""
-    if type_ is Any or type_ is container:
+    if type_ is Any or (type_ is container and container in (dict, list, tuple)):
         return Any
     origin, arguments = get_origin(type_), get_args(type_)
     if origin in _UNIONS:

@@ -1,6 +1,7 @@
 """A state that is changed in place, and what is recorded of that."""
 
 import copy
+import dataclasses
 import random
 from collections.abc import Callable
 from functools import partial
@@ -528,3 +529,27 @@ def test_a_draft_of_structs_is_that_of_their_json(value: Any) -> None:
         assert made == expected
         assert text(plain(value)) == text(document)
         assert text(apply(document, recorded(made))) == text(expected)
+
+
+@dataclasses.dataclass
+class Place:
+    x: int = 0
+    tags: set[str] = dataclasses.field(default_factory=lambda: {"a"})
+
+
+def test_a_dataclass_is_edited_as_the_object_that_it_is_in_json() -> None:
+    state = {"place": Place()}
+    made: Any = draft(state)
+    made.place.x = 7
+    assert state == {"place": Place()}
+    assert recorded(made) == [Op("replace", "/place/x", 7)]
+
+
+def test_a_set_is_changed_by_another_in_its_place_alone() -> None:
+    state = Place()
+    made: Any = draft(state)
+    with pytest.raises(AttributeError):
+        made.tags.add("b")
+    made.tags = sorted({*made.tags, "b"})
+    assert state == Place()
+    assert recorded(made) == [Op("replace", "/tags", ["a", "b"])]

@@ -1,0 +1,104 @@
+"""Pushes into states that have more in them than Structs, lists and dicts."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from tests.server.rooms import House, open_house
+from tests.server.session.guests import add, joined, put, remove
+
+from plait.thread import Thread
+from plait_schemas.patch import Op
+
+
+class Point(NamedTuple):
+    x: int = 1
+    y: int = 2
+
+
+@dataclasses.dataclass
+class Card:
+    title: str = "a"
+    at: Point = dataclasses.field(default_factory=Point)
+
+
+class Board(msgspec.Struct):
+    point: Point = Point()
+    card: Card = msgspec.field(default_factory=Card)
+    cards: dict[str, Card] = {}
+    numbers: dict[str, int] = {}
+
+
+class Typed(Thread[Board]):
+    initial_state = Board()
+
+
+class Whole(Thread[Card]):
+    initial_state = Card()
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    async with open_house(Typed, Whole) as house:
+        yield house
+
+
+@pytest.mark.parametrize("op", [put("/point/0", "no number"), add("/point/-", 3), put("/card/title", 5)])
+async def test_what_is_not_of_the_type_is_refused_wherever_it_is(house: House, op: Any) -> None:
+    actor = await house.actor(Typed)
+    guest = await joined(actor, "a")
+    guest.push(op, base=0)
+    await actor.settled()
+    (nack,) = guest.frames
+    assert (nack["type"], nack["code"]) == ("nack", "invalid_state")
+    assert actor.thread.state == Board()
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        (put("/point/0", 7), Board(point=Point(7))),
+        (put("/card/title", "b"), Board(card=Card("b"))),
+        (put("/card/at/1", 5), Board(card=Card("a", Point(1, 5)))),
+        (add("/cards/x", {"title": "c"}), Board(cards={"x": Card("c")})),
+    ],
+)
+async def test_named_tuples_and_dataclasses_are_changed_in_part(house: House, op: Any, expected: Board) -> None:
+    actor = await house.actor(Typed)
+    guest = await joined(actor, "a")
+    guest.push(op, base=0)
+    await actor.settled()
+    assert guest.frames[0]["type"] == "ack"
+    assert actor.thread.state == expected
+
+
+async def test_a_state_that_is_a_dataclass_is_pushed_to_updated_and_edited(house: House) -> None:
+    actor = await house.actor(Whole)
+    guest = await joined(actor, "a")
+    guest.push(put("/title", "b"), base=0)
+    await actor.settled()
+    actor.thread.update("/at/0", 5)
+    with actor.thread.edit() as draft:
+        draft.at[1] += 10
+    await actor.settled()
+    assert actor.thread.state == Card("b", Point(5, 12))
+
+
+async def test_several_operations_in_one_object_lead_on_from_each_other(house: House) -> None:
+    actor = await house.actor(Typed)
+    guest = await joined(actor, "a")
+    before = actor.pipeline.history.current.base
+    guest.push(add("/numbers/a", 1), put("/numbers/a", 2), add("/numbers/b", 3), remove("/numbers/a"), base=0)
+    await actor.settled()
+    assert actor.thread.state.numbers == {"b": 3}
+    assert before == Board()
+
+
+async def test_the_inverse_of_several_operations_in_one_container_leads_back(house: House) -> None:
+    actor = await house.actor(Typed)
+    ops = [Op("add", "/numbers/a", 1), Op("add", "/numbers/b", 2), Op("replace", "/numbers", {"c": 1})]
+    await actor.pipeline.change(ops, "server", name="ada")
+    await actor.thread.undo("ada")
+    assert actor.thread.state == Board()
