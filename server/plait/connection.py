@@ -90,11 +90,11 @@ class Connection:
 
     __slots__ = (
         "_gate",
+        "_is_readonly",
         "_transport",
         "id",
         "presence",
         "protocol_enabled",
-        "readonly",
         "rights",
         "session",
         "state",
@@ -110,8 +110,7 @@ class Connection:
         # Who is behind it, and what the app lets them do.
         self.rights = rights
         self.tags: tuple[str, ...] = ()
-        # A readonly connection receives, but its writes are refused; may be changed at any time.
-        self.readonly = not rights.may_write
+        self._is_readonly = False
         # Whether the frames of the protocol (identity, state) are sent.
         self.protocol_enabled = True
         self.state: Any = {}
@@ -126,10 +125,17 @@ class Connection:
         """Who is behind it, as the app's `authenticate` found."""
         return self.rights.principal
 
+    @property
+    def readonly(self) -> bool:
+        """Whether its writes are refused, by the author, who may change that at any time, or by `authorize`."""
+        return self._is_readonly or not self.rights.may_write
+
+    @readonly.setter
+    def readonly(self, is_readonly: bool) -> None:
+        self._is_readonly = is_readonly
+
     def grant(self, rights: Rights) -> None:
         """Let it do what who is behind it may do by now; what the author has made readonly stays so."""
-        if rights.may_write != self.rights.may_write:
-            self.readonly = not rights.may_write
         self.rights = rights
 
     def send(self, data: object) -> None:

@@ -78,7 +78,8 @@ class Hooks:
         async def work() -> None:
             thread = self._thread
             connection.tags = tuple(await outcome(thread.connection_tags(connection, request)))
-            connection.readonly |= await outcome(thread.should_be_readonly(connection, request))
+            if await outcome(thread.should_be_readonly(connection, request)):
+                connection.readonly = True
             connection.protocol_enabled = await outcome(thread.should_send_protocol_messages(connection, request))
             if join():
                 await outcome(thread.on_connect(connection, request))

@@ -18,6 +18,8 @@ log = logging.getLogger("plait.sockets")
 
 # Seconds before the end in which a client is asked for a fresh token.
 _NOTICE: Final = 30.0
+# Seconds that pass, at least, before a client that has sent one is asked again.
+_PAUSE: Final = 1.0
 
 Renew = Callable[[str], Awaitable[Rights]]
 """Returns who is behind a token, and what they may do. Raises Unauthenticated, or Forbidden for who may not be here."""
@@ -26,7 +28,7 @@ Renew = Callable[[str], Awaitable[Rights]]
 class Tokens:
     """Watches the token of one connection."""
 
-    __slots__ = ("_connection", "_loop", "_renew", "_task", "_timer", "_transport_send")
+    __slots__ = ("_connection", "_loop", "_next", "_renew", "_task", "_timer", "_transport_send")
 
     def __init__(self, connection: Connection, send: Callable[[Frame], None], renew: Renew) -> None:
         self._connection = connection
@@ -35,24 +37,26 @@ class Tokens:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._next: str | None = None
 
     def watch(self) -> None:
         """Ask for a fresh token when the one there is is about to expire, and close the socket when it has."""
         self._stop_timer()
-        principal = self._connection.principal
-        if principal is None or principal.expires_at is None:
-            return
-        left = principal.expires_at - time.time()
-        self._timer = self._loop.call_later(max(0.0, left - _NOTICE), self._ask)
+        left = self._left()
+        if left is not None:
+            self._wait(left - _NOTICE, self._ask)
 
     def renew(self, token: str) -> None:
-        """Take a fresh token."""
+        """Take a fresh token; of those that come while one is looked at, the last."""
         if self._task is None:
             self._task = self._loop.create_task(self._check(token), name="plait token")
+        else:
+            self._next = token
 
     def close(self) -> None:
         """Watch no longer."""
         self._stop_timer()
+        self._next = None
         if self._task is not None:
             self._task.cancel()
 
@@ -74,20 +78,45 @@ class Tokens:
                 self._connection.close(FORBIDDEN, "the fresh token is somebody else's")
                 return
             self._connection.grant(rights)
-            self.watch()
+            self._watch_next()
         finally:
             self._task = None
+            if (newer := self._next) is not None:
+                self._next = None
+                self.renew(newer)
+
+    def _watch_next(self) -> None:
+        """Ask again, but not at once for what is as short-lived as the one before: when half of its time has passed."""
+        self._stop_timer()
+        left = self._left()
+        if left is None:
+            return
+        pause = max(left - _NOTICE, left / 2, _PAUSE)
+        if pause < left:
+            self._wait(pause, self._ask)
+        else:
+            self._wait(left, self._expire)
 
     def _ask(self) -> None:
-        assert self._connection.principal is not None
-        assert self._connection.principal.expires_at is not None
-        left = max(0.0, self._connection.principal.expires_at - time.time())
+        left = self._left()
+        assert left is not None
         self._transport_send(Frame(encode(AuthExpiring(round(left, 3)))))
-        self._timer = self._loop.call_later(left, self._expire)
+        self._wait(left, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
         self._connection.close(UNAUTHENTICATED, "the token has expired")
+
+    def _left(self) -> float | None:
+        """Return for how many seconds more the token is good, None where it has no end."""
+        principal = self._connection.principal
+        if principal is None or principal.expires_at is None:
+            return None
+        return max(0.0, principal.expires_at - time.time())
+
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        self._stop_timer()
+        self._timer = self._loop.call_later(max(0.0, seconds), then)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

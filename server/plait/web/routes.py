@@ -216,7 +216,8 @@ class _Exchange:
         rights = Rights(self._principal, may_write)
         connection = Connection(f"http-{secrets.token_hex(8)}", _NoTransport(), actor.pipeline.after, rights=rights)
         # A turn of the thread, which is not stopped before whoever waits for the turn goes on.
-        connection.readonly |= await actor.hooks.is_readonly(connection, self._request)
+        if await actor.hooks.is_readonly(connection, self._request):
+            connection.readonly = True
         return actor, connection
 
     async def _body(self) -> bytes:

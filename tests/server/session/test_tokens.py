@@ -62,10 +62,10 @@ async def test_a_fresh_token_comes_in_the_place_of_the_old_one() -> None:
     async with open_house(Room) as house:
         guest = Guest(await house.actor(Room), "a", principal=known(left=0.1), renew=renew)
         await guest.open()
-        guest.send("auth", token="ada 29.5")
+        guest.send("auth", token="ada 2.2")
         await settled(guest)
         assert guest.connection.principal is not None
-        assert guest.connection.principal.claims == {"token": "ada 29.5"}
+        assert guest.connection.principal.claims == {"token": "ada 2.2"}
         while (frame := await guest.transport.next())["type"] != "auth_expiring" or frame["in"] < 1:
             pass
         loop = asyncio.get_running_loop()
@@ -192,3 +192,36 @@ async def test_the_token_of_a_socket_that_is_gone_is_not_watched() -> None:
         assert tokens._timer is not None
         guest.leave()
         assert tokens._timer is None
+
+
+async def test_a_client_that_sends_tokens_that_expire_soon_is_asked_again_later() -> None:
+    async with open_house(Room) as house:
+        guest = Guest(await house.actor(Room), "a", principal=known(left=25), renew=renew)
+        await guest.open()
+        assert [(await guest.transport.next())["type"] for _ in range(2)] == ["joined", "auth_expiring"]
+        guest.send("auth", token="ada 25")
+        await settled(guest)
+        tokens = guest.session._tokens
+        assert tokens is not None
+        assert tokens._timer is not None
+        assert 10 < tokens._timer.when() - asyncio.get_running_loop().time() < 15
+
+
+async def test_of_tokens_that_come_while_one_is_looked_at_the_last_counts() -> None:
+    async with open_house(Room) as house:
+        guest = await joined(await house.actor(Room), "a", principal=known(left=99), renew=renew)
+        for left in (1, 50, 1000):
+            guest.send("auth", token=f"ada {left}")
+        await settled(guest)
+        assert guest.connection.principal is not None
+        assert guest.connection.principal.claims == {"token": "ada 1000"}
+
+
+async def test_what_the_author_has_made_readonly_stays_so_through_any_rights() -> None:
+    async with open_house(Room) as house:
+        guest = await joined(await house.actor(Room), "a", principal=known(left=99), renew=renew)
+        guest.connection.readonly = True
+        for token in ("ada 99 reader", "ada 99"):
+            guest.send("auth", token=token)
+            await settled(guest)
+        assert guest.connection.readonly
