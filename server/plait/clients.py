@@ -10,7 +10,7 @@ from plait.errors import PlaitError
 from plait.store.protocol import ClientRow
 from plait_schemas.messages import UNANSWERED
 
-__all__ = ["Client", "Clients", "Refusal", "client_id"]
+__all__ = ["MOST_PUSHES", "Client", "Clients", "Refusal", "client_id"]
 
 
 def client_id(client: str) -> str:
@@ -30,6 +30,9 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 _decode = msgspec.json.Decoder(list[Refusal]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
+MOST_PUSHES: Final = 2**53 - 1
+"""The largest number that a push may have, as JavaScript has no larger integers, and a store's columns not many."""
+
 
 class Client:
     """One client: the last of its pushes that was answered for, and which of the last ones were refused."""
@@ -47,11 +50,11 @@ class Client:
 
     def is_next(self, ref: int) -> bool:
         """Whether a push is the one that is to come."""
-        return ref > 0 and (ref == self.ref + 1 or not self._is_known)
+        return 0 < ref <= MOST_PUSHES and (ref == self.ref + 1 or not self._is_known)
 
     def expect(self, ref: int) -> None:
         """Take note of a push that has come: where nothing is known of the client, it is the first."""
-        if not self._is_known and ref > 0:
+        if not self._is_known and 0 < ref <= MOST_PUSHES:
             self._is_known = True
             self.ref = ref - 1
 

@@ -190,8 +190,6 @@ def read(key: ThreadKey, stored: Stored) -> Any:
     """Return the state that is stored, as a tree of dicts and lists. Raises CorruptThread."""
     try:
         document = None if stored.snapshot is None else decode_json(stored.snapshot)
-        for row in stored.changes:
-            document = apply(document, decode_ops(row.ops))
-        return document
+        return apply(document, (op for row in stored.changes for op in decode_ops(row.ops)))
     except (*NOT_JSON, PatchError) as error:
         raise CorruptThread(f"{key} cannot be read: {error}") from error

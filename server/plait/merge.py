@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from plait.errors import Conflict
+from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import Op, find, parse
 from plait_schemas.rebase import Rebased
 from plait_schemas.trace import Origin
@@ -51,4 +52,5 @@ def _at(document: Any, place: str | None) -> Any:
 
 
 def _given(value: Any) -> Any:
-    return None if value is msgspec.UNSET else value
+    """Return a value as JSON for the hook to do with as it likes: the thread's own is not to be changed in place."""
+    return None if value is msgspec.UNSET else decode_json(encode_json(value))

@@ -29,6 +29,8 @@ class Past:
         With `size` also None when they have more bytes than that. Raises StoreError.
         """
         durable = self._history.durable.version
+        if after < 0:
+            return None
         rows = self._history.since(after, durable)
         if rows is not None:
             return rows
@@ -44,13 +46,18 @@ class Past:
         return [row for row in found if row.version <= durable]
 
     async def kept(self, after: int = 0) -> list[ChangeRow]:
-        """Return the durable changes behind a version, those of them that are kept. Raises StoreError."""
+        """Return the durable changes behind a version, in order and without a gap: the last ones, if not all are kept.
+
+        Raises StoreError.
+        """
         found = self._history.since(after, self._history.durable.version) or []
         durable = self._history.durable.version
         while not found or found[-1].version < durable:
             rows = await self._store.changes(self._key, after=found[-1].version if found else after)
             if not rows:
                 break
+            if found and rows[0].version != found[-1].version + 1:
+                found = []  # The log has been shortened while it was read.
             found += rows
         return [row for row in found if row.version <= durable]
 

@@ -40,6 +40,8 @@ async def undo(pipeline: Pipeline, past: Past, source: str) -> Commit | None:
         except NotFound:
             return None
         later = await _rows(pipeline, past, target.version)
+        if [row.version for row in later[:1]] not in ([], [target.version + 1]):
+            continue  # Meanwhile the log has been shortened.
         if _last([target, *later], source, passed) is not target:
             continue  # Meanwhile there has been another.
         try:

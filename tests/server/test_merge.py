@@ -102,3 +102,16 @@ def test_a_hook_is_told_of_what_was_not_there_that_there_was_nothing() -> None:
     rebased = rebase([Op("replace", "/list/0", 1)], [], document)
     result = merge(rebased, [Origin(None, "/list/0", is_contested=True)], document=document, policy=both, base=BASE)
     assert result == [Op("replace", "/list/0", [None, "new", 1, "/list/0"])]
+
+
+def test_a_hook_may_change_what_it_is_given_and_nothing_else_changes() -> None:
+    current: list[Any] = ["x"]
+
+    def grow(base: Any, current: Any, proposed: Any, path: str) -> Any:
+        base.append("?")
+        current.extend(proposed)
+        return current
+
+    ops, state = merged([Op("replace", "/list", ["c"])], [Op("replace", "/list", current)], grow)
+    assert ops == [Op("replace", "/list", ["x", "c"])]
+    assert (current, BASE["list"], state["list"]) == (["x"], ["a", "b"], ["x", "c"])

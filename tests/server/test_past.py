@@ -217,3 +217,20 @@ async def test_a_client_is_read_from_the_store() -> None:
         assert await b.past.client("c") is None
         await b.pipeline.change([Op("replace", "", 1)], "server", accept=lambda: row)
         assert await b.past.client("c") == row
+
+
+async def test_a_log_that_is_shortened_while_it_is_read_has_no_gap() -> None:
+    async with bench(1000, is_woken=True) as b:
+        whole = await b.past.kept()
+        pages = iter([whole[:300], whole[500:800], whole[800:]])
+
+        async def changes(key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
+            return next(pages)
+
+        b.store.changes = changes  # type: ignore[method-assign]
+        assert [row.version for row in await b.past.kept()] == list(range(501, 1001))
+
+
+async def test_there_is_nothing_behind_a_version_that_cannot_be() -> None:
+    async with bench(3) as b:
+        assert await b.changes(-(10**30)) is None

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from plait.actor import Actor
-from plait.clients import Client
+from plait.clients import MOST_PUSHES, Client
 from plait.connection import Connection
 from plait.errors import Conflict, Gap, InvalidState, NotFound, PlaitError, Readonly, Reject, TooLarge, Unanswerable
 from plait.logs import log_error
@@ -99,6 +99,8 @@ class Pushes:
         client = self._client
         if push.ref <= client.ref:
             self._actor.pipeline.after(lambda _: self._repeat(push.ref))
+        elif push.ref > MOST_PUSHES:
+            self._nack(push.ref, Unanswerable(f"pushes are numbered up to {MOST_PUSHES}"))
         elif not client.is_next(push.ref):
             self._nack(push.ref, Gap(f"push {client.ref + 1} is to come first"), expected=client.ref + 1)
         else:
@@ -216,7 +218,7 @@ class Pushes:
         rows = self._rows(made, current.version, past)
         over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
         _check_work(ops, over)
-        own = [index for index, (_, is_own) in enumerate(over) if is_own]
+        own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], current.tree, own=own)
 
     # Answers

@@ -624,3 +624,15 @@ async def test_a_client_that_is_gone_while_the_past_is_read_for_it_changes_nothi
         await actor.settled()
         await until(lambda: actor.clients.get("a") is None)
         assert actor.thread.state["n"] == 399
+
+
+@pytest.mark.parametrize("ref", [2**53, 2**63, 2**70])
+async def test_a_number_that_no_store_could_hold_is_refused(house: House, ref: int) -> None:
+    actor = await house.actor(Room)
+    guest = await joined(actor, "a")
+    guest.push(put("/n", 1), base=0, ref=ref)
+    await actor.settled()
+    assert nack(guest)["code"] == "unanswerable"
+    guest.push(put("/n", 2), base=0, ref=2**53 - 1)
+    await actor.settled()
+    assert guest.frames == [{"type": "ack", "ref": 2**53 - 1, "version": 1}]
