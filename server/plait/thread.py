@@ -156,8 +156,14 @@ class Thread(Generic[State]):
         return state
 
     async def revert(self, version: int) -> int:
-        """Make the state what it was at a version, by a new change; returns its version. Raises as `at` does."""
-        return await self.set_state(await self.at(version))
+        """Make the state what it was at a version, by a new change; returns its version.
+
+        Raises as `at` does, and InvalidState for a version from before a migration, which would not be run again.
+        """
+        state = await self.at(version)
+        if any(row.source == "migration" for row in await self._core.past.changes(version) or ()):
+            raise InvalidState(f"version {version} is from before a migration")
+        return await self.set_state(state)
 
     async def undo(self, source: Connection | str) -> int | None:
         """Take back the last change of a source that has not been taken back, by a new change; returns its version.

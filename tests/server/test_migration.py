@@ -12,7 +12,7 @@ import pytest
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import open_house
 
-from plait.errors import CorruptThread, MigrationFailed, NewerState, PlaitError, StoreError
+from plait.errors import CorruptThread, InvalidState, MigrationFailed, NewerState, PlaitError, StoreError
 from plait.evolution import migrate
 from plait.limits import DEFAULT_LIMITS
 from plait.migration import bring_up
@@ -230,6 +230,16 @@ async def test_what_was_migrated_can_be_undone_up_to_there_and_reverted_to() -> 
         assert thread.state == {"score": 5}
         assert await outcome(thread.revert(6)) == 8
         assert thread.state == {"score": 6}
+
+
+async def test_what_was_before_a_migration_is_not_reverted_to() -> None:
+    store = await kept_store()
+    await written(store)
+    async with open_house(Second, store=store) as house:
+        thread: Any = (await house.actor(Second)).thread
+        with pytest.raises(InvalidState, match="version 3 is from before a migration"):
+            await outcome(thread.revert(3))
+        assert thread.state == {"score": 5}
 
 
 # What cannot be migrated
