@@ -7,13 +7,18 @@ stays in front).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from plait_schemas.patch import Op
+import msgspec
+
+from plait_schemas.patch import Op, parse
 from plait_schemas.shape import Shape
-from plait_schemas.step import Step, leads_through
+from plait_schemas.step import Step, leads_through, pointer
 
-__all__ = ["Rebased", "rebase"]
+__all__ = ["Rebased", "rebase", "taking_back"]
+
+
+_NO_CONTAINER: Final = (str, int, float, type(None), msgspec.UnsetType)
 
 
 class Rebased(NamedTuple):
@@ -23,36 +28,104 @@ class Rebased(NamedTuple):
     conflicts: list[str]
     # Whether a place that they lead into is gone, so that they cannot be carried out.
     is_lost: bool
-    # What they were rebased over, as it would be behind them: each operation, or None where nothing is left of it.
-    over: list[Op | None]
+    # What they were rebased over, as it would be behind them, but for what nothing is left of. Where they are lost it
+    # takes them back, just before what took their place away, and goes on without them.
+    over: list[Op]
+    # What each operation of `over` has come from, or at what it is done, as an index of those that were given.
+    indices: list[int]
 
 
 def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
     """Return `ops` as they are on `document`, which is what `over` made of the state that both were made on."""
-    over = list(over)
+    ops, over = list(ops), list(over)
     if not over:
-        return Rebased(list(ops), [], False, [])
+        return Rebased(ops, [], False, [], [])
     shape = Shape(document)
-    others: list[Step] = []
-    for op in reversed(over):
-        others.append(other := Step(op))
-        other.look_up(shape, has_happened=True)
-        shape.undo(other.name, other.parts)
-    others.reverse()
+    others = _undone(over, shape)
     steps: list[Step] = []
+    lost_at = len(others)
     for op in ops:
         steps.append(step := Step(op))
         step.look_up(shape)
         shape.do(step.name, step.parts, op.value)
-        for other in others:
-            if not other.is_gone and not step.is_gone:
-                _pass(step, other)
+        lost_at = min(lost_at, _pass_all(step, others))
+    is_lost = lost_at < len(others)
+    behind = (
+        _without(ops, over, lost_at, document)
+        if is_lost
+        else [(index, other.op()) for index, other in enumerate(others) if not other.is_gone]
+    )
     return Rebased(
         [step.op() for step in steps if not step.is_done],
         [step.pointer for step in steps if step.is_contested],
-        any(step.is_gone and not step.is_done for step in steps),
-        [None if other.is_gone else other.op() for other in others],
+        is_lost,
+        [op for _, op in behind],
+        [index for index, _ in behind],
     )
+
+
+def taking_back(ops: Iterable[Op], document: Any) -> list[Op]:
+    """Return what would take back operations on a document, those that fit.
+
+    It has no values, which may be large: it is for others to be rebased over.
+    """
+    shape = Shape(document)
+    inverse: list[Op] = []
+    for op in ops:
+        parts = parse(op.path)
+        container, there = shape.look(parts[:-1]), shape.look(parts)
+        if op.op == "add" and parts:
+            fits = not isinstance(container, _NO_CONTAINER)
+        else:
+            fits = op.op == "add" or there is not msgspec.UNSET
+        if fits:
+            inverse.append(_inverse(op, parts, container, is_there=there is not msgspec.UNSET))
+            shape.do(op.op, parts, op.value)
+    return inverse[::-1]
+
+
+# Inside
+
+
+def _undone(over: Sequence[Op], shape: Shape) -> list[Step]:
+    """Return operations that have led to a shape, which is led back to where it was before them."""
+    steps: list[Step] = []
+    for op in reversed(over):
+        steps.append(step := Step(op))
+        step.look_up(shape, has_happened=True)
+        shape.undo(step.name, step.parts)
+    return steps[::-1]
+
+
+def _inverse(op: Op, parts: Sequence[str], container: Any, *, is_there: bool) -> Op:
+    if op.op != "add":
+        return Op("add" if op.op == "remove" else "replace", op.path)
+    if parts and isinstance(container, list | tuple):
+        return Op("remove", pointer([*parts[:-1], str(len(container)) if parts[-1] == "-" else parts[-1]]))
+    return Op("replace" if is_there else "remove", op.path)
+
+
+def _without(ops: Sequence[Op], over: Sequence[Op], lost_at: int, document: Any) -> list[tuple[int, Op]]:
+    """Return, with their indices, `over` and what takes `ops` back before the one at `lost_at`."""
+    shape = Shape(document)
+    rest = _undone(over[lost_at:], shape)
+    document = shape.look(())
+    before = rebase(ops, over[:lost_at], document)
+    return [
+        *zip(before.indices, before.over, strict=True),
+        *((lost_at, op) for op in taking_back(before.ops, document)),
+        *((index, step.op()) for index, step in enumerate(rest, lost_at)),
+    ]
+
+
+def _pass_all(mine: Step, others: Sequence[Step]) -> int:
+    """Let `others` come before `mine`; return the index of the one that takes its place away, or how many they are."""
+    for index, other in enumerate(others):
+        if not other.is_gone:
+            _pass(mine, other)
+            if mine.is_gone:
+                return len(others) if mine.is_done else index
+    return len(others)
 
 
 def _pass(mine: Step, other: Step) -> None:

@@ -75,3 +75,7 @@ class TokenBucket:
             return (1 - self._tokens) / self._rate if self._rate > 0 else math.inf
         self._tokens -= 1
         return 0.0
+
+    def charge(self, count: float) -> None:
+        """Take some more, which may have to be waited for afterwards."""
+        self._tokens -= count

@@ -9,7 +9,7 @@ from tests.schemas.test_patch import text
 from tests.schemas.test_patch_undo import places
 
 from plait_schemas.patch import Op, apply, find, parse
-from plait_schemas.rebase import rebase
+from plait_schemas.rebase import Rebased, rebase
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Case = tuple[Any, list[Op], list[Op]]
@@ -65,14 +65,14 @@ def test_both_ways_lead_to_the_same_document(case: Case) -> None:
         return
     assert not found.is_lost
     result = apply(newer, found.ops)
-    assert text(result) == text(apply(apply(document, mine), [op for op in found.over if op is not None]))
+    assert text(result) == text(apply(apply(document, mine), found.over))
 
 
 @given(cases())
 def test_over_nothing_operations_stay_as_they_are(case: Case) -> None:
     document, mine, _ = case
     found = rebase(mine, [], document)
-    assert (found.ops, found.conflicts, found.is_lost, found.over) == (mine, [], False, [])
+    assert found == Rebased(mine, [], False, [], [])
 
 
 @given(cases())
@@ -81,7 +81,7 @@ def test_nothing_over_operations_leaves_them(case: Case) -> None:
     newer = apply(document, over)
     found = rebase([], over, newer)
     assert (found.ops, found.conflicts, found.is_lost) == ([], [], False)
-    assert text(apply(document, [op for op in found.over if op is not None])) == text(newer)
+    assert text(apply(document, found.over)) == text(newer)
 
 
 @st.composite
@@ -154,6 +154,32 @@ def test_each_ones_own_order_is_kept(case: Case) -> None:
     for key in document:
         for side in (ours, theirs):
             assert in_order(side[key], both[key]) == in_order(both[key], side[key])
+
+
+@given(edited_lists(), st.booleans(), st.data())
+def test_what_was_made_behind_lost_operations_hits_the_same_element_without_them(
+    case: Case, is_first: bool, data: st.DataObject
+) -> None:
+    """Others take away the place of one of several operations, before or behind other things that they do."""
+    document, mine, over = case
+    document = {**document, "gone": {"n": 0}}
+    lost = Op("replace", "/gone/n", 1)
+    mine = [lost, *mine] if is_first else [*mine, lost]
+    at = data.draw(st.integers(0, len(over)))
+    over = [*over[:at], Op("remove", "/gone"), *over[at:]]
+    ours, newer = apply(document, mine), apply(document, over)
+    found = rebase(mine, over, newer)
+    assert found.is_lost
+    both = sorted(elements(document) & elements(ours) & elements(newer))
+    for element in both:
+        moved = rebase([remove(ours, element)], found.over, newer)
+        assert moved.ops == [remove(newer, element)]
+
+
+def remove(document: dict[str, Any], element: str) -> Op:
+    """Return what takes an element out of the list that it is in."""
+    key = "left" if element in document["left"] else "right"
+    return Op("remove", f"/{key}/{document[key].index(element)}")
 
 
 @given(edited_lists(), st.booleans())

@@ -200,6 +200,7 @@ export class Fold {
       if (moved.isLost) {
         push.lostOn = this.#at;
         push.isOrphan = takesBack;
+        over = moved.over;
         continue;
       }
       if (isMoved) push.ops = moved.ops;
@@ -207,7 +208,7 @@ export class Fold {
       if (push.after === undefined) continue;
       document = push.after;
       // What goes over to the next push is as it is behind this one.
-      if (isMoved) over = moved.over.filter((op) => op !== undefined);
+      if (isMoved) over = moved.over;
     }
     this.#shown = share(this.#shown, document);
     const last = this.#pushes.findLast(isVisible);

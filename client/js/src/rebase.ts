@@ -17,36 +17,90 @@ export interface Rebased {
   conflicts: string[];
   /** Whether a place that the operations lead into is gone, so that they cannot be carried out. */
   isLost: boolean;
-  /** What they were rebased over, as it would be behind them: each operation, or undefined where nothing is left. */
-  over: (Op | undefined)[];
+  /**
+   * What they were rebased over, as it would be behind them, but for what nothing is left of. Where they are lost it
+   * takes them back, just before what took their place away, and goes on without them.
+   */
+  over: Op[];
 }
 
 /** Returns `ops` as they are on `document`, which is what `over` made of the state that both were made on. */
 export function rebase(ops: readonly Op[], over: readonly Op[], document: Document): Rebased {
   if (over.length === 0) return { ops: [...ops], conflicts: [], isLost: false, over: [] };
   const shape = new Shape(document);
-  const others = [...over].reverse().map((op) => {
-    const other = new Step(op);
-    other.lookUp(shape, true);
-    shape.undo(other.name, other.parts);
-    return other;
-  });
-  others.reverse();
+  const others = undone(over, shape);
+  let lostAt = others.length;
   const steps = ops.map((op) => {
     const step = new Step(op);
     step.lookUp(shape);
     shape.do(step.name, step.parts, op.value);
-    for (const other of others) {
-      if (!other.isGone && !step.isGone) pass(step, other);
-    }
+    lostAt = Math.min(lostAt, passAll(step, others));
     return step;
   });
+  const isLost = lostAt < others.length;
   return {
     ops: steps.filter((step) => !step.isDone).map((step) => step.toOp()),
     conflicts: steps.filter((step) => step.isContested).map((step) => step.pointer),
-    isLost: steps.some((step) => step.isGone && !step.isDone),
-    over: others.map((other) => (other.isGone ? undefined : other.toOp())),
+    isLost,
+    over: isLost ? without(ops, over, lostAt, document) : present(others),
   };
+}
+
+/** Returns operations that have led to a shape, which is led back to where it was before them. */
+function undone(over: readonly Op[], shape: Shape): Step[] {
+  const steps = [...over].reverse().map((op) => {
+    const step = new Step(op);
+    step.lookUp(shape, true);
+    shape.undo(step.name, step.parts);
+    return step;
+  });
+  return steps.reverse();
+}
+
+/** Returns `over`, and what takes `ops` back before the one at `lostAt`. */
+function without(ops: readonly Op[], over: readonly Op[], lostAt: number, document: Document): Op[] {
+  const shape = new Shape(document);
+  const rest = undone(over.slice(lostAt), shape);
+  const there = shape.look([]);
+  const before = rebase(ops, over.slice(0, lostAt), there);
+  return [...before.over, ...takingBack(before.ops, there), ...present(rest)];
+}
+
+/** Returns what would take back operations on a document, those that fit, without the values. */
+function takingBack(ops: readonly Op[], document: Document): Op[] {
+  const shape = new Shape(document);
+  const inverse: Op[] = [];
+  for (const op of ops) {
+    const parts = parse(op.path);
+    const isThere = shape.look(parts) !== undefined;
+    if (isThere || op.op === "add") {
+      inverse.push(inverseOf(op, parts, shape.look(parts.slice(0, -1)), isThere));
+      shape.do(op.op, parts, op.value);
+    }
+  }
+  return inverse.reverse();
+}
+
+function inverseOf(op: Op, parts: readonly string[], container: Document, isThere: boolean): Op {
+  if (op.op === "remove") return { op: "add", path: op.path };
+  if (op.op === "replace") return { op: "replace", path: op.path };
+  if (!Array.isArray(container) || parts.length === 0) return { op: isThere ? "replace" : "remove", path: op.path };
+  const end = parts.at(-1) === "-" ? [...parts.slice(0, -1), String(container.length)] : parts;
+  return { op: "remove", path: pointer(end) };
+}
+
+function present(steps: readonly Step[]): Op[] {
+  return steps.filter((step) => !step.isGone).map((step) => step.toOp());
+}
+
+/** Lets `others` come before `mine`; returns the index of the one that takes its place away, or how many they are. */
+function passAll(mine: Step, others: readonly Step[]): number {
+  for (const [index, other] of others.entries()) {
+    if (other.isGone) continue;
+    pass(mine, other);
+    if (mine.isGone) return mine.isDone ? others.length : index;
+  }
+  return others.length;
 }
 
 /** One operation on its way, with its place taken apart. */
@@ -73,7 +127,7 @@ class Step {
   }
 
   get pointer(): string {
-    return this.parts.map((part) => `/${escape(part)}`).join("");
+    return pointer(this.parts);
   }
 
   toOp(): Op {
@@ -95,6 +149,10 @@ class Step {
       this.parts = [...place, String(container.length - 1)];
     }
   }
+}
+
+function pointer(parts: readonly string[]): string {
+  return parts.map((part) => `/${escape(part)}`).join("");
 }
 
 /** Lets `other` come before `mine`: each is afterwards as it is to be carried out behind the other. */

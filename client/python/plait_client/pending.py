@@ -133,6 +133,7 @@ class Pending:
                 moved = rebase(push.ops, over if is_moved else (), state)
                 if moved.is_lost:
                     push.lost_on, push.is_orphan = at, takes_back
+                    over = moved.over
                     continue
                 push.ops = moved.ops
                 try:
@@ -140,7 +141,7 @@ class Pending:
                 except PatchError:
                     continue
                 if is_moved:
-                    over = [op for op in moved.over if op is not None]
+                    over = moved.over
         return state
 
 

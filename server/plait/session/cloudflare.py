@@ -96,8 +96,7 @@ class CloudflareSession:
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Take one message; text is known to be UTF-8."""
-        if not self._inbox.keep(data, is_text):
-            self._take(data, is_text)
+        self._inbox.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
         """Take the answer to a ping."""

@@ -1,5 +1,6 @@
-"""What a client sends before its thread has let it in, kept until then."""
+"""What a client sends before it can be handled, kept in its order until then."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -14,33 +15,46 @@ _WAITING: Final = 64
 
 
 class Inbox:
-    """Keeps messages, in their order, until `on_connect` has finished; `take` gets them then."""
+    """Hands messages to `take`, from when `on_connect` has finished, and not while they are held."""
 
-    __slots__ = ("_connection", "_messages", "_take", "_transport")
+    __slots__ = ("_connection", "_is_held", "_messages", "_take", "_transport")
 
     def __init__(self, connection: Connection, transport: Transport, take: Callable[[bytes, bool], None]) -> None:
         self._connection = connection
         self._transport = transport
         self._take = take
-        # None when nothing is kept any more.
-        self._messages: list[tuple[bytes, bool]] | None = []
+        self._is_held = True
+        self._messages: deque[tuple[bytes, bool]] = deque()
 
-    def keep(self, data: bytes, is_text: bool) -> bool:
-        """Keep a message; False when it may be handled at once."""
-        if self._messages is None:
-            return False
+    def receive(self, data: bytes, is_text: bool) -> None:
+        """Take a message."""
+        if not self._is_held:
+            self._take(data, is_text)
+            return
         self._messages.append((data, is_text))
         if len(self._messages) >= _WAITING:
             self._transport.pause()
-        return True
 
     def opened(self, error: BaseException | None) -> None:
         """Take note that `on_connect` has finished, or of what it raised, which closes the connection."""
         if error is not None:
             self._connection.close(INTERNAL_ERROR, "the thread could not take the connection")
-            return
-        messages, self._messages = self._messages or [], None
-        if len(messages) >= _WAITING:
+        else:
+            self.release()
+
+    def hold(self) -> None:
+        """Hand nothing over until `release`: what came last has to be carried out first."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Hand over what has come, and what comes, until something asks again to hold it."""
+        self._is_held = False
+        is_paused = len(self._messages) >= _WAITING
+        while self._messages and not self._is_held:
+            self._take(*self._messages.popleft())
+        if is_paused and len(self._messages) < _WAITING:
             self._transport.resume()
-        for data, is_text in messages:
-            self._take(data, is_text)
+
+    def close(self) -> None:
+        """Forget what has come."""
+        self._messages.clear()

@@ -95,8 +95,7 @@ class PlaitSession:
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Take one message; text is known to be UTF-8."""
-        if not self._inbox.keep(data, is_text):
-            self._take(data, is_text)
+        self._inbox.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
         """Take the answer to a ping."""
@@ -107,6 +106,7 @@ class PlaitSession:
         if self._tokens is not None:
             self._tokens.close()
         self._calls.close()
+        self._inbox.close()
         if self._pushes is not None:
             self._pushes.close()
         if self._client is not None:
@@ -159,7 +159,7 @@ class PlaitSession:
             return False
         connection.session = self
         joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
-        self._pushes = Pushes(actor, connection, self._client, self._answer)
+        self._pushes = Pushes(actor, connection, self._client, self._inbox, answer=self._answer, charge=self._charge)
         self._transport.send(Frame(encode(joined)))
         for other in older:
             other.leave(REPLACED, "another socket has joined as this client")
@@ -255,6 +255,10 @@ class PlaitSession:
         """Say what was wrong with a frame, and close the socket."""
         self._transport.send(Frame(encode(messages.Error("bad_frame", message))))
         self._connection.leave(BAD_FRAME, message)
+
+    def _charge(self, count: float) -> None:
+        if self._bucket is not None:
+            self._bucket.charge(count)
 
     def _is_limited(self, message: messages.ClientMessage | None) -> bool:
         """Refuse a message that comes too fast. Who goes on regardless is closed."""

@@ -6,68 +6,64 @@ back a push that was refused: those behind it were made as if it were there.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from plait.actor import Actor
 from plait.clients import MOST_PUSHES, Client
 from plait.connection import Connection
-from plait.errors import Conflict, Gap, InvalidState, NotFound, PlaitError, Readonly, Reject, TooLarge, Unanswerable
+from plait.errors import Conflict, Gap, InvalidState, PlaitError, Readonly, Reject, TooLarge, Unanswerable
 from plait.logs import log_error
 from plait.merge import merge
-from plait.session.bridge import Bridge, Other, taking_back
+from plait.session.bridge import Bridge, Other
+from plait.session.inbox import Inbox
+from plait.session.lookup import Lookup, NeedsPast
 from plait.store.protocol import ChangeRow
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json, nests_deeper
 from plait_schemas.messages import Nack, Push, encode
 from plait_schemas.patch import Op, PatchError, decode_ops, diff
-from plait_schemas.rebase import rebase
+from plait_schemas.rebase import Rebased, rebase, taking_back
 from plait_schemas.trace import Origin, trace
 
 __all__ = ["Pushes"]
 
-_TOO_OLD: Final = "it was made on a version that is too old"
-# Bringing so many operations behind as many others as make this product takes about half a second.
-_MOST_PAIRS: Final = 500_000
-
-
-class _Past(NamedTuple):
-    """What was read of the past for one push: the changes behind a version, and states, by their versions."""
-
-    after: int | None = None
-    rows: Sequence[ChangeRow] = ()
-    documents: Mapping[int, Any] = {}
-
-
-class _NeedsPast(Exception):
-    """The push cannot be judged by what is in memory: the changes behind a version are needed, and maybe a state."""
-
-    def __init__(self, after: int, document: int | None = None) -> None:
-        self.after = after
-        self.document = document
+# Bringing so many operations behind as many others as make this product takes about a twentieth of a second.
+_MOST_PAIRS: Final = 25_000
+# So many of them are as much work as a message.
+_PAIRS_PER_MESSAGE: Final = 50
 
 
 class Pushes:
     """Takes the pushes of one client, on one socket."""
 
-    __slots__ = ("_actor", "_answer", "_bridge", "_client", "_connection", "_storing", "_task", "_waiting")
+    __slots__ = ("_actor", "_answer", "_bridge", "_charge", "_client", "_connection", "_inbox", "_storing", "_task")
 
     def __init__(
-        self, actor: Actor, connection: Connection, client: Client, answer: Callable[[bytes, int], None]
+        self,
+        actor: Actor,
+        connection: Connection,
+        client: Client,
+        inbox: Inbox,
+        *,
+        answer: Callable[[bytes, int], None],
+        charge: Callable[[float], None],
     ) -> None:
         self._actor = actor
         self._connection = connection
         self._client = client
+        # Holds what comes behind a push for which the past is read.
+        self._inbox = inbox
         # Sends an answer, which says that the client is at a version, behind what was sent before.
         self._answer = answer
+        # Counts work as so many messages of the client.
+        self._charge = charge
         self._bridge = Bridge()
         # How many pushes are on their way to the disk.
         self._storing = 0
-        # Pushes that wait until the past has been read for the one in front of them.
-        self._waiting: deque[Push] = deque()
+        # Reads the past for a push.
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -77,10 +73,7 @@ class Pushes:
 
     def receive(self, push: Push) -> None:
         """Take a push."""
-        if self._task is not None:
-            self._waiting.append(push)
-        else:
-            self._take(push, _Past())
+        self._take(push, Lookup())
 
     def limit(self, push: Push, wait: float, error: PlaitError) -> None:
         """Refuse to look at a push that came too fast; it may come again."""
@@ -89,13 +82,12 @@ class Pushes:
 
     def close(self) -> None:
         """Take nothing more."""
-        self._waiting.clear()
         if self._task is not None:
             self._task.cancel()
 
     # Inside
 
-    def _take(self, push: Push, past: _Past) -> None:
+    def _take(self, push: Push, known: Lookup) -> None:
         client = self._client
         if push.ref <= client.ref:
             self._actor.pipeline.after(lambda _: self._repeat(push.ref))
@@ -105,10 +97,13 @@ class Pushes:
             self._nack(push.ref, Gap(f"push {client.ref + 1} is to come first"), expected=client.ref + 1)
         else:
             client.expect(push.ref)
+            if self._bridge.ref is None:
+                self._bridge = Bridge(ref=client.ref)
             try:
-                self._apply(push, past)
-            except _NeedsPast as needs:
-                self._task = asyncio.get_running_loop().create_task(self._read(push, past, needs), name="plait past")
+                self._apply(push, known)
+            except NeedsPast as needs:
+                self._inbox.hold()
+                self._task = asyncio.get_running_loop().create_task(self._read(push, known, needs), name="plait past")
             except PlaitError as error:
                 self._refuse(push.ref, error)
             except PatchError as error:
@@ -117,25 +112,19 @@ class Pushes:
                 log_error(error, self._actor.key, self._connection)
                 self._refuse(push.ref, Reject("State update rejected"))
 
-    async def _read(self, push: Push, past: _Past, needs: _NeedsPast) -> None:
-        after = needs.after if past.after is None else min(needs.after, past.after)
-        documents = {**past.documents}
+    async def _read(self, push: Push, known: Lookup, needs: NeedsPast) -> None:
         try:
-            rows = await self._actor.past.changes(after)
-            if needs.document is not None:
-                documents[needs.document] = await self._actor.past.document(needs.document)
-            if rows is None:
-                raise Conflict(_TOO_OLD)
+            known = await known.read(self._actor.past, needs)
         except PlaitError as error:
             self._task = None
-            self._refuse(push.ref, Conflict(_TOO_OLD) if isinstance(error, NotFound) else error)
+            self._refuse(push.ref, error)
         else:
             self._task = None
-            self._take(push, _Past(after, rows, documents))
-        while self._waiting and self._task is None:
-            self._take(self._waiting.popleft(), _Past())
+            self._take(push, known)
+        if self._task is None:
+            self._inbox.release()
 
-    def _apply(self, push: Push, past: _Past) -> None:
+    def _apply(self, push: Push, known: Lookup) -> None:
         if self._connection.readonly:
             raise Readonly("Connection is readonly")
         pipeline = self._actor.pipeline
@@ -143,58 +132,60 @@ class Pushes:
         epoch, base = push.base
         if epoch != pipeline.history.epoch or not 0 <= base <= pipeline.history.current.version:
             raise Conflict("its base is not a version of this thread")
-        bridge = self._bridge_from(push, past)
-        ops = self._ops(push, bridge, past)
-        _check_work(ops, bridge)
+        bridge = self._bridge_from(push, known)
+        ops = self._ops(push, bridge, known)
+        self._weigh(ops, bridge)
         rebased = rebase(ops, (other.op for other in bridge), document)
-        behind = [other._replace(op=op) for other, op in zip(bridge, rebased.over, strict=True) if op is not None]
+        behind = [bridge[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
         policy = self._actor.kind.policy(self._actor.thread)
-        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, past)
+        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, known)
         origin = msgspec.UNSET
         if callable(policy) and any(each.is_contested for each in origins):
-            origin = _document(past, (push.made or push.base)[1])
+            origin = known.document((push.made or push.base)[1])
         before = pipeline.history.current
         try:
             ops = merge(rebased, origins, document=document, policy=policy, base=origin)
             commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         except Exception:
-            behind += taking_back(push.ref, rebased.ops, before.tree, before.version)
-            self._bridge = Bridge(behind, before.version, base)
+            self._bridge = self._bridge_behind_refused(push, rebased, behind)
             raise
         self._client.ref = push.ref
-        last, self._bridge = self._bridge, Bridge(behind, commit.version, base)
+        last, self._bridge = self._bridge, Bridge(behind, commit.version, base, push.ref)
         change = None if commit.revision is before else commit.revision.change
         self._storing += 1
         commit.then(partial(self._take_back, last))
         is_rebased = any(other.refused is None for other in bridge)
         commit.then(partial(self._committed, push, commit.version, change, is_rebased))
 
-    def _bridge_from(self, push: Push, past: _Past) -> list[Other]:
+    def _bridge_from(self, push: Push, known: Lookup) -> list[Other]:
         """Return what the client did not know of when it pushed, as it is behind its pushes so far.
 
         Raises Conflict where the client has pushed on a later version already: an old one names what it has lost.
         """
-        base = push.base[1]
-        rows = self._rows(max(base, self._bridge.to), self._actor.pipeline.history.current.version, past)
+        base, history = push.base[1], self._actor.pipeline.history
+        rows = known.changes(history, max(base, self._bridge.to), history.current.version)
         if base < self._bridge.since or any(row.source == self._connection.id for row in rows):
             # It was made behind other pushes of this client, which by then were elsewhere than they have come to be.
+            # The client has not shown it since, so that those behind it were made without.
+            self._bridge = self._bridge._replace(ref=push.ref)
             raise Conflict("others have taken away what it was made on")
         return self._bridge.unknown(push, rows)
 
-    def _rows(self, after: int, to: int, past: _Past) -> list[ChangeRow]:
-        history = self._actor.pipeline.history
-        rows = history.since(after, to)
-        if rows is not None:
-            return rows
-        is_read = past.after is not None and past.after <= after
-        older = [row for row in past.rows if after < row.version <= to] if is_read else []
-        last = older[-1].version if older else after
-        newer = history.since(last, to)
-        if newer is None:
-            raise _NeedsPast(after)
-        return older + newer
+    def _bridge_behind_refused(self, push: Push, rebased: Rebased, behind: list[Other]) -> Bridge:
+        """Return the bridge behind a push that was compared, and refused.
 
-    def _ops(self, push: Push, bridge: Sequence[object], past: _Past) -> Sequence[Op]:
+        Its client shows it until it is told, or until it knows of who has taken its place away. When it stopped showing
+        one that does not fit is not known: that one stays out, and those that may have been made on it are refused.
+        """
+        current = self._actor.pipeline.history.current
+        if not rebased.is_lost:
+            back = taking_back(rebased.ops, current.tree)
+            if len(back) < len(rebased.ops):
+                return self._bridge
+            behind = [*behind, *(Other(op, current.version, push.ref) for op in back)]
+        return Bridge(behind, current.version, push.base[1], push.ref)
+
+    def _ops(self, push: Push, bridge: Sequence[object], known: Lookup) -> Sequence[Op]:
         if push.ops is not msgspec.UNSET:
             return push.ops
         if push.state is msgspec.UNSET:
@@ -205,21 +196,28 @@ class Pushes:
             return diff(self._actor.pipeline.history.current.document, state)
         if self._bridge.to > base:
             raise Conflict("a whole state is pushed when the push before it has been answered")
-        return diff(_document(past, base), state)
+        return diff(known.document(base), state)
 
-    def _origins(self, push: Push, ops: Sequence[Op], past: _Past) -> list[Origin]:
+    def _origins(self, push: Push, ops: Sequence[Op], known: Lookup) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
         epoch, made = push.made or push.base
         if epoch != push.base[0]:
             raise Conflict("it was made on a history that is gone")
         if not 0 <= made <= push.base[1]:
             raise Conflict("it was made on a version that its base does not have")
-        current = self._actor.pipeline.history.current
-        rows = self._rows(made, current.version, past)
+        history = self._actor.pipeline.history
+        rows = known.changes(history, made, history.current.version)
         over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
-        _check_work(ops, over)
+        self._weigh(ops, over)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
-        return trace(ops, [op for op, _ in over], current.tree, own=own)
+        return trace(ops, [op for op, _ in over], history.current.tree, own=own)
+
+    def _weigh(self, ops: Sequence[Op], others: Sequence[object]) -> None:
+        """Charge the client for what is to be compared. Raises Conflict where it would hold up everybody else."""
+        pairs = len(ops) * len(others)
+        if pairs > _MOST_PAIRS:
+            raise Conflict("too much has been changed at once to be brought together")
+        self._charge(pairs / _PAIRS_PER_MESSAGE)
 
     # Answers
 
@@ -266,18 +264,6 @@ class Pushes:
             self._answer(encode(nack), version)
 
         self._actor.pipeline.after(tell)
-
-
-def _check_work(ops: Sequence[Op], others: Sequence[object]) -> None:
-    if len(ops) * len(others) > _MOST_PAIRS:
-        raise Conflict("too much has been changed at once to be brought together")
-
-
-def _document(past: _Past, version: int) -> Any:
-    """Return the state at a version as it was read; raises _NeedsPast when it was not."""
-    if version not in past.documents:
-        raise _NeedsPast(version, version)
-    return past.documents[version]
 
 
 def _read_state(data: bytes, depth: int) -> Any:

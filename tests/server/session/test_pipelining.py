@@ -3,8 +3,7 @@
 import copy
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import msgspec
@@ -17,7 +16,7 @@ from tests.server.session.guests import Guest, joined
 from plait.connection import Source
 from plait.errors import Reject
 from plait.thread import Thread
-from plait_schemas.patch import Op, PatchError, apply, invert
+from plait_schemas.patch import Op, apply, invert
 from plait_schemas.rebase import rebase
 
 
@@ -28,8 +27,11 @@ class Mirror:
         self.guest = guest
         self.version = version
         self.confirmed = state
-        self.pending: list[tuple[int, list[Op]]] = []
+        # Refs and operations; None for those whose place is gone.
+        self.pending: list[tuple[int, list[Op] | None]] = []
         self.refused: dict[int, str] = {}
+        # What each push is to do, by refs.
+        self.meant: dict[int, Meaning] = {}
         self.waiting: list[Any] = []
         # Pushes that have not arrived at the server: ref, base, answered and operations.
         self.outgoing: list[tuple[int, int, int, list[Op]]] = []
@@ -41,18 +43,13 @@ class Mirror:
         return self._shown(len(self.pending))
 
     def _shown(self, count: int) -> Any:
-        """Return the confirmed state with the first pending pushes; one that does not fit is left out."""
-        state = self.confirmed
-        for _, ops in self.pending[:count]:
-            try:
-                state = apply(state, ops)
-            except PatchError:
-                continue
-        return state
+        """Return the confirmed state with the first pending pushes; one whose place is gone is left out."""
+        return apply(self.confirmed, [op for _, ops in self.pending[:count] for op in ops or ()])
 
-    def edit(self, ops: Iterable[Op]) -> None:
+    def edit(self, ops: Iterable[Op], meaning: "Meaning") -> None:
         self._ref += 1
         made = list(ops)
+        self.meant[self._ref] = meaning
         self.pending.append((self._ref, made))
         self.outgoing.append((self._ref, self.version, self.pending[0][0] - 1, made))
 
@@ -88,7 +85,7 @@ class Mirror:
                 ref, ops = self.pending.pop(0)
                 assert ref == frame["ref"]
                 self.refused[ref] = frame["code"]
-                with suppress(PatchError):  # It was not shown.
+                if ops is not None:
                     self._bring_behind(invert(self.confirmed, ops))
             case type:
                 raise AssertionError(type)
@@ -99,9 +96,10 @@ class Mirror:
 
     def _bring_behind(self, over: list[Op]) -> None:
         for index, (ref, ops) in enumerate(self.pending):
-            result = rebase(ops, over, self._shown(index))
-            self.pending[index] = (ref, ops if result.is_lost else result.ops)
-            over = [op for op in result.over if op is not None]
+            if ops is not None:
+                result = rebase(ops, over, self._shown(index))
+                self.pending[index] = (ref, None if result.is_lost else result.ops)
+                over = result.over
 
 
 def _ops(frame: dict[str, Any]) -> list[Op]:
@@ -118,17 +116,18 @@ class Items(Thread[Any]):
             raise Reject("that one is forbidden", path="/list")
 
 
-class Meant:
-    """What clients mean to have done in the end."""
+class Meaning(NamedTuple):
+    """What a push is to do to elements, by their ids."""
 
-    def __init__(self, state: Any) -> None:
-        self.items = {item["id"] for item in state["list"]}
-        self.tags: defaultdict[str, set[str]] = defaultdict(set)
+    inserted: str | None = None
+    removed: str | None = None
+    # An element, and what it is tagged with.
+    tagged: tuple[str, str] | None = None
 
 
 ACTIONS = st.tuples(
     st.integers(0, 2),
-    st.sampled_from("insert bad remove tag tag mark send send read read flush slow".split()),  # noqa: SIM905
+    st.sampled_from("insert bad remove tag tag both mark send send read read flush slow".split()),  # noqa: SIM905
     st.integers(0, 20),
 )
 
@@ -138,6 +137,7 @@ def test_pipelined_edits_hit_what_was_meant_and_every_client_shows_what_the_serv
     @settings(max_examples=300)
     @example([(0, "bad", 0), (0, "tag", 0), (0, "tag", 1)], 2)
     @example([(0, "bad", 2), (0, "send", 0), (1, "insert", 0), (1, "send", 0), (0, "tag", 2), (0, "tag", 3)], 2)
+    @example([(1, "remove", 1), (0, "both", 1), (0, "send", 0), (0, "read", 0), (1, "send", 0), (0, "tag", 2)], 2)
     @example([(0, "insert", 0), (0, "bad", 0), (0, "insert", 1), (0, "send", 0), (0, "remove", 0), (0, "tag", 1)], 2)
     def check(actions: list[tuple[int, str, int]], count: int) -> None:
         anyio.run(_converge, actions, count)
@@ -150,12 +150,11 @@ async def _converge(actions: list[tuple[int, str, int]], count: int) -> None:
         actor = await house.actor(Items)
         state = actor.thread.state
         mirrors = [Mirror(await joined(actor, f"client {n}"), 0, copy.deepcopy(state)) for n in range(count)]
-        meant = Meant(state)
         for number, (who, what, where) in enumerate(actions):
             if what == "flush":
                 await actor.settled()
             else:
-                _act(mirrors[who % count], what, where, number, meant)
+                _act(mirrors[who % count], what, where, number)
         for mirror in mirrors:
             while mirror.outgoing:
                 mirror.send()
@@ -166,32 +165,51 @@ async def _converge(actions: list[tuple[int, str, int]], count: int) -> None:
             while mirror.waiting:
                 mirror.read()
         final = actor.thread.state
-        assert sorted(item["id"] for item in final["list"]) == sorted(meant.items)
-        for item in final["list"]:
-            assert item["tags"] == dict.fromkeys(meant.tags[item["id"]], item["id"])
+        _check(final["list"], {item["id"] for item in state["list"]}, mirrors)
         for mirror in mirrors:
             assert mirror.pending == []
             assert set(mirror.refused.values()) <= {"rejected", "conflict"}
             assert (mirror.version, mirror.confirmed, mirror.shown) == (actor.thread.version, final, final)
 
 
-def _act(mirror: Mirror, what: str, where: int, number: int, meant: Meant) -> None:
+def _check(items: list[Any], ids: set[str], mirrors: Sequence[Mirror]) -> None:
+    """Whatever was not refused has been done, and only what leads into an element that is not there was refused."""
+    tags: defaultdict[str, set[str]] = defaultdict(set)
+    all_meant = [(meaning, mirror.refused.get(ref)) for mirror in mirrors for ref, meaning in mirror.meant.items()]
+    done = [meaning for meaning, refused in all_meant if refused is None]
+    ids |= {meaning.inserted for meaning in done if meaning.inserted}
+    ids -= {meaning.removed for meaning in done if meaning.removed}
+    assert sorted(item["id"] for item in items) == sorted(ids)
+    for meaning in done:
+        if meaning.tagged:
+            tags[meaning.tagged[0]].add(meaning.tagged[1])
+    for item in items:
+        assert item["tags"] == dict.fromkeys(tags[item["id"]], item["id"])
+    for meaning, refused in all_meant:
+        is_bad = meaning.inserted is not None and meaning.inserted.startswith("bad")
+        target = meaning.removed or (meaning.tagged[0] if meaning.tagged else None)
+        assert refused is None or (is_bad if refused == "rejected" else target and target not in ids)
+
+
+def _act(mirror: Mirror, what: str, where: int, number: int) -> None:
     """Let a client do something."""
     shown, transport = mirror.shown["list"], mirror.guest.transport
     at = where % max(len(shown), 1)
     match what:
         case "insert" | "bad":
             id = f"e{number}" if what == "insert" else f"bad{number}"
-            mirror.edit([Op("add", f"/list/{where % (len(shown) + 1)}", {"id": id, "tags": {}})])
-            meant.items |= {id} - {f"bad{number}"}
+            mirror.edit([_insertion(where % (len(shown) + 1), id)], Meaning(inserted=id))
         case "remove" if shown:
-            meant.items.discard(shown[at]["id"])
-            mirror.edit([Op("remove", f"/list/{at}")])
+            mirror.edit([Op("remove", f"/list/{at}")], Meaning(removed=shown[at]["id"]))
         case "tag" if shown:
-            meant.tags[shown[at]["id"]].add(f"t{number}")
-            mirror.edit([Op("add", f"/list/{at}/tags/t{number}", shown[at]["id"])])
+            id = shown[at]["id"]
+            mirror.edit([Op("add", f"/list/{at}/tags/t{number}", id)], Meaning(tagged=(id, f"t{number}")))
+        case "both" if shown:
+            id = shown[at]["id"]
+            ops = [_insertion(0, f"e{number}"), Op("add", f"/list/{at + 1}/tags/t{number}", id)]
+            mirror.edit(ops, Meaning(inserted=f"e{number}", tagged=(id, f"t{number}")))
         case "mark":
-            mirror.edit([Op("add", f"/marks/{where % 3}", number)])
+            mirror.edit([Op("add", f"/marks/{where % 3}", number)], Meaning())
         case "send":
             mirror.send()
         case "read":
@@ -202,6 +220,10 @@ def _act(mirror: Mirror, what: str, where: int, number: int, meant: Meant) -> No
             transport.catch_up()
         case _:
             pass
+
+
+def _insertion(index: int, id: str) -> Op:
+    return Op("add", f"/list/{index}", {"id": id, "tags": {}})
 
 
 # What a refusal leaves behind
@@ -247,6 +269,48 @@ async def test_a_push_that_knows_of_the_refusal_stays_where_it_is(house: House, 
     _, ack, state = await pushed(house, Items, ([add], 0), ([tag], answered))
     assert ack == {"type": "ack", "ref": 2, "version": 1}
     assert state[1]["tags"] == {"x": 1}
+
+
+async def test_a_push_that_knows_who_took_the_place_of_one_before_it_stays_where_it_is(house: House) -> None:
+    actor = await house.actor(Items)
+    guest, other = await joined(actor, "a"), await joined(actor, "b")
+    other.push({"op": "remove", "path": "/list/1"}, base=0)
+    await actor.settled()
+    add = {"op": "add", "path": "/list/0", "value": item("n")}
+    guest.push(add, {"op": "add", "path": "/list/2/tags/x", "value": 1}, base=0, answered=0)
+    guest.push({"op": "remove", "path": "/list/2"}, base=1, answered=0)
+    await actor.settled()
+    _, nack, ack = guest.frames
+    assert (nack["ref"], nack["code"]) == (1, "conflict")
+    assert ack == {"type": "ack", "ref": 2, "version": 2}
+    assert [item["id"] for item in actor.thread.state["list"]] == ["s0", "s2"]
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_a_push_on_top_of_one_that_cannot_be_taken_back_is_refused_until_the_client_knows(
+    house: House, is_stored: bool
+) -> None:
+    actor = await house.actor(Items)
+    guest = await joined(actor, "a")
+    add = {"op": "add", "path": "/list/0", "value": item("n")}
+    tag = {"op": "add", "path": "/list/1/tags/x", "value": 1}
+    if is_stored:
+        guest.push(add, {"op": "add", "path": "/marks/m/o", "value": 1}, base=0, answered=0)  # It does not fit.
+    else:
+        house.store.fail_next()
+        guest.push(add, base=0, answered=0)
+        await actor.settled()
+    guest.push(tag, base=0, answered=0)
+    guest.push(tag, base=0, answered=1)
+    guest.push(tag, base=0, answered=3)
+    await actor.settled()
+    assert [(frame["type"], frame.get("code")) for frame in guest.frames] == [
+        ("nack", "conflict" if is_stored else "store_error"),
+        ("nack", "conflict"),
+        ("nack", "conflict"),
+        ("ack", None),
+    ]
+    assert [item["tags"] for item in actor.thread.state["list"]] == [{}, {"x": 1}, {}, {}]
 
 
 async def test_a_push_into_what_was_refused_is_a_conflict(house: House) -> None:

@@ -562,6 +562,56 @@ async def test_a_base_that_is_only_in_the_store_is_read_and_the_pushes_behind_it
         assert actor.thread.state["n"] == 1000
 
 
+async def test_what_comes_behind_a_push_for_which_the_past_is_read_is_carried_out_after_it() -> None:
+    async with open_house(Lists, store=(store := SlowReads())) as house:
+        actor = await house.actor(Lists)
+        guest = await joined(actor, "a")
+        await change(actor, *range(1, 401))
+        guest.transport.take()
+        store.may_read.clear()
+        guest.push(put("/list/0", "A"), base=1)
+        for _ in range(64):
+            assert not guest.transport.is_paused
+            guest.send("ping")
+        assert guest.transport.is_paused
+        store.may_read.set()
+        await until(lambda: not guest.transport.is_paused)
+        await actor.settled()
+        types = [frame["type"] for frame in guest.frames]
+        assert sorted(types) == ["ack", *["pong"] * 64]
+        guest.send("ping")
+        assert [frame["type"] for frame in guest.frames] == ["pong"]
+
+
+# What it costs
+
+
+async def test_a_push_that_has_to_be_compared_with_much_counts_as_many_messages() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=10)) as house:
+        actor = await house.actor(Room)
+        await change(actor, "x" * 10_000)
+        guest, other = await joined(actor, "a"), await joined(actor, "b")
+        other.push(*(add("/m", n) for n in range(100)), base=1)
+        guest.push(*(add("/m", n) for n in range(6)), base=1)
+        guest.push(add("/m", 1), base=1)
+        await actor.settled()
+        ack, nack = (frame for frame in guest.frames if frame["type"] != "change")
+        assert (ack["type"], nack["code"]) == ("ack", "rate_limited")
+
+
+async def test_a_push_that_would_hold_up_everybody_is_refused() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        await change(actor, "x" * 10_000)
+        guest, other = await joined(actor, "a"), await joined(actor, "b")
+        other.push(*(add("/m", n) for n in range(251)), base=1)
+        guest.push(*(add("/m", n) for n in range(100)), base=1)
+        await actor.settled()
+        (refused,) = (frame for frame in guest.frames if frame["type"] != "change")
+        assert (refused["type"], refused["code"]) == ("nack", "conflict")
+        assert "too much" in refused["message"]
+
+
 async def test_a_base_from_before_the_join_is_brought_behind_what_came_since() -> None:
     async with open_house(Lists) as house:
         actor = await house.actor(Lists)
