@@ -108,12 +108,47 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
+def tutorial(language: str) -> list[str]:
+    """Return the tutorial's blocks of a language."""
+    return re.findall(rf"^```{language}[^\n]*\n(.*?)^```$", PAGES["tutorial"].read_text(), re.M | re.S)
+
+
+def write_todos(folder: Path, app: str, page: str) -> None:
+    """Write the app and the page of a step of the tutorial."""
+    (folder / "pages").mkdir()
+    (folder / "todos.py").write_text(app)
+    (folder / "pages" / "index.html").write_text(page)
+
+
+def test_what_the_tutorial_adds_to_its_first_page_works_in_it(browser: Browser, tmp_path: Path) -> None:
+    (first, button, _), (lines,) = tutorial("html"), tutorial("js")
+    app = [block for block in programs("tutorial") if block.is_app][1]
+    text = first.replace("</ul>\n", f"</ul>\n{button}").replace("</script>", f"{lines}</script>")
+    write_todos(tmp_path, app.code, text)
+    with Process("todos:app", cwd=tmp_path) as server:
+        page = browser.new_page()
+        failed: list[str] = []
+        page.on("response", lambda response: failed.append(response.url) if response.status >= 400 else None)
+        page.on("pageerror", lambda error: failed.append(error.message))
+        page.goto(f"http://{server.address}/")
+        for number in range(1, 6):
+            page.locator("form input").fill(f"todo {number}")
+            page.locator("form button").click()
+        expect(page.locator("output")).to_have_text("online, version 5, 0 on the way")
+        page.locator("form input").fill("one too many")
+        with page.expect_event("dialog") as dialog:
+            page.once("dialog", lambda each: each.accept())
+            page.locator("form button").click()
+        assert dialog.value.message == "finish something first: at most 5 todos may be open"
+        page.get_by_label("todo 3").check()
+        page.locator("#clear").click()
+        expect(page.locator("li")).to_have_count(4)
+        assert failed == []
+
+
 def test_the_tutorials_page_does_what_the_tutorial_says(browser: Browser, tmp_path: Path) -> None:
-    htmls = re.findall(r'^```html title="pages/index.html"\n(.*?)^```$', PAGES["tutorial"].read_text(), re.M | re.S)
     apps = [block for block in programs("tutorial") if block.is_app]
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "todos.py").write_text(apps[-1].code)
-    (tmp_path / "pages" / "index.html").write_text(htmls[-1])
+    write_todos(tmp_path, apps[-1].code, tutorial("html")[-1])
     with Process("todos:app", cwd=tmp_path) as server:
         ada, grace = (browser.new_page() for _ in range(2))
         for page, name in ((ada, "Ada"), (grace, "Grace")):
