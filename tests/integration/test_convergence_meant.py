@@ -63,18 +63,20 @@ class Editors:
         self.count += 1
         shown = member.session.shown["list"]
         at = self.dice.randrange(len(shown) + 1)
-        what = self.dice.choices(["insert", "bad", "remove", "tag"], [3, 3, 2, 6])[0]
-        if what in ("insert", "bad") or at == len(shown):
-            id = f"{'bad' if what == 'bad' else 'e'}{self.count}"
-            op = Op("add", f"/list/{at}", {"id": id, "tags": {}})
-            self.insertions.append((member, self.count, id))
-        elif what == "remove":
-            op = Op("remove", f"/list/{at}")
+        what = self.dice.choices(["insert", "bad", "remove", "tag", "both"], [3, 3, 2, 5, 3])[0]
+        ops: list[Op] = []
+        if what == "remove" and at < len(shown):
+            ops = [Op("remove", f"/list/{at}")]
             self.removals.append((member, self.count, shown[at]["id"]))
-        else:
-            op = Op("add", f"/list/{at}/tags/t{self.count}", shown[at]["id"])
+        if what in ("tag", "both") and at < len(shown):
+            ops = [Op("add", f"/list/{at}/tags/t{self.count}", shown[at]["id"])]
             self.tags[self.count] = member, shown[at]["id"]
-        member.made(self.count, member.session.edit([op]))
+        if what in ("insert", "bad", "both") or at == len(shown):
+            id = f"{'bad' if what == 'bad' else 'e'}{self.count}"
+            # Others may take away the place of what goes with it.
+            ops.append(Op("add", f"/list/{0 if ops else at}", {"id": id, "tags": {}}))
+            self.insertions.append((member, self.count, id))
+        member.made(self.count, member.session.edit(ops))
         member.note()
         self.world.flush(member)
 
@@ -91,7 +93,8 @@ class Editors:
         for item in final:
             assert item["tags"] == meant[item["id"]]
         for member, number, id in self.insertions:
-            assert (member.outcomes[number] == "ack") == id.startswith("e")
+            is_lost = number in self.tags and self.tags[number][1] not in there
+            assert (member.outcomes[number] == "ack") == id.startswith("e") or is_lost
 
 
 @pytest.mark.parametrize("seed", range(270))

@@ -18,7 +18,10 @@ export interface Pending {
   sent: readonly Op[] | undefined;
   /** A place that it leads into is gone: the last version on which it stood. It is left out of what is shown. */
   lostOn: Version | undefined;
-  /** That was a refused push, of which the server knows nothing: it is not to be asked. */
+  /**
+   * It was made on an own push that is refused or lost: the server, which may know nothing of that one, is not to be
+   * asked.
+   */
   isOrphan: boolean;
   /** The server's state has it, or does without it: only its answer is to come. */
   isSettled: boolean;
@@ -194,6 +197,7 @@ export class Fold {
     let document = this.#confirmed;
     for (const [index, push] of this.#pushes.entries()) {
       push.after = undefined;
+      if (push.lostOn && index >= start) push.isOrphan ||= takesBack;
       if (push.lostOn || push.isSettled) continue;
       const isMoved = index >= start && over.length > 0;
       const moved = rebase(push.ops, isMoved ? over : [], document);
@@ -201,6 +205,7 @@ export class Fold {
         push.lostOn = this.#at;
         push.isOrphan = takesBack;
         over = moved.over;
+        takesBack = true;
         continue;
       }
       if (isMoved) push.ops = moved.ops;

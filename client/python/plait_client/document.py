@@ -91,7 +91,8 @@ class Document:
             over = invert(before, push.ops) if push.is_shown else []
         except PatchError:
             over = []  # It did not fit, and so was not shown.
-        self.shown = self._pending.move(over, self._replica.state, self._replica.base, start=index, takes_back=True)
+        state, at = self._replica.state, self._replica.base
+        self.shown = self._pending.move(over, state, at, start=index, takes_back=bool(over))
 
     def answered(self, push: Push, change: Changed | None) -> None:
         """Show no more a push that is not pending any longer; `change` is what its ack made of the state."""
@@ -106,7 +107,7 @@ class Document:
     def _move(self, beneath: Any, ops: Sequence[Op] | None, at: Version, *, takes_back: bool = False) -> None:
         """Let what led from `beneath`, at a version, to what is confirmed come before all that is pending."""
         state = self._replica.state
-        if not any(push.is_shown for push in self._pending):
+        if not (takes_back or any(push.is_shown for push in self._pending)):
             self.shown = state
             return
         over = difference(beneath, state) if ops is None else ops

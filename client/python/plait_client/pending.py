@@ -28,7 +28,8 @@ class Push:
         self.sent: Sequence[Op] | None = None
         # The last version on which the operations stood, where others have taken away what they lead into.
         self.lost_on: Version | None = None
-        # Whether that was a refused push, of which the server knows nothing: it is not to be asked.
+        # Whether it was made on an own push that is refused or lost: the server, which may know nothing of that one, is
+        # not to be asked.
         self.is_orphan = False
         # Whether the server has answered for it, and only the answer is missing: the known state has it, or never will.
         self.is_settled = False
@@ -128,20 +129,22 @@ class Pending:
         the push before. With `takes_back`, it may take back what they were made on.
         """
         for index, push in enumerate(self._queue):
-            if push.is_shown:
-                is_moved = index >= start
-                moved = rebase(push.ops, over if is_moved else (), state)
-                if moved.is_lost:
-                    push.lost_on, push.is_orphan = at, takes_back
-                    over = moved.over
-                    continue
-                push.ops = moved.ops
-                try:
-                    state = apply(state, moved.ops)
-                except PatchError:
-                    continue
-                if is_moved:
-                    over = moved.over
+            is_moved = index >= start
+            if not push.is_shown:
+                push.is_orphan |= takes_back and is_moved and push.lost_on is not None
+                continue
+            moved = rebase(push.ops, over if is_moved else (), state)
+            if moved.is_lost:
+                push.lost_on, push.is_orphan = at, takes_back
+                over, takes_back = moved.over, True
+                continue
+            push.ops = moved.ops
+            try:
+                state = apply(state, moved.ops)
+            except PatchError:
+                continue
+            if is_moved:
+                over = moved.over
         return state
 
 
