@@ -13,7 +13,7 @@ import msgspec
 from cyclopts import App, Parameter, validators
 
 from plait.app import Plait
-from plait.errors import PlaitError
+from plait.errors import PlaitError, operator_message
 from plait.history import History
 from plait.loading import LoadError, load
 from plait.state import StateType
@@ -71,7 +71,7 @@ def serve_command(
             asyncio.run(app.check_store())
         bound = listen(host, port)
     except (LoadError, PlaitError) as error:
-        _fail(str(error))
+        _fail(operator_message(error))
     except OSError as error:
         _fail(_cannot_listen(host, port, error))
     if not callable(app):
@@ -170,7 +170,7 @@ def migrate(
             _fail(f"{target} is a {type(app).__name__}, not a Plait")
         failures = asyncio.run(_migrate(app, dry_run=dry_run))
     except (LoadError, PlaitError) as error:
-        _fail(str(error))
+        _fail(operator_message(error))
     if failures:
         raise SystemExit(1)
 
@@ -180,7 +180,7 @@ async def _migrate(app: Plait, *, dry_run: bool) -> int:
     async for _, outcome, error in app.migrate(dry_run=dry_run):
         outcomes[outcome] += 1
         if error is not None:
-            print(f"plait: {error}", file=sys.stderr)
+            print(f"plait: {operator_message(error)}", file=sys.stderr)
     line = f"{outcomes['current']} up to date, {outcomes['migrated']} {'to migrate' if dry_run else 'migrated'}"
     print(f"{line}, {outcomes['failed']} failed, {outcomes['unknown']} of kinds that the app does not have")
     return outcomes["failed"]
@@ -205,7 +205,7 @@ def types(
             command = f"plait types {target} --out {out}"
             _fail(f"not as {target} has it: {', '.join(map(str, paths))}; write it with `{command}`")
     except (LoadError, NoTypes) as error:
-        _fail(str(error))
+        _fail(operator_message(error))
     except OSError as error:
         _fail(f"cannot write to {out}: {error.strerror or error}")
 
@@ -222,7 +222,7 @@ def _run(coroutine: Any, store: Path) -> None:
     try:
         asyncio.run(coroutine)
     except PlaitError as error:
-        _fail(str(error))
+        _fail(operator_message(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -52,6 +52,7 @@ __all__ = [
     "Unanswerable",
     "Unauthenticated",
     "Unavailable",
+    "operator_message",
     "public_message",
 ]
 
@@ -62,11 +63,13 @@ class PlaitError(Exception):
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
 
-    def __init__(self, message: str, *, path: str | None = None) -> None:
+    def __init__(self, message: str, *, path: str | None = None, detail: str = "") -> None:
         super().__init__(message)
         self.message = message
-        # JSON pointer or JSON path to what was wrong, where there is one.
+        # JSON pointer to what was wrong, where there is one.
         self.path = path
+        # What only the operator is told: it may quote what an author's code raised, or a state.
+        self.detail = detail
 
     def __str__(self) -> str:
         return self.message
@@ -223,6 +226,11 @@ class Fenced(StoreError):
     """A write does not follow the stored version: somebody else wrote this thread."""
 
     code = "fenced"
+
+
+def operator_message(error: BaseException) -> str:
+    """Return what an operator may be told of an error: its message, and what clients are not told."""
+    return f"{error}: {error.detail}" if isinstance(error, PlaitError) and error.detail else str(error)
 
 
 def public_message(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from plait.errors import CorruptThread
 from plait.limits import Limits
 from plait.retention import DEFAULT_RETENTION, Retention
 from plait.revision import Revision
-from plait.state import UNDECODED, StateType
+from plait.state import UNDECODED, StateType, no_state
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, Write
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import Op, PatchError, apply, decode_ops
@@ -167,8 +167,9 @@ class History:
         try:
             # What cannot be read is found here, where it is the thread's error, also where the state is not kept.
             state = self._type.decode(data)
-        except NOT_JSON as error:
-            raise CorruptThread(f"{self._key} is stored as another type than its class has: {error}") from error
+        except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
+            what = f"{self._key} is stored as another type than its class has"
+            raise CorruptThread(what, detail=no_state(error)) from error
         now = data if self._type.is_plain else encode_json(state)
         revision = Revision(self._type, json=now, state=UNDECODED if self._type.is_plain else state)
         revision.version = stored.version
@@ -192,4 +193,4 @@ def read(key: ThreadKey, stored: Stored) -> Any:
         document = None if stored.snapshot is None else decode_json(stored.snapshot)
         return apply(document, (op for row in stored.changes for op in decode_ops(row.ops)))
     except (*NOT_JSON, PatchError) as error:
-        raise CorruptThread(f"{key} cannot be read: {error}") from error
+        raise CorruptThread(f"{key} cannot be read", detail=str(error)) from error

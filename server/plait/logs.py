@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from plait.connection import Connection
-from plait.errors import PlaitError
+from plait.errors import PlaitError, operator_message
 from plait.mailbox import current_turn
 from plait.store.protocol import ThreadKey
 
@@ -21,7 +21,7 @@ def about(key: ThreadKey, connection: Connection | None = None) -> dict[str, Any
 def log_error(error: BaseException, key: ThreadKey, connection: Connection | None) -> None:
     """Log what a hook or an rpc raised: plait's own errors in one line, everything else with its stack."""
     if isinstance(error, PlaitError):
-        log.warning("%s: %s", error.code, error, extra=about(key, connection))
+        log.warning("%s: %s", error.code, operator_message(error), extra=about(key, connection))
     else:
         log.error("unexpected %s", type(error).__name__, exc_info=error, extra=about(key, connection))
 

@@ -8,8 +8,9 @@ from typing import Final, Literal
 from plait.errors import MigrationFailed, NewerState, PlaitError
 from plait.history import History, read
 from plait.kind import Kind
+from plait.state import no_state
 from plait.store.protocol import ChangeRow, Store, Stored, ThreadKey, Write
-from plait_schemas.codec import NOT_JSON, decode_json, encode_json
+from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import diff
 
 __all__ = ["Outcome", "bring_up", "bring_up_all", "migrated"]
@@ -32,19 +33,22 @@ def migrated(key: ThreadKey, kind: Kind, stored: Stored) -> bytes | None:
     if version > wanted:
         raise NewerState(f"{key} is stored with state_version {version}, this code has {wanted}: deploy the newer code")
     document = read(key, stored)
+    what = f"{key} could not be brought to state_version {wanted}"
     for step in range(version, wanted):
         migrate = kind.migrations.get(step)
         if migrate is None:
-            raise MigrationFailed(f"{key}: {kind.cls.__name__} has no @migrate(from_={step})")
+            raise MigrationFailed(what, detail=f"{kind.cls.__name__} has no @migrate(from_={step})")
         try:
             document = migrate(document)
         except Exception as error:  # Whatever the author's function raises, the thread is left as it is.
-            raise MigrationFailed(f"{key}: @migrate(from_={step}) raised {type(error).__name__}: {error}") from error
+            raised = f"@migrate(from_={step}) raised {type(error).__name__}: {error}"
+            raise MigrationFailed(what, detail=raised) from error
     try:
         data = encode_json(document)
         state = kind.state_type.decode(data)
-    except (*NOT_JSON, TypeError, ValueError) as error:
-        raise MigrationFailed(f"{key}: the migrated state is not a state of {kind.cls.__name__}: {error}") from error
+    except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
+        returned = f"what the migrations return is not a state of {kind.cls.__name__}: {no_state(error)}"
+        raise MigrationFailed(what, detail=returned) from error
     # With the fields that the migrations left to the type.
     return data if kind.state_type.is_plain else encode_json(state)
 

@@ -7,7 +7,15 @@ from typing import Any
 
 from plait.actor import Actor
 from plait.departures import Departures
-from plait.errors import CorruptThread, MigrationFailed, NewerState, NotFound, TooMany, Unavailable
+from plait.errors import (
+    CorruptThread,
+    MigrationFailed,
+    NewerState,
+    NotFound,
+    TooMany,
+    Unavailable,
+    operator_message,
+)
 from plait.handle import Handle
 from plait.kind import Kind, check_name
 from plait.limits import Limits
@@ -157,19 +165,19 @@ class Node:
             stored = await self._store.load(key)
             if stored is not None:
                 stored = await bring_up(self._store, key, kind, stored)
+            actor = Actor(
+                key,
+                kind,
+                stored,
+                self._store,
+                self.limits,
+                departures=self._departures,
+                peer=self.handle,
+                fenced=self._fenced,
+            )
         except (CorruptThread, MigrationFailed, NewerState) as error:
-            log.error("%s", error, extra=about(key))
+            log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
             raise
-        actor = Actor(
-            key,
-            kind,
-            stored,
-            self._store,
-            self.limits,
-            departures=self._departures,
-            peer=self.handle,
-            fenced=self._fenced,
-        )
         self._changing.add(actor)
         try:
             await actor.start()

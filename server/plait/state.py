@@ -13,7 +13,7 @@ from plait_schemas.codec import NOT_JSON, decode_json, encode_json, has_non_fini
 from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, diff, escape
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["UNDECODED", "StateType", "check_op", "check_size", "json_error"]
+__all__ = ["UNDECODED", "StateType", "check_op", "check_size", "json_error", "no_state"]
 
 UNDECODED: Final = object()
 """Stands for a state of which only the JSON is there yet."""
@@ -32,6 +32,14 @@ def json_error(error: Exception) -> tuple[str, str]:
         return str(error), ""
     parts = [(key or index).replace("...", "*") for key, index in _PART.findall(match["where"])]
     return match["message"], "".join(f"/{escape(part)}" for part in parts)
+
+
+def no_state(error: Exception) -> str:
+    """Return for an operator why something is no state: what msgspec said of it, or what the type's own code raised."""
+    if not isinstance(error, NOT_JSON):
+        return f"{type(error).__name__}: {error}"
+    message, where = json_error(error)
+    return f"{message}, at {where}" if where else message
 
 
 class StateType:

@@ -444,10 +444,11 @@ async def test_migrate_says_of_each_thread_that_fails_why_and_leaves_it_as_it_is
     for line, said in zip(
         lines,
         [
-            "plait: room/broken: @migrate(from_=1) raised KeyError: 'n'",
-            "plait: room/changed is stored as another type than its class has: ",
+            "plait: room/broken could not be brought to state_version 2: @migrate(from_=1) raised KeyError: 'n'",
+            "plait: room/changed is stored as another type than its class has: Expected `int`, got `str`, at /score",
             "plait: room/newer is stored with state_version 3, this code has 2",
-            "plait: room/wrong: the migrated state is not a state of Room: ",
+            "plait: room/wrong could not be brought to state_version 2: what the migrations return is not a state of "
+            "Room: Expected `int`, got `str`, at /score",
         ],
         strict=True,
     ):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable
 from pathlib import Path
 from types import TracebackType
@@ -246,16 +247,28 @@ async def test_what_was_before_a_migration_is_not_reverted_to() -> None:
 
 
 async def refused(
-    store: TroubledStore, cls: type[Thread[Any]], error: type[PlaitError], match: str, caplog: pytest.LogCaptureFixture
+    store: TroubledStore,
+    cls: type[Thread[Any]],
+    error: type[PlaitError],
+    match: str,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    says: str = "",
 ) -> None:
-    """Find that a thread cannot be woken, each time, which is logged and leaves it as it was."""
+    """Find that a thread cannot be woken, each time, which leaves it as it was.
+
+    Whoever wants it is told `match`, and the log says more: `says`.
+    """
     before = await dump(store)
     async with open_house(cls, store=store) as house:
         for _ in range(2):
             caplog.clear()
-            with pytest.raises(error, match=match):
+            with pytest.raises(error, match=match) as raised:
                 await outcome(house.handle(cls).state())
-            assert [record.levelno for record in caplog.records if record.name == "plait.node"] == [logging.ERROR]
+            (record,) = [record for record in caplog.records if record.name == "plait.node"]
+            assert record.levelno == logging.ERROR
+            assert re.search(says or match, record.getMessage())
+            assert not says or not re.search(says, str(raised.value))
         assert house.node.actors == []
     assert await dump(store) == before
 
@@ -286,6 +299,23 @@ class Wrong(Thread[Game]):
         return {"score": "many"}
 
 
+class Strict(msgspec.Struct, frozen=True):
+    score: float
+
+    def __post_init__(self) -> None:
+        raise KeyError(self.score)
+
+
+class Checked(Thread[Strict]):
+    kind = "room"
+    state_version = 2
+
+    @staticmethod
+    @migrate(from_=1)
+    def rename(state: Any) -> Any:
+        return {"score": state["points"]}
+
+
 class NotJson(Thread[Any]):
     kind = "room"
     state_version = 2
@@ -297,20 +327,22 @@ class NotJson(Thread[Any]):
 
 
 @pytest.mark.parametrize(
-    ("cls", "match"),
+    ("cls", "says"),
     [
-        (Failing, r"room/one: @migrate\(from_=2\) raised KeyError: 'missing'"),
-        (Missing, r"room/one: Missing has no @migrate\(from_=2\)"),
-        (Wrong, r"room/one: the migrated state is not a state of Wrong"),
-        (NotJson, r"room/one: the migrated state is not a state of NotJson"),
+        (Failing, r": @migrate\(from_=2\) raised KeyError: 'missing'$"),
+        (Missing, r": Missing has no @migrate\(from_=2\)$"),
+        (Wrong, r": what the migrations return is not a state of Wrong: Expected `float`, got `str`, at /score$"),
+        (Checked, r": what the migrations return is not a state of Checked: KeyError: 5\.0$"),
+        (NotJson, r": what the migrations return is not a state of NotJson: TypeError: "),
     ],
 )
-async def test_a_migration_that_fails_leaves_the_thread_as_it_was(
-    cls: type[Thread[Any]], match: str, caplog: pytest.LogCaptureFixture
+async def test_a_migration_that_fails_leaves_the_thread_as_it_was_and_only_the_log_says_why(
+    cls: type[Thread[Any]], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await kept_store()
     await written(store)
-    await refused(store, cls, MigrationFailed, match, caplog)
+    match = f"^room/one could not be brought to state_version {cls.state_version}$"
+    await refused(store, cls, MigrationFailed, match, caplog, says=says)
     async with open_house(Second, store=store) as house:
         assert await outcome(house.handle(Second).state()) == {"score": 5}
 
@@ -345,6 +377,31 @@ async def test_what_cannot_be_read_is_corrupt_and_not_migrated(
     store = await kept_store()
     await store.inner.submit(Write(KEY, "epoch", None, 0, snapshot=snapshot))
     await refused(store, Second, CorruptThread, "room/one", caplog)
+
+
+async def test_what_a_migration_raised_is_in_the_log_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+    store = await kept_store()
+    await written(store)
+    async with open_house(Failing, store=store) as house:
+        with pytest.raises(MigrationFailed):
+            await outcome(house.handle(Failing).state())
+    assert 'state["score"] = state["missing"]' in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("type_", "says"), [(Game, "Expected `float`, got `str`, at /score"), (Strict, r"KeyError: 1\.0")]
+)
+async def test_a_state_that_is_none_of_its_type_is_left_as_it_is_and_only_the_log_says_why(
+    type_: Any, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Room(Thread[type_]):  # type: ignore[valid-type]
+        pass
+
+    store = await kept_store()
+    snapshot = b'{"score":"many"}' if type_ is Game else b'{"score":1}'
+    await store.inner.submit(Write(KEY, "epoch", None, 0, snapshot=snapshot))
+    match = "^room/one is stored as another type than its class has$"
+    await refused(store, Room, CorruptThread, match, caplog, says=says)
 
 
 async def test_a_migration_gets_a_copy_that_it_may_change() -> None:
