@@ -144,10 +144,12 @@ class Thread(Generic[State]):
     async def at(self, version: int) -> State:
         """Return the state as it was at a version.
 
-        Raises NotFound when that is not kept, and InvalidState when it is not one of the class's type, which may have
-        been another then.
+        Raises NotFound when that is not kept, and InvalidState when it is not one of the class's type, as none is from
+        before a migration, unless any JSON is.
         """
         data = await self._core.past.json(version)
+        if not self._kind.state_type.is_plain:
+            await _check_type_at(self, version)
         try:
             state: State = self._kind.state_type.decode(data)
         except NOT_JSON as error:
@@ -161,8 +163,7 @@ class Thread(Generic[State]):
         Raises as `at` does, and InvalidState for a version from before a migration, which would not be run again.
         """
         state = await self.at(version)
-        if any(row.source == "migration" for row in await self._core.past.changes(version) or ()):
-            raise InvalidState(f"version {version} is from before a migration")
+        await _check_type_at(self, version)
         return await self.set_state(state)
 
     async def undo(self, source: Connection | str) -> int | None:
@@ -270,3 +271,11 @@ def _check_may_write() -> None:
     turn = current_turn()
     if turn is not None and turn.by_client and turn.connection is not None and turn.connection.readonly:
         raise Readonly("Connection is readonly")
+
+
+async def _check_type_at(thread: Thread[Any], version: int) -> None:
+    """Raise InvalidState for a version from before a migration, when states were of another type."""
+    if thread.state_version == 1:
+        return  # There has been none, and the log need not be read.
+    if any(row.source == "migration" for row in await thread._core.past.changes(version) or ()):
+        raise InvalidState(f"version {version} is from before a migration, when the state had another type")

@@ -243,6 +243,33 @@ async def test_what_was_before_a_migration_is_not_reverted_to() -> None:
         assert thread.state == {"score": 5}
 
 
+async def test_what_was_before_a_migration_is_no_state_of_the_type_that_the_class_has() -> None:
+    class Titled(Thread[Game]):
+        kind = "room"
+        state_version = 2
+        initial_state = Game(0)
+
+        @staticmethod
+        @migrate(from_=1)
+        def entitle(state: Any) -> Any:
+            return {"score": state["score"], "title": "from before"}
+
+    class Untitled(First):
+        kind = "room"
+        initial_state: Any = staticmethod(lambda: {"score": 0})
+
+    store = await kept_store()
+    async with open_house(Untitled, store=store) as house:
+        await outcome(house.handle(Untitled).set_state({"score": 1}))
+    async with open_house(Titled, store=store) as house:
+        thread: Any = (await house.actor(Titled)).thread
+        await outcome(thread.set_state(Game(2, "titled")))
+        for version in (0, 1):
+            with pytest.raises(InvalidState, match=f"version {version} is from before a migration"):
+                await thread.at(version)
+        assert [await thread.at(version) for version in (2, 3)] == [Game(1, "from before"), Game(2, "titled")]
+
+
 # What cannot be migrated
 
 
