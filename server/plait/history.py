@@ -13,7 +13,7 @@ from plait.revision import Revision
 from plait.state import UNDECODED, StateType, no_state
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, Write
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
-from plait_schemas.patch import Op, PatchError, apply, decode_ops
+from plait_schemas.patch import Op, PatchError, apply, decode_ops, diff
 from plait_schemas.text_patch import TextDiff
 
 __all__ = ["History", "read", "replay"]
@@ -176,7 +176,7 @@ class History:
         revision.log_size = sum(len(row.ops) for row in stored.changes)
         revision.snapshot_size = len(stored.snapshot or b"")
         # The type may have another field by now, and operations into that would not fit what the log leads to.
-        revision.is_stored = now == data
+        revision.is_stored = now == data or not diff(decode_json(data), decode_json(now))
         return revision
 
 

@@ -40,7 +40,7 @@ class Revision:
         self.change: ChangeRow | None = None
         # Without a state, no form of it is there.
         self.has_state = json is not None or state is not UNDECODED or document is not UNDECODED
-        # Whether the log leads to just this JSON.
+        # Whether the log leads to just this document.
         self.is_stored = True
         # Bytes of the JSON, or a bound for it while that has not been made.
         self.size = len(json) if json is not None else 0

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import open_house
+from tests.server.session.guests import opening, put
 
 from plait.errors import CorruptThread, InvalidState, MigrationFailed, NewerState, PlaitError, StoreError
 from plait.evolution import migrate
@@ -514,3 +515,55 @@ async def test_a_field_with_a_default_may_be_added_to_a_type_and_then_be_changed
             await outcome(thread.undo("server"))
             assert thread.state == New(changes, "titled", ("a",))
             await outcome(thread.set_state(New(changes, "titled", ("a", "b"))))
+
+
+@pytest.mark.parametrize("have", [0, 1])
+async def test_who_comes_back_is_told_of_a_field_that_the_type_has_gained_and_nothing_is_written_for_it(
+    have: int,
+) -> None:
+    store = await kept_store()
+    async with open_house(OldRoom, store=store) as house:
+        await outcome(house.handle(OldRoom).set_state(Old(1)))
+    before = await dump(store)
+    epoch = before[0].epoch
+    for cls, state in ((NewRoom, {"score": 1, "title": "", "tags": []}), (OldRoom, None)):
+        async with open_house(cls, store=store) as house:
+            _, frame = await opening(await house.actor(cls), "a", have=(epoch, have))
+            assert frame["version"] == 1
+            if state is not None:
+                assert frame["state"] == state
+            else:
+                assert "state" not in frame
+        assert await dump(store) == before
+
+
+async def test_who_comes_back_behind_the_first_change_of_a_type_that_has_grown_is_sent_the_changes() -> None:
+    store = await kept_store()
+    async with open_house(OldRoom, store=store) as house:
+        await outcome(house.handle(OldRoom).set_state(Old(1)))
+        epoch = (await house.actor(OldRoom)).pipeline.history.epoch
+    async with open_house(NewRoom, store=store) as house:
+        assert await outcome(house.handle(NewRoom).set_state(New(1, "titled"))) == 2
+        _, frame = await opening(await house.actor(NewRoom), "a", have=(epoch, 1))
+        assert frame["ops"] == [put("", {"score": 1, "title": "titled", "tags": []})]
+
+
+async def test_fields_in_another_order_are_the_same_state() -> None:
+    class Turned(msgspec.Struct, frozen=True):
+        gone: str = "old"
+        score: int = 0
+
+    class TurnedRoom(Thread[Turned]):
+        kind = "room"
+
+    store = await kept_store()
+    async with open_house(OldRoom, store=store) as house:
+        await outcome(house.handle(OldRoom).set_state(Old(1)))
+        epoch = (await house.actor(OldRoom)).pipeline.history.epoch
+    async with open_house(TurnedRoom, store=store) as house:
+        actor = await house.actor(TurnedRoom)
+        _, frame = await opening(actor, "a", have=(epoch, 1))
+        assert not frame.keys() & {"state", "ops"}
+        await outcome(house.handle(TurnedRoom).set_state(Turned(score=2)))
+        _, frame = await opening(actor, "b", have=(epoch, 1))
+        assert frame["ops"] == [put("/score", 2)]

@@ -57,10 +57,10 @@ class Follower:
         return msgspec.structs.replace(joined, ops=_ops(missed)) if missed else joined
 
     def _missed(self, have: Version | None, rows: Sequence[ChangeRow] | None) -> list[ChangeRow] | None:
-        """Return the changes between what the reader has and what is durable, None when they are not there."""
+        """Return the changes between what the reader has and what is durable, None when they do not lead there."""
         history = self._actor.pipeline.history
         durable = history.durable.version
-        if have is None or have[0] != history.epoch or not 0 <= have[1] <= durable:
+        if have is None or have[0] != history.epoch or not 0 <= have[1] <= durable or not history.durable.is_stored:
             return None
         # The store may have more: what is on the disk and has not been let out.
         older = [row for row in rows or () if row.version <= durable]
