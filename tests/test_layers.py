@@ -28,6 +28,7 @@ LAYERS = (
     ("plait.changes", "plait.clients", "plait.departures", "plait.revision", "plait.rpc", "plait.typed"),
     ("plait.history", "plait.kind", "plait.transport"),
     ("plait.connection",),
+    ("plait.commit",),
     (
         "plait.compatibility",
         "plait.connections",

@@ -2,6 +2,7 @@
 
 from plait.app import Plait
 from plait.changes import Change
+from plait.commit import Commit
 from plait.connection import Connection, Principal, Source
 from plait.current import current
 from plait.editing import Edit
@@ -33,7 +34,6 @@ from plait.errors import (
 from plait.evolution import migrate
 from plait.handle import Handle
 from plait.limits import Limits
-from plait.pipeline import Commit
 from plait.retention import Retention
 from plait.rpc import Stream, rpc
 from plait.store.memory import MemoryStore

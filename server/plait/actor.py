@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 
 from plait.clients import Clients
+from plait.commit import Commit
 from plait.connection import Connection, Wire
 from plait.departures import Departures
 from plait.errors import Unavailable
@@ -20,7 +21,7 @@ from plait.limits import Limits
 from plait.logs import about
 from plait.mailbox import Done, Mailbox, Turn, current_turn
 from plait.past import Past
-from plait.pipeline import Commit, Pipeline
+from plait.pipeline import Pipeline
 from plait.presence import Presence
 from plait.rpc import Method, StreamSink
 from plait.store.protocol import Store, Stored, ThreadKey

@@ -3,8 +3,9 @@
 from types import TracebackType
 from typing import Any
 
+from plait.commit import Commit
 from plait.errors import Conflict
-from plait.pipeline import Commit, Pipeline
+from plait.pipeline import Pipeline
 from plait_schemas.draft import Draft, draft, recorded
 from plait_schemas.patch import decode_ops
 from plait_schemas.rebase import rebase

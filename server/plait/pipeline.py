@@ -5,12 +5,13 @@ durable, and otherwise when the last change made so far is.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from plait.commit import Commit
 from plait.connection import Connection, Source
 from plait.errors import Conflict, Fenced, InvalidState, StoreError, Unavailable
 from plait.history import History
@@ -22,52 +23,9 @@ from plait.typed import NotTyped, apply_typed
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import Op, PatchError, diff, find, parse
 
-__all__ = ["Commit", "Pipeline"]
+__all__ = ["Pipeline"]
 
-
-class Commit:
-    """A change on its way to the disk. Awaiting it returns its version once it is durable and sent.
-
-    Raises StoreError when it could not be made durable; the thread is then back at its last durable state.
-    """
-
-    __slots__ = ("_callbacks", "_error", "is_settled", "revision", "source")
-
-    def __init__(self, revision: Revision, source: Source) -> None:
-        self.revision = revision
-        self.source: Source = source
-        self.is_settled = False
-        self._error: StoreError | None = None
-        self._callbacks: list[Callable[[StoreError | None], None]] = []
-
-    @property
-    def version(self) -> int:
-        """The version of the state that this change made."""
-        return self.revision.version
-
-    def then(self, callback: Callable[[StoreError | None], None]) -> None:
-        """Call `callback` when the change is durable and sent, or with what prevented it."""
-        if self.is_settled:
-            callback(self._error)
-        else:
-            self._callbacks.append(callback)
-
-    def settle(self, error: StoreError | None) -> None:
-        """Let out what waits for this change, in order."""
-        self.is_settled = True
-        self._error = error
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback(error)
-
-    def __await__(self) -> Generator[Any, None, int]:
-        if not self.is_settled:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.then(lambda _: None if future.done() else future.set_result(None))
-            yield from future
-        if self._error is not None:
-            raise self._error
-        return self.version
+T = TypeVar("T")
 
 
 class Pipeline:
@@ -77,6 +35,7 @@ class Pipeline:
         "_committed",
         "_fenced",
         "_is_closed",
+        "_is_deciding",
         "_limits",
         "_pending",
         "_store",
@@ -109,6 +68,8 @@ class Pipeline:
         # Changes on their way to the disk, in order. None of most threads has any at most times.
         self._pending: list[Commit] = []
         self._is_closed = False
+        # Whether the author's code is asked about a change, which it must not do by making another.
+        self._is_deciding = False
 
     @property
     def is_settled(self) -> bool:
@@ -127,9 +88,10 @@ class Pipeline:
 
     def set(self, value: object, source: Source) -> Commit:
         """Change the state to `value`, or to what it returns for the current state when it is a function."""
+        self._check_open()
         try:
             if callable(value):
-                value = value(self.state)
+                value = self._asked(value, self.state)
             return self._set_parts(value, source) or self._apply(*self._type.from_value(value, self._limits), source)
         except BaseException:
             # What may have been changed in place was refused with the rest.
@@ -242,15 +204,28 @@ class Pipeline:
         if after.size > self._limits.state:
             check_size(after.require_json(), self._limits)
         if self._validate is not None:
-            self._validate(after.copy(), source)
+            self._asked(self._validate, after.copy(), source)
         if not ops:
             return self._unchanged(source)
         client = accept() if accept is not None else None
         return self._submit(self.history.append(ops, name or _name(source), after, client), source)
 
+    def _asked(self, function: Callable[..., T], *args: Any) -> T:
+        """Return what a function of the author's says of a change that is being made."""
+        self._is_deciding = True
+        try:
+            return function(*args)
+        finally:
+            self._is_deciding = False
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise Unavailable("the thread has been stopped: get it anew from the app")
+        if self._is_deciding:
+            raise RuntimeError(
+                "the state cannot be changed while another change is being made: neither validate_state_change "
+                "nor a function that is given to set_state may do so; on_state_changed may"
+            )
 
     def _unchanged(self, source: Source) -> Commit:
         commit = Commit(self.history.current, source)

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from plait.changes import Change
+from plait.commit import Commit
 from plait.connection import Connection, Source
 from plait.connections import Connections
 from plait.editing import Edit
@@ -16,7 +17,7 @@ from plait.logs import log_error
 from plait.mailbox import current_turn
 from plait.merge import Policy
 from plait.past import Past
-from plait.pipeline import Commit, Pipeline
+from plait.pipeline import Pipeline
 from plait.presence import Presence
 from plait.retention import DEFAULT_RETENTION, Retention
 from plait.state import json_error
@@ -216,7 +217,7 @@ class Thread(Generic[State]):
     # Hooks
 
     def validate_state_change(self, next_state: State, source: Source) -> None:
-        """Refuse a change by raising, best a Reject. Called before the change is made, and must not change anything."""
+        """Refuse a change by raising, best a Reject. Called before the change is made, and must not make another."""
 
     def resolve_conflict(self, base: Any, current: Any, proposed: Any, path: str) -> Any:
         """Return what is to be at `path`, which a push changes and others have changed since it was made.

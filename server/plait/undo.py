@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from plait.commit import Commit
 from plait.errors import Conflict, NotFound
 from plait.past import Past
-from plait.pipeline import Commit, Pipeline
+from plait.pipeline import Pipeline
 from plait.store.protocol import ChangeRow
 from plait_schemas.patch import Op, PatchError, apply, decode_ops, invert
 from plait_schemas.rebase import rebase

@@ -12,11 +12,12 @@ import msgspec
 import pytest
 from tests.server.fakes import FakeTransport, TroubledStore
 
+from plait.commit import Commit
 from plait.connection import Connection, Source
 from plait.errors import Conflict, Fenced, InvalidState, Reject, StoreError, TooLarge, Unavailable
 from plait.history import History
 from plait.limits import DEFAULT_LIMITS, Limits
-from plait.pipeline import Commit, Pipeline
+from plait.pipeline import Pipeline
 from plait.revision import Revision
 from plait.state import StateType
 from plait.store.protocol import ClientRow, ThreadKey, Write
@@ -246,6 +247,40 @@ async def test_what_the_author_does_to_the_state_while_deciding_is_not_stored() 
         b.refuses = lambda state, source: state.update(n="changed")
         await outcome(b.pipeline.set({"n": 1}, "server"))
         assert b.pipeline.state == await b.stored() == {"n": 1}
+
+
+@pytest.mark.parametrize("change", ["set", "function", "change", "update", "push"])
+async def test_the_author_cannot_make_a_change_while_deciding_on_one(change: str) -> None:
+    async with bench(dict, initial={"n": 0}) as b:
+        pipeline = b.pipeline
+        made: dict[str, Callable[[], Commit]] = {
+            "set": lambda: pipeline.set({"n": 5}, "server"),
+            "function": lambda: pipeline.set(lambda state: {**state, "n": 5}, "server"),
+            "change": lambda: pipeline.change([Op("replace", "/n", 5)], "server"),
+            "update": lambda: pipeline.update("/n", 5),
+            "push": lambda: pipeline.push(b'{"n":5}', make_connection(pipeline)),
+        }
+
+        def decide(*_: object) -> None:
+            b.refuses = lambda *_: None
+            made[change]()
+
+        b.refuses = decide
+        await refused(b, RuntimeError, lambda: b.set({"n": 1}))
+        assert await outcome(b.set({"n": 1})) == 1
+        assert await b.stored() == {"n": 1}
+
+
+async def test_a_function_of_the_state_cannot_make_another_change() -> None:
+    async with bench(dict, initial={"n": 0}) as b:
+
+        def add(state: Any) -> Any:
+            b.set({"n": 5})
+            return {"n": state["n"] + 1}
+
+        await refused(b, RuntimeError, lambda: b.set(add))
+        assert await outcome(b.set({"n": 1})) == 1
+        assert await b.stored() == {"n": 1}
 
 
 async def test_a_function_that_raises_changes_nothing() -> None:
