@@ -19,7 +19,6 @@ LAYERS = (
         "plait.errors",
         "plait.evolution",
         "plait.limits",
-        "plait.loading",
         "plait.presence",
         "plait.retention",
         "plait.waiting",
@@ -48,6 +47,7 @@ LAYERS = (
     ("plait.session",),
     ("plait.web",),
     ("plait.app",),
+    ("plait.loading",),
     ("plait.cli",),
     ("plait",),
 )

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,7 +23,7 @@ from plait.kind import Kind
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.migration import Outcome, bring_up_all
 from plait.node import Node
-from plait.settings import Settings
+from plait.settings import Settings, refused
 from plait.store.protocol import Store, ThreadKey
 from plait.store.urls import open_store
 from plait.thread import Thread
@@ -71,7 +71,11 @@ class Plait:
             ping_timeout=ping_timeout,
         )
         self.settings = given.with_environment()
-        self._store: Store = open_store(self.settings.store) if self.settings.store else cast(Store, store)
+        try:
+            url = self.settings.store
+            self._store: Store = open_store(url) if url or isinstance(store, str) else store
+        except ValueError as error:
+            raise refused("store", str(error)) from None
         self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
         self._limits = self.settings.limits or UNLIMITED
         self._kinds = [_check_kind(kind) for kind in kinds]
@@ -189,7 +193,7 @@ class Plait:
         ]
         if (folder := self.settings.static) is not None:
             if not Path(folder).is_dir():
-                raise ValueError(f"static={folder!r} is not a folder")
+                raise refused("static", f"{folder!r} is not a folder")
             routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
         return routes
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import os
 import signal
 import ssl
@@ -15,7 +16,7 @@ from cyclopts import App, Parameter, validators
 from plait.app import Plait
 from plait.errors import PlaitError, operator_message
 from plait.history import History
-from plait.loading import LoadError, load
+from plait.loading import LoadError, load, load_plait
 from plait.state import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
@@ -104,6 +105,8 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
         _fail("`plait dev` needs watchfiles: pip install 'plait[reload]'")
     # Shells let what they start in the background ignore it, and watchfiles would leave it at that; `plait serve` ends.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # It warns of the exception by which it ends, as it does of trouble.
+    logging.getLogger("watchfiles.main").addFilter(lambda record: "KeyboardInterrupt" not in str(record.msg))
     command = [sys.executable, "-m", "plait.cli", "serve", target]
     command += ["--host", host, "--port", str(port), "--log-level", log_level]
     run_process(".", target=" ".join(map(_quote, command)), target_type="command", watch_filter=PythonFilter())
@@ -165,9 +168,7 @@ def migrate(
 ) -> None:
     """Bring every stored thread of an app to its class's state_version, as each would be when it wakes."""
     try:
-        app = load(target)
-        if not isinstance(app, Plait):
-            _fail(f"{target} is a {type(app).__name__}, not a Plait")
+        app = load_plait(target)
         failures = asyncio.run(_migrate(app, dry_run=dry_run))
     except (LoadError, PlaitError) as error:
         _fail(operator_message(error))
@@ -195,9 +196,7 @@ def types(
 ) -> None:
     """Write what clients need to know of an app's threads: plait-types.ts and, as JSON Schema, plait-types.json."""
     try:
-        app = load(target)
-        if not isinstance(app, Plait):
-            _fail(f"{target} is a {type(app).__name__}, not a Plait")
+        app = load_plait(target)
         files = app.types()
         if not check:
             write(files, out)

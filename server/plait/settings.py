@@ -8,7 +8,11 @@ import msgspec
 
 from plait.limits import UNLIMITED, Limits
 
-__all__ = ["Settings"]
+__all__ = ["SettingError", "Settings", "refused"]
+
+
+class SettingError(ValueError):
+    """A variable of the environment makes no sense; the message names it."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits | None = Limits()
 
     def with_environment(self, environment: Mapping[str, str] = os.environ) -> "Settings":
-        """Return these settings with those of `environment` in their place. Raises ValueError, naming the variable."""
+        """Return these settings with those of `environment` in their place. Raises SettingError."""
         found: dict[str, Any] = {}
         for field in msgspec.structs.fields(Settings):
             text = environment.get(variable := f"PLAIT_{field.name.upper()}")
@@ -43,6 +47,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, limits=_limits(self.limits, environment), **found)
 
 
+def refused(name: str, why: str) -> ValueError:
+    """Return the error for a setting of which no use can be made: a SettingError when it is the environment's."""
+    variable = f"PLAIT_{name.upper()}"
+    return SettingError(f"{variable}: {why}") if variable in os.environ else ValueError(f"{name}: {why}")
+
+
 def _limits(limits: Limits | None, environment: Mapping[str, str]) -> Limits | None:
     match environment.get("PLAIT_LIMITS"):
         case "none":
@@ -50,7 +60,7 @@ def _limits(limits: Limits | None, environment: Mapping[str, str]) -> Limits | N
         case None:
             pass
         case other:
-            raise ValueError(
+            raise SettingError(
                 f"PLAIT_LIMITS={other!r}: it can only be 'none'; single limits are PLAIT_LIMITS_FRAME and so on"
             )
     found = {
@@ -65,4 +75,4 @@ def _convert(value: Any, type_: Any, variable: str) -> Any:
     try:
         return msgspec.convert(value, type_, strict=False)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{variable}={value!r}: {error}") from None
+        raise SettingError(f"{variable}={value!r}: {error}") from None

@@ -105,9 +105,9 @@ def complaint(folder: Path, *arguments: str) -> str:
 
 @asynccontextmanager
 async def command(
-    folder: Path, *arguments: str, before: Sequence[str] = ()
+    folder: Path, *arguments: str, before: Sequence[str] = (), end: signal.Signals = signal.SIGINT
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a command that does not end by itself; it leads a group of its own, which is ended.
+    """Run a command that does not end by itself; it leads a group of its own, which is ended by the signal `end`.
 
     `before` are words that come before it.
     """
@@ -127,7 +127,7 @@ async def command(
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(end)
         try:
             await asyncio.wait_for(process.wait(), TIMEOUT)
         except TimeoutError:
@@ -192,6 +192,7 @@ async def test_serve_takes_settings_from_the_environment(folder: Path) -> None:
         (["missing.deeper:app"], "there is no module 'missing.deeper'"),
         (["game:other"], "game has no 'other'"),
         (["game:text"], "game:text is a str, not an app"),
+        (["game:Room"], "game:Room is a Thread class, not a Plait: write game:app"),
         (["game:app", "--workers", "2"], "one writer"),
         (["game:app", "--tls-certificate", "none.pem", "--tls-key", "none.pem"], "there is no file none.pem"),
         (["game:app", "--tls-certificate", "game.py"], "needs both"),
@@ -238,18 +239,29 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
     assert "--port" in line
 
 
-def test_a_setting_that_is_wrong_is_named(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("PLAIT_PING_INTERVAL", "soon", "PLAIT_PING_INTERVAL='soon': Expected `float`, got `str`"),
+        ("PLAIT_LIMITS", "off", "PLAIT_LIMITS='off': it can only be 'none'"),
+        ("PLAIT_STORE", "nonsense://", "PLAIT_STORE: 'nonsense://' is no store"),
+        ("PLAIT_STORE", "", "PLAIT_STORE: '' is no store"),
+        ("PLAIT_STATIC", "nowhere", "PLAIT_STATIC: 'nowhere' is not a folder"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named(folder: Path, variable: str, value: str, says: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "plait.cli", "serve", "game:app", "--port", "0"],
         cwd=folder,
-        env=environment({"PLAIT_PING_INTERVAL": "soon"}),
+        env=environment({variable: value}),
         capture_output=True,
         text=True,
         timeout=TIMEOUT,
         check=False,
     )
     assert done.returncode == 1
-    assert "PLAIT_PING_INTERVAL='soon'" in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"plait: {says}")
 
 
 @pytest.mark.parametrize("damage", ["text", "another", "newer", "folder"])
@@ -326,6 +338,13 @@ async def test_what_a_script_has_put_into_the_background_ends_with_an_interrupt(
     async with command(folder, name, "game:app", "--port", str(free_port()), before=ignoring) as process:
         await address_of(process)
     assert process.returncode == 0
+
+
+async def test_dev_ends_when_it_is_asked_to_and_says_nothing_of_how(folder: Path) -> None:
+    async with command(folder, "dev", "game:app", "--port", str(free_port()), end=signal.SIGTERM) as process:
+        await address_of(process)
+    assert process.returncode == 0
+    assert "KeyboardInterrupt" not in (folder / "command.log").read_text()
 
 
 async def test_demo_serves_its_index_page(folder: Path) -> None:
@@ -486,7 +505,8 @@ async def test_a_dry_run_looks_at_a_store_that_is_served_and_a_migration_does_no
     ("arguments", "says"),
     [
         (["game"], "write module:attribute"),
-        (["game:text"], "game:text is a str, not a Plait"),
+        (["game:text"], "game:text is a str, not a Plait: write game:app"),
+        (["game:Room"], "game:Room is a Thread class, not a Plait: write game:app"),
         (["missing:app"], "there is no module 'missing'"),
         (["game:app", "--dry-run"], "store"),
     ],
@@ -527,13 +547,16 @@ def test_types_check_fails_when_the_app_has_changed(folder: Path) -> None:
     ("arguments", "says"),
     [
         (["game"], "write module:attribute"),
-        (["game:text"], "game:text is a str, not a Plait"),
+        (["game:text"], "game:text is a str, not a Plait: write game:app"),
+        (["odd:Room"], "odd:Room is a Thread class, not a Plait: write odd:app"),
+        (["threads_only:Room"], "not a Plait: make one of it, app = Plait(Room)"),
         (["odd:app"], "room: rpc add, argument n: "),
         (["game:app", "--out", "game.py"], "cannot write to game.py"),
     ],
 )
 def test_types_says_what_is_wrong(folder: Path, arguments: list[str], says: str) -> None:
     (folder / "odd.py").write_text(GAME.replace("def add(self)", "def add(self, n: complex)"))
+    (folder / "threads_only.py").write_text(GAME.replace("app = Plait(Room)", ""))
     assert says in complaint(folder, "types", *arguments, *([] if "--out" in arguments else ["--out", "types"]))
 
 

@@ -77,11 +77,17 @@ def test_a_variable_that_makes_no_sense_is_an_error_that_names_it(environment: d
 
 
 def test_pages_that_are_not_there_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"static=.*nowhere"):
+    with pytest.raises(ValueError, match=r"^static: .*nowhere' is not a folder$"):
         Plait(store="memory://", static=tmp_path / "nowhere")
 
 
 # Stores
+
+
+@pytest.mark.parametrize("url", ["", "nonsense://"])
+def test_a_store_that_is_none_is_an_error_that_names_the_setting(url: str) -> None:
+    with pytest.raises(ValueError, match=f"^store: '{url}' is no store"):
+        Plait(store=url)
 
 
 def test_a_store_is_named_by_its_url() -> None:
