@@ -25,6 +25,7 @@ from plait.migration import Outcome, bring_up_all
 from plait.node import Node
 from plait.settings import Settings, refused
 from plait.store.protocol import Store, ThreadKey
+from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
 from plait.thread import Thread
 from plait.types import types_files
@@ -163,10 +164,9 @@ class Plait:
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Bring every stored thread to the `state_version` of its class; yields what became of each.
 
-        For an app that is not running. A dry run only reads the store, which a server may have open.
+        For an app that is not running. A dry run writes nothing, and a server may have its SQLite file open.
         """
-        url = self.settings.store
-        store = open_store(url, readonly=True) if dry_run and url else self._store
+        store = self._store.reader() if dry_run and isinstance(self._store, SqliteStore) else self._store
         async with store:
             async for each in bring_up_all(store, self._node.kinds, dry_run=dry_run):
                 yield each

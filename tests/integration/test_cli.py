@@ -487,8 +487,13 @@ async def test_a_type_that_changed_without_a_state_version_is_found(folder: Path
         assert line.startswith("plait: room/one is stored as another type than its class has: ")
 
 
-async def test_a_dry_run_looks_at_a_store_that_is_served_and_a_migration_does_not_begin(folder: Path) -> None:
-    (folder / "next.py").write_text(EVOLVED)
+@pytest.mark.parametrize("store", ["Room", 'Room, store=SqliteStore("plait.db")'])
+async def test_a_dry_run_looks_at_a_store_that_is_served_and_a_migration_does_not_begin(
+    folder: Path, store: str
+) -> None:
+    imports = "from plait import Plait, SqliteStore, Thread"
+    source = EVOLVED.replace("from plait import Plait, Thread", imports).replace("Plait(Room)", f"Plait({store})")
+    (folder / "next.py").write_text(source)
     with Process("game:app", cwd=folder) as server:
         async with connected(server.address, "/threads/room/one") as client, http(server.address) as web:
             assert await client.call("add") == 1

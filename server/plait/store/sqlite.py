@@ -74,6 +74,10 @@ class SqliteStore:
         self._writer: _Connection | None = None
         self._heads: rows.Heads = {}
 
+    def reader(self) -> "SqliteStore":
+        """Return a store that only reads the same file, which a server may have open."""
+        return SqliteStore(self.path, readonly=True)
+
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         try:

@@ -10,8 +10,8 @@ from plait.store.sqlite import SqliteStore, Synchronous
 __all__ = ["open_store"]
 
 
-def open_store(url: str, *, readonly: bool = False) -> Store:
-    """Return the store that `url` names, not opened yet; `readonly` is for a file that a server may have open.
+def open_store(url: str) -> Store:
+    """Return the store that `url` names, not opened yet.
 
     `sqlite:///relative.db`, `sqlite:////absolute.db` (with `?synchronous=normal` for less than full durability),
     `memory://`. Raises ValueError for any other.
@@ -23,5 +23,5 @@ def open_store(url: str, *, readonly: bool = False) -> Store:
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         synchronous = options.pop("synchronous", "full").upper()
         if synchronous in ("FULL", "NORMAL") and not options:
-            return SqliteStore(unquote(parts.path[1:]), synchronous=cast(Synchronous, synchronous), readonly=readonly)
+            return SqliteStore(unquote(parts.path[1:]), synchronous=cast(Synchronous, synchronous))
     raise ValueError(f"{url!r} is no store; there are sqlite:///game.db, sqlite:////data/game.db and memory://")
