@@ -134,7 +134,11 @@ class Pipeline:
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
             raise InvalidState(f"the value is not JSON: {error}", path=pointer) from None
         is_in_list = bool(parts) and isinstance(find(self.history.current.tree, parts[:-1]), list | tuple)
-        return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
+        before = self.history.current
+        commit = self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
+        if commit.revision is before and _is_nowhere(before, parts):
+            raise Conflict(f"{pointer!r} is no place of a state of this type", path=pointer)
+        return commit
 
     def close(self) -> None:
         """Refuse further changes: the thread has been stopped, and another instance may have its place."""
@@ -260,6 +264,11 @@ class Pipeline:
 
 def _name(source: Source) -> str:
     return source if isinstance(source, str) else source.id
+
+
+def _is_nowhere(revision: Revision, parts: Sequence[str]) -> bool:
+    """Tell whether nothing is at a place, neither as the type has it nor in the JSON, which may leave out defaults."""
+    return find(revision.tree, parts) is find(revision.document, parts) is msgspec.UNSET
 
 
 def _size(op: Op) -> int:

@@ -278,5 +278,8 @@ async def _check_type_at(thread: Thread[Any], version: int) -> None:
     """Raise InvalidState for a version from before a migration, when states were of another type."""
     if thread.state_version == 1:
         return  # There has been none, and the log need not be read.
-    if any(row.source == "migration" for row in await thread._core.past.changes(version) or ()):
+    rows = await thread._core.past.changes(version)
+    if rows is None:
+        raise NotFound(f"the changes behind version {version} are not all there any more")
+    if any(row.source == "migration" for row in rows):
         raise InvalidState(f"version {version} is from before a migration, when the state had another type")

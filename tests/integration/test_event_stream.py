@@ -256,9 +256,14 @@ async def test_who_was_away_too_long_or_has_what_is_not_there_is_told_the_state(
 
 @pytest.mark.parametrize("id", ["nonsense", "epoch:x", ":1", "epoch:-1"])
 async def test_an_id_that_is_none_is_422(web: httpx.AsyncClient, id: str) -> None:
-    for options in ({"headers": {**STREAM, "Last-Event-ID": id}}, {"headers": STREAM, "params": {"since": id}}):
+    for name, options in (
+        ("Last-Event-ID", {"headers": {**STREAM, "Last-Event-ID": id}}),
+        ("since", {"headers": STREAM, "params": {"since": id}}),
+    ):
         answer = await web.get(f"{PATH}/changes", **options)  # type: ignore[arg-type]
         assert error_of(answer) == (422, "invalid_arguments")
+        error = answer.json()["error"]
+        assert (error["message"], error["path"]) == (f"{name}={id}: that is not epoch:version", f"/{name}")
     assert await call(web, "connected") == []
 
 

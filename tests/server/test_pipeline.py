@@ -601,6 +601,39 @@ async def test_an_update_of_a_place_that_is_not_there_is_refused(pointer: str, v
         await refused(b, error, lambda: b.pipeline.update(pointer, value))
 
 
+class Lean(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
+    n: int = 0
+    more: dict[str, int] = {}
+
+
+class Holder(msgspec.Struct, frozen=True):
+    inner: Lean = Lean()
+
+
+@pytest.mark.parametrize("pointer", ["/m", "/m/x", "/inner/m", "/-"])
+async def test_an_update_of_a_field_that_the_type_does_not_have_is_refused(pointer: str) -> None:
+    async with bench(Holder, initial=Holder()) as b:
+        await refused(b, Conflict, lambda: b.pipeline.update(pointer, 1))
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value", "state"),
+    [
+        ("/n", 0, Lean()),
+        ("/n", 1, Lean(1)),
+        ("/more", {}, Lean()),
+        ("/more", {"a": 1}, Lean(more={"a": 1})),
+        ("/type", "Lean", Lean()),
+        ("", {"type": "Lean"}, Lean()),
+    ],
+)
+async def test_an_update_of_a_field_that_its_json_leaves_out_is_made(pointer: str, value: Any, state: Lean) -> None:
+    async with bench(Lean, initial=Lean()) as b:
+        for _ in range(2):
+            await outcome(b.pipeline.update(pointer, value))
+            assert b.pipeline.state == state
+
+
 async def test_a_value_that_is_updated_is_not_shared_with_who_gave_it() -> None:
     async with bench(dict, initial={}) as b:
         value = {"a": [1]}

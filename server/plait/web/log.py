@@ -60,8 +60,8 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
 
     It counts as a socket among those of its address. Raises TooMany, and what the thread's hooks do.
     """
-    since = request.headers.get("last-event-id") or request.query_params.get("since")
-    have = _read_version(since) if since else None
+    id, since = request.headers.get("last-event-id"), request.query_params.get("since")
+    have = _read_version(id, "Last-Event-ID") if id else _read_version(since) if since else None
     if len(actor.connections) >= actor.limits.connections_per_thread:
         raise TooMany(f"{actor.key} has {len(actor.connections)} connections, which is the limit; try again later")
     host = request.client.host if request.client else ""
@@ -75,10 +75,10 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
     return Streamed(stream.lines(), media_type="text/event-stream", ended=stream.end, headers=headers)
 
 
-def _read_version(text: str) -> Version:
+def _read_version(text: str, name: str = "since") -> Version:
     epoch, _, version = text.rpartition(":")
     if not epoch or not _is_number(version):
-        raise InvalidArguments(f"since={text[:80]}: that is not epoch:version", path="/since")
+        raise InvalidArguments(f"{name}={text[:80]}: that is not epoch:version", path=f"/{name}")
     return epoch, int(version)
 
 
