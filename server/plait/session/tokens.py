@@ -39,12 +39,20 @@ class Tokens:
         self._task: asyncio.Task[None] | None = None
         self._next: str | None = None
 
-    def watch(self) -> None:
-        """Ask for a fresh token when the one there is is about to expire, and close the socket when it has."""
+    def watch(self, *, is_renewed: bool = False) -> None:
+        """Ask for a fresh token when the one there is is about to expire, and close the socket when it has.
+
+        Who has just sent one is not asked at once for what is as short-lived, but when half of its time has passed.
+        """
         self._stop_timer()
         left = self._left()
-        if left is not None:
-            self._wait(left - _NOTICE, self._ask)
+        if left is None:
+            return
+        pause = max(left - _NOTICE, max(left / 2, _PAUSE) if is_renewed else 0.0)
+        if pause < left:
+            self._wait(pause, self._ask)
+        else:
+            self._wait(left, self._expire)
 
     def renew(self, token: str) -> None:
         """Take a fresh token; of those that come while one is looked at, the last."""
@@ -78,24 +86,12 @@ class Tokens:
                 self._connection.close(FORBIDDEN, "the fresh token is somebody else's")
                 return
             self._connection.grant(rights)
-            self._watch_next()
+            self.watch(is_renewed=True)
         finally:
             self._task = None
             if (newer := self._next) is not None:
                 self._next = None
                 self.renew(newer)
-
-    def _watch_next(self) -> None:
-        """Ask again, but not at once for what is as short-lived as the one before: when half of its time has passed."""
-        self._stop_timer()
-        left = self._left()
-        if left is None:
-            return
-        pause = max(left - _NOTICE, left / 2, _PAUSE)
-        if pause < left:
-            self._wait(pause, self._ask)
-        else:
-            self._wait(left, self._expire)
 
     def _ask(self) -> None:
         left = self._left()
@@ -116,7 +112,7 @@ class Tokens:
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         self._stop_timer()
-        self._timer = self._loop.call_later(max(0.0, seconds), then)
+        self._timer = self._loop.call_later(seconds, then)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
