@@ -191,7 +191,11 @@ async def test_many_calls_at_once_are_answered_in_order(address: str) -> None:
 async def test_http_works_below_the_mount(address: str) -> None:
     async with http(address) as web:
         assert (await web.get("/own")).json() == {"own": "route"}
-        assert (await web.get("/live/healthz")).json() == {"status": "ok"}
+        for path in ("/live/healthz", "/live/readyz"):
+            answer = await web.get(path)
+            assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+        assert (await web.get("/live/plait/client.js")).headers["content-type"].startswith("text/javascript")
+        assert (await web.get("/healthz")).status_code == 404
         answer = await web.get("/live/threads/room/a%2Fb%20c")
         assert (answer.status_code, answer.json()) == (200, {"n": 0})
         answer = await web.put(
