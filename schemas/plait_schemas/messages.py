@@ -128,7 +128,8 @@ class Joined(_Frame, frozen=True):
     """The answer to a Join.
 
     `state` is the whole state at `version`; or `ops` lead to it from what the client has. With neither, the client
-    has it already, or there is no state yet (version 0).
+    has it already, or there is no state yet (version 0). `max_frame` is how many bytes one message of the client may
+    have.
     """
 
     connection: str
@@ -139,6 +140,7 @@ class Joined(_Frame, frozen=True):
     readonly: bool = False
     state: msgspec.Raw | Unset = UNSET
     ops: Sequence[Op] | Unset = UNSET
+    max_frame: int | None = None
 
 
 class Change(_Frame, frozen=True):

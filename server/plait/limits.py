@@ -7,6 +7,8 @@ import msgspec
 
 __all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "TokenBucket"]
 
+_HUGE: Final = 2**62
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits for clients that are not trusted. `Plait(limits=None)` switches them off."""
@@ -30,6 +32,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # Threads that may be awake at once.
     awake_threads: int = 100_000
 
+    @property
+    def max_frame(self) -> int | None:
+        """The `frame` that clients are told of, None when theirs are not limited."""
+        return self.frame if self.frame < _HUGE else None
+
     def bucket(self, now: float) -> "TokenBucket | None":
         """Return what counts the messages of a connection, None when they are not limited."""
         if math.isinf(self.messages_per_second):
@@ -38,8 +45,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS: Final = Limits()
-
-_HUGE: Final = 2**62
 
 UNLIMITED: Final = Limits(
     frame=_HUGE,

@@ -58,7 +58,7 @@ CLIENT: list[Any] = [
     Ping(),
 ]
 SERVER: list[Any] = [
-    Joined("c1", "room/one", "epoch", 3, 2, True, RAW, OPS),
+    Joined("c1", "room/one", "epoch", 3, 2, True, RAW, OPS, 1_048_576),
     Joined("c1", "room/one", "epoch", 0),
     Joined("c1", "room/one", "epoch", 0, state=NULL),
     Change(4, OPS, "server"),

@@ -104,7 +104,8 @@ export interface Ping {
  * The answer to a Join.
  *
  * `state` is the whole state at `version`; or `ops` lead to it from what the client has. With neither, the client
- * has it already, or there is no state yet (version 0).
+ * has it already, or there is no state yet (version 0). `max_frame` is how many bytes one message of the client may
+ * have.
  */
 export interface Joined {
   readonly type: "joined";
@@ -116,6 +117,7 @@ export interface Joined {
   readonly readonly?: boolean;
   readonly state?: Json;
   readonly ops?: readonly Op[];
+  readonly max_frame?: number | null;
 }
 
 /** The next version. `source` is a connection's id, or "server". */

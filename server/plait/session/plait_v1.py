@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 
 from plait.actor import Actor
@@ -160,7 +161,7 @@ class PlaitSession:
         connection.session = self
         joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
         self._pushes = Pushes(actor, connection, self._client, self._inbox, answer=self._answer, charge=self._charge)
-        self._transport.send(Frame(encode(joined)))
+        self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
         for other in older:
             other.leave(REPLACED, "another socket has joined as this client")
         actor.connections.add(connection)

@@ -186,7 +186,8 @@ async def until(is_so: Callable[[], Any]) -> None:
 def joins(frames: Sequence[Any]) -> dict[str, Any]:
     """Return the first of some frames, which must be `joined`, without what is always in it."""
     assert frames[0]["type"] == "joined"
-    return {key: value for key, value in frames[0].items() if key not in ("type", "connection", "thread", "epoch")}
+    always = ("type", "connection", "thread", "epoch", "max_frame")
+    return {key: value for key, value in frames[0].items() if key not in always}
 
 
 async def opening(actor: Actor, client: str, **options: Any) -> tuple[Guest, dict[str, Any]]:

@@ -27,7 +27,7 @@ from tests.server.session.guests import (
 from plait.clients import client_id
 from plait.connection import Connection
 from plait.errors import StoreError
-from plait.limits import Limits
+from plait.limits import UNLIMITED, Limits
 from plait.session.tokens import Tokens
 from plait.thread import Thread
 
@@ -48,9 +48,21 @@ async def test_a_client_that_has_nothing_is_sent_the_state_with_all_that_it_need
                 "epoch": actor.pipeline.history.epoch,
                 "version": 1,
                 "state": {"n": 1},
+                "max_frame": 1024 * 1024,
             }
         ]
         assert client_id("a") != "a"
+
+
+async def test_a_client_is_told_how_large_its_frames_may_be_where_they_are_limited() -> None:
+    async with open_house(Room, limits=Limits(frame=5_000)) as house:
+        guest = Guest(await house.actor(Room), "a")
+        await guest.open()
+        assert guest.frames[0]["max_frame"] == 5_000
+    async with open_house(Room, limits=UNLIMITED) as house:
+        guest = Guest(await house.actor(Room), "a")
+        await guest.open()
+        assert "max_frame" not in guest.frames[0]
 
 
 async def test_a_client_that_has_the_version_is_sent_neither_state_nor_ops() -> None:
