@@ -1,0 +1,133 @@
+"""The pushes of one client: which of them go out, which are refused here, and what becomes of them."""
+
+from collections.abc import Callable
+from typing import Final
+
+from plait_client.document import Document
+from plait_client.happenings import Acked, Happening, Nacked
+from plait_client.pending import Pending, Push
+from plait_client.replica import Replica
+from plait_client.sending import Sending
+from plait_schemas import messages
+
+__all__ = ["Pushes"]
+
+_TOO_LARGE: Final = ("too_large", "the change is larger than the server takes")
+_ORPHANED: Final = ("conflict", "what it was made on was refused")
+
+
+class Pushes:
+    """The pushes without an answer. `send` is given the frames that go out, `tell` what becomes of the pushes."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        clock: Callable[[], float],
+        send: Callable[[messages.Push], None],
+        tell: Callable[[Happening], None],
+    ) -> None:
+        self._replica = replica
+        self._clock = clock
+        self._send = send
+        self._tell = tell
+        self._pending = Pending()
+        self._sending = Sending(self._pending)
+        self.document: Final = Document(replica, self._pending)
+        # The push that is taken to have been too large, unless the next join says that it was answered for.
+        self._suspect: Push | None = None
+
+    @property
+    def open(self) -> list[Push]:
+        """The pushes whose fate is open."""
+        return [push for push in self._pending if not push.is_settled]
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether an answer to a push may still come, also to one whose fate is known."""
+        return len(self._pending) > 0
+
+    # Sockets and time
+
+    def joined(self) -> None:
+        """Begin on a socket that has joined."""
+        self._refuse_suspect()
+        self._sending.open()
+        self.send_due()
+
+    def disconnected(self) -> None:
+        """The socket is gone, and with it all that was on its way."""
+        self._sending.close()
+
+    def suspect(self) -> None:
+        """The server has closed the socket for the size of a frame."""
+        self._suspect = self._pending.largest_sent()
+
+    @property
+    def resumes_at(self) -> float | None:
+        """When to go on sending, where the server has asked for patience."""
+        return self._sending.resumes_at
+
+    def tick(self) -> None:
+        """Go on sending, if it is time for that."""
+        if self._sending.resumes_at is not None and self._clock() >= self._sending.resumes_at:
+            self._sending.resumes_at = None
+            self.send_due()
+
+    # Answers
+
+    def acked(self, frame: messages.Ack, connection: str | None) -> None:
+        """Take in that a push is durable. Raises Gap."""
+        push = self._sending.look_up(frame.ref)
+        change = self.document.ack(frame, push, connection)
+        if change is not None:
+            self._tell(change)
+        if push is not None:
+            self._sending.drop(push)
+            self.document.answered(push, change)
+            self._tell(Acked(push, frame.version))
+            self.send_due()
+
+    def nacked(self, frame: messages.Nack) -> None:
+        """Take in that a push was refused, or is to come again."""
+        match frame:
+            case messages.Nack(code="rate_limited", retry_after=float(delay)):
+                self._sending.was_superseded(frame.ref)
+                self._sending.wait(frame.ref, self._clock() + delay)
+            case messages.Nack(code="gap", expected=int(expected)):
+                if not self._sending.was_superseded(frame.ref):
+                    self._sending.expect(frame.ref, expected)
+            case _:
+                push = self._sending.look_up(frame.ref)
+                if push is not None:
+                    self.document.refused(push, self._sending.drop(push))
+                    self._tell(Nacked(push, frame))
+        self.send_due()
+
+    # Sending
+
+    def send_due(self) -> None:
+        """Send, or refuse, what may go out at this time."""
+        while (orphan := self._sending.next_orphan()) is not None:
+            self._refuse(orphan, *_ORPHANED)
+        for push in self._sending.take():
+            self._send(self._frame(push))
+
+    def _frame(self, push: Push) -> messages.Push:
+        # Where its place is gone it must not be taken to lead anywhere in the state that is known by now.
+        base = push.lost_on or self._replica.base
+        made = None if push.made == base else push.made
+        answered = self._pending[0].ref - 1
+        return messages.Push(push.ref, base, made, None if answered == push.ref - 1 else answered, push.ops)
+
+    def _refuse_suspect(self) -> None:
+        """Refuse, in the server's place, the push that it closed the last socket for: it would do so again."""
+        push, self._suspect = self._suspect, None
+        if push is not None and not push.is_settled:
+            self._refuse(push, *_TOO_LARGE)
+
+    def _refuse(self, push: Push, code: str, message: str) -> None:
+        """Refuse a push, in the place of the server, which has not seen it."""
+        answer = messages.Nack(push.ref, code, message, self._replica.version)
+        self.document.refused(push, self._pending.skip(push))
+        self._tell(Nacked(push, answer))
