@@ -44,6 +44,8 @@ class Peer:
         self.history: list[Entry] = []
         self.links: list[Link] = []
         self.validate = validate
+        # How many bytes it says that a frame may have.
+        self.max_frame: int | None = None
         # Seconds that pushes are told to come again after, and how many of them.
         self.retry_after = 0.0
         self.hasty = 0
@@ -101,7 +103,17 @@ class Peer:
         missed = self._since(frame.have[1]) if knows and frame.have and frame.have[1] < self.version else msgspec.UNSET
         state = msgspec.Raw(encode_json(self.state)) if has_state else msgspec.UNSET
         link.send(
-            messages.Joined(link.id, "note/a", self.epoch, self.version, last_ref, readonly, state=state, ops=missed)
+            messages.Joined(
+                link.id,
+                "note/a",
+                self.epoch,
+                self.version,
+                last_ref,
+                readonly,
+                state=state,
+                ops=missed,
+                max_frame=self.max_frame,
+            )
         )
 
     def leave(self, link: Link) -> None:

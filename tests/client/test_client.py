@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from tests.client.serving import TIMEOUT, Server
 
-from plait_client import CallError, ClientError, Closed, Disconnected, Refused, Unanswered, connect
+from plait_client import CallError, ClientError, Closed, Disconnected, Refused, TooLarge, Unanswered, connect
 from plait_schemas import messages
 from plait_schemas.patch import Op, PatchError
 
@@ -732,3 +732,33 @@ async def test_a_change_that_the_server_does_not_take_for_its_size_is_refused_an
         assert [await soon(before), await soon(behind)] == [1, 2]
         assert room.state == server.peer.state == {"n": 3, "tags": ["a"], "by": {}}
         assert len(server.frames(messages.Join)) == 2
+
+
+async def test_a_change_that_is_larger_than_the_server_has_said_is_refused_without_being_sent(server: Server) -> None:
+    server.peer.max_frame = 1000
+    async with connect(server.url) as room:
+        refusals: list[Any] = []
+        room.on_refused(refusals.append)
+        large = room.update("/tags/0", "x" * 1000)
+        assert (room.state["tags"], room.pending, refusals) == (["a"], 0, [])
+        with pytest.raises(Refused, match="larger than the server takes") as caught:
+            await soon(large)
+        assert refusals == [caught.value]
+        assert await soon(room.update("/n", 3)) == 1
+    assert [type(frame) for frame in server.received] == [messages.Join, messages.Push]
+
+
+async def test_what_else_is_larger_than_the_server_takes_raises_and_the_connection_stays(server: Server) -> None:
+    server.peer.max_frame = 1000
+    async with connect(server.url) as room:
+        with pytest.raises(TooLarge):
+            await soon(room.call("add", "x" * 1000))
+        with pytest.raises(TooLarge):
+            await soon(anext(room.stream("count", "x" * 1000)))
+        for say in (room.send, room.set_presence):
+            with pytest.raises(TooLarge):
+                say("x" * 1000)
+        with pytest.raises(TooLarge):
+            room.send(b"x" * 1001)
+        assert await soon(room.call("add", 1, 2)) == 3
+    assert [type(frame) for frame in server.received] == [messages.Join, messages.Call]

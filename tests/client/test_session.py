@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from plait_client.errors import TooLarge
 from plait_client.happenings import Acked, CallLost, Changed, Nacked
 from plait_client.session import Session
 from plait_schemas import messages
@@ -402,6 +403,104 @@ def test_a_socket_that_is_closed_for_the_size_of_a_frame_before_the_join_was_not
     session.take_frames()
     join(session, 3)
     assert [frame["ref"] for frame in take(session)] == [1]
+
+
+# Size
+
+
+def push_frame(value: Any, ref: int = 1) -> bytes:
+    return messages.encode(messages.Push(ref, ("e", 3), ops=[Op("replace", "/n", value)]))
+
+
+def refusals(session: Session) -> list[tuple[int, str]]:
+    return [(each.push.ref, each.answer.code) for each in session.take_happenings() if isinstance(each, Nacked)]
+
+
+def test_a_push_of_the_size_that_the_server_takes_is_sent_and_one_that_is_a_byte_larger_is_refused() -> None:
+    session = build_session(max_frame=len(push_frame("éé")))
+    set_n(session, "éé")
+    assert [len(messages.encode(frame)) for frame in session.take_frames()] == [len(push_frame("éé"))]
+    receive(session, "nack", ref=1, code="rejected", message="no", version=3)
+    session.take_happenings()
+    set_n(session, "éé!")
+    assert take(session) == []
+    assert refusals(session) == [(2, "too_large")]
+    assert session.shown == {"n": 1}
+
+
+def test_a_push_that_is_refused_for_its_size_leaves_no_gap_and_those_behind_it_are_moved() -> None:
+    session = build_session({"items": ["a", "b"]}, max_frame=200)
+    session.edit([Op("add", "/items/-", "c")])
+    session.edit([Op("add", "/items/0", {"text": "x" * 200})])
+    session.edit([Op("replace", "/items/1", "B")])
+    assert [(frame["ref"], frame["ops"][0]["path"]) for frame in take(session)] == [(1, "/items/-"), (2, "/items/1")]
+    assert session.shown == {"items": ["a", "B", "c"]}
+    receive(session, "ack", ref=1, version=4)
+    receive(session, "ack", ref=2, version=5)
+    assert session.confirmed == session.shown
+
+
+def test_what_was_changed_without_a_connection_is_looked_at_for_its_size_when_the_client_has_joined() -> None:
+    session = build_session({"items": ["a"]})
+    session.lost(1006)
+    session.edit([Op("replace", "/items/0", "A")])
+    session.edit([Op("add", "/items/0", {"text": "x" * 200})])
+    session.edit([Op("replace", "/items/0/text", "y")])
+    session.edit([Op("replace", "/items/1", "AA")])
+    session.opened()
+    session.take_frames()
+    join(session, 3, max_frame=200)
+    assert [(frame["ref"], frame["ops"][0]["path"]) for frame in take(session)] == [(1, "/items/0"), (2, "/items/0")]
+    assert refusals(session) == [(2, "too_large"), (2, "conflict")]
+    assert session.shown == {"items": ["AA"]}
+    assert [push.ref for push in session.pending] == [1, 2]
+
+
+def test_a_push_that_has_been_answered_for_is_not_refused_for_its_size() -> None:
+    session = build_session()
+    set_n(session, "x" * 200)
+    session.opened()
+    session.take_frames()
+    join(session, 4, last_ref=1, ops=[{"op": "replace", "path": "/n", "value": "x" * 200}], max_frame=200)
+    assert [frame["ref"] for frame in take(session)] == [1]
+    assert refusals(session) == []
+
+
+def test_a_call_or_message_that_is_too_large_raises_and_leaves_nothing_behind() -> None:
+    session = build_session(max_frame=100)
+    with pytest.raises(TooLarge, match="more than the 100 bytes"):
+        session.call("add", ["x" * 100])
+    with pytest.raises(TooLarge):
+        session.send("x" * 100)
+    with pytest.raises(TooLarge):
+        session.check_binary(b"x" * 101)
+    session.check_binary(b"x" * 100)
+    assert session.call("add") == 1
+    assert [frame["type"] for frame in take(session)] == ["call"]
+
+
+def test_a_presence_that_is_too_large_raises_and_the_one_before_is_kept() -> None:
+    session = build_session(max_frame=100)
+    session.set_presence({"name": "Ada"})
+    with pytest.raises(TooLarge):
+        session.set_presence({"name": "A" * 100})
+    session.lost(1006)
+    with pytest.raises(TooLarge):
+        session.set_presence({"name": "A" * 100})
+    session.opened()
+    session.take_frames()
+    join(session, 3, max_frame=100)
+    assert [frame["data"] for frame in take(session)] == [{"name": "Ada"}]
+
+
+def test_a_presence_that_has_become_too_large_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
+    session = build_session()
+    session.set_presence({"name": "A" * 100})
+    session.opened()
+    session.take_frames()
+    join(session, 3, max_frame=100)
+    assert take(session) == []
+    assert len(caplog.records) == 1
 
 
 # Calls

@@ -3,7 +3,7 @@
 from plait_client.changes import Change, Changes
 from plait_client.client import Connecting, connect
 from plait_client.edit import AwaitableEdit, Edit
-from plait_client.errors import CallError, ClientError, Closed, Disconnected, Refused, Unanswered
+from plait_client.errors import CallError, ClientError, Closed, Disconnected, Refused, TooLarge, Unanswered
 from plait_client.room import Room
 from plait_client.session import Session
 from plait_client.sync import SyncChanges, SyncRoom, connect_sync
@@ -23,6 +23,7 @@ __all__ = [
     "Session",
     "SyncChanges",
     "SyncRoom",
+    "TooLarge",
     "Unanswered",
     "connect",
     "connect_sync",

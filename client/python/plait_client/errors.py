@@ -4,13 +4,14 @@ ClientError
 ├── Refused         a push was refused by the server, or for what others did meanwhile, or for its size
 ├── Unanswered      a push was answered too long ago: it may have been applied
 ├── CallError       a call failed
+├── TooLarge        a call, a message or a presence was not sent, as the server takes none of its size
 ├── Disconnected    there is no connection, or it was lost before the answer to a call
 └── Closed          the client has stopped for good: it was closed, or the server does not want it
 """
 
 from typing import Final
 
-__all__ = ["CallError", "ClientError", "Closed", "Disconnected", "Refused", "Unanswered", "close_message"]
+__all__ = ["CallError", "ClientError", "Closed", "Disconnected", "Refused", "TooLarge", "Unanswered", "close_message"]
 
 
 class ClientError(Exception):
@@ -40,6 +41,19 @@ class Unanswered(_Answered):
 
 class CallError(_Answered):
     """A call of an rpc failed."""
+
+
+class TooLarge(ClientError):
+    """What was to be sent has more bytes than the server takes, which are `limit`: it was not sent."""
+
+    code: Final = "too_large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"this has more than the {self.limit} bytes that the server takes ({self.code})"
 
 
 class Disconnected(ClientError):

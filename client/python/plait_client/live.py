@@ -64,11 +64,9 @@ class Live:
         """Whether it was closed by itself."""
         return self.session.stopped == _CLOSED
 
-    def changed(self) -> None:
-        """Let the session's frames be sent, and those who wait look whether what they wait for has come."""
-        self.carrier.wake()
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+    def tell_soon(self) -> None:
+        """Let what the session has to send be sent, and what has happened in it be told, but not from within this."""
+        asyncio.get_running_loop().call_soon(self._tell)
 
     async def next_news(self) -> None:
         """Wait until anything may be different. Raises what has ended it."""
@@ -124,7 +122,10 @@ class Live:
             self._give_up_pushes(ending)
             for follower in self.followers:
                 follower.wake()
-        self.changed()
+        self.carrier.wake()
+        # Those who wait look whether what they wait for has come.
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     def _give_up_pushes(self, ending: BaseException) -> None:
         for push in self.outcomes.waiting:

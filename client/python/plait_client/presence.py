@@ -1,15 +1,13 @@
 """Who is here: what the connections of a thread let each other see."""
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import decode_json
 from plait_schemas.messages import Presence, PresenceDiff
 
 __all__ = ["Presences"]
-
-_NOTHING: Final = msgspec.Raw(b"null")
 
 
 class Presences:
@@ -17,16 +15,12 @@ class Presences:
 
     def __init__(self) -> None:
         self.others: dict[str, Any] = {}
-        self._own = _NOTHING
+        # What is said on each new socket.
+        self.own: Presence | None = None
 
-    def set(self, data: Any) -> Presence:
-        """Let others see `data` of this client; return the frame that says so."""
-        self._own = msgspec.Raw(encode_json(data))
-        return Presence(self._own)
-
-    def again(self) -> list[Presence]:
-        """Return what is to be said on a new socket."""
-        return [] if bytes(self._own) == b"null" else [Presence(self._own)]
+    def set(self, frame: Presence) -> None:
+        """Keep what this client says of itself; null for nothing."""
+        self.own = None if bytes(frame.data) == b"null" else frame
 
     def receive(self, frame: PresenceDiff) -> None:
         """Take in a snapshot, or what has changed; the mapping before is left as it was."""

@@ -5,6 +5,7 @@ from typing import Final
 
 from plait_client.document import Document
 from plait_client.happenings import Acked, Happening, Nacked
+from plait_client.limit import FrameLimit
 from plait_client.pending import Pending, Push
 from plait_client.replica import Replica
 from plait_client.sending import Sending
@@ -22,12 +23,14 @@ class Pushes:
     def __init__(
         self,
         replica: Replica,
+        limit: FrameLimit,
         *,
         clock: Callable[[], float],
         send: Callable[[messages.Push], None],
         tell: Callable[[Happening], None],
     ) -> None:
         self._replica = replica
+        self._limit = limit
         self._clock = clock
         self._send = send
         self._tell = tell
@@ -108,10 +111,15 @@ class Pushes:
 
     def send_due(self) -> None:
         """Send, or refuse, what may go out at this time."""
-        while (orphan := self._sending.next_orphan()) is not None:
-            self._refuse(orphan, *_ORPHANED)
-        for push in self._sending.take():
-            self._send(self._frame(push))
+        while (push := self._sending.due) is not None:
+            frame = self._frame(push)
+            if push.is_orphan and not push.is_settled:
+                self._refuse(push, *_ORPHANED)
+            elif not push.is_settled and not self._limit.allows(frame):
+                self._refuse(push, *_TOO_LARGE)
+            else:
+                self._sending.sent(push)
+                self._send(frame)
 
     def _frame(self, push: Push) -> messages.Push:
         # Where its place is gone it must not be taken to lead anywhere in the state that is known by now.

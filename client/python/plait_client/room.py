@@ -128,7 +128,7 @@ class Room(Generic[S]):
 
     def _pushed(self, push: Push | None) -> Awaitable[int]:
         outcome = self._live.outcomes.wait(push, self.version)
-        self._live.changed()
+        self._live.tell_soon()
         return outcome
 
     # Calling and sending
@@ -136,8 +136,8 @@ class Room(Generic[S]):
     async def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method and return its result; of one that streams, what comes with its end.
 
-        Waits while there is no connection. Raises CallError, and Disconnected when the connection was lost before the
-        result: the method may have run.
+        Waits while there is no connection. Raises CallError, TooLarge, and Disconnected when the connection was lost
+        before the result: the method may have run.
         """
         result = None
         await self._live.until_joined()
@@ -154,18 +154,22 @@ class Room(Generic[S]):
                 yield value
 
     def send(self, data: Any) -> None:
-        """Send a message to the thread, bytes as a binary one. Raises Disconnected while there is no connection."""
+        """Send a message to the thread, bytes as a binary one.
+
+        Raises Disconnected while there is no connection, and TooLarge.
+        """
         self._live.check_open()
         if self.status != "online":
             raise Disconnected("there is no connection to send on")
         if isinstance(data, bytes | bytearray | memoryview):
+            self._session.check_binary(bytes(data))
             self._live.carrier.send_binary(bytes(data))
         else:
             self._session.send(data)
             self._live.carrier.wake()
 
     def set_presence(self, data: Any) -> None:
-        """Let others see `data` of this client as long as it is connected, None for nothing."""
+        """Let others see `data` of this client as long as it is connected, None for nothing. Raises TooLarge."""
         self._live.check_open()
         self._session.set_presence(data)
         self._live.carrier.wake()

@@ -45,23 +45,18 @@ class Sending:
         self._superseded.clear()
         self.resumes_at = None
 
-    def next_orphan(self) -> Push | None:
-        """Return a push that might go out at this time, and is not to."""
-        return next((push for push in self._due() if push.is_orphan and not push.is_settled), None)
+    @property
+    def due(self) -> Push | None:
+        """The push that may go out at this time."""
+        if not self._is_open or self.resumes_at is not None or self._next >= min(len(self._pending), UNANSWERED):
+            return None
+        return self._pending[self._next]
 
-    def take(self) -> list[Push]:
-        """Return the pushes that may go out at this time, as sent."""
-        pushes = self._due()
-        self._next += len(pushes)
-        for push in pushes:
-            push.sent = push.ops
-            self._waiting.append(_Sent(push.ref, push))
-        return pushes
-
-    def _due(self) -> list[Push]:
-        if not self._is_open or self.resumes_at is not None:
-            return []
-        return [self._pending[index] for index in range(self._next, min(len(self._pending), UNANSWERED))]
+    def sent(self, push: Push) -> None:
+        """The push that was due has gone out."""
+        push.sent = push.ops
+        self._next += 1
+        self._waiting.append(_Sent(push.ref, push))
 
     # Answers
 

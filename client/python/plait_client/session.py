@@ -1,5 +1,6 @@
 """A client's side of the protocol `plait.v1`: frames in, frames out, what is shown. No socket and no clock in it."""
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
@@ -7,6 +8,7 @@ import msgspec
 
 from plait_client.happenings import CallLost, Happening, Joined
 from plait_client.heartbeat import Heartbeat
+from plait_client.limit import FrameLimit
 from plait_client.pending import Push
 from plait_client.presence import Presences
 from plait_client.pushes import Pushes
@@ -17,6 +19,8 @@ from plait_schemas.messages import ClientMessage, ServerMessage
 from plait_schemas.patch import Op
 
 __all__ = ["Session", "Status"]
+
+logger = logging.getLogger(__name__)
 
 MESSAGE_TOO_BIG: Final = 1009
 """The close code for a frame that is larger than the server takes."""
@@ -44,7 +48,8 @@ class Session:
         self._schema = schema
         self._heartbeat = Heartbeat(clock)
         self._replica = Replica()
-        self._pushes = Pushes(self._replica, clock=clock, send=self._send, tell=self._tell)
+        self._limit = FrameLimit()
+        self._pushes = Pushes(self._replica, self._limit, clock=clock, send=self._send, tell=self._tell)
         self._document = self._pushes.document
         self._presences = Presences()
         self._calls: set[int] = set()
@@ -119,13 +124,15 @@ class Session:
     # Everything else that is said
 
     def call(self, method: str, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None) -> int:
-        """Call an rpc; return the ref that its results have. Only for a session that has joined."""
+        """Call an rpc; return the ref that its results have. Only for a session that has joined. Raises TooLarge."""
         values = {name: msgspec.Raw(encode_json(value)) for name, value in (kwargs or {}).items()}
         raw = [msgspec.Raw(encode_json(value)) for value in args]
-        self._last_call += 1
-        self._calls.add(self._last_call)
-        self._send(messages.Call(self._last_call, method, raw, values))
-        return self._last_call
+        frame = messages.Call(self._last_call + 1, method, raw, values)
+        self._limit.check(frame)
+        self._last_call = frame.ref
+        self._calls.add(frame.ref)
+        self._send(frame)
+        return frame.ref
 
     def cancel(self, ref: int) -> None:
         """Wait no more for a call."""
@@ -134,12 +141,20 @@ class Session:
             self._send(messages.Cancel(ref))
 
     def send(self, data: Any) -> None:
-        """Send an ordinary message. Only for a session that has joined."""
-        self._send(messages.Message(msgspec.Raw(encode_json(data))))
+        """Send an ordinary message. Only for a session that has joined. Raises TooLarge."""
+        frame = messages.Message(msgspec.Raw(encode_json(data)))
+        self._limit.check(frame)
+        self._send(frame)
+
+    def check_binary(self, data: bytes) -> None:
+        """Raise TooLarge for a binary message that the server does not take."""
+        self._limit.check(data)
 
     def set_presence(self, data: Any) -> None:
-        """Let others see `data` of this client, also on sockets to come; None for nothing."""
-        frame = self._presences.set(data)
+        """Let others see `data` of this client, also on sockets to come; None for nothing. Raises TooLarge."""
+        frame = messages.Presence(msgspec.Raw(encode_json(data)))
+        self._limit.check(frame)
+        self._presences.set(frame)
         if self.status == "online":
             self._send(frame)
 
@@ -247,8 +262,13 @@ class Session:
         self._tell(Joined())
         if change is not None:
             self._tell(change)
+        self._limit.size = frame.max_frame
         self._pushes.joined()
-        self._frames += self._presences.again()
+        presence = self._presences.own
+        if presence is not None and self._limit.allows(presence):
+            self._send(presence)
+        elif presence is not None:
+            logger.warning("the presence is larger than the server takes, and others do not see it")
 
     def _answered(self, frame: messages.Result | messages.Error) -> None:
         if frame.ref is None:

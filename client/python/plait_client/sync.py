@@ -149,7 +149,7 @@ class SyncRoom(Generic[S]):
     # Calling and sending
 
     def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method and return its result. Raises CallError, Disconnected."""
+        """Call a method and return its result. Raises CallError, TooLarge, Disconnected."""
         return self._wait(lambda: self._room.call(method, *args, **kwargs))
 
     def stream(self, method: str, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
@@ -163,11 +163,11 @@ class SyncRoom(Generic[S]):
                 self._wait(values.aclose)
 
     def send(self, data: Any) -> None:
-        """Send a message to the thread, bytes as a binary one. Raises Disconnected while there is no connection."""
+        """See Room."""
         self._loop.do(lambda: self._room.send(data))
 
     def set_presence(self, data: Any) -> None:
-        """Let others see `data` of this client as long as it is connected, None for nothing."""
+        """See Room."""
         self._loop.do(lambda: self._room.set_presence(data))
 
     # Being told
