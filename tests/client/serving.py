@@ -39,6 +39,8 @@ class Server:
         self.status: HTTPStatus | None = None
         # How many have come.
         self.requests = 0
+        # The close code for whoever has just joined.
+        self.drops: int | None = None
         # Whether pushes and calls are kept back.
         self.is_holding = False
         # Whether nothing is read from those who have joined.
@@ -98,6 +100,8 @@ class Server:
                     self._sockets[socket] = link
                 self._receive(link, frame)
                 self._news.set()
+                if self.drops is not None:
+                    await socket.close(self.drops, "as told")
                 if self.is_deaf:
                     await socket.wait_closed()
         except ConnectionClosedError:

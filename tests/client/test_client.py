@@ -6,6 +6,7 @@ import socket
 from collections.abc import Awaitable
 from contextlib import aclosing
 from http import HTTPStatus
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ import pytest
 from tests.client.serving import TIMEOUT, Server
 
 from plait_client import CallError, ClientError, Closed, Disconnected, Refused, TooLarge, Unanswered, connect
+from plait_client.backoff import Backoff
 from plait_schemas import messages
 from plait_schemas.patch import Op, PatchError
 
@@ -480,6 +482,44 @@ async def test_a_change_that_came_too_fast_is_made_when_its_time_has_come(server
         pushes = [room.update("/n", 2), room.update("/n", 3)]
         assert [await soon(push) for push in pushes] == [1, 2]
         assert [push.ref for push in server.frames(messages.Push)] == [1, 2, 1, 2]
+
+
+@pytest.fixture
+def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the clients would have waited before their next attempts, which they make at once."""
+    delays: list[float] = []
+    delay = Backoff.delay
+
+    def note(backoff: Backoff) -> float:
+        delays.append(delay(backoff))
+        return 0.0
+
+    monkeypatch.setattr(Backoff, "delay", note)
+    return delays
+
+
+async def test_delays_grow_as_long_as_what_is_joined_is_lost_at_once(server: Server, delays: list[float]) -> None:
+    async with connect(server.url) as room:
+        server.drops = 1009
+        await server.close_all()
+        await server.until(lambda: len(delays) == 5)
+        server.drops = None
+        await soon(room.wait_for(lambda _: room.status == "online"))
+    assert all(shorter < longer for shorter, longer in pairwise(delays))
+
+
+@pytest.mark.parametrize("is_push", [True, False])
+async def test_delays_are_short_again_when_a_connection_was_of_use(
+    server: Server, delays: list[float], is_push: bool
+) -> None:
+    async with connect(server.url) as room:
+        for n in range(2, 6):
+            await server.close_all()
+            await server.until(lambda: server.sockets)
+            await soon(room.wait_for(lambda _: room.status == "online"))
+            await soon(room.update("/n", n) if is_push else room.call("add", n))
+    assert len(delays) == 4
+    assert max(delays) <= 0.1
 
 
 async def test_a_gap_makes_it_join_anew(server: Server) -> None:

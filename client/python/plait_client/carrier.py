@@ -16,7 +16,7 @@ from plait_client.errors import ClientError
 from plait_client.session import Session
 from plait_schemas import codes
 from plait_schemas.codec import NOT_JSON
-from plait_schemas.messages import SUBPROTOCOL, Joined, decode_server, encode
+from plait_schemas.messages import SUBPROTOCOL, Ack, Joined, Result, decode_server, encode
 
 __all__ = ["Carrier", "Target", "Token"]
 
@@ -55,7 +55,7 @@ class Carrier:
         self._target = target
         self._tell = tell
         self._receive = receive
-        self._backoff = Backoff()
+        self._backoff = Backoff(asyncio.get_running_loop().time)
         # Set when there may be something to send, and when something may be due earlier than it was.
         self._wake = asyncio.Event()
         self._received = asyncio.Event()
@@ -175,6 +175,8 @@ class Carrier:
         self._session.receive(frame)
         if isinstance(frame, Joined):
             self._has_joined = True
+            self._backoff.opened()
+        elif isinstance(frame, Ack | Result):
             self._backoff.reset()
         self._tell()
         self._wake.set()

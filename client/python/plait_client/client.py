@@ -19,9 +19,6 @@ __all__ = ["Connecting", "Options", "connect"]
 
 S = TypeVar("S")
 
-_STEADY = 10.0
-"""A client that has lived for so many seconds is not what an outage looks like."""
-
 
 class Options(TypedDict, total=False):
     """Keywords of `connect` and `connect_sync`."""
@@ -103,9 +100,8 @@ class _Rooms(Generic[S]):
         self._live: Live | None = None
         self._open_live = open_live
         self._state_type = state_type
-        self._backoff = Backoff()
         self._loop = asyncio.get_running_loop()
-        self._opened_at = 0.0
+        self._backoff = Backoff(self._loop.time)
 
     def __aiter__(self) -> "_Rooms[S]":
         return self
@@ -113,11 +109,9 @@ class _Rooms(Generic[S]):
     async def __anext__(self) -> Room[S]:
         if self._live is not None:
             await self.aclose()
-            if self._loop.time() - self._opened_at > _STEADY:
-                self._backoff.reset()
             await asyncio.sleep(self._backoff.delay())
         self._live = await self._open_live()
-        self._opened_at = self._loop.time()
+        self._backoff.opened()
         return Room(self._live, self._state_type)
 
     async def aclose(self) -> None:
