@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import socket
+import threading
 from collections.abc import Awaitable
 from contextlib import aclosing
 from http import HTTPStatus
@@ -13,7 +14,17 @@ import msgspec
 import pytest
 from tests.client.serving import TIMEOUT, Server
 
-from plait_client import CallError, ClientError, Closed, Disconnected, Refused, TooLarge, Unanswered, connect
+from plait_client import (
+    CallError,
+    ClientError,
+    Closed,
+    Disconnected,
+    Refused,
+    TooLarge,
+    Unanswered,
+    connect,
+    connect_sync,
+)
 from plait_client.backoff import Backoff
 from plait_schemas import messages
 from plait_schemas.patch import Op, PatchError
@@ -631,10 +642,35 @@ async def test_who_cannot_connect_in_time_is_told_why() -> None:
             pass
 
 
-async def test_a_bad_url_raises_at_once() -> None:
-    with pytest.raises(Exception, match="isn't a valid URI"):
-        async with connect("nowhere"):
-            pass
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("nowhere", "scheme isn't ws or wss"),
+        ("http://localhost/threads/note/a", "scheme isn't ws or wss"),
+        ("ws:///threads/note/a", "hostname isn't provided"),
+        ("ws://localhost:80a/threads/note/a", "80a"),
+        ("ws://localhost:99999/threads/note/a", "[Pp]ort"),
+        ("ws://[::1/threads/note/a", "IPv6"),
+        ("ws://a..b/threads/note/a", "label"),
+        ("ws://" + "a" * 64 + "/threads/note/a", "label"),
+        ("ws://local host/threads/note/a", "spaces"),
+        ("ws://localhost/threads/note/a b", "spaces"),
+        ("ws://localhost\n/threads/note/a", "control"),
+    ],
+)
+def test_what_is_no_url_of_a_socket_is_refused_where_it_is_given(url: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        connect(url)
+    with pytest.raises(ValueError, match="no socket can be opened at"):
+        connect_sync(url)
+    assert [thread for thread in threading.enumerate() if thread.name == "plait client"] == []
+
+
+@pytest.mark.parametrize(
+    "url", ["wss://exämple.org/threads/note/ü", "ws://[::1]:8000/threads/note/a", "ws://my_host/threads/note/a%20b?x=1"]
+)
+def test_other_urls_are_taken_as_they_are(url: str) -> None:
+    connect(url)
 
 
 # Tokens

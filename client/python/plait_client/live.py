@@ -105,7 +105,7 @@ class Live:
         try:
             await self.carrier.run()
         except Exception as error:
-            # Of the function that fetches the token, or of a URL that is none.
+            # Of the function that fetches the token, or a ClientError that says what the server does not do.
             self._failure = error
             self._end(_FAILED)
 

@@ -215,8 +215,8 @@ def connect_sync(
 
     `timeout` is how many seconds each method of the room may take. In a notebook call `room.close()` at the end.
     """
-    loop = LoopThread()
     connecting = connect(url, state_type=state_type, **options)
+    loop = LoopThread()
     try:
         room = loop.wait(connecting.__aenter__, None)
     except BaseException:
