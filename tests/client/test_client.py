@@ -721,10 +721,58 @@ async def test_a_token_that_could_not_be_fetched_for_a_reconnect_is_fetched_agai
 
     async with connect(server.url, token=fetch) as room:
         await server.close_all()
+        await soon(room.wait_for(lambda _: "unreachable" in room.trouble))
         await server.until(lambda: len(server.frames(messages.Join)) == 2)
         await soon(room.wait_for(lambda _: room.status == "online"))
+        assert room.trouble == ""
     assert [join.token for join in server.frames(messages.Join)] == ["token 1", "token 4"]
     assert [record.getMessage() for record in caplog.records] == ["no token could be fetched"] * 2
+
+
+async def test_what_was_wrong_with_the_token_is_in_what_is_raised_for_it(server: Server) -> None:
+    asked = []
+
+    def fetch() -> str:
+        asked.append(len(asked))
+        if len(asked) > 1:
+            raise ConnectionError("unreachable")
+        return "token"
+
+    async with connect(server.url, token=fetch) as room:
+        await server.close_all()
+        await soon(room.wait_for(lambda _: len(asked) == 3))
+        pushed = room.update("/n", 2)
+    with pytest.raises(Unanswered, match=r"no token could be fetched: .*unreachable"):
+        await soon(pushed)
+
+
+async def test_a_token_that_could_not_be_renewed_is_in_what_the_end_raises(server: Server) -> None:
+    asked = []
+
+    def fetch() -> str:
+        asked.append(len(asked))
+        if len(asked) > 1:
+            raise ConnectionError("unreachable")
+        return "token"
+
+    async with connect(server.url, token=fetch) as room:
+        server.send_all(messages.AuthExpiring(30))
+        await soon(room.wait_for(lambda _: room.trouble))
+        await server.close_all(4401, "the token has expired")
+        with pytest.raises(Closed, match=r"no token could be fetched: .*unreachable"):
+            await soon(room.call("add", 1))
+
+
+async def test_it_is_told_why_there_is_no_connection(server: Server) -> None:
+    async with connect(server.url) as room:
+        assert room.trouble == ""
+        server.status = HTTPStatus.SERVICE_UNAVAILABLE
+        await server.close_all()
+        await soon(room.wait_for(lambda _: "lost (1006)" in room.trouble))
+        await soon(room.wait_for(lambda _: "503" in room.trouble))
+        server.status = None
+        await soon(room.wait_for(lambda _: room.status == "online"))
+        assert room.trouble == ""
 
 
 # Iterating

@@ -18,7 +18,7 @@ from plait_schemas import codes
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.messages import SUBPROTOCOL, Ack, Joined, Result, decode_server, encode
 
-__all__ = ["Carrier", "Target", "Token"]
+__all__ = ["Carrier", "Target", "Token", "no_token"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Carrier:
     def __init__(
         self, session: Session, target: Target, *, tell: Callable[[], None], receive: Callable[[bytes], None]
     ) -> None:
-        # What was wrong the last time, for people.
+        # Why there is no connection, for people.
         self.trouble = ""
         self._session = session
         self._target = target
@@ -109,7 +109,7 @@ class Carrier:
         except Exception as error:
             if not self._was_joined:
                 raise
-            self.trouble = f"no token could be fetched: {type(error).__name__}"
+            self.trouble = no_token(error)
             logger.exception("no token could be fetched")
             return _ABNORMAL
         return await self._carry(token)
@@ -149,8 +149,9 @@ class Carrier:
                     other.cancel()
         finally:
             self._socket = None
-        self.trouble = socket.close_reason or ""
-        return socket.close_code or _ABNORMAL
+        code = socket.close_code or _ABNORMAL
+        self.trouble = socket.close_reason or ("" if codes.is_final(code) else f"the connection was lost ({code})")
+        return code
 
     async def _read(self, socket: ClientConnection) -> None:
         try:
@@ -174,7 +175,7 @@ class Carrier:
             return
         self._session.receive(frame)
         if isinstance(frame, Joined):
-            self._has_joined = True
+            self._has_joined, self.trouble = True, ""
             self._backoff.opened()
         elif isinstance(frame, Ack | Result):
             self._backoff.reset()
@@ -213,6 +214,11 @@ class Carrier:
                 self._wake.set()
         # Nothing is to be waited for on a socket that is silent or out of step.
         socket.transport.abort()
+
+
+def no_token(error: Exception) -> str:
+    """Return what is wrong when the function that fetches the token has raised, for people."""
+    return f"no token could be fetched: {error!r}"
 
 
 def _code_of(error: InvalidStatus) -> int:

@@ -85,7 +85,7 @@ class Connecting(Generic[S]):
             async with limit:
                 await live.until_joined()
         except BaseException as error:
-            trouble = live.carrier.trouble or "no answer"
+            trouble = live.trouble or "no answer"
             await live.close()
             # The function that fetches the token may raise a TimeoutError of its own.
             if isinstance(error, TimeoutError) and limit.expired():

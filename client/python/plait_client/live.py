@@ -6,7 +6,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from plait_client.calls import Calls
-from plait_client.carrier import Carrier, Target
+from plait_client.carrier import Carrier, Target, no_token
 from plait_client.changes import Changes
 from plait_client.errors import Closed, Refused, Unanswered, close_message
 from plait_client.happenings import Acked, CallLost, Changed, Happening, Joined, Nacked
@@ -57,7 +57,12 @@ class Live:
         code = self.session.stopped
         if code is None:
             return None
-        return self._failure or Closed(code, close_message(code, self._complaint or self.carrier.trouble))
+        return self._failure or Closed(code, close_message(code, self.trouble))
+
+    @property
+    def trouble(self) -> str:
+        """What has gone wrong since the last join, for people."""
+        return self._complaint or self.carrier.trouble
 
     @property
     def is_closed(self) -> bool:
@@ -130,8 +135,9 @@ class Live:
     def _give_up_pushes(self, ending: BaseException) -> None:
         for push in self.outcomes.waiting:
             if self.is_closed:
-                unanswered = Unanswered("unanswerable", "the client was closed before the server had answered")
-                self._refuse(push, unanswered)
+                reason = f": {self.trouble}" if self.trouble else ""
+                message = f"the client was closed before the server had answered{reason}"
+                self._refuse(push, Unanswered("unanswerable", message))
             else:
                 self.outcomes.refuse(push, ending)
 
@@ -173,9 +179,11 @@ class Live:
     async def _show_fresh_token(self) -> None:
         try:
             token = await self.carrier.fetch_token()
-        except Exception:
+        except Exception as error:
+            self._complaint = no_token(error)
             logger.exception("no fresh token could be fetched")
-            return
-        if token is not None:
-            self.session.renew(token)
-            self.carrier.wake()
+        else:
+            self._complaint = ""
+            if token is not None:
+                self.session.renew(token)
+        self.tell_soon()

@@ -70,6 +70,14 @@ class Room(Generic[S]):
         return self._session.status
 
     @property
+    def trouble(self) -> str:
+        """What has gone wrong since the thread was joined last, in words: why there is no connection, for example.
+
+        It is for people to read, and empty where there is no trouble.
+        """
+        return self._live.trouble
+
+    @property
     def pending(self) -> int:
         """How many changes made here the server has not answered."""
         return len(self._session.pending)

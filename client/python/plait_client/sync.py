@@ -104,6 +104,11 @@ class SyncRoom(Generic[S]):
         return self._loop.do(lambda: self._room.status)
 
     @property
+    def trouble(self) -> str:
+        """See Room."""
+        return self._loop.do(lambda: self._room.trouble)
+
+    @property
     def pending(self) -> int:
         """See Room."""
         return self._loop.do(lambda: self._room.pending)
