@@ -689,6 +689,17 @@ async def test_a_fresh_token_is_fetched_for_each_connection_and_when_one_expires
         await server.until(lambda: [join.token for join in server.frames(messages.Join)] == ["one", "three"])
 
 
+async def test_a_token_that_is_always_the_same_is_not_shown_as_a_fresh_one(server: Server) -> None:
+    async with connect(server.url, token="secret") as room:
+        server.send_all(messages.AuthExpiring(30))
+        server.send_all(messages.Message(msgspec.Raw(b'"behind it"')))
+        got: asyncio.Queue[Any] = asyncio.Queue()
+        room.on_message(got.put_nowait)
+        assert await soon(got.get()) == "behind it"
+        assert await soon(room.call("add", 1, 2)) == 3
+    assert [type(frame) for frame in server.received] == [messages.Join, messages.Call]
+
+
 async def test_an_error_of_the_function_that_fetches_tokens_comes_out(server: Server) -> None:
     def fetch() -> str:
         raise IndexError

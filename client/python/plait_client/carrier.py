@@ -79,6 +79,11 @@ class Carrier:
         self._wake.set()
         return self._socket is not None
 
+    @property
+    def has_fresh_tokens(self) -> bool:
+        """Whether there may be another token than the one that was shown: a string stays as it is."""
+        return callable(self._target.token)
+
     async def fetch_token(self) -> str | None:
         """Return the token to be shown at this time. Raises what the author's function raises, and TimeoutError."""
         token = self._target.token

@@ -173,7 +173,8 @@ class Live:
         self.listeners.call("message", data)
 
     def _renew(self) -> None:
-        if self._renewing is None or self._renewing.done():
+        is_busy = self._renewing is not None and not self._renewing.done()
+        if self.carrier.has_fresh_tokens and not is_busy:
             self._renewing = asyncio.create_task(self._show_fresh_token(), name="plait client token")
 
     async def _show_fresh_token(self) -> None:
