@@ -404,6 +404,39 @@ async def test_a_call_under_way_fails_with_the_connection(server: Server) -> Non
         assert await soon(room.call("add", 1, 2)) == 3
 
 
+async def test_a_call_sees_all_that_was_changed_before_it(server: Server) -> None:
+    server.is_holding = True
+    async with connect(server.url) as room:
+        for n in range(200):
+            room.update("/n", n)
+        call = asyncio.create_task(room.call("set_n", 1000))
+        values = room.stream("count", 1)
+        stream = asyncio.ensure_future(anext(values))
+        await server.until(lambda: len(server.frames(messages.Push)) == messages.UNANSWERED)
+        room.update("/n", 2000)
+        server.release()
+        await soon(call)
+        assert await soon(stream) == 0
+    kinds = [type(frame) for frame in server.received if not isinstance(frame, messages.Join)]
+    assert messages.Call not in kinds[:200]
+    assert kinds.count(messages.Call) == 2
+    assert [entry.ops[0].value for entry in server.peer.history][199] == 199
+
+
+async def test_a_call_that_waits_for_changes_to_be_sent_survives_the_connection(server: Server) -> None:
+    server.is_holding = True
+    async with connect(server.url) as room:
+        for n in range(100):
+            room.update("/n", n)
+        call = asyncio.create_task(room.call("add", 1, 2))
+        await server.until(lambda: len(server.frames(messages.Push)) == messages.UNANSWERED)
+        await server.close_all()
+        await server.until(lambda: len(server.frames(messages.Push)) == 2 * messages.UNANSWERED)
+        server.release()
+        assert await soon(call) == 3
+        assert server.peer.state["n"] == 99
+
+
 # Messages and presence
 
 

@@ -122,6 +122,36 @@ def test_all_that_is_pending_goes_out_again_in_windows() -> None:
     assert [frame["ref"] for frame in take(session)] == list(range(65, 71))
 
 
+def test_a_session_knows_what_it_has_sent_whatever_is_pushed_behind_that() -> None:
+    session = build_session()
+    for value in range(2, 72):
+        set_n(session, value)
+    assert session.pushed == 70
+    for value in range(100):
+        set_n(session, value)
+    assert not session.has_sent(70)
+    for ref in range(1, 7):
+        receive(session, "ack", ref=ref, version=3 + ref)
+    assert [session.has_sent(count) for count in (70, 71)] == [True, False]
+    session.lost(1006)
+    assert not session.has_sent(70)
+    session.opened()
+    join(session, 9, last_ref=6, ops=[])
+    assert [session.has_sent(count) for count in (70, 71)] == [True, False]
+
+
+def test_what_is_to_come_again_has_not_been_sent() -> None:
+    clock = Clock()
+    session = build_session(clock=clock)
+    set_n(session, 2)
+    assert session.has_sent(1)
+    receive(session, "nack", ref=1, code="rate_limited", message="slow", version=3, retry_after=1)
+    assert not session.has_sent(1)
+    clock.now += 1
+    session.tick()
+    assert session.has_sent(1)
+
+
 # Numbers
 
 

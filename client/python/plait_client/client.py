@@ -83,7 +83,7 @@ class Connecting(Generic[S]):
         limit = asyncio.timeout(timeout)
         try:
             async with limit:
-                await live.until_joined()
+                await live.until_ready()
         except BaseException as error:
             trouble = live.trouble or "no answer"
             await live.close()

@@ -78,10 +78,11 @@ class Live:
         self.check_open()
         await self._news.wait()
 
-    async def until_joined(self) -> None:
-        """Wait for a connection. Raises what has ended it."""
+    async def until_ready(self) -> None:
+        """Wait for a connection on which all that was changed so far has been sent. Raises what has ended it."""
         self.check_open()
-        while self.session.status != "online":
+        pushed = self.session.pushed
+        while not self.session.has_sent(pushed):
             await self.next_news()
 
     async def close(self) -> None:

@@ -17,9 +17,11 @@ _LARGE: Final = 64 * 1024
 class Push:
     """A change of the state on its way, made on the version `made`."""
 
-    __slots__ = ("is_orphan", "is_settled", "lost_on", "made", "ops", "ref", "sent")
+    __slots__ = ("is_orphan", "is_settled", "lost_on", "made", "number", "ops", "ref", "sent")
 
-    def __init__(self, ref: int, made: Version, ops: Sequence[Op]) -> None:
+    def __init__(self, number: int, ref: int, made: Version, ops: Sequence[Op]) -> None:
+        # How many pushes there have been with this one. It stays, while the ref may become another.
+        self.number = number
         self.ref = ref
         self.made = made
         # The operations as they are on the state that is known by now, behind those of the pushes before.
@@ -46,6 +48,8 @@ class Pending:
     def __init__(self) -> None:
         self._queue: list[Push] = []
         self._next_ref = 1
+        # How many pushes there have been.
+        self.count = 0
 
     def __iter__(self) -> Iterator[Push]:
         return iter(self._queue)
@@ -62,7 +66,8 @@ class Pending:
 
     def add(self, made: Version, ops: Sequence[Op]) -> Push:
         """Put a push at the end."""
-        push = Push(self._next_ref, made, ops)
+        self.count += 1
+        push = Push(self.count, self._next_ref, made, ops)
         self._next_ref += 1
         self._queue.append(push)
         return push

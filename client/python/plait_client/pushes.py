@@ -50,6 +50,15 @@ class Pushes:
         """Whether an answer to a push may still come, also to one whose fate is known."""
         return len(self._pending) > 0
 
+    @property
+    def count(self) -> int:
+        """How many pushes there have been."""
+        return self._pending.count
+
+    def has_sent(self, count: int) -> bool:
+        """Return whether the first so many pushes have gone out on this socket, or need not."""
+        return self._sending.has_sent(count)
+
     # Sockets and time
 
     def joined(self) -> None:

@@ -144,11 +144,11 @@ class Room(Generic[S]):
     async def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method and return its result; of one that streams, what comes with its end.
 
-        Waits while there is no connection. Raises CallError, TooLarge, and Disconnected when the connection was lost
-        before the result: the method may have run.
+        Waits while there is no connection, and for what was changed before to be sent. Raises CallError, TooLarge, and
+        Disconnected when the connection was lost before the result: the method may have run.
         """
         result = None
-        await self._live.until_joined()
+        await self._live.until_ready()
         async with aclosing(self._live.calls.run(method, args, kwargs)) as results:
             async for is_last, value in results:
                 result = value if is_last else None
@@ -156,7 +156,7 @@ class Room(Generic[S]):
 
     async def stream(self, method: str, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """Call a method and iterate over all that it gives. Leaving the loop cancels it. Raises as `call` does."""
-        await self._live.until_joined()
+        await self._live.until_ready()
         async with aclosing(self._live.calls.run(method, args, kwargs)) as results:
             async for _, value in results:
                 yield value

@@ -58,6 +58,10 @@ class Sending:
         self._next += 1
         self._waiting.append(_Sent(push.ref, push))
 
+    def has_sent(self, count: int) -> bool:
+        """Return whether the first so many pushes have gone out on this socket, as far as they were still to go out."""
+        return self._is_open and (self._next >= len(self._pending) or self._pending[self._next].number > count)
+
     # Answers
 
     def look_up(self, ref: int) -> Push | None:

@@ -90,6 +90,15 @@ class Session:
         return self._pushes.has_unanswered
 
     @property
+    def pushed(self) -> int:
+        """How many pushes there have been."""
+        return self._pushes.count
+
+    def has_sent(self, pushed: int) -> bool:
+        """Return whether it has joined, and sent the first so many pushes: a call made then comes behind them."""
+        return self._pushes.has_sent(pushed)
+
+    @property
     def presence(self) -> dict[str, Any]:
         """What connections let others see of them, by their ids."""
         return self._presences.others
