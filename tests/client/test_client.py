@@ -208,6 +208,13 @@ async def test_giving_up_waiting_does_not_take_the_change_back(server: Server) -
         assert await soon(pushed) == 1
 
 
+async def test_a_change_may_be_waited_for_in_tasks_and_more_than_once(server: Server) -> None:
+    async with connect(server.url) as room:
+        pushed = room.update("/n", 2)
+        task = asyncio.ensure_future(pushed)
+        assert await soon(asyncio.gather(pushed, task, asyncio.wait_for(pushed, TIMEOUT))) == [1, 1, 1]
+
+
 async def test_update_changes_or_adds_what_is_at_a_pointer(server: Server) -> None:
     async with connect(server.url) as room:
         room.update("/tags/-", "b")

@@ -28,8 +28,9 @@ Remove = Callable[[], None]
 class Room(Generic[S]):
     """A live copy of a thread's state, and the way to change it. `connect` makes it.
 
-    What changes the state does so at once, as it is shown here, and returns an awaitable: of the version that the
-    server gave the change, or raising Refused. Nobody needs to await it. After the end everything raises Closed.
+    What changes the state does so at once, as it is shown here, and returns an awaitable, no coroutine: of the version
+    that the server gave the change, or raising Refused. Nobody needs to await it, and it may be awaited more than once.
+    After the end everything raises Closed.
     """
 
     def __init__(self, live: Live, state_type: Any) -> None:
