@@ -430,6 +430,23 @@ async def test_a_call_sees_all_that_was_changed_before_it(server: Server) -> Non
     assert [entry.ops[0].value for entry in server.peer.history][199] == 199
 
 
+async def test_a_message_comes_behind_all_that_was_changed_before_it(server: Server) -> None:
+    server.is_holding = True
+    async with connect(server.url) as room:
+        got: asyncio.Queue[Any] = asyncio.Queue()
+        room.on_message(got.put_nowait)
+        for n in range(100):
+            room.update("/n", n)
+        room.send("text")
+        room.send(b"bytes")
+        room.update("/n", 2000)
+        await server.until(lambda: len(server.frames(messages.Push)) == messages.UNANSWERED)
+        server.release()
+        assert [await soon(got.get()), await soon(got.get())] == ["text", b"bytes"]
+    kinds = [type(frame) for frame in server.received if not isinstance(frame, messages.Join)]
+    assert kinds[:100] == [messages.Push] * 100
+
+
 async def test_a_call_that_waits_for_changes_to_be_sent_survives_the_connection(server: Server) -> None:
     server.is_holding = True
     async with connect(server.url) as room:

@@ -152,6 +152,32 @@ def test_what_is_to_come_again_has_not_been_sent() -> None:
     assert session.has_sent(1)
 
 
+def test_messages_that_wait_for_pushes_are_sent_on_the_next_socket_when_this_one_is_lost() -> None:
+    session = build_session()
+    for value in range(2, 72):
+        set_n(session, value)
+    session.send("text")
+    session.send_binary(b"bytes")
+    session.lost(1006)
+    session.opened()
+    join(session, 3)
+    assert {frame["type"] for frame in take(session)} == {"join", "push"}
+    assert session.take_binary() == []
+    for ref in range(1, 7):
+        receive(session, "ack", ref=ref, version=3 + ref)
+    assert [frame["type"] for frame in take(session)] == ["push"] * 6 + ["message"]
+    assert session.take_binary() == [b"bytes"]
+
+
+def test_a_binary_message_is_not_sent_before_the_answer_to_the_join() -> None:
+    session = build_session()
+    session.send_binary(b"bytes")
+    session.opened()
+    assert session.take_binary() == []
+    join(session, 3)
+    assert session.take_binary() == [b"bytes"]
+
+
 # Numbers
 
 
@@ -503,8 +529,9 @@ def test_a_call_or_message_that_is_too_large_raises_and_leaves_nothing_behind() 
     with pytest.raises(TooLarge):
         session.send("x" * 100)
     with pytest.raises(TooLarge):
-        session.check_binary(b"x" * 101)
-    session.check_binary(b"x" * 100)
+        session.send_binary(b"x" * 101)
+    session.send_binary(b"x" * 100)
+    assert session.take_binary() == [b"x" * 100]
     assert session.call("add") == 1
     assert [frame["type"] for frame in take(session)] == ["call"]
 

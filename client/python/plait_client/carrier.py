@@ -59,18 +59,12 @@ class Carrier:
         # Set when there may be something to send, and when something may be due earlier than it was.
         self._wake = asyncio.Event()
         self._received = asyncio.Event()
-        self._binary: list[bytes] = []
         self._socket: ClientConnection | None = None
         self._has_joined = False
         self._is_finishing = False
 
     def wake(self) -> None:
         """The session has frames to send."""
-        self._wake.set()
-
-    def send_binary(self, data: bytes) -> None:
-        """Send a binary message, behind the frames that are waiting."""
-        self._binary.append(data)
         self._wake.set()
 
     def finish(self) -> bool:
@@ -203,8 +197,8 @@ class Carrier:
     async def _send(self, socket: ClientConnection) -> None:
         for frame in self._session.take_frames():
             await socket.send(encode(frame), text=True)
-        while self._binary:
-            await socket.send(self._binary.pop(0))
+        for data in self._session.take_binary():
+            await socket.send(data)
 
     async def _watch(self, socket: ClientConnection) -> None:
         """Do what becomes due, also while sending is blocked."""

@@ -1,13 +1,17 @@
 """Who is here: what the connections of a thread let each other see."""
 
+import logging
 from typing import Any
 
 import msgspec
 
+from plait_client.limit import FrameLimit
 from plait_schemas.codec import decode_json
 from plait_schemas.messages import Presence, PresenceDiff
 
 __all__ = ["Presences"]
+
+logger = logging.getLogger(__name__)
 
 
 class Presences:
@@ -15,12 +19,20 @@ class Presences:
 
     def __init__(self) -> None:
         self.others: dict[str, Any] = {}
-        # What is said on each new socket.
-        self.own: Presence | None = None
+        self._own: Presence | None = None
 
     def set(self, frame: Presence) -> None:
         """Keep what this client says of itself; null for nothing."""
-        self.own = None if bytes(frame.data) == b"null" else frame
+        self._own = None if bytes(frame.data) == b"null" else frame
+
+    def again(self, limit: FrameLimit) -> list[Presence]:
+        """Return what is to be said on a new socket, which may take less than the one before."""
+        if self._own is None:
+            return []
+        if not limit.allows(self._own):
+            logger.warning("the presence is larger than the server takes, and others do not see it")
+            return []
+        return [self._own]
 
     def receive(self, frame: PresenceDiff) -> None:
         """Take in a snapshot, or what has changed; the mapping before is left as it was."""

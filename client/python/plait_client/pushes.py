@@ -1,5 +1,6 @@
 """The pushes of one client: which of them go out, which are refused here, and what becomes of them."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -39,6 +40,8 @@ class Pushes:
         self.document: Final = Document(replica, self._pending)
         # The push that is taken to have been too large, unless the next join says that it was answered for.
         self._suspect: Push | None = None
+        # What is to be said when so many pushes are sent.
+        self._behind: deque[tuple[int, Callable[[], None]]] = deque()
 
     @property
     def open(self) -> list[Push]:
@@ -49,6 +52,11 @@ class Pushes:
     def has_unanswered(self) -> bool:
         """Whether an answer to a push may still come, also to one whose fate is known."""
         return len(self._pending) > 0
+
+    def behind(self, say: Callable[[], None]) -> None:
+        """Call `say` when the pushes that there have been are sent, which may be at once."""
+        self._behind.append((self.count, say))
+        self.send_due()
 
     @property
     def count(self) -> int:
@@ -129,6 +137,8 @@ class Pushes:
             else:
                 self._sending.sent(push)
                 self._send(frame)
+        while self._behind and self.has_sent(self._behind[0][0]):
+            self._behind.popleft()[1]()
 
     def _frame(self, push: Push) -> messages.Push:
         # Where its place is gone it must not be taken to lead anywhere in the state that is known by now.

@@ -171,11 +171,10 @@ class Room(Generic[S]):
         if self.status != "online":
             raise Disconnected("there is no connection to send on")
         if isinstance(data, bytes | bytearray | memoryview):
-            self._session.check_binary(bytes(data))
-            self._live.carrier.send_binary(bytes(data))
+            self._session.send_binary(bytes(data))
         else:
             self._session.send(data)
-            self._live.carrier.wake()
+        self._live.carrier.wake()
 
     def set_presence(self, data: Any) -> None:
         """Let others see `data` of this client as long as it is connected, None for nothing. Raises TooLarge."""

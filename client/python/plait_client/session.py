@@ -1,6 +1,5 @@
 """A client's side of the protocol `plait.v1`: frames in, frames out, what is shown. No socket and no clock in it."""
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
@@ -19,8 +18,6 @@ from plait_schemas.messages import ClientMessage, ServerMessage
 from plait_schemas.patch import Op
 
 __all__ = ["Session", "Status"]
-
-logger = logging.getLogger(__name__)
 
 MESSAGE_TOO_BIG: Final = 1009
 """The close code for a frame that is larger than the server takes."""
@@ -55,6 +52,7 @@ class Session:
         self._calls: set[int] = set()
         self._last_call = 0
         self._frames: list[ClientMessage] = []
+        self._binary: list[bytes] = []
         self._happenings: list[Happening] = []
 
     # What is known
@@ -108,6 +106,13 @@ class Session:
         frames, self._frames = self._frames, []
         return frames
 
+    def take_binary(self) -> list[bytes]:
+        """Return the binary messages to be sent behind the frames, none of them before the join."""
+        if self.status != "online":
+            return []
+        binary, self._binary = self._binary, []
+        return binary
+
     def take_happenings(self) -> list[Happening]:
         """Return what has happened since the last time."""
         happenings, self._happenings = self._happenings, []
@@ -150,14 +155,15 @@ class Session:
             self._send(messages.Cancel(ref))
 
     def send(self, data: Any) -> None:
-        """Send an ordinary message. Only for a session that has joined. Raises TooLarge."""
+        """Send an ordinary message, behind the pushes before. Only for a session that has joined. Raises TooLarge."""
         frame = messages.Message(msgspec.Raw(encode_json(data)))
         self._limit.check(frame)
-        self._send(frame)
+        self._pushes.behind(lambda: self._send(frame))
 
-    def check_binary(self, data: bytes) -> None:
-        """Raise TooLarge for a binary message that the server does not take."""
+    def send_binary(self, data: bytes) -> None:
+        """Send a binary message. Only for a session that has joined. Raises TooLarge."""
         self._limit.check(data)
+        self._pushes.behind(lambda: self._binary.append(data))
 
     def set_presence(self, data: Any) -> None:
         """Let others see `data` of this client, also on sockets to come; None for nothing. Raises TooLarge."""
@@ -273,11 +279,7 @@ class Session:
             self._tell(change)
         self._limit.size = frame.max_frame
         self._pushes.joined()
-        presence = self._presences.own
-        if presence is not None and self._limit.allows(presence):
-            self._send(presence)
-        elif presence is not None:
-            logger.warning("the presence is larger than the server takes, and others do not see it")
+        self._frames += self._presences.again(self._limit)
 
     def _answered(self, frame: messages.Result | messages.Error) -> None:
         if frame.ref is None:
