@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -102,6 +103,47 @@ async def test_a_message_in_fragments_over_the_limit_closes_its_socket_with_1009
             await client.socket.send(["x" * 400] * 3)
             assert await client.until_closed() == 1009
         assert await _is_served(address)
+
+
+@pytest.mark.parametrize(
+    ("first", "code"),
+    [
+        pytest.param(b"\x82\xff" + (2**40).to_bytes(8) + MASK, 1009, id="a frame over the limit"),
+        pytest.param(b"\x81\x81" + MASK + b"\xfe", 1007, id="text that is not UTF-8"),
+    ],
+)
+async def test_a_peer_that_goes_on_sending_is_told_why_its_socket_is_closed_and_not_reset(
+    address: str, first: bytes, code: int
+) -> None:
+    with bare_socket(address) as bare:
+        await open_socket(bare, "/threads/room/one")
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(bare, first)
+        more = _frame(0x82, bytes(10_000))
+        for _ in range(800):
+            await loop.sock_sendall(bare, more)
+        await loop.sock_sendall(bare, _frame(0x88, b""))
+        bare.shutdown(socket.SHUT_WR)
+        assert _close_code(await _read_all(bare)) == code
+
+
+async def test_a_message_in_many_fragments_costs_about_its_own_size(address: str) -> None:
+    with bare_socket(address) as bare:
+        await open_socket(bare, "/threads/room/one")
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(bare, _frame(0x01, b"") + _frame(0x89, b"begun"))
+        await _read_until(bare, b"\x8a\x05begun")
+        tracemalloc.start()
+        try:
+            for _ in range(200):
+                await loop.sock_sendall(bare, (_frame(0x00, b"ab") + _frame(0x00, b"")) * 100)
+            await loop.sock_sendall(bare, _frame(0x89, b"there"))
+            await _read_until(bare, b"\x8a\x05there")
+            assert tracemalloc.get_traced_memory()[0] < 300_000
+        finally:
+            tracemalloc.stop()
+        await loop.sock_sendall(bare, _frame(0x80, b"!"))
+        assert b"ab" * 20_000 + b"!" in await _read_until(bare, b"b!")
 
 
 async def test_a_state_over_the_limit_is_rejected_and_its_sender_is_shown_the_true_one() -> None:

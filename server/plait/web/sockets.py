@@ -47,9 +47,9 @@ class Socket(asyncio.Protocol):
     """A WebSocket that is open, or on its way to be closed."""
 
     __slots__ = (
+        "_begun",
         "_drained",
         "_ended",
-        "_fragments",
         "_is_binary",
         "_is_closing",
         "_is_paused",
@@ -92,7 +92,8 @@ class Socket(asyncio.Protocol):
         # Is told when the socket is gone, and when the server is asked to end.
         self._ended = ended
         self._shutdown = shutdown
-        self._fragments: list[bytes] = []
+        # What has come of a message in fragments; None while none is under way.
+        self._begun: bytearray | None = None
         self._is_binary = False
         self._is_closing = False
         # Whether the transport has as much as it wants to hold for the peer.
@@ -138,7 +139,7 @@ class Socket(asyncio.Protocol):
         self._take_output()
         self.flush()
         self._transport.resume_reading()
-        self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self._transport.abort)
+        self._abort_later()
         self._end(code, reason)
 
     def give_up(self) -> None:
@@ -170,9 +171,9 @@ class Socket(asyncio.Protocol):
             if isinstance(event, WireFrame) and not self._is_closing:
                 self._handle(event)
         self._take_output()
-        if self._protocol.parser_exc is not None or self._protocol.close_expected():
-            close = self._protocol.close_sent or self._protocol.close_rcvd
-            self._end(close.code if close else ABNORMAL, close.reason if close else "")
+        if self._protocol.parser_exc is not None:
+            self._fail()
+        elif self._protocol.close_rcvd is not None:
             self.flush()
             self._transport.close()
 
@@ -207,12 +208,9 @@ class Socket(asyncio.Protocol):
             case Opcode.TEXT | Opcode.BINARY | Opcode.CONT:
                 if frame.opcode is not Opcode.CONT:
                     self._is_binary = frame.opcode is Opcode.BINARY
-                if not frame.fin or self._fragments:
-                    self._fragments.append(bytes(frame.data))
-                    if not frame.fin:
-                        return
-                data = b"".join(self._fragments) if self._fragments else bytes(frame.data)
-                self._fragments = []
+                data = self._whole(frame)
+                if data is None:
+                    return
                 if self._is_binary or _is_utf8(data):
                     session.receive(data, is_text=not self._is_binary)
                 else:
@@ -224,6 +222,36 @@ class Socket(asyncio.Protocol):
                 self._end(close.code if close else _NO_CODE, close.reason if close else "")
             case _:
                 pass  # The answer to a ping is among what the protocol has to send.
+
+    def _whole(self, frame: WireFrame) -> bytes | None:
+        """Return the message that a frame ends, None when there is more to come of it."""
+        if self._begun is None:
+            if frame.fin:
+                return bytes(frame.data)
+            self._begun = bytearray()
+        self._begun += frame.data
+        if not frame.fin:
+            return None
+        data, self._begun = bytes(self._begun), None
+        return data
+
+    def _fail(self) -> None:
+        """End the socket of a peer that does not keep to WebSocket's rules or sends too much at once.
+
+        What it still sends is read until it has gone: to close a socket with unread data is to reset it, which may
+        take away the close frame.
+        """
+        close = self._protocol.close_sent
+        self._end(close.code if close else ABNORMAL, close.reason if close else "")
+        self.flush()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._transport.resume_reading()
+        self._abort_later()
+
+    def _abort_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self._transport.abort)
 
     def flush(self) -> None:
         """Write what waits."""
