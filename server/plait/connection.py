@@ -154,10 +154,12 @@ class Connection:
         """Close the socket, after what was sent before. Raises ValueError for a code that may not be sent."""
         if code not in _CLOSE_CODES and not 3000 <= code <= 4999:
             raise ValueError(f"{code} is not a close code that may be sent (RFC 6455, section 7.4)")
-        self._gate(lambda _: self._transport.close(code, reason))
+        self._gate(lambda _: self.leave(code, reason))
 
     def leave(self, code: int, reason: str) -> None:
         """Close the socket at once, whatever is on its way to the disk."""
+        if self.session is not None:
+            self.session.finish()
         self._transport.close(code, reason)
 
     def pause(self) -> None:

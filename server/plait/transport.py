@@ -65,6 +65,10 @@ class Session(Protocol):
         """Send any other frame."""
         ...
 
+    def finish(self) -> None:
+        """Send all that waits for the peer to catch up: nothing comes behind it but the end of the socket."""
+        ...
+
     def present(self, frame: Frame) -> None:
         """Send who has come and gone."""
         ...

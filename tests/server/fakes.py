@@ -30,6 +30,8 @@ class FakeTransport:
         self.is_paused = False
         # Whether the peer reads too slowly; set by tests, see `catch_up`.
         self.is_backed_up = False
+        # How many more frames the peer takes until it reads too slowly again; None for any number.
+        self.room_at_once: int | None = None
         # Frames that fit before the peer is found too slow.
         self._room = room
 
@@ -41,6 +43,9 @@ class FakeTransport:
         if self._room is not None and len(self.sent) >= self._room:
             self.close(1013, "too slow")
             return
+        if self.room_at_once is not None:
+            self.room_at_once -= 1
+            self.is_backed_up = not self.room_at_once
         self.sent.append(_read(frame))
         self._unread.put_nowait(self.sent[-1])
 

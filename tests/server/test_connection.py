@@ -93,6 +93,9 @@ class PlainSession:
         self.others.append(frame)
         self._transport.send(frame)
 
+    def finish(self) -> None:
+        pass
+
     def present(self, frame: Frame) -> None:
         raise AssertionError
 

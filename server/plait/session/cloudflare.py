@@ -128,6 +128,9 @@ class CloudflareSession:
         """Send any other frame."""
         self._transport.send(frame)
 
+    def finish(self) -> None:
+        """No frames wait but states."""
+
     def present(self, frame: Frame) -> None:
         """The protocol has no presence."""
 

@@ -103,8 +103,11 @@ class EventStream:
     def send(self, frame: Frame) -> None:
         """Send any other frame; a binary message has no form here."""
         if frame.is_text:
-            self._follower.catch_up()
-            self._queue.send(frame)
+            self._follower.send(frame)
+
+    def finish(self) -> None:
+        """Send all that waits for the reader to catch up."""
+        self._follower.catch_up()
 
     def present(self, frame: Frame) -> None:
         """Send who has come and gone."""
@@ -115,7 +118,7 @@ class EventStream:
 
     def drained(self) -> None:
         """Take note that the reader has caught up."""
-        self._follower.catch_up()
+        self._follower.drained()
         if self._misses_presence:
             self._misses_presence = False
             self.present(PLAIT.presence(self._actor.presence.snapshot()))

@@ -1,5 +1,6 @@
 """Keeps one reader up to date with a thread's state; who does not read fast enough gets what it missed in one frame."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -10,6 +11,7 @@ from plait.connection import Connection
 from plait.revision import Revision
 from plait.store.protocol import ChangeRow
 from plait.transport import Frame, Transport
+from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import Changes, Joined, Snapshot, Version, encode
 from plait_schemas.patch import Op, decode_ops
 
@@ -21,9 +23,12 @@ _WORTH_IT: Final = 16 * 1024
 
 
 class Follower:
-    """Sends each change while the reader keeps up, and otherwise none until it has caught up: then one for all."""
+    """Sends each change while the reader keeps up, and otherwise none until it has caught up: then one for all.
 
-    __slots__ = ("_actor", "_transport", "is_behind", "version")
+    What else it is sent meanwhile waits as well, and comes behind that.
+    """
+
+    __slots__ = ("_actor", "_held", "_held_size", "_transport", "is_behind", "version")
 
     def __init__(self, actor: Actor, transport: Transport) -> None:
         self._actor = actor
@@ -31,6 +36,9 @@ class Follower:
         # The version that the reader has been told of.
         self.version = 0
         self.is_behind = False
+        # Frames that wait until the reader has caught up, and their bytes.
+        self._held: deque[Frame] = deque()
+        self._held_size = 0
 
     @property
     def worth(self) -> int:
@@ -79,8 +87,40 @@ class Follower:
         """Take note that the reader knows of a version by an answer of its own."""
         self.version = max(self.version, version)
 
+    def send(self, frame: Frame) -> None:
+        """Send any other frame, behind the changes before it and what else waits."""
+        if not self.is_behind and not self._held:
+            self._transport.send(frame)
+            return
+        self._held.append(frame)
+        self._held_size += len(frame.data)
+        if self._held_size > self._actor.limits.write_buffer:
+            self._held.clear()
+            self._transport.close(TRY_AGAIN_LATER, "the reader is too slow for what is sent to it")
+        elif not self._transport.is_backed_up:
+            self.drained()
+
+    def drained(self) -> None:
+        """Send what waits, as much as the reader takes, which did not read fast enough and has caught up."""
+        self._send_missed()
+        while self._held and not self._transport.is_backed_up:
+            self._send_held()
+
     def catch_up(self) -> None:
-        """Send what the reader has missed, in one frame."""
+        """Send all that waits, whether the reader takes it or not."""
+        self._send_missed()
+        while self._held:
+            self._send_held()
+
+    # Inside
+
+    def _send_held(self) -> None:
+        frame = self._held.popleft()
+        self._held_size -= len(frame.data)
+        self._transport.send(frame)
+
+    def _send_missed(self) -> None:
+        """Send the changes that the reader has missed, in one frame."""
         if not self.is_behind:
             return
         self.is_behind = False

@@ -128,8 +128,11 @@ class PlaitSession:
 
     def send(self, frame: Frame) -> None:
         """Send any other frame, behind the changes before it."""
+        self._follower.send(frame)
+
+    def finish(self) -> None:
+        """Send all that waits for the peer to catch up."""
         self._follower.catch_up()
-        self._transport.send(frame)
 
     def present(self, frame: Frame) -> None:
         """Send who has come and gone; a client that does not read fast enough is told who is here when it has."""
@@ -140,8 +143,8 @@ class PlaitSession:
 
     def drained(self) -> None:
         """Take note that the peer has caught up."""
-        self._follower.catch_up()
-        if self._misses_presence:
+        self._follower.drained()
+        if self._misses_presence and not self._transport.is_backed_up:
             self._send_presence()
 
     def shown_version(self) -> int:

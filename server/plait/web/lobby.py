@@ -77,6 +77,9 @@ class Lobby:
         """Send any other frame."""
         self._transport.send(frame)
 
+    def finish(self) -> None:
+        """Nothing waits."""
+
     def present(self, frame: Frame) -> None:
         """Nobody tells it who is here, either."""
 

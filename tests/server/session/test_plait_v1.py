@@ -10,6 +10,7 @@ from tests.server.rooms import Client as CloudflareClient
 from tests.server.rooms import House, make_request, open_house
 from tests.server.session.guests import (
     LARGE,
+    PATIENCE,
     Guest,
     Room,
     Slow,
@@ -688,12 +689,91 @@ async def test_whatever_else_a_slow_reader_is_sent_comes_behind_the_changes_befo
             await change(actor, n)
             act()
             await actor.settled()
+            if kind not in ("ack", "nack"):
+                assert slow.frames == []
+                slow.transport.catch_up()
             caught_up, answer = slow.frames
             assert (caught_up["type"], answer["type"]) == ("changes", kind)
             # A push is told of by its own ack, and not by what others have changed.
             assert caught_up["to"] == actor.thread.version - (kind == "ack")
             slow.transport.catch_up()
             assert slow.frames == []
+
+
+async def test_events_bring_no_states_to_a_slow_reader_and_come_in_their_order_when_it_has_caught_up() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        slow = await joined(actor, "slow")
+        slow.transport.is_backed_up = True
+        for n in range(10):
+            await change(actor, LARGE[n % 3] + str(n))
+            actor.thread.emit("tick", n)
+        slow.send("call", ref=1, method="set", args=[1])
+        await actor.settled()
+        assert slow.frames == []
+        slow.transport.catch_up()
+        state, *others = slow.frames
+        assert (state["type"], state["version"]) == ("snapshot", 11)
+        assert [frame.get("data", frame["type"]) for frame in others] == [*range(10), "result"]
+
+
+async def test_what_waits_for_a_slow_reader_comes_in_front_of_the_answer_to_its_push() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        slow = await joined(actor, "slow")
+        slow.transport.is_backed_up = True
+        await change(actor, 1)
+        actor.thread.emit("tick")
+        slow.push(add("/own", 1), base=1)
+        await actor.settled()
+        assert [frame["type"] for frame in slow.frames] == ["changes", "event", "ack"]
+
+
+async def test_what_waits_for_a_slow_reader_goes_out_as_far_as_it_is_read() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        slow = await joined(actor, "slow")
+        slow.transport.is_backed_up = True
+        await change(actor, 1)
+        for n in range(3):
+            actor.thread.emit("tick", n)
+        slow.transport.room_at_once = 2
+        slow.transport.catch_up()
+        assert [frame["type"] for frame in slow.frames] == ["changes", "event"]
+        actor.thread.emit("tick", 3)
+        assert slow.frames == []
+        slow.transport.room_at_once = 9
+        slow.transport.catch_up()
+        assert [frame["data"] for frame in slow.frames] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("is_server_ending", [False, True])
+async def test_a_slow_reader_whose_socket_is_closed_is_sent_first_what_waits_for_it(is_server_ending: bool) -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        slow = await joined(actor, "slow")
+        slow.transport.is_backed_up = True
+        await change(actor, 1)
+        actor.thread.emit("good-bye")
+        if is_server_ending:
+            await house.node.drain(PATIENCE)
+        else:
+            slow.connection.close(4000, "enough")
+        assert slow.closed == (1001 if is_server_ending else 4000)
+        assert [frame and frame["type"] for frame in slow.frames] == ["changes", "event", None]
+
+
+async def test_a_slow_reader_for_whom_more_waits_than_the_write_buffer_holds_is_closed_with_1013() -> None:
+    async with open_house(Room, limits=Limits(write_buffer=10_000)) as house:
+        actor = await house.actor(Room)
+        slow = await joined(actor, "slow")
+        slow.transport.is_backed_up = True
+        await change(actor, 1)
+        for _ in range(9):
+            actor.thread.emit("tick", "x" * 1_000)
+        assert slow.closed is None
+        actor.thread.emit("tick", "x" * 1_000)
+        assert slow.closed == 1013
 
 
 async def test_a_slow_reader_is_not_told_who_comes_and_goes_but_who_is_here_when_it_has_caught_up() -> None:
