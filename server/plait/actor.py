@@ -141,7 +141,7 @@ class Actor:
 
     def message(self, connection: Connection, data: str | bytes) -> None:
         """Hand an ordinary message to `on_message`."""
-        self.hooks.post("on_message", connection, data, connection=connection, by_client=True)
+        self.hooks.post("on_message", connection, data, connection=connection, by_client=True, size=len(data))
 
     def disconnect(self, connection: Connection, code: int, reason: str) -> None:
         """Take a connection out and run `on_close`."""
@@ -171,8 +171,12 @@ class Actor:
         connection: Connection | None = None,
         request: Request | None = None,
         by_client: bool = False,
+        size: int = 0,
     ) -> Turn:
-        """Run an rpc. `done` gets its outcome when the changes before it are durable; a stream's goes to `sink`."""
+        """Run an rpc, which `connection` has called by `size` bytes.
+
+        `done` gets its outcome when the changes before it are durable; a stream's goes to `sink`.
+        """
         args, kwargs = arguments
         if method.is_stream:
             assert sink is not None
@@ -191,6 +195,8 @@ class Actor:
             by_client=by_client,
             parent=None if by_client else current_turn(),
         )
+        if connection is not None:
+            turn.done = connection.weigh(size, turn.done)
         if method.is_concurrent:
             turn.done = partial(self._finish_beside, turn, turn.done)
             self._beside.add(turn)
@@ -258,7 +264,8 @@ class Actor:
         self.connections.broadcast_change(revision, source=commit.source)
         if self.hooks.has("on_state_changed"):
             connection = None if isinstance(commit.source, str) else commit.source
-            self.hooks.post("on_state_changed", revision.state, commit.source, connection=connection)
+            size = len(revision.change.ops) if revision.change is not None else 0
+            self.hooks.post("on_state_changed", revision.state, commit.source, connection=connection, size=size)
 
     def _tell_presence(self, diff: PresenceDiff) -> None:
         frames: dict[Wire, Frame | None] = {}

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from plait.errors import StoreError
+from plait.mailbox import Done
 from plait.revision import Revision
 from plait.transport import Frame, Session, Transport
 from plait_schemas.codec import encode_json
@@ -16,6 +17,9 @@ __all__ = ["PLAIN", "Connection", "Gate", "PlainWire", "Principal", "Rights", "S
 Gate = Callable[[Callable[[StoreError | None], None]], None]
 """Calls a function when all changes made so far are durable, with the error if they could not be made so."""
 
+
+# Bytes that a turn counts for, beside what it was caused by.
+_TURN: Final = 1024
 
 _CLOSE_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
 
@@ -91,7 +95,9 @@ class Connection:
     __slots__ = (
         "_gate",
         "_is_readonly",
+        "_settled",
         "_transport",
+        "backlog",
         "id",
         "presence",
         "protocol_enabled",
@@ -117,6 +123,10 @@ class Connection:
         # What the client lets others see of it; None for nothing.
         self.presence: Any = None
         self.session: Session | None = None
+        # Bytes of the turns that it has caused and that have not ended.
+        self.backlog = 0
+        # Is told when there are none any more.
+        self._settled: Callable[[], None] | None = None
         self._transport = transport
         self._gate = gate
 
@@ -165,6 +175,27 @@ class Connection:
     def pause(self) -> None:
         """Take nothing more from the client until the socket is closed."""
         self._transport.pause()
+
+    def weigh(self, size: int, done: Done) -> Done:
+        """Count a turn that it causes by `size` bytes, until the Done that is returned is told."""
+        size += _TURN
+        self.backlog += size
+
+        def ended(result: Any, error: BaseException | None) -> None:
+            self.backlog -= size
+            if not self.backlog and self._settled is not None:
+                settled, self._settled = self._settled, None
+                settled()
+            done(result, error)
+
+        return ended
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when all turns that it has caused have ended: at once, when they have."""
+        if self.backlog:
+            self._settled = callback
+        else:
+            callback()
 
     async def drained(self) -> None:
         """Wait while the peer does not read fast enough."""

@@ -34,8 +34,10 @@ class Hooks:
         """Whether the class has a hook of its own."""
         return name in self._thread._kind.overrides
 
-    def post(self, name: str, *args: Any, connection: Connection | None = None, by_client: bool = False) -> None:
-        """Run a hook when its turn comes."""
+    def post(
+        self, name: str, *args: Any, connection: Connection | None = None, by_client: bool = False, size: int = 0
+    ) -> None:
+        """Run a hook when its turn comes, which `connection` has caused by so many bytes."""
         if not self.has(name):
             return
 
@@ -44,7 +46,8 @@ class Hooks:
                 self.report(error, connection)
 
         work = partial(getattr(self._thread, name), *args)
-        self._mailbox.post(Turn(name, work, finished, owner=self._owner, connection=connection, by_client=by_client))
+        done = finished if connection is None else connection.weigh(size, finished)
+        self._mailbox.post(Turn(name, work, done, owner=self._owner, connection=connection, by_client=by_client))
 
     async def run(
         self, name: str, *args: Any, connection: Connection | None = None, request: Request | None = None
@@ -89,9 +92,8 @@ class Hooks:
                 self.report(error, connection)
             done(error)
 
-        self._mailbox.post(
-            Turn("on_connect", work, finished, owner=self._owner, connection=connection, request=request)
-        )
+        weighed = connection.weigh(0, finished)
+        self._mailbox.post(Turn("on_connect", work, weighed, owner=self._owner, connection=connection, request=request))
 
     async def is_readonly(self, connection: Connection, request: Request) -> bool:
         """Ask the author whether who sent a request may only read."""

@@ -25,6 +25,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # Messages a second from one connection, in the long run and at once.
     messages_per_second: float = 200
     message_burst: int = 1_000
+    # Bytes that a connection has sent and whose turns have not ended, each turn with 1 KiB for itself; past it
+    # messages, calls and pushes are refused.
+    backlog: int = 4 * 1024 * 1024
     # Bytes that may wait for a peer that does not read; past it the socket is closed with 1013.
     write_buffer: int = 4 * 1024 * 1024
     # Bytes of what a connection shows of itself to others.
@@ -54,6 +57,7 @@ UNLIMITED: Final = Limits(
     connections_per_address=_HUGE,
     messages_per_second=float("inf"),
     message_burst=_HUGE,
+    backlog=64 * 1024 * 1024,
     write_buffer=64 * 1024 * 1024,
     presence=_HUGE,
     awake_threads=_HUGE,

@@ -257,6 +257,7 @@ class Mailbox:
             turn = self._queue.popleft()
             if not turn.is_abandoned:
                 return turn
+            turn.done(None, asyncio.CancelledError())
         self._queue = None
         return None
 

@@ -243,6 +243,26 @@ async def test_an_address_has_no_more_sockets_than_its_limit() -> None:
         await _let_in(address)
 
 
+async def test_a_socket_counts_for_its_address_until_what_was_sent_on_it_has_been_done() -> None:
+    gate = asyncio.Event()
+
+    class Blocked(Room):
+        kind = "blocked"
+
+        async def on_message(self, connection: Connection, data: str | bytes) -> None:
+            await gate.wait()
+
+    app = Plait(Room, Blocked, store=MemoryStore(), limits=Limits(connections_per_address=1))
+    async with running(app) as address:
+        async with connected(address, "/threads/blocked/one") as client:
+            await client.until(lambda client: client.received)
+            await client.send("hello")
+        async with connected(address, "/threads/room/one") as client:
+            assert await client.until_closed() == 1013
+        gate.set()
+        await _let_in(address)
+
+
 async def test_without_limits_many_messages_and_large_ones_are_taken() -> None:
     async with running(serve(limits=None)) as address, connected(address, "/threads/room/one") as client:
         answers = [await client.begin("echo", n) for n in range(2000)]

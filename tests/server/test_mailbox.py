@@ -221,12 +221,14 @@ async def test_an_outcome_that_nobody_waits_for_any_more_is_dropped() -> None:
 async def test_an_abandoned_turn_that_has_not_begun_is_skipped() -> None:
     mailbox, log, gate = make_mailbox(), Log(), asyncio.Event()
     post(mailbox, log.work("a", gate.wait()))
-    abandoned, _ = post(mailbox, log.work("b"))
+    abandoned, skipped = post(mailbox, log.work("b"))
     _, last = post(mailbox, log.work("c"))
     abandoned.is_abandoned = True
     gate.set()
     await outcome(last)
     assert log.lines == ["a begins", "a ends", "c begins", "c ends"]
+    with pytest.raises(asyncio.CancelledError):
+        skipped.result()
 
 
 async def test_abandoning_a_turn_does_not_let_the_next_overlap_the_one_that_runs() -> None:

@@ -32,10 +32,10 @@ class Calls:
         self._calls: dict[int, Call] = {}
         self._turns: dict[int, Turn] = {}
 
-    def receive(self, call: Call) -> None:
-        """Take a call."""
+    def receive(self, call: Call, size: int) -> None:
+        """Take a call that was sent in so many bytes."""
         try:
-            self._begin(call)
+            self._begin(call, size)
         except PlaitError as error:
             self._fail(call.ref, error)
 
@@ -55,7 +55,7 @@ class Calls:
 
     # Inside
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: Call, size: int) -> None:
         actor, connection = self._actor, self._connection
         if call.ref in self._calls:
             raise InvalidArguments(f"a call with the ref {call.ref} is under way")
@@ -68,7 +68,7 @@ class Calls:
         done = partial(self._done, call, method)
         sink = partial(self._stream, call) if method.is_stream else None
         self._calls[call.ref] = call
-        turn = actor.call(method, arguments, done, sink=sink, connection=connection, by_client=True)
+        turn = actor.call(method, arguments, done, sink=sink, connection=connection, by_client=True, size=size)
         if self._calls.get(call.ref) is call:
             self._turns[call.ref] = turn
 

@@ -171,14 +171,14 @@ class CloudflareSession:
         except RecursionError:
             self._connection.close(BAD_FRAME, "JSON is nested too deep")
             return
-        if self._bucket is not None and (wait := self._bucket.take(self._loop.time())):
-            self._refuse(frame, wait)
+        if (error := self._excess()) is not None:
+            self._refuse(frame, error)
             return
         match frame:
             case StatePush():
                 self._push(frame.state)
             case Call():
-                self._calls.receive(frame)
+                self._calls.receive(frame, len(data))
             case None:
                 self._actor.message(self._connection, data.decode() if is_text else data)
 
@@ -262,9 +262,16 @@ class CloudflareSession:
 
     # Limits
 
-    def _refuse(self, frame: StatePush | Call | None, wait: float) -> None:
-        rate = self._actor.limits.messages_per_second
-        error = TooMany(f"more than {rate:g} messages a second; try again in {wait:.2f} s")
+    def _excess(self) -> TooMany | None:
+        """Return what is too much, by what has come or by what waits; None when nothing is."""
+        limits = self._actor.limits
+        if self._bucket is not None and (wait := self._bucket.take(self._loop.time())):
+            return TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
+        if self._connection.backlog >= limits.backlog:
+            return TooMany(f"more than {limits.backlog} bytes of yours wait for their turns; try again later")
+        return None
+
+    def _refuse(self, frame: StatePush | Call | None, error: TooMany) -> None:
         match frame:
             case StatePush():
                 self._reject(REJECTED, error)

@@ -27,8 +27,8 @@ class CloudflareCalls:
         self._connection = connection
         self._transport = transport
 
-    def receive(self, call: Call) -> None:
-        """Take a call."""
+    def receive(self, call: Call, size: int) -> None:
+        """Take a call that was sent in so many bytes."""
         method = self._actor.kind.methods.get(call.method)
         if method is None:
             is_there = not call.method.startswith("_") and hasattr(self._actor.kind.cls, call.method)
@@ -49,6 +49,7 @@ class CloudflareCalls:
             sink=partial(self._stream, call) if method.is_stream else None,
             connection=self._connection,
             by_client=True,
+            size=size,
         )
 
     def fail(self, call: Call, message: str) -> None:

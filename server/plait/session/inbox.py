@@ -10,14 +10,15 @@ from plait_schemas.codes import INTERNAL_ERROR
 
 __all__ = ["Inbox"]
 
-# Messages that may wait, until nothing more is read.
+# Messages that may wait, and their bytes, until nothing more is read.
 _WAITING: Final = 64
+_BYTES: Final = 1024 * 1024
 
 
 class Inbox:
     """Hands messages to `take`, from when `on_connect` has finished, and not while they are held."""
 
-    __slots__ = ("_connection", "_is_held", "_messages", "_take", "_transport")
+    __slots__ = ("_connection", "_is_held", "_messages", "_size", "_take", "_transport")
 
     def __init__(self, connection: Connection, transport: Transport, take: Callable[[bytes, bool], None]) -> None:
         self._connection = connection
@@ -25,6 +26,7 @@ class Inbox:
         self._take = take
         self._is_held = True
         self._messages: deque[tuple[bytes, bool]] = deque()
+        self._size = 0
 
     def receive(self, data: bytes, is_text: bool) -> None:
         """Take a message."""
@@ -32,7 +34,8 @@ class Inbox:
             self._take(data, is_text)
             return
         self._messages.append((data, is_text))
-        if len(self._messages) >= _WAITING:
+        self._size += len(data)
+        if self._is_full:
             self._transport.pause()
 
     def opened(self, error: BaseException | None) -> None:
@@ -49,12 +52,18 @@ class Inbox:
     def release(self) -> None:
         """Hand over what has come, and what comes, until something asks again to hold it."""
         self._is_held = False
-        is_paused = len(self._messages) >= _WAITING
+        is_paused = self._is_full
         while self._messages and not self._is_held:
-            self._take(*self._messages.popleft())
-        if is_paused and len(self._messages) < _WAITING:
+            message = self._messages.popleft()
+            self._size -= len(message[0])
+            self._take(*message)
+        if is_paused and not self._is_full:
             self._transport.resume()
 
     def close(self) -> None:
         """Forget what has come."""
         self._messages.clear()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._size >= _BYTES or len(self._messages) >= _WAITING

@@ -28,6 +28,10 @@ from plait_schemas.messages import Join, decode_client, encode
 __all__ = ["PlaitSession"]
 
 _PONG: Final = Frame(encode(messages.Pong()))
+# What makes no turn of the thread.
+_TURNLESS: Final = (messages.Join, messages.Cancel, messages.Presence, messages.Auth, messages.Ping)
+# Seconds after which pushes are sent again that came while too much was waiting.
+_PAUSE: Final = 1.0
 
 
 class PlaitSession:
@@ -189,16 +193,16 @@ class PlaitSession:
             self._fail(str(error))
             return
         if not self._is_limited(message):
-            self._handle(message)
+            self._handle(message, len(data))
 
-    def _handle(self, message: messages.ClientMessage) -> None:
+    def _handle(self, message: messages.ClientMessage, size: int) -> None:
         assert self._pushes is not None
         match message:
             case messages.Push():
                 self._follower.catch_up()
                 self._pushes.receive(message)
             case messages.Call():
-                self._calls.receive(message)
+                self._calls.receive(message, size)
             case messages.Cancel():
                 self._calls.cancel(message.ref)
             case messages.Message():
@@ -265,21 +269,33 @@ class PlaitSession:
             self._bucket.charge(count)
 
     def _is_limited(self, message: messages.ClientMessage | None) -> bool:
-        """Refuse a message that comes too fast. Who goes on regardless is closed."""
+        """Refuse a message that comes too fast, or while too much waits. Who goes on too fast regardless is closed."""
+        limits = self._actor.limits
         wait = self._bucket.take(self._loop.time()) if self._bucket is not None else 0.0
         if not wait:
             self._refusals = 0
-            return False
-        limits = self._actor.limits
+            if self._connection.backlog < limits.backlog or isinstance(message, _TURNLESS):
+                return False
+            error = TooMany(f"more than {limits.backlog} bytes of yours wait for their turns; try again later")
+            self._refuse(message, _PAUSE, error)
+            return True
         error = TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
         self._refusals += 1
         if self._refusals > limits.message_burst:
             log_error(error, self._actor.key, self._connection)
             self._connection.leave(TRY_AGAIN_LATER, str(error))
-        elif isinstance(message, messages.Push) and self._pushes is not None:
-            self._pushes.limit(message, wait, error)
-        elif isinstance(message, messages.Call):
-            self._tell(error, message.ref)
-        elif not isinstance(message, messages.Ping | messages.Cancel):
-            self._tell(error)
+        else:
+            self._refuse(message, wait, error)
         return True
+
+    def _refuse(self, message: messages.ClientMessage | None, wait: float, error: TooMany) -> None:
+        match message:
+            case messages.Push():
+                assert self._pushes is not None
+                self._pushes.limit(message, wait, error)
+            case messages.Call():
+                self._tell(error, message.ref)
+            case messages.Cancel() | messages.Ping():
+                self._handle(message, 0)  # To refuse them would cost as much, and a cancelled call would go on.
+            case _:
+                self._tell(error)

@@ -59,6 +59,8 @@ class _Opening:
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
         self._request = as_get(scope)
         self._host = self._request.client.host if self._request.client else ""
+        # The socket as its thread sees it, once it is on its way to join.
+        self._connection: Connection | None = None
 
     @property
     def is_native(self) -> bool:
@@ -121,10 +123,9 @@ class _Opening:
         except TooMany as error:
             await self._refuse(error)
             return
-        ended = partial(front.addresses.leave, self._host)
-        socket = await self._accept(ended)
+        socket = await self._accept(self._leave)
         if socket is None:
-            ended()
+            self._leave()
             return
 
         async def enter() -> None:
@@ -141,9 +142,18 @@ class _Opening:
         else:
             await enter()
 
+    def _leave(self) -> None:
+        """Count the socket no longer among those of its address, when what came by it has been done."""
+        leave = partial(self._front.addresses.leave, self._host)
+        if self._connection is None:
+            leave()
+        else:
+            self._connection.when_settled(leave)
+
     async def _join(self, socket: Socket | AsgiSocket, key: ThreadKey, rights: Rights) -> None:
         actor = await self._actor(key)
         connection = Connection(self._id(), socket, actor.pipeline.after, rights=rights, wire=CLOUDFLARE)
+        self._connection = connection
         session = CloudflareSession(actor, connection, socket)
         socket.attach(session)
         session.open(self._request)
@@ -161,6 +171,7 @@ class _Opening:
             actor = await self._actor(key)
             with actor.held():
                 connection = Connection(client_id(join.client), socket, actor.pipeline.after, rights=rights, wire=PLAIT)
+                self._connection = connection
                 session = PlaitSession(actor, connection, socket, join, arrival=arrival)
                 await session.prepare()
                 if lobby.is_closed:

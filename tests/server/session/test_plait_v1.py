@@ -29,6 +29,7 @@ from plait.clients import client_id
 from plait.connection import Connection
 from plait.errors import StoreError
 from plait.limits import UNLIMITED, Limits
+from plait.rpc import rpc
 from plait.session.tokens import Tokens
 from plait.thread import Thread
 
@@ -230,6 +231,21 @@ async def test_what_comes_before_on_connect_has_finished_waits_for_it_and_in_the
         await actor.settled()
         assert [frame["version"] for frame in guest.frames if frame["type"] == "ack"] == [*range(1, 66)]
         assert not guest.transport.is_paused
+
+
+async def test_a_few_large_messages_before_on_connect_has_finished_are_enough_that_nothing_more_is_read() -> None:
+    async with open_house(Slow) as house:
+        actor = await house.actor(Slow)
+        guest = Guest(actor, "a")
+        await guest.open()
+        guest.send("message", data="x" * 600_000)
+        assert not guest.transport.is_paused
+        guest.send("message", data="x" * 600_000)
+        assert guest.transport.is_paused
+        actor.thread.gate.set()  # type: ignore[attr-defined]
+        await actor.settled()
+        assert not guest.transport.is_paused
+        assert actor.thread.heard == ["x" * 600_000] * 2  # type: ignore[attr-defined]
 
 
 async def test_a_hook_that_raises_closes_with_1011_and_says_nothing() -> None:
@@ -603,6 +619,27 @@ async def test_calls_messages_and_presences_that_come_too_fast_are_refused_with_
         ]
         assert actor.thread.heard == []  # type: ignore[attr-defined]
         assert guest.closed is None
+
+
+async def test_a_cancel_and_a_ping_that_come_too_fast_are_carried_out() -> None:
+    class Waiting(Room):
+        kind = "room"
+
+        @rpc(concurrent=True)
+        async def wait(self) -> None:
+            await asyncio.Event().wait()
+
+    async with open_house(Waiting, limits=Limits(messages_per_second=0.001, message_burst=1)) as house:
+        actor = await house.actor(Waiting)
+        guest = await joined(actor, "a")
+        guest.send("call", ref=1, method="wait")
+        guest.send("cancel", ref=1)
+        await actor.settled()
+        assert guest.frames == []
+        _refill(guest)
+        guest.send("ping")
+        guest.send("ping")
+        assert guest.frames == [{"type": "pong"}] * 2
 
 
 async def test_who_goes_on_regardless_is_closed_with_1013_after_as_many_refusals_in_a_row() -> None:
