@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,27 @@ import msgspec
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from tests.integration.socket_client import TIMEOUT, connected, http
+from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.running import running
 
-from plait import Connection, MemoryStore, Plait, Principal, Reject, Source, Thread, ThreadKey, current, rpc
+from plait import (
+    Connection,
+    Limits,
+    MemoryStore,
+    Plait,
+    Principal,
+    Reject,
+    Source,
+    Stream,
+    Thread,
+    ThreadKey,
+    current,
+    rpc,
+)
 
 FRIEND = "https://friend.example"
+# Chunks of 10 kB that are more than the buffers on the way take.
+POURED = 3_000
 
 
 class Game(msgspec.Struct, frozen=True):
@@ -76,6 +92,23 @@ class GameRoom(Thread[Game]):
     @rpc
     def deep(self) -> Any:
         return json.loads("[" * 500 + "]" * 500)
+
+    @rpc
+    async def pour(self) -> AsyncIterator[str]:
+        self.poured = 0
+        for _ in range(POURED):
+            yield "x" * 10_000
+            self.poured += 1
+
+    @rpc
+    def how_much(self) -> int:
+        return self.poured
+
+    @rpc
+    async def pour_by_hand(self, stream: Stream) -> None:
+        while True:
+            stream.send("x" * 10_000)
+            await asyncio.sleep(0)
 
     @rpc
     async def count(self, to: int) -> AsyncIterator[int]:
@@ -270,6 +303,48 @@ async def test_a_stream_that_nobody_reads_any_more_is_ended(web: httpx.AsyncClie
     await web.put("/threads/game-room/one", json={"score": 123_456_789})
     answer = await web.post("/threads/game-room/one/rpc/add_player", json={"args": ["Ada"]})
     assert answer.status_code == 200
+
+
+async def test_a_stream_by_generator_waits_for_who_reads_slowly(web: httpx.AsyncClient) -> None:
+    url = "/threads/game-room/one/rpc/how_much"
+    with bare_socket(web.base_url.netloc.decode(), receive_buffer=4096) as bare:
+        await _post(bare, "/threads/game-room/one/rpc/pour")
+        await _read_until(bare, b'"chunk"')
+        before, poured = -1, 0
+        while poured > before:
+            before, poured = poured, (await web.post(url)).json()["result"]
+        assert poured < POURED / 2
+        await _read_until(bare, b'{"end":null}\n')
+        assert (await web.post(url)).json()["result"] == POURED
+
+
+async def test_a_stream_by_hand_ends_when_its_reader_is_too_slow(tmp_path: Path) -> None:
+    app = Plait(GameRoom, store=f"sqlite:///{tmp_path}/plait.db", limits=Limits(write_buffer=100_000))
+    async with running(app) as address, http(address) as web:
+        with bare_socket(address, receive_buffer=4096) as bare:
+            await _post(bare, "/threads/game-room/one/rpc/pour_by_hand")
+            await _read_until(bare, b'"chunk"')
+            (actor,) = app._node.actors
+            async with asyncio.timeout(TIMEOUT):
+                while actor._beside:
+                    assert (await web.get("/healthz")).status_code == 200
+            assert await _read_until(bare, b'{"error":"the reader is too slow for what is sent to it"}\n')
+
+
+async def _post(bare: socket.socket, path: str) -> None:
+    request = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+    await asyncio.get_running_loop().sock_sendall(bare, request.encode())
+
+
+async def _read_until(bare: socket.socket, wanted: bytes) -> bytes:
+    """Return what comes from a socket until something has come."""
+    received = bytearray()
+    async with asyncio.timeout(TIMEOUT):
+        while wanted not in received[-100_000:]:
+            data = await asyncio.get_running_loop().sock_recv(bare, 65536)
+            assert data
+            received += data
+    return bytes(received)
 
 
 # Everything else

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -30,9 +30,9 @@ from plait.mailbox import resolving
 from plait.revision import Revision
 from plait.rpc import Method
 from plait.state import json_error
-from plait.transport import Frame
 from plait.web.address import Address, read_address
 from plait.web.front import Front, error_response
+from plait.web.lines import Lines
 from plait.web.log import changes, event_stream, state_at, wants_events
 from plait.web.streamed import Streamed
 from plait_schemas.codec import NOT_JSON, encode_json
@@ -48,31 +48,6 @@ class CallBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decode_call = msgspec.json.Decoder(CallBody).decode
-
-
-class _NoTransport:
-    """The transport of a connection that lasts for one request: nothing can be sent on it."""
-
-    can_ping = False
-    is_backed_up = False
-
-    def send(self, frame: Frame) -> None:
-        pass
-
-    def ping(self, payload: bytes) -> None:
-        pass
-
-    def close(self, code: int, reason: str) -> None:
-        pass
-
-    def pause(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
-
-    async def drained(self) -> None:
-        pass
 
 
 class HttpEndpoint:
@@ -125,6 +100,8 @@ class _Exchange:
         self._request = request
         self._key = address.key
         self._principal = principal
+        # What is streamed to whoever sent the request.
+        self._lines = Lines(front.limits.write_buffer)
 
     async def get_state(self) -> Response:
         await self._check("read")
@@ -214,7 +191,7 @@ class _Exchange:
         may_write = await self._front.identity.may(self._principal, self._key, "write")
         actor = await self._actor()
         rights = Rights(self._principal, may_write)
-        connection = Connection(f"http-{secrets.token_hex(8)}", _NoTransport(), actor.pipeline.after, rights=rights)
+        connection = Connection(f"http-{secrets.token_hex(8)}", self._lines, actor.pipeline.after, rights=rights)
         # A turn of the thread, which is not stopped before whoever waits for the turn goes on.
         if await actor.hooks.is_readonly(connection, self._request):
             connection.readonly = True
@@ -241,28 +218,34 @@ class _Exchange:
             raise CallFailed(public_message(error)) from None
 
     def _stream(self, actor: Actor, method: Method, arguments: Any, connection: Connection) -> Response:
-        """Answer with a line of JSON for each chunk."""
-        queue: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+        """Answer with a line of JSON for each chunk. Who reads too slowly for what is sent by hand gets an error."""
+        lines = self._lines
+
+        def put(what: str, line: bytes) -> None:
+            if what == "chunk" and lines.is_full:
+                what, line = "error", _line("error", "the reader is too slow for what is sent to it")
+                turn.cancel()
+            lines.put(line, is_last=what != "chunk")
 
         def sink(what: str, value: Any) -> Callable[[], None]:
-            line = encode_json({what: None if value is msgspec.UNSET else value}) + b"\n"
-            return partial(queue.put_nowait, (what, line))
+            return partial(put, what, _line(what, None if value is msgspec.UNSET else value))
 
         def done(_: Any, error: BaseException | None) -> None:
             if error is not None:
-                sink("error", public_message(error))()
+                put("error", _line("error", public_message(error)))
 
-        async def lines() -> AsyncIterator[bytes]:
-            while True:
-                what, line = await queue.get()
-                yield line
-                if what != "chunk":
-                    return
+        def ended() -> None:
+            lines.end()
+            turn.cancel()
 
         turn = actor.call(
             method, arguments, done, sink=sink, connection=connection, request=self._request, by_client=True
         )
-        return Streamed(lines(), media_type="application/x-ndjson", ended=turn.cancel)
+        return Streamed(lines.read(), media_type="application/x-ndjson", ended=ended)
+
+
+def _line(what: str, value: Any) -> bytes:
+    return encode_json({what: value}) + b"\n"
 
 
 def _json(value: Any) -> Response:
