@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from plait.transport import Frame
 from plait_schemas.codec import decode_json
 from plait_schemas.messages import PresenceDiff
 
@@ -25,7 +26,7 @@ _NOBODY: Final[dict[str, bytes]] = {}
 class Presence:
     """The presence of one thread: JSON by connection id, or by a name that server code gave."""
 
-    __slots__ = ("_loop", "_members", "_tell", "_timer", "_told")
+    __slots__ = ("_loop", "_members", "_snapshot", "_tell", "_timer", "_told")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[PresenceDiff], None]) -> None:
         self._loop = loop
@@ -34,6 +35,8 @@ class Presence:
         # One object with what everybody was told last, until somebody shows something else.
         self._members: dict[str, bytes] = _NOBODY
         self._told: dict[str, bytes] = _NOBODY
+        # The frame of what everybody was told, once somebody has asked for it.
+        self._snapshot: Frame | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
@@ -55,9 +58,14 @@ class Presence:
         if self._timer is None:
             self._timer = self._loop.call_later(_GATHER, self.flush)
 
-    def snapshot(self) -> PresenceDiff:
-        """Return all that everybody has been told, so that what changes next is the same for all."""
-        return PresenceDiff(snapshot={id: msgspec.Raw(data) for id, data in self._told.items()})
+    def snapshot(self, write: Callable[[PresenceDiff], Frame]) -> Frame:
+        """Return all that everybody has been told, so that what changes next is the same for all.
+
+        `write` makes it a frame, once for all who ask until they are told something else.
+        """
+        if self._snapshot is None:
+            self._snapshot = write(PresenceDiff(snapshot={id: msgspec.Raw(data) for id, data in self._told.items()}))
+        return self._snapshot
 
     def flush(self) -> None:
         """Tell everybody what has changed since they were told last."""
@@ -71,6 +79,7 @@ class Presence:
         left = [id for id in before if id not in after]
         self._told = after
         if joined or updated or left:
+            self._snapshot = None
             self._tell(PresenceDiff(joined=joined, updated=updated, left=left))
 
     def close(self) -> None:

@@ -1,11 +1,13 @@
 """Who is here: gathered for a moment, told as differences."""
 
 import asyncio
+import json
 from typing import Any
 
 import msgspec
 
 from plait.presence import Presence
+from plait.transport import Frame
 from plait_schemas.messages import PresenceDiff
 
 
@@ -16,6 +18,15 @@ class Told:
         self.diffs: list[Any] = []
         self.presence = Presence(asyncio.get_running_loop(), self._take)
         self.news = asyncio.Event()
+        # How many snapshots were written.
+        self.written = 0
+
+    def snapshot(self) -> Any:
+        return json.loads(self.presence.snapshot(self._write).data)
+
+    def _write(self, diff: PresenceDiff) -> Frame:
+        self.written += 1
+        return Frame(json.dumps(plain(diff)).encode())
 
     def _take(self, diff: PresenceDiff) -> None:
         self.diffs.append(plain(diff))
@@ -84,12 +95,12 @@ async def test_a_snapshot_is_what_everybody_has_been_told_so_that_the_next_diffe
     assert not told.presence
     told.presence.set("a", b"1")
     assert not told.presence
-    assert plain(told.presence.snapshot()) == {"snapshot": {}}
+    assert told.snapshot() == {"snapshot": {}}
     told.presence.flush()
     assert told.presence
     told.presence.set("a", b"2")
     told.presence.set("b", b"1")
-    assert plain(told.presence.snapshot()) == {"snapshot": {"a": 1}}
+    assert told.snapshot() == {"snapshot": {"a": 1}}
     told.presence.flush()
     assert told.diffs[1:] == [{"joined": {"b": 1}, "updated": {"a": 2}}]
 
@@ -100,3 +111,16 @@ async def test_after_the_end_nothing_is_told() -> None:
     told.presence.close()
     told.presence.flush()
     assert told.diffs == []
+
+
+async def test_a_snapshot_is_written_once_for_all_who_come_until_others_are_told_something_else() -> None:
+    told = Told()
+    for data in (b"1", b"2"):
+        told.presence.set("a", data)
+        told.presence.flush()
+        for _ in range(3):
+            assert told.snapshot() == {"snapshot": {"a": int(data)}}
+        told.presence.set("a", data)
+        told.presence.flush()
+        assert told.snapshot() == {"snapshot": {"a": int(data)}}
+    assert told.written == 2

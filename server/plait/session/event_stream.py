@@ -57,7 +57,7 @@ class EventStream:
             self._queue.send(Frame(encode(self._follower.join(self.connection, have, rows))))
             self._actor.connections.add(self.connection)
             if self._actor.presence and self.connection.protocol_enabled:
-                self.present(PLAIT.presence(self._actor.presence.snapshot()))
+                self.present(self._actor.presence.snapshot(PLAIT.presence))
             return True
 
         def done(error: BaseException | None) -> None:
@@ -121,7 +121,7 @@ class EventStream:
         self._follower.drained()
         if self._misses_presence:
             self._misses_presence = False
-            self.present(PLAIT.presence(self._actor.presence.snapshot()))
+            self.present(self._actor.presence.snapshot(PLAIT.presence))
 
     def shown_version(self) -> int:
         """Return the version that the reader has been sent."""

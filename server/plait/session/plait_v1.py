@@ -245,7 +245,7 @@ class PlaitSession:
         """Tell the client who is here; that nobody is, if it may know of somebody."""
         if self._actor.presence or self._misses_presence or self._join_frame.have is not None:
             self._misses_presence = False
-            self._transport.send(PLAIT.presence(self._actor.presence.snapshot()))
+            self._transport.send(self._actor.presence.snapshot(PLAIT.presence))
 
     # Answers
 
