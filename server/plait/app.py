@@ -205,7 +205,7 @@ class Plait:
                 CORSMiddleware,
                 allow_origins=self.settings.allowed_origins,
                 allow_methods=["GET", "PUT", "POST", "PATCH", "DELETE"],
-                allow_headers=["Authorization", "Content-Type", "If-Match", "If-None-Match"],
+                allow_headers=["Authorization", "Content-Type", "If-Match", "If-None-Match", "Last-Event-ID"],
                 expose_headers=["ETag"],
             )
         ]

@@ -414,7 +414,10 @@ async def test_health_and_readiness(web: httpx.AsyncClient) -> None:
 
 async def test_pages_of_allowed_origins_may_read_and_write_and_others_may_not(web: httpx.AsyncClient) -> None:
     url = "/threads/game-room/one"
-    asks = {"Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "If-Match,Content-Type"}
+    asks = {
+        "Access-Control-Request-Method": "PUT",
+        "Access-Control-Request-Headers": "If-Match,Content-Type,Last-Event-ID",
+    }
     answer = await web.options(url, headers={"Origin": FRIEND, **asks})
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == FRIEND
