@@ -240,12 +240,14 @@ class Actor:
 
     def abort(self) -> None:
         """Cancel what runs and take no more changes."""
+        self.connections.close("the thread has been stopped")
         self.presence.close()
         self.pipeline.close()
         self.give_up()
 
     def drop(self, reason: str) -> None:
         """Give up: close the sockets, so that their clients come again, and take no more changes."""
+        self.connections.close(reason)
         self.pipeline.close()
         for connection in self.connections:
             connection.close(TRY_AGAIN_LATER, reason)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from plait.connection import Connection, Source, Wire
+from plait.errors import PlaitError, TooMany, Unavailable
 from plait.revision import Revision
 from plait.transport import Frame
 
@@ -16,12 +17,14 @@ _NOTHING: Final[dict[Any, Any]] = {}
 class Connections:
     """The open connections of one thread, in the order in which they joined."""
 
-    __slots__ = ("_framed", "_frames", "_ids", "_members")
+    __slots__ = ("_farewell", "_framed", "_frames", "_ids", "_members")
 
     def __init__(self) -> None:
         self._members: dict[Connection, None] = _NOTHING
         # How many have each id: nearly always one, and who joins asks for its own.
         self._ids: dict[str, int] = _NOTHING
+        # Why nobody may join any more; None while somebody may.
+        self._farewell: str | None = None
         # The revision that was sent last, and the frames that were made of it.
         self._framed: Revision | None = None
         self._frames: dict[Wire, Frame | None] = _NOTHING
@@ -39,6 +42,18 @@ class Connections:
     def with_id(self, id: str) -> list[Connection]:
         """Return those of one client."""
         return [each for each in self._members if each.id == id] if id in self._ids else []
+
+    def close(self, reason: str) -> None:
+        """Let nobody in from here on."""
+        self._farewell = reason
+
+    def refusal(self, most: int) -> PlaitError | None:
+        """Return why nobody may join where `most` may, None when somebody may. To be asked when somebody joins."""
+        if self._farewell is not None:
+            return Unavailable(self._farewell)
+        if len(self) >= most:
+            return TooMany(f"the thread has {len(self)} connections, which is the limit; try again later")
+        return None
 
     def add(self, connection: Connection) -> None:
         """Let a connection receive from here on."""

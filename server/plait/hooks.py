@@ -8,10 +8,12 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from plait.connection import Connection
+from plait.errors import PlaitError
 from plait.logs import log_error
 from plait.mailbox import Mailbox, Turn, resolving
 from plait.thread import Thread
 from plait.waiting import outcome
+from plait_schemas.codes import TRY_AGAIN_LATER
 
 __all__ = ["Hooks"]
 
@@ -71,11 +73,22 @@ class Hooks:
     ) -> None:
         """Ask the hooks about a connection, call `join` to make it a member, then run `on_connect`.
 
-        `join` tells whether it has joined, which a client that is gone by then does not.
+        `join` tells whether it has joined, which a client that is gone by then does not. `done` is also told why nobody
+        may join.
         """
+        refusal: PlaitError | None = None
+
+        def admit() -> bool:
+            nonlocal refusal
+            refusal = self._thread._core.connections.refusal(self._owner.limits.connections_per_thread)
+            if refusal is None:
+                return join()
+            connection.leave(TRY_AGAIN_LATER, str(refusal))
+            return False
+
         if not _CONNECT_HOOKS & self._thread._kind.overrides:
-            join()
-            done(None)
+            admit()
+            done(refusal)
             return
 
         async def work() -> None:
@@ -84,13 +97,13 @@ class Hooks:
             if await outcome(thread.should_be_readonly(connection, request)):
                 connection.readonly = True
             connection.protocol_enabled = await outcome(thread.should_send_protocol_messages(connection, request))
-            if join():
+            if admit():
                 await outcome(thread.on_connect(connection, request))
 
         def finished(_: object, error: BaseException | None) -> None:
             if error is not None:
                 self.report(error, connection)
-            done(error)
+            done(error or refusal)
 
         weighed = connection.weigh(0, finished)
         self._mailbox.post(Turn("on_connect", work, weighed, owner=self._owner, connection=connection, request=request))

@@ -102,7 +102,7 @@ class Node:
             waking = self._waking.get(key)
             if waking is None:
                 if not self.is_serving:
-                    raise Unavailable("the server is shutting down" if self._draining else _NOT_RUNNING)
+                    raise Unavailable(_ENDING if self._draining else _NOT_RUNNING)
                 kind = self.kind(key.kind)
                 if len(self._actors) + len(self._waking) >= self.limits.awake_threads:
                     raise TooMany(f"{self.limits.awake_threads} threads are awake, which is the limit; try again later")
@@ -112,7 +112,7 @@ class Node:
                 return await asyncio.shield(waking)
             except asyncio.CancelledError:
                 if waking.cancelled():
-                    raise Unavailable("the server is shutting down") from None
+                    raise Unavailable(_ENDING) from None
                 raise
 
     def drain(self, timeout: float) -> asyncio.Task[None]:
@@ -145,6 +145,7 @@ class Node:
     async def _drain(self, timeout: float) -> None:
         actors = self.actors
         for actor in actors:
+            actor.connections.close(_ENDING)
             for connection in actor.connections:
                 connection.pause()
         try:
@@ -155,10 +156,9 @@ class Node:
             log.warning("some turns had not ended after %g s and are given up", timeout)
             for actor in actors:
                 actor.give_up()
-        # Those, too, whose joins were under way.
-        for actor in (*actors, *self.actors):
+        for actor in actors:
             for connection in actor.connections:
-                connection.leave(GOING_AWAY, "the server is shutting down")
+                connection.leave(GOING_AWAY, _ENDING)
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
         try:
@@ -186,6 +186,8 @@ class Node:
             raise
         finally:
             self._changing.discard(actor)
+        if not self.is_serving:
+            actor.connections.close(_ENDING)
         self._actors[key] = actor
         return actor
 
@@ -228,6 +230,8 @@ class Node:
                 if is_idle and self._actors.get(actor.key) is actor and actor.key not in self._waking:
                     self._begin_to_stop(actor)
 
+
+_ENDING = "the server is shutting down"
 
 _NOT_RUNNING = (
     "plait is not running: serve it with `plait serve`, or give its lifespan to the app that it is mounted in, "

@@ -304,6 +304,26 @@ async def test_a_server_that_ends_ends_its_streams_as_it_does_sockets() -> None:
         assert [frame["type"] for frame in await reader.rest()] == ["joined", "change"]
 
 
+async def test_a_stream_that_is_opened_when_the_server_is_ending_is_refused() -> None:
+    entered, gate = asyncio.Event(), asyncio.Event()
+
+    async def authenticate(request: Request) -> Principal:
+        if "slowly" in request.query_params:
+            entered.set()
+            await gate.wait()
+        return Principal("ada")
+
+    served = Plait(Page, store=MemoryStore(), authenticate=authenticate)
+    async with running(served) as address, http(address) as web:
+        await call(web, "set", 1)
+        opening = asyncio.create_task(web.get(f"{PATH}/changes?slowly", headers=STREAM))
+        await entered.wait()
+        served.drain()
+        await served._node.drain(0)
+        gate.set()
+        assert error_of(await opening) == (503, "unavailable")
+
+
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
 async def test_a_server_that_has_nothing_but_streams_ends_at_once(tmp_path: Path, by: signal.Signals) -> None:
     with Process("tests.integration.test_event_stream:app", cwd=tmp_path) as server:

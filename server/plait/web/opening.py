@@ -190,8 +190,8 @@ class _Opening:
 
     async def _actor(self, key: ThreadKey) -> Actor:
         actor = await self._front.node.actor(key)
-        if len(actor.connections) >= self._front.limits.connections_per_thread:
-            raise TooMany(f"{key} has {len(actor.connections)} connections, which is the limit; try again later")
+        if (refusal := actor.connections.refusal(self._front.limits.connections_per_thread)) is not None:
+            raise refusal
         return actor
 
     async def _accept(self, ended: Callable[[], None]) -> Socket | AsgiSocket | None:

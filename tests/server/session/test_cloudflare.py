@@ -283,6 +283,16 @@ async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins() -> No
         assert list(actor.connections) == [first.connection]
 
 
+async def test_a_client_that_joins_when_the_server_is_ending_is_closed_with_1013() -> None:
+    async with open_house(Room) as house:
+        client = Client(await house.actor(Room), "a")
+        await house.node.drain(PATIENCE)
+        client.open()
+        assert await client.next() is None
+        assert client.transport.closed is not None
+        assert client.transport.closed[0] == 1013
+
+
 async def test_a_client_that_is_gone_while_it_joins_is_taken_out_again() -> None:
     class Slow(Room):
         kind = "room"

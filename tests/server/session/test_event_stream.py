@@ -14,7 +14,7 @@ from tests.server.session.guests import joined as guest_joined
 
 from plait.actor import Actor
 from plait.connection import Connection, Principal
-from plait.errors import Reject
+from plait.errors import Reject, TooMany, Unavailable
 from plait.limits import Limits
 from plait.session import event_stream
 from plait.session.event_stream import EventStream
@@ -331,6 +331,25 @@ async def test_a_reader_that_a_hook_refuses_is_not_in_the_thread() -> None:
         assert not reader.is_in
         await actor.settled()
         assert actor.is_idle
+
+
+async def test_a_reader_for_whom_there_is_no_room_is_told_so() -> None:
+    async with open_house(Room, limits=Limits(connections_per_thread=1)) as house:
+        await reading(house)
+        reader = Reader(await house.actor(Room))
+        with pytest.raises(TooMany, match="1 connections"):
+            await reader.open()
+        assert not reader.is_in
+        assert reader.ended == 1
+
+
+async def test_a_reader_that_comes_when_the_server_is_ending_is_told_so(house: House) -> None:
+    reader = Reader(await house.actor(Room))
+    await house.node.drain(5)
+    with pytest.raises(Unavailable, match="shutting down"):
+        await reader.open()
+    assert not reader.is_in
+    assert reader.ended == 1
 
 
 @pytest.mark.parametrize("is_greeted", [False, True])

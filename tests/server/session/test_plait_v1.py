@@ -265,6 +265,37 @@ async def test_a_hook_that_raises_closes_with_1011_and_says_nothing() -> None:
         assert len(actor.connections) == 0
 
 
+@pytest.mark.parametrize("cls", [Room, Slow])
+async def test_those_who_come_at_the_same_time_are_no_more_than_a_thread_may_have(cls: type[Room]) -> None:
+    async with open_house(cls, limits=Limits(connections_per_thread=2)) as house:
+        actor = await house.actor(cls)
+        guests = [Guest(actor, client) for client in "abc"]
+        for guest in guests:
+            await guest.open()
+        if isinstance(actor.thread, Slow):
+            actor.thread.gate.set()
+        await actor.settled()
+        assert [guest.closed for guest in guests] == [None, None, 1013]
+        assert [each.id for each in actor.connections] == [client_id(client) for client in "ab"]
+
+
+@pytest.mark.parametrize("end", ["drop", "drain", "stop"])
+async def test_who_joins_a_thread_that_has_ended_is_sent_away(end: str) -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = Guest(actor, "a")
+        match end:
+            case "drop":
+                actor.drop("the thread has moved")
+            case "drain":
+                await house.node.drain(PATIENCE)
+            case _:
+                await actor.stop()
+        await guest.open()
+        assert guest.closed == 1013
+        assert len(actor.connections) == 0
+
+
 async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins_and_is_forgotten() -> None:
     async with open_house(Slow) as house:
         actor = await house.actor(Slow)
