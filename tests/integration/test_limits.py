@@ -246,8 +246,8 @@ async def test_an_address_has_no_more_sockets_than_its_limit() -> None:
 async def test_a_socket_counts_for_its_address_until_what_was_sent_on_it_has_been_done() -> None:
     gate = asyncio.Event()
 
-    class Blocked(Room):
-        kind = "blocked"
+    class Blocked(Thread[Any]):
+        initial_state = 0
 
         async def on_message(self, connection: Connection, data: str | bytes) -> None:
             await gate.wait()
@@ -370,6 +370,30 @@ async def test_a_peer_that_answers_no_pings_is_dropped() -> None:
             assert b"\x89" in received
         assert await other.call("everybody") == [(await other.call("everybody"))[0]]
         assert (await other.call("closed")) == [1006]
+
+
+async def test_a_peer_whose_messages_are_not_read_for_long_is_not_taken_for_dead() -> None:
+    gate = asyncio.Event()
+
+    class Slow(Thread[Any]):
+        initial_state = 0
+
+        async def on_connect(self, connection: Connection, request: Request) -> None:
+            await gate.wait()
+
+        def on_message(self, connection: Connection, data: str | bytes) -> None:
+            connection.send(data)
+
+    app = Plait(Room, Slow, store=MemoryStore(), ping_interval=0.2, ping_timeout=0.2)
+    async with running(app) as address, connected(address, "/threads/slow/one") as held:
+        for n in range(100):
+            await held.send(str(n))
+        await held.until(lambda held: held.states)
+        with bare_socket(address) as bare:
+            await open_socket(bare, "/threads/room/one")
+            await _read_all(bare)  # Until it is dropped, as it answers no pings.
+        gate.set()
+        await held.until(lambda held: held.messages == [str(n) for n in range(100)])
 
 
 # Who may come in

@@ -44,6 +44,8 @@ class Heartbeat:
             await asyncio.sleep(step)
             now = loop.time()
             for socket in tuple(self._sockets):
+                if socket.is_held:
+                    socket.heard = now  # Its answers are not read.
                 silence = now - socket.heard
                 if silence > self._interval + self._timeout:
                     socket.give_up()

@@ -65,6 +65,7 @@ class Socket(asyncio.Protocol):
         "_transport",
         "heard",
         "is_asked",
+        "is_held",
     )
 
     can_ping = True
@@ -103,6 +104,8 @@ class Socket(asyncio.Protocol):
         # When the peer last sent something, and whether it has been pinged for a sign of life since.
         self.heard = self._loop.time()
         self.is_asked = False
+        # Whether what the peer sends is left unread for a while.
+        self.is_held = False
 
     def greet(self, data: bytes) -> None:
         """Send bytes before the first frame: the answer to the opening request."""
@@ -149,10 +152,12 @@ class Socket(asyncio.Protocol):
 
     def pause(self) -> None:
         if not self._is_closing:
+            self.is_held = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
         if not self._is_closing:
+            self.is_held = False
             self._transport.resume_reading()
 
     async def drained(self) -> None:

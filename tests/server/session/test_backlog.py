@@ -6,23 +6,26 @@ from typing import Any
 
 import pytest
 from tests.server.rooms import Client, House, open_house
-from tests.server.session.guests import Guest, Room, joined, put
+from tests.server.session.guests import Guest, joined, put
 
 from plait.actor import Actor
 from plait.connection import Connection, Source
 from plait.limits import Limits
 from plait.rpc import rpc
+from plait.thread import Thread
 
 # Five turns of so many bytes are more than may wait, four are not.
 TEXT = "x" * 1_000
 LIMITS = Limits(backlog=9_000)
 
 
-class Busy(Room):
+class Busy(Thread[Any]):
     """Hears of messages and changes when its gate is open."""
 
+    initial_state = {"n": 0}  # noqa: RUF012
+
     def on_start(self) -> None:
-        super().on_start()
+        self.heard: list[Any] = []
         self.gate = asyncio.Event()
 
     async def on_message(self, connection: Connection, data: str | bytes) -> None:
