@@ -8,7 +8,7 @@ from typing import Final
 from starlette.types import Receive, Send
 
 from plait.transport import Frame, Session
-from plait.web.sockets import shorten
+from plait.web.framing import shorten
 from plait_schemas.codes import TRY_AGAIN_LATER
 
 __all__ = ["AsgiSocket"]

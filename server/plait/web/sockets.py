@@ -13,9 +13,10 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from plait.transport import Frame, Session
+from plait.web.framing import is_utf8, serialize, shorten
 from plait_schemas.codes import TRY_AGAIN_LATER
 
-__all__ = ["ABNORMAL", "Outlet", "Socket", "shorten"]
+__all__ = ["ABNORMAL", "Outlet", "Socket"]
 
 _CLOSE_TIMEOUT: Final = 5.0
 # Bytes that are written in one iteration of the loop before states are held back, to be sent as one.
@@ -127,7 +128,7 @@ class Socket(asyncio.Protocol):
             return
         wire = frame.wire
         if wire is None:
-            wire = frame.wire = _serialize(frame)
+            wire = frame.wire = serialize(frame)
         self._write(wire)
 
     def ping(self, payload: bytes) -> None:
@@ -213,10 +214,9 @@ class Socket(asyncio.Protocol):
             case Opcode.TEXT | Opcode.BINARY | Opcode.CONT:
                 if frame.opcode is not Opcode.CONT:
                     self._is_binary = frame.opcode is Opcode.BINARY
-                data = self._whole(frame)
-                if data is None:
+                if (data := self._whole(frame)) is None:
                     return
-                if self._is_binary or _is_utf8(data):
+                if self._is_binary or is_utf8(data):
                     session.receive(data, is_text=not self._is_binary)
                 else:
                     self.close(_INVALID_DATA, "a text message is not UTF-8")
@@ -241,11 +241,9 @@ class Socket(asyncio.Protocol):
         return data
 
     def _fail(self) -> None:
-        """End the socket of a peer that does not keep to WebSocket's rules or sends too much at once.
-
-        What it still sends is read until it has gone: to close a socket with unread data is to reset it, which may
-        take away the close frame.
-        """
+        """End the socket of a peer that does not keep to WebSocket's rules or sends too much at once."""
+        # What it still sends is read until it has gone: to close a socket with unread data is to reset it, which may
+        # take away the close frame.
         close = self._protocol.close_sent
         self._end(close.code if close else ABNORMAL, close.reason if close else "")
         self.flush()
@@ -298,29 +296,3 @@ class Socket(asyncio.Protocol):
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
-
-
-def _serialize(frame: Frame) -> bytes:
-    """Return a frame as it goes over the wire from server to client: whole and unmasked (RFC 6455, section 5.2)."""
-    first = 0x81 if frame.is_text else 0x82
-    size = len(frame.data)
-    if size < 126:
-        return b"%c%c%b" % (first, size, frame.data)
-    if size < 65536:
-        return b"%c\x7e%b%b" % (first, size.to_bytes(2), frame.data)
-    return b"%c\x7f%b%b" % (first, size.to_bytes(8), frame.data)
-
-
-def _is_utf8(data: bytes) -> bool:
-    if data.isascii():
-        return True
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def shorten(reason: str) -> str:
-    """Return a close reason of the 123 bytes that there is room for."""
-    return reason.encode()[:123].decode(errors="ignore")
