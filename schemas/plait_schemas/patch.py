@@ -16,6 +16,7 @@ from plait_schemas.codec import decode_json, encode_json
 __all__ = [
     "FORBIDDEN_KEYS",
     "Op",
+    "Owned",
     "PatchError",
     "apply",
     "decode_ops",
@@ -168,29 +169,30 @@ def _members(value: Any) -> Any:
 # Apply
 
 
-def apply(document: Any, ops: Iterable[Op]) -> Any:
+Owned = dict[int, Any]
+"""The containers that were copied, by their ids, which are theirs as long as they are kept here."""
+
+
+def apply(document: Any, ops: Iterable[Op], owned: Owned | None = None) -> Any:
     """Return `document`, a tree of dicts and lists, with `ops` carried out in order.
 
-    The document is left as it was: only what lies on the way to a change is copied, once, all else is shared.
-    Raises PatchError when a path does not exist.
+    The document is left as it was: only what lies on the way to a change is copied, once, all else is shared. But
+    what earlier calls have copied, and noted in `owned`, is changed in place. Raises PatchError when a path does not
+    exist.
     """
-    owned: _Owned = {}
+    owned = {} if owned is None else owned
     for op in ops:
         document = _carried_out(document, op, parse(op.path), owned)
     return document
 
 
-_Owned = dict[int, Any]
-"""The containers that were copied, by their ids, which are theirs as long as they are kept here."""
-
-
-def _carried_out(document: Any, op: Op, parts: list[str], owned: _Owned) -> Any:
+def _carried_out(document: Any, op: Op, parts: list[str], owned: Owned) -> Any:
     if op.value is msgspec.UNSET and op.op != "remove":
         raise PatchError(f"{op.op} {op.path!r} has no value")
     return _apply(document, parts, op, owned)
 
 
-def _apply(node: Any, parts: list[str], op: Op, owned: _Owned) -> Any:
+def _apply(node: Any, parts: list[str], op: Op, owned: Owned) -> Any:
     if not parts:
         if op.op == "remove":
             raise PatchError("the whole document cannot be removed")
@@ -203,7 +205,7 @@ def _apply(node: Any, parts: list[str], op: Op, owned: _Owned) -> Any:
     raise PatchError(f"{op.path!r} leads into a value that has no members")
 
 
-def _apply_to_object(node: dict[str, Any], key: str, rest: list[str], op: Op, owned: _Owned) -> dict[str, Any]:
+def _apply_to_object(node: dict[str, Any], key: str, rest: list[str], op: Op, owned: Owned) -> dict[str, Any]:
     if key not in node and (rest or op.op != "add"):
         raise PatchError(f"{op.path!r} does not exist")
     value = _apply(node[key], rest, op, owned) if rest else op.value
@@ -215,7 +217,7 @@ def _apply_to_object(node: dict[str, Any], key: str, rest: list[str], op: Op, ow
     return copy
 
 
-def _apply_to_array(node: list[Any], part: str, rest: list[str], op: Op, owned: _Owned) -> list[Any]:
+def _apply_to_array(node: list[Any], part: str, rest: list[str], op: Op, owned: Owned) -> list[Any]:
     adds = op.op == "add" and not rest
     index = len(node) if part == "-" and adds else _index(part, op.path)
     if index >= len(node) + adds:
@@ -231,7 +233,7 @@ def _apply_to_array(node: list[Any], part: str, rest: list[str], op: Op, owned: 
     return copy
 
 
-def _own(node: Any, owned: _Owned) -> Any:
+def _own(node: Any, owned: Owned) -> Any:
     """Return a container that may be changed: the node itself if it is a copy already."""
     if id(node) in owned:
         return node
@@ -273,7 +275,7 @@ def _field_names(cls: Any) -> list[str]:
 def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
     """Return the operations that lead back to `document` from what `ops` make of it. Raises PatchError."""
     inverse: list[Op] = []
-    owned: _Owned = {}
+    owned: Owned = {}
     for op in ops:
         parts = parse(op.path)
         # Before it is carried out: what is taken out then is changed no more, even where it has been copied.

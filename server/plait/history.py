@@ -130,6 +130,10 @@ class History:
             return None
         return [row for row in recent if version < row.version <= to]
 
+    def recent(self, to: int) -> list[ChangeRow]:
+        """Return the changes up to `to` that are in memory."""
+        return [row for row in self._recent or () if row.version <= to]
+
     def forget(self) -> None:
         """Keep nothing of the log in memory: nobody is there who would need it."""
         if self.current is self.durable:

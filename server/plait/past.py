@@ -9,12 +9,16 @@ from plait_schemas.codec import encode_json
 
 __all__ = ["Past"]
 
-# Changes that are read in one go.
-_BATCH: Final = 500
+# Changes that are read in one go, and bytes of operations.
+_PAGE: Final = 500
+_PAGE_SIZE: Final = 1024 * 1024
+# Who is more than so much behind is too far behind: to bring it forward would hold up everybody else.
+_FAR: Final = 10_000
+_FAR_SIZE: Final = 4 * 1024 * 1024
 
 
 class Past:
-    """Reads what of one thread's log is kept."""
+    """Reads what of one thread's log is kept, a page at a time, so that nobody waits for all of it."""
 
     __slots__ = ("_history", "_key", "_store")
 
@@ -23,43 +27,55 @@ class Past:
         self._store = store
         self._history = history
 
-    async def changes(self, after: int, *, size: int | None = None) -> list[ChangeRow] | None:
-        """Return the durable changes behind a version, in order; None when not all of them are kept.
+    async def changes(self, after: int, *, size: int = _FAR_SIZE) -> list[ChangeRow] | None:
+        """Return the durable changes behind a version, in order.
 
-        With `size` also None when they have more bytes than that. Raises StoreError.
+        None when not all of them are kept, they have more than `size` bytes, or there are more than 10,000. Raises
+        StoreError.
+        """
+        found: list[ChangeRow] = []
+        left = size
+        while rows := await self.page(after + len(found), size=min(left, _PAGE_SIZE)):
+            found += rows
+            left -= sum(len(row.ops) for row in rows)
+            if left < 0 or len(found) > _FAR:
+                return None
+        return None if rows is None else found
+
+    async def page(self, after: int, *, limit: int = _PAGE, size: int = _PAGE_SIZE) -> list[ChangeRow] | None:
+        """Return the first durable changes behind a version, in order; None when they are not kept.
+
+        There are no more than `limit`, and none behind those that have `size` bytes. Raises StoreError.
         """
         durable = self._history.durable.version
         if after < 0:
             return None
         rows = self._history.since(after, durable)
-        if rows is not None:
-            return rows
-        found: list[ChangeRow] = []
-        while after + len(found) < durable:
-            rows = await self._store.changes(self._key, after=after + len(found), limit=_BATCH)
-            if not rows or rows[0].version != after + len(found) + 1:
-                return None
-            found += rows
-            if size is not None and sum(len(row.ops) for row in found) > size:
+        if rows is None:
+            rows = await self._store.changes(self._key, after=after, limit=limit, size=size)
+            if not rows or rows[0].version != after + 1:
                 return None
         # The store may have more: what is on the disk and has not been let out.
-        return [row for row in found if row.version <= durable]
+        return [row for row in rows[:limit] if row.version <= durable]
 
-    async def kept(self, after: int = 0) -> list[ChangeRow]:
-        """Return the durable changes behind a version, in order and without a gap: the last ones, if not all are kept.
+    async def before(self, version: int) -> list[ChangeRow]:
+        """Return durable changes in front of a version, the last one first; none where none are kept.
 
         Raises StoreError.
         """
-        found = self._history.since(after, self._history.durable.version) or []
+        if rows := self._history.recent(version - 1):
+            return rows[::-1]
+        return await self._store.changes_before(self._key, version, limit=_PAGE, size=_PAGE_SIZE)
+
+    async def start(self, limit: int | None = None) -> int:
+        """Return the version behind which are all durable changes that are kept, or the last `limit` of them.
+
+        Raises StoreError.
+        """
         durable = self._history.durable.version
-        while not found or found[-1].version < durable:
-            rows = await self._store.changes(self._key, after=found[-1].version if found else after)
-            if not rows:
-                break
-            if found and rows[0].version != found[-1].version + 1:
-                found = []  # The log has been shortened while it was read.
-            found += rows
-        return [row for row in found if row.version <= durable]
+        rows = await self._store.changes(self._key, after=0, limit=1)
+        start = min(rows[0].version - 1, durable) if rows else durable
+        return start if limit is None else max(start, durable - limit)
 
     async def json(self, version: int) -> bytes:
         """Return the state at a version as JSON. Raises as `document`, and NotFound where there is no state yet."""

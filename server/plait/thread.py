@@ -131,16 +131,22 @@ class Thread(Generic[State]):
 
     # History
 
-    async def history(self, since: int | None = None) -> list[Change]:
+    async def history(self, since: int | None = None, *, limit: int | None = None) -> list[Change]:
         """Return the durable changes behind a version, in order; without one, all that are kept.
 
-        Raises NotFound when not all changes since then are kept.
+        With `limit` no more than so many: the first behind the version, or the last of all. Raises NotFound when not
+        all changes since the version are kept.
         """
-        past = self._core.past
-        rows = await past.kept() if since is None else await past.changes(since)
-        if rows is None:
-            raise NotFound(f"the changes behind version {since} are not all there any more")
-        return [Change.of(row) for row in rows]
+        past, found = self._core.past, list[Change]()
+        after = await past.start(limit) if since is None else since
+        while (limit is None or len(found) < limit) and (rows := await past.page(after + len(found))) != []:
+            if rows is not None:
+                found += [Change.of(row) for row in rows]
+            elif since is None:
+                after, found = await past.start(limit), []  # Meanwhile the log has been shortened.
+            else:
+                raise NotFound(f"the changes behind version {since} are not all there any more")
+        return found[:limit]
 
     async def at(self, version: int) -> State:
         """Return the state as it was at a version.
@@ -278,8 +284,10 @@ async def _check_type_at(thread: Thread[Any], version: int) -> None:
     """Raise InvalidState for a version from before a migration, when states were of another type."""
     if thread.state_version == 1:
         return  # There has been none, and the log need not be read.
-    rows = await thread._core.past.changes(version)
+    after = version
+    while rows := await thread._core.past.page(after):
+        if any(row.source == "migration" for row in rows):
+            raise InvalidState(f"version {version} is from before a migration, when the state had another type")
+        after = rows[-1].version
     if rows is None:
         raise NotFound(f"the changes behind version {version} are not all there any more")
-    if any(row.source == "migration" for row in rows):
-        raise InvalidState(f"version {version} is from before a migration, when the state had another type")

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -141,8 +141,8 @@ async def test_changes_are_all_that_are_kept_with_their_sources_and_times(web: h
         assert await client.call("undo_theirs", id) == 3
     await web.put(PAGE, json={"n": 4})
     body = (await web.get(f"{PAGE}/changes")).json()
-    assert set(body) == {"epoch", "version", "changes"}
-    assert (body["epoch"], body["version"]) == (await epoch_of(web, PAGE), 4)
+    assert set(body) == {"epoch", "version", "more", "changes"}
+    assert (body["epoch"], body["version"], body["more"]) == (await epoch_of(web, PAGE), 4, False)
     assert [(each["version"], each["ops"]) for each in body["changes"]] == [
         (1, [put("/n", 1)]),
         (2, [put("/n", 2)]),
@@ -224,20 +224,70 @@ async def test_the_log_is_there_after_a_restart(tmp_path: Path) -> None:
         assert [each["version"] for each in found] == [3, 4]
 
 
-async def test_more_changes_than_are_read_in_one_go_are_all_there(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/plait.db"
+async def pages(web: httpx.AsyncClient, since: str | None = None, **params: int) -> AsyncIterator[list[int]]:
+    """Read the log of a page as long as there is more; gives the versions in each answer."""
+    while True:
+        answer = await web.get(f"{PAGE}/changes", params={**params, **({} if since is None else {"since": since})})
+        body = answer.json()
+        found = [each["version"] for each in body["changes"]]
+        assert not found or found[-1] == body["version"]
+        yield found
+        if not body["more"]:
+            return
+        since = f"{body['epoch']}:{body['version']}"
+
+
+async def filled(store: str, values: Iterable[Any]) -> None:
+    """Store a page that has had these states."""
     app = Plait(Page, store=store)
     async with app:
         page = app.thread(Page, "one")
-        await asyncio.gather(*(page.set_state({"n": n}) for n in range(1, 1202)))
+        await asyncio.gather(*(page.set_state({"n": value}) for value in values))
+
+
+@pytest.mark.parametrize("is_woken", [False, True])
+@pytest.mark.parametrize(("limit", "most"), [(None, 1000), (10_000, 1000), (300, 300), (1199, 1000)])
+async def test_more_changes_than_an_answer_has_are_read_an_answer_after_the_other(
+    tmp_path: Path, limit: int | None, most: int, is_woken: bool
+) -> None:
+    store = f"sqlite:///{tmp_path}/plait.db"
+    await filled(store, range(1, 1201))
     async with serving(store=store) as web:
         epoch = await epoch_of(web, PAGE)
-        for since, versions in ((None, range(202, 1202)), (f"{epoch}:300", range(301, 1202))):
-            answer = await web.get(f"{PAGE}/changes", params={} if since is None else {"since": since})
-            found = [each["version"] for each in answer.json()["changes"]]
+        if not is_woken:
+            await web.put(PAGE, json={"n": -1})
+        last = 1200 if is_woken else 1201
+        params = {} if limit is None else {"limit": limit}
+        for since in (None, f"{epoch}:190"):
+            found = [page async for page in pages(web, since, **params)]
+            versions = [version for page in found for version in page]
             # Bounds are kept to roughly: nothing of what is to be kept may be missing.
-            assert found == [*range(found[0], 1202)]
-            assert found[0] <= versions.start
+            assert versions == [*range(versions[0], last + 1)]
+            assert versions[0] <= 202 if since is None else versions[0] == 191
+            assert [len(page) for page in found[:-1]] == [most] * (len(found) - 1)
+            assert 0 < len(found[-1]) <= most
+
+
+async def test_an_answer_has_no_more_bytes_of_changes_than_it_takes_to_pass_a_bound(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/plait.db"
+    await filled(store, ("x" * 400_000 + str(n) for n in range(8)))
+    async with serving(store=store) as web:
+        assert [page async for page in pages(web)] == [[1, 2, 3], [4, 5, 6], [7, 8]]
+
+
+async def test_who_reads_what_is_there_is_told_that_there_is_no_more(web: httpx.AsyncClient) -> None:
+    epoch = await written(web)
+    for since, limit, more in ((0, 2, True), (0, 3, False), (1, 2, False), (2, 1, False), (3, 1, False)):
+        answer = await web.get(f"{PAGE}/changes", params={"since": f"{epoch}:{since}", "limit": limit})
+        assert answer.json()["more"] is more
+        assert answer.json()["version"] == min(since + limit, 3)
+
+
+@pytest.mark.parametrize("limit", ["", "0", "-1", "1.0", "many", "1" * 5000])
+async def test_what_is_no_number_of_changes_is_422(web: httpx.AsyncClient, limit: str) -> None:
+    answer = await web.get(f"{PAGE}/changes", params={"limit": limit})
+    assert error_of(answer) == (422, "invalid_arguments")
+    assert answer.json()["error"]["path"] == "/limit"
 
 
 # Who may

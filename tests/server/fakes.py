@@ -167,8 +167,15 @@ class TroubledStore:
             raise failure
         return await self.inner.load(key, version=version)
 
-    async def changes(self, key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
-        return await self.inner.changes(key, after=after, limit=limit)
+    async def changes(
+        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        return await self.inner.changes(key, after=after, limit=limit, size=size)
+
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        return await self.inner.changes_before(key, version, limit=limit, size=size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         return await self.inner.client(key, client)

@@ -242,6 +242,12 @@ async def test_what_was_before_a_migration_is_not_reverted_to() -> None:
         with pytest.raises(InvalidState, match="version 3 is from before a migration"):
             await outcome(thread.revert(3))
         assert thread.state == {"score": 5}
+        # Nor when that is more changes ago than are read in one go.
+        for n in range(600):
+            thread.set_state({"score": n})
+        await outcome(thread.set_state({"score": 5}))
+        with pytest.raises(InvalidState, match="version 3 is from before a migration"):
+            await outcome(thread.revert(3))
 
 
 async def test_what_was_before_a_migration_is_no_state_of_the_type_that_the_class_has() -> None:

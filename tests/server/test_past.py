@@ -15,7 +15,7 @@ from plait.past import Past
 from plait.pipeline import Pipeline
 from plait.retention import DEFAULT_RETENTION, Retention
 from plait.state import StateType
-from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey
+from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, Write
 from plait_schemas.patch import Op
 
 KEY = ThreadKey("room", "one")
@@ -29,6 +29,8 @@ class WatchedStore(TroubledStore):
     def __init__(self) -> None:
         super().__init__()
         self.reads: list[tuple[str, int | None]] = []
+        # How many changes were handed out.
+        self.rows = 0
         self.is_broken = False
         # Is set when changes are read, which then waits for the other.
         self.is_read = asyncio.Event()
@@ -39,11 +41,21 @@ class WatchedStore(TroubledStore):
         self._read("load", version)
         return await super().load(key, version=version)
 
-    async def changes(self, key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
+    async def changes(
+        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
         self._read("changes", after)
         self.is_read.set()
         await self.may_read.wait()
-        return await super().changes(key, after=after, limit=min(limit, 300))
+        rows = await super().changes(key, after=after, limit=min(limit, 300), size=size)
+        self.rows += len(rows)
+        return rows
+
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        self._read("changes_before", version)
+        return await super().changes_before(key, version, limit=min(limit, 300), size=size)
 
     def _read(self, what: str, version: int | None) -> None:
         self.reads.append((what, version))
@@ -74,8 +86,17 @@ class Bench:
         rows = await self.past.changes(after)
         return None if rows is None else [row.version for row in rows]
 
-    async def kept(self, after: int = 0) -> list[int]:
-        return [row.version for row in await self.past.kept(after)]
+    async def kept(self) -> list[int]:
+        found = await self.changes(await self.past.start())
+        assert found is not None
+        return found
+
+    async def before(self, version: int) -> list[int]:
+        """Return what is kept in front of a version, a page after the other."""
+        found: list[int] = []
+        while rows := await self.past.before(found[-1] if found else version):
+            found += [row.version for row in rows]
+        return found
 
 
 @asynccontextmanager
@@ -99,7 +120,7 @@ async def test_changes_that_are_in_memory_are_not_read_from_the_store() -> None:
         assert await b.changes(90) == list(range(91, 101))
         assert await b.changes(0) == list(range(1, 101))
         assert await b.changes(100) == []
-        assert await b.kept(90) == list(range(91, 101))
+        assert [row.version for row in await b.past.before(90)] == list(range(89, 0, -1))
         assert b.store.reads == []
 
 
@@ -113,6 +134,51 @@ async def test_changes_that_are_not_in_memory_are_read_from_the_store_a_page_at_
         assert pages == sorted(pages)
         assert await b.changes(899 if is_woken else 500) == list(range(900 if is_woken else 501, 901))
         assert await b.kept() == list(range(1, 901))
+
+
+@pytest.mark.parametrize("is_woken", [False, True])
+async def test_what_is_in_front_of_a_version_is_read_the_last_change_first(is_woken: bool) -> None:
+    async with bench(900, is_woken=is_woken) as b:
+        for version in (901, 900, 700, 2, 1):
+            assert await b.before(version) == list(range(version - 1, 0, -1))
+        b.store.reads.clear()
+        await b.past.before(500)
+        assert b.store.reads == [("changes_before", 500)]
+
+
+async def test_a_page_has_no_more_than_was_asked_for() -> None:
+    async with bench(900) as b:
+        for after in (0, 300, 895):
+            rows = await b.past.page(after, limit=7)
+            assert rows is not None
+            assert [row.version for row in rows] == list(range(after + 1, min(after + 7, 900) + 1))
+        rows = await b.past.page(100, size=200)
+        assert rows is not None
+        assert sum(len(row.ops) for row in rows[:-1]) < 200 <= sum(len(row.ops) for row in rows)
+
+
+async def test_who_is_too_far_behind_is_told_so_before_all_is_read() -> None:
+    async with WatchedStore() as store:
+        first = Write(KEY, "e", None, 0, snapshot=b"0")
+        ops = b'[{"op":"replace","path":"","value":0}]'
+        rows = [ChangeRow(n, ops, "server", n) for n in range(1, 15_001)]
+        writes = (Write(KEY, "e", row.version - 1, row.version, row) for row in rows)
+        await asyncio.gather(*(store.inner.submit(write) for write in (first, *writes)))
+        b = Bench(store, await store.load(KEY), DEFAULT_RETENTION)
+        assert await b.changes(5_000) == list(range(5_001, 15_001))
+        store.rows = 0
+        assert await b.changes(0) is None
+        assert store.rows <= 10_300
+
+
+async def test_who_is_too_many_bytes_behind_is_told_so_before_all_is_read() -> None:
+    async with bench(0) as b:
+        for n in range(20):
+            await b.pipeline.set(f"{n}" + "x" * 500_000, "server")
+        assert await b.changes(13) == list(range(14, 21))
+        b.store.rows = 0
+        assert await b.changes(0) is None
+        assert b.store.rows < 15
 
 
 async def test_no_more_is_read_from_the_store_than_was_asked_for() -> None:
@@ -149,7 +215,10 @@ async def test_changes_that_are_not_all_kept_are_none(is_woken: bool) -> None:
         assert await b.changes(kept[0] - 1) == kept
         assert await b.changes(kept[0] - 2) is None
         assert await b.changes(0) is None
-        assert await b.kept(kept[0] + 5) == kept[6:]
+        assert await b.before(kept[5]) == kept[:5][::-1]
+        assert await b.past.start() == kept[0] - 1
+        assert await b.past.start(10**6) == kept[0] - 1
+        assert await b.past.start(10) == 990
 
 
 async def test_changes_that_become_durable_while_the_store_is_read_are_there_once() -> None:
@@ -164,14 +233,14 @@ async def test_changes_that_become_durable_while_the_store_is_read_are_there_onc
         assert found is not None
         assert found[:700] == list(range(1, 701))
         assert found == list(range(1, len(found) + 1))
-        assert await b.kept(0) == list(range(1, 711))
+        assert await b.kept() == list(range(1, 711))
 
 
 async def test_a_thread_that_has_nothing_has_no_past() -> None:
     async with WatchedStore() as store:
         b = Bench(store, None, DEFAULT_RETENTION)
         assert await b.changes(0) == []
-        assert await b.kept() == []
+        assert await b.kept() == await b.before(1) == []
         assert await b.past.document(0) is None
         with pytest.raises(NotFound):
             await b.past.document(1)
@@ -206,7 +275,7 @@ async def test_the_last_version_is_not_read_from_the_store() -> None:
 async def test_what_the_store_cannot_read_is_an_error() -> None:
     async with bench(10, is_woken=True) as b:
         b.store.is_broken = True
-        for read in (b.changes(0), b.kept(), b.past.document(3)):
+        for read in (b.changes(0), b.kept(), b.before(5), b.past.document(3)):
             with pytest.raises(StoreError):
                 await read
 
@@ -219,16 +288,17 @@ async def test_a_client_is_read_from_the_store() -> None:
         assert await b.past.client("c") == row
 
 
-async def test_a_log_that_is_shortened_while_it_is_read_has_no_gap() -> None:
+async def test_a_log_that_is_shortened_while_it_is_read_is_not_all_there() -> None:
     async with bench(1000, is_woken=True) as b:
-        whole = await b.past.kept()
-        pages = iter([whole[:300], whole[500:800], whole[800:]])
+        whole = await b.past.changes(0)
+        assert whole is not None
+        pages = iter([whole[:300], whole[500:800]])
 
-        async def changes(key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
+        async def changes(key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None) -> list[ChangeRow]:
             return next(pages)
 
         b.store.changes = changes  # type: ignore[method-assign]
-        assert [row.version for row in await b.past.kept()] == list(range(501, 1001))
+        assert await b.changes(0) is None
 
 
 async def test_there_is_nothing_behind_a_version_that_cannot_be() -> None:

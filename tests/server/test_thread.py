@@ -121,6 +121,25 @@ async def test_history_since_a_version_is_what_came_after_it() -> None:
         assert [each.version for each in await thread.history(0)] == [1, 2, 3, 4, 5]
 
 
+async def test_history_has_no_more_changes_than_asked_for_the_first_behind_a_version_or_the_last_of_all() -> None:
+    async with open_house(Room) as house:
+        thread = await awake(house)
+        for n in range(1, 700):
+            thread.set_state({"n": n})
+        await outcome(thread.set_state({"n": 700}))
+        for limit, since, versions in [
+            (5, None, range(696, 701)),
+            (600, None, range(101, 701)),
+            (900, None, range(1, 701)),
+            (0, None, range(0)),
+            (5, 20, range(21, 26)),
+            (600, 50, range(51, 651)),
+            (5, 697, range(698, 701)),
+        ]:
+            found = await outcome(thread.history(since, limit=limit))
+            assert [each.version for each in found] == list(versions)
+
+
 class Forgetful(Room):
     retention = Retention(changes=100)
 

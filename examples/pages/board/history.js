@@ -75,8 +75,7 @@ export class HistoryPanel {
     this.#isFetching = true;
     try {
       const since = this.#last ? `?since=${encodeURIComponent(`${this.#epoch}:${this.#last}`)}` : "";
-      /** @type {{epoch: string, version: number, changes: Change[]}} */
-      const { epoch, version, changes } = await get(`${URL_OF_BOARD}/changes${since}`);
+      const { epoch, version, changes } = await getChanges(since);
       if (!since) {
         this.#changes.clear();
         // What was before a migration is a board of another shape.
@@ -151,6 +150,18 @@ export class HistoryPanel {
     const when = AGO.format(-Math.floor(seconds / size), unit);
     return `${when} · ${who[/** @type {keyof typeof who} */ (name)] ?? `by ${this.#nameOf(name)}`}`;
   }
+}
+
+/**
+ * Get the changes behind a version, however many answers they fill.
+ * @param {string} since
+ * @returns {Promise<{epoch: string, version: number, changes: Change[]}>}
+ */
+async function getChanges(since) {
+  const { more, epoch, version, changes } = await get(`${URL_OF_BOARD}/changes${since}`);
+  if (!more) return { epoch, version, changes };
+  const rest = await getChanges(`?since=${encodeURIComponent(`${epoch}:${version}`)}`);
+  return { ...rest, changes: [...changes, ...rest.changes] };
 }
 
 /** @param {string} url @returns {Promise<any>} */

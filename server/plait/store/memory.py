@@ -9,6 +9,7 @@ from typing import Final, Self
 import msgspec
 
 from plait.errors import Fenced, StoreError
+from plait.store.page import page
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, ThreadRow, Write
 
 __all__ = ["MemoryStore"]
@@ -70,9 +71,17 @@ class MemoryStore:
         changes = [row for row in record.changes if since < row.version <= to]
         return Stored(record.epoch, to, record.snapshots.get(since), changes, record.state_version)
 
-    async def changes(self, key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
-        record = self._records.get(key)
-        return [row for row in record.changes if row.version > after][:limit] if record else []
+    async def changes(
+        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        rows, start = self._changes(key, after + 1)
+        return page(rows[start : start + limit], size)
+
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        rows, end = self._changes(key, version)
+        return page(rows[max(0, end - limit) : end][::-1], size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         record = self._records.get(key)
@@ -98,6 +107,12 @@ class MemoryStore:
     async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
         keys = sorted(key for key in self._records if after is None or key > after)
         return [ThreadRow(key, self._records[key].version) for key in keys[:limit]]
+
+    def _changes(self, key: ThreadKey, version: int) -> tuple[list[ChangeRow], int]:
+        """Return the changes of a thread, which have no gap, and the place of a version among them."""
+        record = self._records.get(key)
+        rows = record.changes if record else []
+        return rows, min(max(0, version - rows[0].version), len(rows)) if rows else 0
 
     def _commit(self) -> None:
         while self._pending:

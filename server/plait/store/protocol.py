@@ -107,8 +107,19 @@ class Store(Protocol):
         """
         ...
 
-    async def changes(self, key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
-        """Return the changes behind a version, in order. The first may be a later one, when others were forgotten."""
+    async def changes(
+        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        """Return the changes behind a version, in order. The first may be a later one, when others were forgotten.
+
+        No more than `limit`, and with `size` none behind those that have so many bytes of operations.
+        """
+        ...
+
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        """Return the changes in front of a version, the last one first, no more than `changes` does."""
         ...
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:

@@ -3,9 +3,11 @@
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import Any, Final, NamedTuple
 
 from plait.errors import CorruptThread, Fenced, StoreError
+from plait.store.page import page
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, ThreadRow, Write
 
 __all__ = [
@@ -13,6 +15,7 @@ __all__ = [
     "commit",
     "load",
     "load_changes",
+    "load_changes_before",
     "load_client",
     "load_schema",
     "load_threads",
@@ -27,7 +30,7 @@ SELECT t.id, t.epoch, max(
     coalesce((SELECT max(version) FROM changes WHERE thread = t.id), 0))
 FROM threads t WHERE t.kind = ? AND t.name = ?
 """
-_CHANGES: Final = "SELECT version, ops, source, at FROM changes WHERE thread = ? AND version > ?"
+_CHANGES: Final = "SELECT version, ops, source, at FROM changes WHERE thread = ?"
 _PAST_BYTES: Final = """
 SELECT max(version) FROM (
     SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size FROM changes WHERE thread = ?
@@ -52,7 +55,7 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
             (thread, to),
         ).fetchone()
         since, state = snapshot or (0, None)
-        rows = db.execute(f"{_CHANGES} AND version <= ? ORDER BY version", (thread, since, to))
+        rows = db.execute(f"{_CHANGES} AND version > ? AND version <= ? ORDER BY version", (thread, since, to))
         changes = [ChangeRow(*row) for row in rows]
         (oldest,) = db.execute("SELECT min(version) FROM snapshots WHERE thread = ?", (thread,)).fetchone()
     finally:
@@ -66,13 +69,26 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
     return Stored(epoch, to, state, changes, state_version)
 
 
-def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int) -> list[ChangeRow]:
+def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int, size: int | None) -> list[ChangeRow]:
     """Return changes behind a version, in order."""
+    return _some_changes(db, key, "AND version > ? ORDER BY version LIMIT ?", (after, limit), size)
+
+
+def load_changes_before(
+    db: sqlite3.Connection, key: ThreadKey, version: int, limit: int, size: int | None
+) -> list[ChangeRow]:
+    """Return changes in front of a version, the last one first."""
+    return _some_changes(db, key, "AND version < ? ORDER BY version DESC LIMIT ?", (version, limit), size)
+
+
+def _some_changes(
+    db: sqlite3.Connection, key: ThreadKey, which: str, values: tuple[int, int], size: int | None
+) -> list[ChangeRow]:
     thread = db.execute("SELECT id FROM threads WHERE kind = ? AND name = ?", key).fetchone()
     if thread is None:
         return []
-    rows = db.execute(f"{_CHANGES} ORDER BY version LIMIT ?", (*thread, after, limit))
-    return [ChangeRow(*row) for row in rows]
+    with closing(db.execute(f"{_CHANGES} {which}", (*thread, *values))) as rows:
+        return page((ChangeRow(*row) for row in rows), size)
 
 
 def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRow | None:

@@ -104,8 +104,15 @@ class SqliteStore:
     async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
         return await self._read(str(key), rows.load, key, version)
 
-    async def changes(self, key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
-        return await self._read(str(key), rows.load_changes, key, after, limit)
+    async def changes(
+        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        return await self._read(str(key), rows.load_changes, key, after, limit, size)
+
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        return await self._read(str(key), rows.load_changes_before, key, version, limit, size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         return await self._read(str(key), rows.load_client, key, client)

@@ -2,9 +2,11 @@
 
 import secrets
 from functools import partial
+from typing import Final
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from plait.actor import Actor
 from plait.connection import Principal
@@ -12,10 +14,13 @@ from plait.errors import InvalidArguments, NotFound, TooMany
 from plait.session.event_stream import EventStream
 from plait.web.front import Addresses
 from plait.web.streamed import Streamed
-from plait_schemas.codec import decode_json
+from plait_schemas.codec import encode_json
 from plait_schemas.messages import Version
 
 __all__ = ["changes", "event_stream", "state_at", "wants_events"]
+
+# Changes of one answer, of which there are fewer when they are large.
+_MOST_CHANGES: Final = 1000
 
 
 async def state_at(actor: Actor, version: str) -> Response:
@@ -27,27 +32,31 @@ async def state_at(actor: Actor, version: str) -> Response:
     return Response(data, media_type="application/json", headers={"etag": tag})
 
 
-async def changes(actor: Actor, since: str | None) -> Response:
-    """Return the durable changes behind a version, or all that are kept. Raises NotFound when they are not."""
-    history = actor.pipeline.history
+async def changes(actor: Actor, since: str | None, limit: str | None) -> Response:
+    """Return the first durable changes behind a version, or of all that are kept. Raises NotFound when they are not."""
+    history, past = actor.pipeline.history, actor.past
+    most = _MOST_CHANGES if limit is None else min(_read_limit(limit), _MOST_CHANGES)
     if since is None:
-        rows = await actor.past.kept()
+        after = await past.start()
+        while (rows := await past.page(after, limit=most)) is None:
+            after = await past.start()  # Meanwhile the log has been shortened.
     else:
-        epoch, version = _read_version(since)
-        found = await actor.past.changes(version) if epoch == history.epoch else None
-        if found is None or version > history.durable.version:
+        epoch, after = _read_version(since)
+        rows = await past.page(after, limit=most) if epoch == history.epoch else None
+        if rows is None or after > history.durable.version:
             raise NotFound(f"the changes since {since} are not all there: get the state anew")
-        rows = found
-    return JSONResponse(
-        {
-            "epoch": history.epoch,
-            "version": rows[-1].version if rows else history.durable.version,
-            "changes": [
-                {"version": row.version, "ops": decode_json(row.ops), "source": row.source, "at": row.at / 1e6}
-                for row in rows
-            ],
-        }
-    )
+    version = rows[-1].version if rows else after
+    body = {
+        "epoch": history.epoch,
+        "version": version,
+        "more": version < history.durable.version,
+        # The operations are JSON already.
+        "changes": [
+            {"version": row.version, "ops": msgspec.Raw(row.ops), "source": row.source, "at": row.at / 1e6}
+            for row in rows
+        ],
+    }
+    return Response(encode_json(body), media_type="application/json")
 
 
 def wants_events(request: Request) -> bool:
@@ -80,6 +89,12 @@ def _read_version(text: str, name: str = "since") -> Version:
     if not epoch or not _is_number(version):
         raise InvalidArguments(f"{name}={text[:80]}: that is not epoch:version", path=f"/{name}")
     return epoch, int(version)
+
+
+def _read_limit(text: str) -> int:
+    if not _is_number(text) or int(text) == 0:
+        raise InvalidArguments(f"limit={text[:80]}: that is not a number of changes", path="/limit")
+    return int(text)
 
 
 def _is_number(text: str) -> bool:

@@ -124,7 +124,8 @@ class _Exchange:
         if wants_events(self._request):
             return await event_stream(actor, self._request, self._principal, self._front.addresses)
         with actor.held():
-            return await changes(actor, self._request.query_params.get("since"))
+            query = self._request.query_params
+            return await changes(actor, query.get("since"), query.get("limit"))
 
     async def put_state(self) -> Response:
         await self._check("write")

@@ -208,12 +208,14 @@ class SlowReads(TroubledStore):
         # How many reads of the log there were.
         self.reads = 0
 
-    async def changes(self, key: ThreadKey, *, after: int, limit: int = 1000) -> list[ChangeRow]:
+    async def changes(
+        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
         self.reads += 1
         await self.may_read.wait()
         if self.is_broken:
             raise StoreError("the disk is broken")
-        return await super().changes(key, after=after, limit=limit)
+        return await super().changes(key, after=after, limit=limit, size=size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         await self.may_read.wait()

@@ -305,6 +305,34 @@ async def test_changes_behind_a_version_are_read_in_order_and_a_page_at_a_time(s
         assert found == [write.change for write in writes]
 
 
+async def test_changes_in_front_of_a_version_are_read_the_last_one_first_and_a_page_at_a_time(store: Store) -> None:
+    writes = [change(version, snapshot=b"%d" % version if version % 4 == 0 else None) for version in range(1, 12)]
+    rows = [write.change for write in reversed(writes)]
+    async with store:
+        assert await store.changes_before(ROOM, 5) == []
+        await put(store, beginning(), beginning(key=OTHER), *writes, change(1, key=OTHER))
+        for version in (12, 13, 10**6):
+            assert await store.changes_before(ROOM, version) == rows
+        assert await store.changes_before(ROOM, 5) == rows[-4:]
+        assert await store.changes_before(ROOM, 5, limit=2) == rows[-4:-2]
+        assert await store.changes_before(ROOM, 1) == []
+        assert [row.version for row in await store.changes_before(OTHER, 9)] == [1]
+        await put(store, change(12, snapshot=b"12", prune=9))
+        assert [row.version for row in await store.changes_before(ROOM, 12)] == [11, 10, 9]
+        assert await store.changes_before(ROOM, 9) == []
+
+
+async def test_a_page_of_changes_ends_with_the_one_that_fills_it(store: Store) -> None:
+    writes = log(12, every=100, ops=100)
+    rows = [write.change for write in writes if write.change is not None]
+    async with store:
+        await put(store, *writes)
+        for size, count in ((0, 1), (1, 1), (100, 1), (101, 2), (399, 4), (400, 4), (401, 5), (10**9, 9)):
+            assert await store.changes(ROOM, after=3, size=size) == rows[3 : 3 + count]
+            assert await store.changes_before(ROOM, 10, size=size) == rows[:9][::-1][:count]
+        assert await store.changes(ROOM, after=3, limit=2, size=401) == rows[3:5]
+
+
 async def test_what_was_forgotten_of_the_log_is_missing_from_its_front(store: Store) -> None:
     async with store:
         await put(store, beginning(), change(1), change(2, snapshot=b"2"), change(3), change(4, snapshot=b"4", prune=3))
