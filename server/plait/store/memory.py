@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import deque
+from itertools import takewhile
 from types import TracebackType
 from typing import Final, Self
 
@@ -29,16 +30,18 @@ class _Record(msgspec.Struct):
 
     def forget(self, prune: Prune) -> None:
         """Forget what is in front of the newest snapshot that is past a bound."""
-        bound, size = prune.version, 0
+        bound, size, now = prune.version, 0, time.time_ns() // 1000
+        # The clock may have been wrong: a time that is to come says nothing, and behind a young change none is old.
+        older = takewhile(lambda row: not prune.at <= row.at <= now, self.changes)
+        bound = max([bound, *(row.version for row in older if row.at < prune.at)])
         for row in reversed(self.changes):
             size += len(row.ops)
-            if row.at < prune.at or (prune.bytes is not None and size > prune.bytes):
+            if prune.bytes is not None and size > prune.bytes:
                 bound = max(bound, row.version)
         oldest = max((at for at in self.snapshots if at <= bound), default=0)
         self.changes = [row for row in self.changes if row.version > oldest]
         self.snapshots = {at: state for at, state in self.snapshots.items() if at >= oldest}
-        kept = time.time_ns() // 1000 - _CLIENT_KEPT
-        self.clients = {id: row for id, row in self.clients.items() if row.at >= kept}
+        self.clients = {id: row for id, row in self.clients.items() if row.at >= now - _CLIENT_KEPT}
 
 
 class MemoryStore:

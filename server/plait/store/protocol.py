@@ -41,7 +41,8 @@ class ClientRow(msgspec.Struct, frozen=True):
 class Prune(msgspec.Struct, frozen=True):
     """What of a thread's log may be forgotten: a change that is past any of these bounds.
 
-    What is kept begins with a snapshot, so that every version in it can be had.
+    What is kept begins with a snapshot, so that every version in it can be had. Behind a change that is young enough
+    none is too old, whatever its time: the clock may have been wrong.
     """
 
     # Changes up to this version, and from before this time, in microseconds since the epoch.

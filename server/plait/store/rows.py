@@ -31,6 +31,11 @@ SELECT t.id, t.epoch, max(
 FROM threads t WHERE t.kind = ? AND t.name = ?
 """
 _CHANGES: Final = "SELECT version, ops, source, at FROM changes WHERE thread = ?"
+# The clock may have been wrong: a time that is to come says nothing, and behind a change that is young none is old.
+_PAST_AGE: Final = """
+SELECT max(version) FROM changes WHERE thread = :thread AND at < :at AND version < coalesce(
+    (SELECT min(version) FROM changes WHERE thread = :thread AND at BETWEEN :at AND :now), 9223372036854775807)
+"""
 _PAST_BYTES: Final = """
 SELECT max(version) FROM (
     SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size FROM changes WHERE thread = ?
@@ -239,11 +244,9 @@ def _insert(db: sqlite3.Connection, writes: Sequence[tuple[int, Write]]) -> None
 
 def _prune(db: sqlite3.Connection, thread: int, prune: Prune) -> None:
     """Forget what is in front of the newest snapshot that is past a bound."""
-    bounds = [prune.version]
+    bounds, now = [prune.version], time.time_ns() // 1000
     if prune.at:
-        bounds += db.execute(
-            "SELECT max(version) FROM changes WHERE thread = ? AND at < ?", (thread, prune.at)
-        ).fetchone()
+        bounds += db.execute(_PAST_AGE, {"thread": thread, "at": prune.at, "now": now}).fetchone()
     if prune.bytes is not None:
         bounds += db.execute(_PAST_BYTES, (thread, prune.bytes)).fetchone()
     bound = max(each or 0 for each in bounds)
@@ -253,4 +256,4 @@ def _prune(db: sqlite3.Connection, thread: int, prune: Prune) -> None:
     if oldest is not None:
         db.execute("DELETE FROM changes WHERE thread = ? AND version <= ?", (thread, oldest))
         db.execute("DELETE FROM snapshots WHERE thread = ? AND version < ?", (thread, oldest))
-    db.execute("DELETE FROM clients WHERE thread = ? AND at < ?", (thread, time.time_ns() // 1000 - _CLIENT_KEPT))
+    db.execute("DELETE FROM clients WHERE thread = ? AND at < ?", (thread, now - _CLIENT_KEPT))

@@ -422,6 +422,33 @@ async def test_pruning_keeps_every_version_from_the_newest_snapshot_past_a_bound
         assert await states(store, 1, OTHER) == told([0, 1])
 
 
+# When changes were made by a clock that was wrong for a while, in minutes from now, and what may be forgotten of those
+# older than an hour.
+CLOCKS = {
+    "right": ([-90, -80, -70, -50, 0], 3),
+    "behind, once": ([-50, -40, -9_000, -30, 0], 0),
+    "behind, then right": ([-90, -9_000, -9_001, -50, 0], 3),
+    "ahead, long ago": ([-90, 9_000, 9_001, -70, -50, 0], 4),
+    "ahead, just so": ([-50, 9_000, -40, 0], 0),
+    "set back, and all was before": ([9_000, 9_001, 9_002, 0], 0),
+    "set back, a while ago": ([9_000, 9_001, -70, -50, 0], 3),
+    "ahead, all of the time": ([8_990, 9_000], 0),
+}
+
+
+@pytest.mark.parametrize(("minutes", "oldest"), CLOCKS.values(), ids=CLOCKS)
+async def test_a_clock_that_was_wrong_neither_forgets_what_is_young_nor_keeps_what_is_old(
+    store: Store, minutes: list[int], oldest: int
+) -> None:
+    now = time.time_ns() // 1000
+    async with store:
+        await put(store, beginning())
+        for version, minute in enumerate(minutes, 1):
+            prune = Prune(at=now - 3600 * 1_000_000) if version == len(minutes) else None
+            await put(store, change(version, snapshot=b"%d" % version, prune=prune, at=now + minute * 60 * 1_000_000))
+        assert await states(store, len(minutes)) == told(range(oldest, len(minutes) + 1))
+
+
 @pytest.mark.parametrize("seed", range(20))
 async def test_whatever_is_written_and_pruned_the_versions_that_are_kept_have_no_gap(store: Store, seed: int) -> None:
     chance = random.Random(seed)
