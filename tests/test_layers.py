@@ -34,6 +34,7 @@ LAYERS = (
         "plait.migration",
         "plait.past",
         "plait.pipeline",
+        "plait.standing",
         "plait.streaming",
         "plait.types",
     ),

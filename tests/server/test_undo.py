@@ -19,7 +19,7 @@ from plait.pipeline import Pipeline
 from plait.retention import Retention
 from plait.rpc import rpc
 from plait.state import StateType
-from plait.store.protocol import Stored, ThreadKey
+from plait.store.protocol import ChangeRow, Stored, ThreadKey
 from plait.thread import Thread
 from plait.undo import undo
 from plait_schemas.patch import Op, diff
@@ -28,10 +28,29 @@ KEY = ThreadKey("room", "one")
 PATIENCE = 10.0
 
 
+class SlowStore(TroubledStore):
+    """A store that lets others run before it answers, and counts the changes that it hands out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = 0
+
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        rows = await super().changes_before(key, version, limit=limit, size=size)
+        self.rows += len(rows)
+        return rows
+
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+        await asyncio.sleep(0)
+        return await super().load(key, version=version)
+
+
 class Table:
     """A thread that several people change, by their ids."""
 
-    def __init__(self, store: TroubledStore, type_: StateType, history: History) -> None:
+    def __init__(self, store: SlowStore, type_: StateType, history: History) -> None:
         self.store = store
         self._type = type_
         self.refuses: Callable[[Any], None] = lambda _: None
@@ -78,14 +97,6 @@ class Table:
 
     def _validate(self, state: Any, source: Source) -> None:
         self.refuses(state)
-
-
-class SlowStore(TroubledStore):
-    """A store that lets others run before it answers."""
-
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
-        await asyncio.sleep(0)
-        return await super().load(key, version=version)
 
 
 @asynccontextmanager
@@ -491,6 +502,103 @@ async def test_what_was_taken_back_but_not_stored_can_be_taken_back_again() -> N
         assert t.state == {"n": 1}
         assert await t.undo("ada") == 2
         assert t.state == {"n": 0}
+
+
+# How much it may cost
+
+
+async def test_the_log_is_read_back_to_the_change_and_no_further() -> None:
+    async with table({"n": 0, "text": "x" * 200_000}) as t:
+        t.change("ada", put("first", 1))
+        for n in range(1, 2_001):
+            t.change("bob", Op("replace", "/n", n))
+        await t.pipeline.settled()
+        assert await t.undo("bob") == 2_002
+        assert t.store.rows == 0
+        await t.wake()
+        assert await t.undo("bob") == 2_003
+        assert t.store.rows <= 500
+        assert await t.undo("ada") == 2_004
+        assert 2_000 < t.store.rows <= 3_500
+
+
+async def test_who_takes_back_one_change_after_the_other_is_not_stopped_by_having_taken_back_many() -> None:
+    async with table({"n": 0, "text": "x" * 200_000}) as t:
+        for n in range(1, 601):
+            t.change("ada", Op("replace", "/n", n))
+        await t.wake()
+        for n in range(599, -1, -1):
+            t.store.rows = 0
+            assert await t.undo("ada") is not None
+            assert t.state["n"] == n
+            assert t.store.rows <= 2 * (600 - n) + 500
+        assert await t.undo("ada") is None
+
+
+async def test_large_changes_are_taken_back_one_after_the_other() -> None:
+    async with table({"text": ""}) as t:
+        for n in range(1, 31):
+            t.change("ada", Op("replace", "/text", str(n % 10) * 500_000))
+            await t.pipeline.settled()
+        for n in range(29, 0, -1):
+            assert await t.undo("ada") is not None
+            assert t.state["text"][0] == str(n % 10)
+
+
+async def test_it_is_not_looked_back_over_more_bytes_than_may_be_in_memory() -> None:
+    async with table({"text": "", "n": 0}) as t:
+        t.change("ada", Op("replace", "/n", 1))
+        for n in range(70):
+            t.change("bob", Op("replace", "/text", str(n % 10) * 500_000))
+            await t.pipeline.settled()
+        assert await t.undo("ada") is None
+        assert t.store.rows < 70
+
+
+async def test_many_changes_among_those_of_others_are_taken_back() -> None:
+    async with table({"list": [], "text": "x" * 50_000}) as t:
+        for n in range(70):
+            t.change("ada", insert(0, f"ada {n}"))
+            t.change("bob", insert(0, f"bob {n}"))
+        for _ in range(70):
+            assert await t.undo("ada") is not None
+        assert t.state["list"] == [f"bob {n}" for n in range(69, -1, -1)]
+
+
+async def test_two_who_take_back_in_turns_what_they_have_put_into_one_list() -> None:
+    async with table({"list": [], "text": "x" * 50_000}) as t:
+        for n in range(20):
+            for who in ("ada", "bob", "eve"):
+                t.change(who, insert(0, f"{who} {n}"))
+        for _ in range(20):
+            assert await t.undo("ada") is not None
+            assert await t.undo("bob") is not None
+        assert t.state["list"] == [f"eve {n}" for n in range(19, -1, -1)]
+
+
+async def test_what_would_be_brought_behind_too_much_is_a_conflict() -> None:
+    async with table({"mine": {}, "theirs": {}, "text": "x" * 200_000}) as t:
+        t.change("ada", *(put(f"mine/{n}", n) for n in range(1_000)))
+        t.change("bob", *(put(f"theirs/{n}", n) for n in range(1_000)))
+        with pytest.raises(Conflict, match="too much"):
+            await t.undo("ada")
+        assert await t.undo("bob") == 3
+        assert await t.undo("ada") == 4
+        assert (t.state["mine"], t.state["theirs"]) == ({}, {})
+
+
+async def test_no_more_is_passed_over_than_can_be_done_in_one_go() -> None:
+    for count, error in ((15, None), (400, Conflict)):
+        async with table({"n": {}, "text": "x" * 50_000}) as t:
+            for n in range(count):
+                t.change("bob", put(f"n/{n}", n))
+            for n in range(count):
+                t.change("eve", Op("remove", f"/n/{n}"))
+            if error is None:
+                assert await t.undo("bob") is None
+            else:
+                with pytest.raises(error, match="too much"):
+                    await t.undo("bob")
 
 
 # Threads

@@ -1,0 +1,154 @@
+"""What stands of a log: its changes as they are without those that have been taken back."""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from plait.errors import Conflict
+from plait.store.protocol import ChangeRow
+from plait_schemas.patch import Op, Owned, apply, decode_ops, invert
+from plait_schemas.rebase import Rebased, rebase
+
+__all__ = ["MARK", "Step", "Work", "standing", "undone"]
+
+MARK: Final = "undo "
+"""Begins the source of a change that takes back another."""
+
+
+class Step(NamedTuple):
+    """A change, decoded."""
+
+    version: int
+    source: str
+    ops: Sequence[Op]
+
+
+class Work:
+    """Decodes changes and brings them behind others, and counts what that costs, in about microseconds."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def rebase(self, ops: Sequence[Op], over: Sequence[Op], document: Any) -> Rebased:
+        """Do what `rebase` does. Raises Conflict when all together is too much."""
+        if over:
+            self._take(20 + 3 * (len(ops) + len(over)) + 4 * len(ops) * len(over))
+        return rebase(ops, over, document)
+
+    def decode(self, row: ChangeRow) -> Step:
+        """Decode a change. Raises Conflict as `rebase` does."""
+        self._take(len(row.ops) // 100)
+        return Step(row.version, row.source, decode_ops(row.ops))
+
+    def _take(self, cost: int) -> None:
+        self._left -= cost
+        if self._left < 0:
+            raise Conflict("too much has been changed since")
+
+
+def undone(source: str) -> int | None:
+    """Return the version that a change with this source takes back, None if it is not of that sort."""
+    return int(source.split(" ", 2)[1]) if source.startswith(MARK) else None
+
+
+def standing(document: Any, rows: Iterable[ChangeRow], work: Work) -> list[Step]:
+    """Return changes of a document as they are without those among them that have been taken back.
+
+    Those that others lean on stand, as do the ones that take them back. Raises PatchError, and Conflict when it is too
+    much work.
+    """
+    steps = [work.decode(row) for row in rows]
+    needed: set[int] = set()
+    while True:
+        takers = _takers(steps, needed)
+        walk = _Walk(document, work)
+        try:
+            return [found for step in steps if (found := walk.take(step, takers)) is not None]
+        except _NeededError as error:
+            needed.add(error.version)
+
+
+def _takers(steps: Iterable[Step], needed: Collection[int]) -> dict[int, int]:
+    """Return which change takes back which, by their versions."""
+    there: set[int] = set()
+    takers: dict[int, int] = {}
+    for step in steps:
+        taken = undone(step.source)
+        if taken in there and taken not in needed:
+            there.discard(taken)
+            takers[step.version] = taken
+        else:
+            there.add(step.version)
+    return takers
+
+
+class _NeededError(Exception):
+    """A change cannot be left out, as others lean on it."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+
+class _Walk:
+    """Carries out changes on a document, with and without those that are left out."""
+
+    def __init__(self, document: Any, work: Work) -> None:
+        self._work = work
+        self._with = self._without = document
+        self._owned_with: Owned = {}
+        self._owned_without: Owned = {}
+        # What leads from the one to the other: what takes back each of those left out, the last one first.
+        self._inverses: list[tuple[int, Sequence[Op]]] = []
+
+    def take(self, step: Step, takers: dict[int, int]) -> Step | None:
+        """Carry out the next change; returns what stands of it."""
+        if step.version in takers.values():
+            self._inverses.insert(0, (step.version, invert(self._with, step.ops)))
+            self._owned_with = {}  # What was inverted may refer to parts of the document.
+            self._carry_out(step.ops)
+        elif step.version in takers:
+            self._carry_out(step.ops)
+            self._forget(takers[step.version], step.ops)
+        else:
+            return self._keep(step)
+        return None
+
+    def _keep(self, step: Step) -> Step:
+        result = self._work.rebase(step.ops, [op for _, ops in self._inverses for op in ops], self._without)
+        if result.conflicts or result.is_lost:
+            raise _NeededError(self._needed_by(step))
+        self._without = apply(self._without, result.ops, self._owned_without)
+        self._carry_out(step.ops)
+        over = iter(result.over)
+        self._inverses = [
+            (version, [op for _, op in zip(ops, over, strict=False) if op is not None])
+            for version, ops in self._inverses
+        ]
+        return step._replace(ops=result.ops)
+
+    def _forget(self, version: int, ops: Sequence[Op]) -> None:
+        """Take note that `ops` have taken back a change that was left out, and bring behind them what comes first."""
+        document, moved = self._with, list[tuple[int, Sequence[Op]]]()
+        for index, (other, inverse) in enumerate(self._inverses):
+            if other == version:
+                self._inverses = [*moved, *self._inverses[index + 1 :]]
+                return
+            result = self._work.rebase(inverse, ops, document)
+            if result.conflicts or result.is_lost:
+                raise _NeededError(version)
+            document = apply(document, result.ops)
+            moved.append((other, result.ops))
+            ops = [op for op in result.over if op is not None]
+
+    def _needed_by(self, step: Step) -> int:
+        """Return the first of the changes left out that another leans on."""
+        document, over = self._with, list[Op]()
+        for version, ops in self._inverses:
+            over += ops
+            document = apply(document, ops)
+            result = self._work.rebase(step.ops, over, document)
+            if result.conflicts or result.is_lost:
+                return version
+        return self._inverses[-1][0]
+
+    def _carry_out(self, ops: Sequence[Op]) -> None:
+        self._with = apply(self._with, ops, self._owned_with)
