@@ -1,14 +1,16 @@
 """`with thread.edit() as draft:` changes a large state in place, without comparing all of it."""
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 from plait.commit import Commit
 from plait.errors import Conflict
+from plait.past import Past
 from plait.pipeline import Pipeline
+from plait.store.protocol import ChangeRow
+from plait.work import Work
 from plait_schemas.draft import Draft, draft, recorded
-from plait_schemas.patch import decode_ops
-from plait_schemas.rebase import rebase
 
 __all__ = ["Edit"]
 
@@ -21,14 +23,17 @@ class Edit:
     Conflict when what was edited is gone.
     """
 
-    __slots__ = ("_base", "_draft", "_pipeline", "_was_durable", "commit")
+    __slots__ = ("_base", "_draft", "_older", "_past", "_pipeline", "_was_durable", "commit")
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, past: Past) -> None:
         self._pipeline = pipeline
+        self._past = past
         self._draft: Draft | None = None
         # What the draft was made of, and whether that could be taken back.
         self._base = pipeline.history.current
         self._was_durable = False
+        # What others have changed meanwhile, as far as it had to be read from the store.
+        self._older: Sequence[ChangeRow] = ()
         # The change, when the block has been left.
         self.commit: Commit | None = None
 
@@ -48,15 +53,15 @@ class Edit:
         history = self._pipeline.history
         base = self._base.version
         if not self._was_durable and self._base is not history.current:
-            row = history.since(base - 1, base)
-            if not row or row[0] is not self._base.change:
+            row = self._since(base - 1, base)
+            if not row or row[0] != self._base.change:
                 raise Conflict("the state that was edited could not be stored, or has changed too often meanwhile")
-        rows = history.since(base, history.current.version)
+        rows = self._since(base, history.current.version)
         if rows is None:
             raise Conflict("the state has changed too often meanwhile")
         if rows:
-            over = [op for row in rows for op in decode_ops(row.ops)]
-            result = rebase(ops, over, history.current.tree)
+            work = Work()
+            result = work.rebase(ops, [op for row in rows for op in work.decode(row)], history.current.tree)
             if result.is_lost:
                 raise Conflict("what was edited is gone", path=next(iter(result.conflicts), None))
             ops = result.ops
@@ -68,6 +73,19 @@ class Edit:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        history, first = self._pipeline.history, max(0, self._base.version - 1)
+        if error is None and history.since(first, history.current.version) is None:
+            self._older = await self._past.changes(first) or ()
         self.__exit__(kind, error, trace)
         if self.commit is not None:
             await self.commit
+
+    def _since(self, version: int, to: int) -> list[ChangeRow] | None:
+        """Return the changes after `version`, up to `to`; None when not all of them are there."""
+        history = self._pipeline.history
+        rows = history.since(version, to)
+        if rows is not None or not self._older or self._older[0].version > version + 1:
+            return rows
+        older = [row for row in self._older if version < row.version <= to]
+        newer = history.since(max(version, self._older[-1].version), to)
+        return None if newer is None else older + newer

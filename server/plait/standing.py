@@ -3,12 +3,11 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from plait.errors import Conflict
 from plait.store.protocol import ChangeRow
-from plait_schemas.patch import Op, Owned, apply, decode_ops, invert
-from plait_schemas.rebase import Rebased, rebase
+from plait.work import Work
+from plait_schemas.patch import Op, Owned, apply, invert
 
-__all__ = ["MARK", "Step", "Work", "standing", "undone"]
+__all__ = ["MARK", "Step", "standing", "undone"]
 
 MARK: Final = "undo "
 """Begins the source of a change that takes back another."""
@@ -22,29 +21,6 @@ class Step(NamedTuple):
     ops: Sequence[Op]
 
 
-class Work:
-    """Decodes changes and brings them behind others, and counts what that costs, in about microseconds."""
-
-    def __init__(self, most: int) -> None:
-        self._left = most
-
-    def rebase(self, ops: Sequence[Op], over: Sequence[Op], document: Any) -> Rebased:
-        """Do what `rebase` does. Raises Conflict when all together is too much."""
-        if over:
-            self._take(20 + 3 * (len(ops) + len(over)) + 4 * len(ops) * len(over))
-        return rebase(ops, over, document)
-
-    def decode(self, row: ChangeRow) -> Step:
-        """Decode a change. Raises Conflict as `rebase` does."""
-        self._take(len(row.ops) // 100)
-        return Step(row.version, row.source, decode_ops(row.ops))
-
-    def _take(self, cost: int) -> None:
-        self._left -= cost
-        if self._left < 0:
-            raise Conflict("too much has been changed since")
-
-
 def undone(source: str) -> int | None:
     """Return the version that a change with this source takes back, None if it is not of that sort."""
     return int(source.split(" ", 2)[1]) if source.startswith(MARK) else None
@@ -56,7 +32,7 @@ def standing(document: Any, rows: Iterable[ChangeRow], work: Work) -> list[Step]
     Those that others lean on stand, as do the ones that take them back. Raises PatchError, and Conflict when it is too
     much work.
     """
-    steps = [work.decode(row) for row in rows]
+    steps = [Step(row.version, row.source, work.decode(row)) for row in rows]
     needed: set[int] = set()
     while True:
         takers = _takers(steps, needed)

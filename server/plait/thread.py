@@ -119,7 +119,7 @@ class Thread(Generic[State]):
         Only what is touched is looked at. When the block raises, nothing is changed.
         """
         _check_may_write()
-        return Edit(self._core.pipeline)
+        return Edit(self._core.pipeline, self._core.past)
 
     def update(self, pointer: str, value: object) -> Commit:
         """Set what is at a JSON pointer: a key of an object, or an element of an array (`-` puts one at its end).

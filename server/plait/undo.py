@@ -1,6 +1,6 @@
 """Taking back what one source has changed."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -8,17 +8,16 @@ from plait.commit import Commit
 from plait.errors import Conflict, NotFound
 from plait.past import Past
 from plait.pipeline import Pipeline
-from plait.standing import MARK, Work, standing, undone
+from plait.standing import MARK, standing, undone
 from plait.store.protocol import ChangeRow
-from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops, invert
+from plait.work import Work
+from plait_schemas.patch import Op, Owned, PatchError, apply, invert
 
 __all__ = ["undo"]
 
 # How far it is looked back: over so many changes, as long as what is to be kept of them has no more bytes.
 _REACH: Final = 10_000
 _REACH_SIZE: Final = 32 * 1024 * 1024
-# What one call may do, in about microseconds.
-_MOST_WORK: Final = 150_000
 
 
 async def undo(pipeline: Pipeline, past: Past, source: str) -> Commit | None:
@@ -27,7 +26,7 @@ async def undo(pipeline: Pipeline, past: Past, source: str) -> Commit | None:
     It is a change like any other. A change of which others have left nothing is passed over. Raises Conflict when
     somebody else has changed the same since, or too much has been changed, and StoreError.
     """
-    history, work = pipeline.history, Work(_MOST_WORK)
+    history, work = pipeline.history, Work()
     while True:
         top = history.durable.version
         if _concerns(source, history.since(top, history.current.version)):
@@ -54,7 +53,7 @@ async def undo(pipeline: Pipeline, past: Past, source: str) -> Commit | None:
                 return None
 
 
-async def _changes_of(source: str, past: Past, top: int, later: list[ChangeRow]) -> AsyncIterator[ChangeRow]:
+async def _changes_of(source: str, past: Past, top: int, later: list[ChangeRow]) -> AsyncGenerator[ChangeRow, None]:
     """Yield the changes up to `top` that a source has made and that have not been taken back, the last one first.
 
     Those behind it are then in `later`, without what was taken back before anything else was changed.
@@ -84,7 +83,7 @@ def _concerns(source: str, rows: Iterable[ChangeRow] | None) -> bool:
 
 def _inverse(target: ChangeRow, before: Any, later: Sequence[ChangeRow], work: Work) -> list[Op]:
     """Return what takes back a change, behind later ones. Raises Conflict and PatchError."""
-    made = decode_ops(target.ops)
+    made = work.decode(target)
     ops = invert(before, made)
     document = apply(before, made)
     own: Owned = {}

@@ -357,16 +357,52 @@ async def test_a_block_may_wait_while_as_much_is_changed_as_is_remembered() -> N
         assert thread.state["votes"] == {"n": 249}
 
 
-async def test_a_block_that_waits_while_more_is_changed_than_is_remembered_is_refused() -> None:
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_block_that_waits_while_more_is_changed_than_is_in_memory_is_brought_behind_it(
+    is_durable: bool,
+) -> None:
     async with open_house(Board) as house:
         thread = await board(house)
-        with pytest.raises(Conflict, match="too often"):  # noqa: PT012
-            async with thread.edit() as draft:
+        commit = thread.update("/votes/n", -1)
+        if is_durable:
+            await outcome(commit)
+        async with thread.edit() as draft:
+            draft.cards[1].n = -1
+            await outcome(thread.update("/text", "x" * 100_000))
+            await outcome(thread.update("/cards/-", {"n": 9}))
+            with thread.edit() as other:
+                other.cards.insert(0, {"n": 7})
+            for n in range(300):
+                await outcome(thread.update("/votes/n", n))
+        assert [card["n"] for card in thread.state["cards"]][:3] == [7, 0, -1]
+        assert thread.state["votes"] == {"n": 299}
+        assert thread.version == 305
+
+
+async def test_a_plain_block_that_waits_while_more_is_changed_than_is_in_memory_is_refused() -> None:
+    async with open_house(Board) as house:
+        thread = await board(house)
+        with pytest.raises(Conflict, match="too often"):  # noqa: PT012, SIM117
+            with thread.edit() as draft:
                 draft.cards[0].n = -1
                 for n in range(300):
                     await outcome(thread.update("/votes/n", n))
         assert thread.state["cards"][0]["n"] == 0
         assert thread.version == 300
+
+
+async def test_a_block_that_would_be_brought_behind_too_much_is_refused() -> None:
+    async with open_house(Board) as house:
+        thread = await board(house)
+        await outcome(thread.update("/text", "x" * 100_000))
+        with pytest.raises(Conflict, match="too much"):  # noqa: PT012
+            async with thread.edit() as draft:
+                for n in range(300):
+                    draft.votes[f"mine {n}"] = n
+                async with thread.edit() as other:
+                    for n in range(300):
+                        other.votes[f"theirs {n}"] = n
+        assert len(thread.state["votes"]) == 300
 
 
 async def test_an_edit_of_a_state_that_was_taken_back_meanwhile_is_a_conflict() -> None:
