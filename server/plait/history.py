@@ -3,7 +3,8 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from plait.errors import CorruptThread
@@ -13,15 +14,17 @@ from plait.revision import Revision
 from plait.state import UNDECODED, StateType, no_state
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, Write
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
-from plait_schemas.patch import Op, PatchError, apply, decode_ops, diff
+from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops, diff
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["History", "read", "replay"]
+__all__ = ["History", "read", "reading", "replay"]
 
 _SMALL_LOG: Final = 4096
 # What is kept in memory of the log: for pushes with an old base, for readers that fell behind or come back.
 _RECENT_CHANGES: Final = 256
 _RECENT_BYTES: Final = 64 * 1024
+# Operations that are replayed before others may have a turn.
+_AT_ONCE: Final = 100
 
 
 class History:
@@ -193,8 +196,18 @@ def replay(key: ThreadKey, stored: Stored) -> bytes:
 
 def read(key: ThreadKey, stored: Stored) -> Any:
     """Return the state that is stored, as a tree of dicts and lists. Raises CorruptThread."""
+    return deque(reading(key, stored), maxlen=1).pop()
+
+
+def reading(key: ThreadKey, stored: Stored) -> Iterator[Any]:
+    """Yield what `read` returns, and what comes before it after every 100 operations. Raises CorruptThread."""
     try:
         document = None if stored.snapshot is None else decode_json(stored.snapshot)
-        return apply(document, (op for row in stored.changes for op in decode_ops(row.ops)))
+        yield document
+        ops = (op for row in stored.changes for op in decode_ops(row.ops))
+        owned: Owned = {}
+        while some := list(islice(ops, _AT_ONCE)):
+            document = apply(document, some, owned)
+            yield document
     except (*NOT_JSON, PatchError) as error:
         raise CorruptThread(f"{key} cannot be read", detail=str(error)) from error

@@ -1,9 +1,10 @@
 """A thread's earlier versions: from memory where they are there, otherwise from the store."""
 
+import asyncio
 from typing import Any, Final
 
 from plait.errors import NotFound
-from plait.history import History, read
+from plait.history import History, reading
 from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
 from plait_schemas.codec import encode_json
 
@@ -94,7 +95,11 @@ class Past:
         stored = await self._store.load(self._key, version=version) if 0 <= version < durable.version else None
         if stored is None:
             raise NotFound(f"version {version} of {self._key} is not there, or not any more")
-        return read(self._key, stored)
+        document = None
+        for step in reading(self._key, stored):
+            document = step
+            await asyncio.sleep(0)  # There may be many: others have a turn.
+        return document
 
     async def client(self, id: str) -> ClientRow | None:
         """Return what is stored of a client's pushes. Raises StoreError."""

@@ -269,6 +269,22 @@ async def test_the_last_version_is_not_read_from_the_store() -> None:
         assert b.store.reads == [("load", 9)]
 
 
+async def test_others_have_their_turns_while_a_version_is_made_of_many_changes() -> None:
+    async with bench(0) as b:
+        b.pipeline.set({"text": "x" * 100_000, "list": []}, "server")
+        for n in range(1_000):
+            b.pipeline.change([Op("add", "/list/0", n), Op("add", "/list/-", n)], "server")
+        await b.pipeline.settled()
+        reading = asyncio.create_task(b.past.document(1_000))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 15
+        found = (await reading)["list"]
+        assert found == [*range(998, -1, -1), *range(999)]
+
+
 # Trouble
 
 
