@@ -110,21 +110,35 @@ function showStatus({ status, pending, error }) {
  * @param {{refused?: boolean, action?: {label: string, run: () => void}}} options
  */
 export function notify(text, { refused = false, action } = {}) {
+  const notices = find("#notices");
+  // The same again is not something else.
+  for (const other of notices.querySelectorAll(".notice")) if (other.firstChild?.textContent === text) other.remove();
   const notice = document.createElement("div");
   notice.className = refused ? "notice refused" : "notice";
   const message = document.createElement("span");
   message.textContent = text;
   notice.append(message);
-  if (action) {
-    const button = document.createElement("button");
-    button.textContent = action.label;
-    button.addEventListener("click", () => (notice.remove(), action.run()));
-    notice.append(button);
-  }
-  const notices = find("#notices");
+  if (action) notice.append(noticeButton(notice, action.label, action.run));
+  const dismiss = noticeButton(notice, "", () => {});
+  dismiss.className = "dismiss";
+  dismiss.ariaLabel = "Dismiss";
+  notice.append(dismiss);
   notices.append(notice);
   if (notices.childElementCount > MOST_NOTICES) notices.firstElementChild?.remove();
-  setTimeout(() => notice.remove(), 6000);
+  expire(notice);
+}
+
+/** @param {HTMLElement} notice @param {string} label @param {() => void} run */
+function noticeButton(notice, label, run) {
+  const button = document.createElement("button");
+  button.textContent = label;
+  button.addEventListener("click", () => (notice.remove(), run()));
+  return button;
+}
+
+/** Take a notice away after a while, but not from under the pointer or the focus. @param {HTMLElement} notice */
+function expire(notice) {
+  setTimeout(() => (notice.matches(":hover, :focus-within") ? expire(notice) : notice.remove()), 6000);
 }
 
 // Motion
