@@ -194,6 +194,17 @@ def test_a_card_that_one_moves_by_keyboard_moves_in_the_other_browser(demo: Demo
     expect(one.locator('[data-card="drag"] .card-open')).to_be_focused()
 
 
+def test_a_card_that_is_moved_by_keyboard_says_how_and_has_one_ring(demo: Demo) -> None:
+    page = demo.open("board/")
+    page.locator('[data-card="drag"] .card-open').press("Space")
+    held = page.locator('[data-card="drag"].held')
+    expect(held).to_have_css("outline-style", "dashed")
+    expect(held.locator(".card-open")).to_have_css("outline-style", "none")
+    assert held.evaluate("(card) => getComputedStyle(card, '::after').content") == '"Arrows move · Space drops"'
+    page.keyboard.press("Escape")
+    expect(page.locator('[data-card="drag"] .card-open')).to_have_css("outline-style", "solid")
+
+
 def test_a_drop_over_the_limit_is_refused_visibly_and_rolled_back(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     drag(one, "drag", "doing")
@@ -313,12 +324,55 @@ def test_undo_takes_back_what_one_has_done_and_nothing_of_what_others_did_since(
     one.click("#undo")
     for page in (one, other):
         expect_titles(page, "done", [*DONE, "Theirs"])
-    one.click("#undo")
-    expect(one.locator(".notice")).to_have_text("There is nothing of yours to undo.")
-    expect_titles(one, "done", [*DONE, "Theirs"])
+    expect(one.locator("#undo")).to_be_disabled()
     other.locator('[data-card="start"] .card-open').press("Control+z")
     for page in (one, other):
         expect_titles(page, "done", DONE)
+
+
+def test_undo_is_there_for_as_long_as_this_tab_has_something_to_take_back(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    expect(one.locator("#undo")).to_be_disabled()
+    add_card(one, "done", "First")
+    add_card(one, "done", "Second")
+    expect_titles(other, "done", [*DONE, "First", "Second"])
+    expect(other.locator("#undo")).to_be_disabled()
+    one.reload()
+    expect(one.locator("#undo")).to_be_enabled()
+    one.click("#undo")
+    expect_titles(one, "done", [*DONE, "First"])
+    one.click("#undo")
+    expect_titles(one, "done", DONE)
+    expect(one.locator("#undo")).to_be_disabled()
+
+
+def test_what_is_refused_or_changes_nothing_is_not_there_to_be_undone(demo: Demo) -> None:
+    page = demo.open("board/")
+    page.get_by_label("Edit column Doing").click()
+    page.click("#column-dialog [value=save]")
+    page.click('[data-card="open"] .card-open')
+    page.click("#card-dialog [value=save]")
+    expect(page.locator("#undo")).to_be_disabled()
+    page.get_by_label("Edit column Doing").click()
+    page.click("#column-dialog [value=delete]")
+    expect(page.locator(".notice.refused")).to_have_text("The server refused: “Doing” still has cards.")
+    expect(page.locator("#undo")).to_be_disabled()
+
+
+def test_an_undo_that_finds_nothing_says_so(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    one.locator('[data-card="start"] .card-open').press("Control+z")
+    expect(one.locator(".notice")).to_have_text("There is nothing of yours to undo.")
+    one.get_by_label("Dismiss").click()
+    for title in ("Mine", "Mine too"):
+        add_card(one, "done", title)
+        expect_titles(other, "done", [*DONE, title])
+        titles(other, "done").last.click()
+        other.click("#card-dialog [value=delete]")
+        expect_titles(one, "done", DONE)
+    one.click("#undo")
+    expect(one.locator(".notice")).to_have_text("There is nothing of yours to undo.")
+    expect(one.locator("#undo")).to_be_disabled()
 
 
 def test_undo_steps_back_through_moves_edits_and_deletions(demo: Demo) -> None:
@@ -394,6 +448,19 @@ def test_the_slider_shows_an_older_board_and_brings_it_back(demo: Demo) -> None:
     expect(one.locator(".notice")).to_have_text("Charles Babbage brought back version 1.")
 
 
+def test_a_board_without_a_past_has_no_slider_until_somebody_changes_it(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    one.click("#open-history")
+    expect(one.locator("#which")).to_have_text("There is no older board yet")
+    for part in ("#version", "#older", "#restore"):
+        expect(one.locator(part)).to_be_hidden()
+    add_card(other, "done", "A")
+    expect(one.locator("#which")).to_have_text("This is the board as it is, version 1 of 1")
+    one.locator("#version").press("ArrowLeft")
+    expect(one.locator("#when")).to_have_text("as it was made")
+    expect_titles(one, "done", DONE)
+
+
 def test_the_past_is_read_only_and_leaving_it_shows_what_has_happened_meanwhile(demo: Demo) -> None:
     phone, other = demo.open("board/", width=390, height=844, touch=True), demo.open("board/")
     add_card(other, "done", "A")
@@ -432,6 +499,58 @@ def test_a_board_that_was_stored_in_its_old_shape_is_brought_along(demo: Demo, t
     expect(page.locator('[data-card="a"] .card-note')).to_have_text("changed")
     page.click("#open-history")
     expect(page.locator("#older")).to_be_disabled()
+
+
+# Notices and names
+
+
+def test_a_notice_can_be_dismissed_and_is_not_there_twice(demo: Demo) -> None:
+    page = demo.open("board/")
+    for _ in range(2):
+        page.locator('[data-card="start"] .card-open').press("Control+z")
+        expect(page.locator(".notice")).to_have_count(1)
+    page.get_by_label("Dismiss").click()
+    expect(page.locator(".notice")).to_have_count(0)
+
+
+def test_a_notice_stays_for_as_long_as_it_is_pointed_at(demo: Demo) -> None:
+    page = demo.open("board/")
+    page.clock.install()
+    page.locator('[data-card="start"] .card-open').press("Control+z")
+    page.locator(".notice").hover()
+    page.clock.run_for(20_000)
+    expect(page.locator(".notice")).to_be_visible()
+    page.mouse.move(300, 700)
+    page.clock.run_for(20_000)
+    expect(page.locator(".notice")).to_have_count(0)
+
+
+def test_a_phone_shows_one_notice_at_a_time(demo: Demo) -> None:
+    phone = demo.open("board/", width=390, height=844, touch=True)
+    phone.locator('[data-card="open"] .card-open').tap()
+    phone.tap("#card-dialog [value=delete]")
+    phone.locator('[data-card="start"] .card-open').press("Control+z")
+    phone.locator('[data-card="start"] .card-open').press("Control+z")
+    visible = phone.locator(".notice:visible")
+    expect(visible).to_have_text(["There is nothing of yours to undo."])
+    visible.get_by_label("Dismiss").tap()
+    expect(visible).to_have_text(["Deleted “Open me to edit”.Undo"])
+
+
+@pytest.mark.parametrize("width", [1600, 1200, 800, 390])
+def test_what_can_be_done_has_one_name_however_it_looks(demo: Demo, width: int) -> None:
+    page = demo.open("board/", width=width)
+    for name, description in {
+        "Undo": "Take back my last change (Ctrl+Z)",
+        "History": "Look at the board as it was",
+        "Copy link": "Copy the link to this board",
+        "New room": "Open a board that nobody has used",
+    }.items():
+        button = page.get_by_role("button", name=name, exact=True)
+        expect(button).to_be_visible()
+        expect(button).to_have_accessible_description(description)
+    expect(page.locator("#faces")).to_have_accessible_name("1 person is here")
+    expect(page.locator(".cards").first).to_have_accessible_name("")
 
 
 # Outages

@@ -9,6 +9,7 @@ import { HistoryPanel } from "./history.js";
 import { KeyboardDrag } from "./keyboard.js";
 import { isArrangedAs, orderBehind, place, placed } from "./model.js";
 import { People } from "./people.js";
+import { Undo } from "./undo.js";
 import { BoardView } from "./view.js";
 
 /** @typedef {import("./model.js").Board} Board */
@@ -30,6 +31,7 @@ const cursors = new Cursors(find("#board"), find("#cursors"), people);
 const cardDialog = new CardDialog();
 const history = new HistoryPanel(client, (connection) => people.nameOf(connection), look);
 const view = new BoardView(find("#board"), { openCard, openColumn, addCard });
+const undo = new Undo(client, () => !past && !held);
 
 /** Return the board as this person is to see it. */
 function board() {
@@ -39,7 +41,7 @@ function board() {
 
 /** @param {Map<string, DOMRect>} [from] where cards come from, when it is not where they are */
 function render(from) {
-  const { state, status } = client;
+  const { state } = client;
   if (!state) return;
   if (held && !state.cards[held.card]) return lose();
   const others = past ? [] : people.others();
@@ -53,7 +55,7 @@ function render(from) {
   people.render();
   history.follow();
   find("#add-column").hidden = false;
-  find("#undo").toggleAttribute("disabled", status !== "online" || past !== undefined);
+  undo.render();
 }
 
 /** A change of this person has been taken back. @param {Error} error @param {readonly {path: string}[]} ops */
@@ -83,10 +85,17 @@ function rename() {
 
 // Editing
 
+/** Change the board, so that it can be taken back. @param {(draft: Board) => void} recipe */
+function edit(recipe) {
+  const before = client.state;
+  client.edit(recipe);
+  if (client.state !== before) undo.changed();
+}
+
 /** @param {string} column @param {string} title */
 function addCard(column, title) {
   const id = randomId();
-  client.edit((draft) => {
+  edit((draft) => {
     draft.cards[id] = { title, column, order: 0, note: "", color: "plain" };
     place(draft, id, column, []);
   });
@@ -107,7 +116,7 @@ async function openCard(id) {
 
 /** @param {string} id @param {Partial<import("./dialogs.js").CardForm>} changes */
 function save(id, { column, ...fields }) {
-  client.edit((draft) => {
+  edit((draft) => {
     if (!draft.cards[id]) return;
     Object.assign(draft.cards[id], fields);
     if (column) place(draft, id, column, []);
@@ -118,8 +127,8 @@ function save(id, { column, ...fields }) {
 function remove(id) {
   const card = client.state?.cards[id];
   if (!card) return;
-  client.edit((draft) => delete draft.cards[id]);
-  const run = () => client.edit((draft) => void (draft.cards[id] ??= card));
+  edit((draft) => void delete draft.cards[id]);
+  const run = () => edit((draft) => void (draft.cards[id] ??= card));
   notify(`Deleted “${card.title}”.`, { action: { label: "Undo", run } });
 }
 
@@ -128,7 +137,7 @@ async function openColumn(id) {
   const column = board().columns[id];
   if (!column || past) return;
   const { action, title, limit } = await askColumn(column);
-  client.edit((draft) => {
+  edit((draft) => {
     if (action === "delete") delete draft.columns[id];
     else if (action === "save" && draft.columns[id]) Object.assign(draft.columns[id], { title, limit });
   });
@@ -141,31 +150,12 @@ function submitColumn(event) {
   const title = input.value.trim();
   input.value = "";
   if (!title) return;
-  client.edit(({ columns }) => {
+  edit(({ columns }) => {
     columns[randomId()] = { title, order: orderBehind(columns), limit: null };
   });
 }
 
 // Time
-
-async function undo() {
-  try {
-    if (!(await client.call("undo"))) notify("There is nothing of yours to undo.");
-  } catch (error) {
-    const { code, message } = /** @type {Error & {code: string}} */ (error);
-    const isTouched = code === "conflict";
-    notify(isTouched ? "Somebody else has changed the same since, so it stays." : `It cannot be undone: ${message}.`);
-  }
-}
-
-/** @param {KeyboardEvent} event */
-function undoByKey(event) {
-  const { key, ctrlKey, metaKey, shiftKey, altKey, target } = event;
-  const isUndo = key.toLowerCase() === "z" && (ctrlKey || metaKey) && !shiftKey && !altKey;
-  if (!isUndo || /** @type {Element} */ (target).closest("input, textarea, select, dialog") || held) return;
-  event.preventDefault();
-  find("#undo").click();
-}
 
 /** Look at an older board, or at the one that there is. @param {Board | undefined} older */
 function look(older) {
@@ -206,7 +196,7 @@ const hand = {
 
 /** @param {string} card @param {import("./drag.js").Place} to */
 function move(card, { column, before }) {
-  client.edit((draft) => place(draft, card, column, before));
+  edit((draft) => place(draft, card, column, before));
 }
 
 /** The card in hand has been deleted by someone else. */
@@ -220,8 +210,6 @@ openRoom("Board");
 findInput("#name").value = person.name;
 find("#name").addEventListener("change", rename);
 find("#add-column").addEventListener("submit", submitColumn);
-find("#undo").addEventListener("click", undo);
-addEventListener("keydown", undoByKey);
 for (const type of ["focusin", "focusout", "focus", "blur"]) addEventListener(type, () => setTimeout(showSelection));
 client.onEvent("restored", ({ version, by }) => {
   if (by !== client.connection) notify(`${people.nameOf(by)} brought back version ${version}.`);

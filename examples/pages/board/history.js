@@ -62,12 +62,16 @@ export class HistoryPanel {
     return this.#version ?? this.#last;
   }
 
+  get #isEmpty() {
+    return Number(this.#slider.min) >= this.#last;
+  }
+
   async #open() {
     this.#last = 0;
     if (!(await this.#fetch())) return notify("The history cannot be had without a connection.");
     this.#panel.hidden = false;
     find("#open-history").ariaExpanded = "true";
-    this.#slider.focus();
+    (this.#isEmpty ? find("#close-history") : this.#slider).focus();
   }
 
   /** Get what has changed since the last time, or all that is kept; tells whether that went well. */
@@ -124,16 +128,19 @@ export class HistoryPanel {
 
   #describe() {
     const [version, { min }] = [this.#at, this.#slider];
-    const when = this.#whenAndWho(version);
+    const isEmpty = this.#isEmpty;
+    const when = isEmpty ? "each change is kept from here on" : this.#whenAndWho(version);
     const isPast = this.#version !== undefined;
     const which = `version ${version} of ${this.#last}`;
-    write(find("#which"), isPast ? `You are looking at ${which}` : `This is the board as it is, ${which}`);
+    const now = isEmpty ? "There is no older board yet" : `This is the board as it is, ${which}`;
+    write(find("#which"), isPast ? `You are looking at ${which}` : now);
     write(find("#when"), when);
     write(find("#close-history"), isPast ? "Back to now" : "Close");
     this.#slider.max = String(this.#last);
     this.#slider.value = String(version);
     this.#slider.setAttribute("aria-valuetext", `Version ${version} of ${this.#last}, ${when}`);
     this.#panel.classList.toggle("is-past", isPast);
+    find(".history-time").hidden = find("#restore").hidden = isEmpty;
     find("#older").toggleAttribute("disabled", version <= Number(min));
     find("#newer").toggleAttribute("disabled", !isPast);
     find("#restore").toggleAttribute("disabled", !isPast);
@@ -142,7 +149,7 @@ export class HistoryPanel {
   /** @param {number} version */
   #whenAndWho(version) {
     const change = this.#changes.get(version);
-    if (!change) return "where this history begins";
+    if (!change) return version === 0 ? "as it was made" : "where this history begins";
     const [name, , undone] = change.source.split(" ");
     const who = { server: "restored", migration: "by an update of the server", undo: `undone by ${this.#nameOf(undone)}` };
     const seconds = Math.max(0, Date.now() / 1000 - change.at);

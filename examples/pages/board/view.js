@@ -128,7 +128,6 @@ function fillColumn(element, { title, limit }, count) {
   write(find(".column-count", element), limit === null ? String(count) : `${count}/${limit}`);
   element.classList.toggle("full", limit !== null && count >= limit);
   find(".column-edit", element).ariaLabel = `Edit column ${title}`;
-  find(".cards", element).ariaLabel = title;
   find(".add-card input", element).ariaLabel = `Title of a card to add to ${title}`;
 }
 
