@@ -2,12 +2,18 @@
 
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 from tests.integration.browser import Demo, record, recorded
 
 # The nine cells in one word, a dot for an empty one, for `record`.
 READ_MARKS = """[...document.querySelectorAll("[data-cell]")].map((cell) => cell.dataset.mark || ".").join("")"""
 READ_COUNT = """document.querySelector("#count").textContent"""
+# Where the seats and the grid are, and what is below them.
+READ_PLACES = """[...document.querySelectorAll(".player, .turn, #grid, #cheats")].map((element) => {
+    const { top, height } = element.getBoundingClientRect();
+    return [top, height];
+})"""
 CHEATS = {
     "twice": "nobody moves twice in a row",
     "taken": "that cell is taken",
@@ -138,6 +144,22 @@ def test_a_seat_whose_player_has_left_can_be_taken(demo: Demo) -> None:
     expect(eve.locator("#turn")).to_have_text("Your turn")
     click(eve, 8)
     expect_marks(bob, "O...X...X")
+
+
+@pytest.mark.parametrize("width", [1280, 390, 320])
+def test_nothing_moves_while_a_game_goes_on_however_long_its_names(demo: Demo, width: int) -> None:
+    ada, bob = demo.open("tictactoe/", width=width), demo.open("tictactoe/")
+    before = ada.evaluate(READ_PLACES)
+    join(ada, "A" * 40)
+    expect(ada.locator("#turn")).to_have_text("Waiting for someone to join")
+    assert ada.evaluate(READ_PLACES) == before
+    join(bob, "B" * 40)
+    for page, cell in ((ada, 4), (bob, 0), (ada, 2), (bob, 1), (ada, 6)):
+        expect(page.locator("#turn")).to_have_text("Your turn")
+        click(page, cell)
+        assert ada.evaluate(READ_PLACES) == before
+    expect(ada.locator("#rematch")).to_be_visible()
+    assert ada.evaluate(READ_PLACES) == before
 
 
 # Counter

@@ -1,11 +1,14 @@
 """The demo's pages: they render, on a desk and on a phone."""
 
+from typing import Literal
+
 import pytest
 from playwright.sync_api import Page, expect
 from tests.integration.browser import Demo
 
 DESK = 1440
 PHONE = 360
+SMALLEST = 320
 # What each page shows when its thread is as it was made.
 CONTENT = {
     "": (".tile", 3),
@@ -24,7 +27,27 @@ TOO_WIDE = """() => {
 }"""
 
 pages = pytest.mark.parametrize("path", CONTENT, ids=lambda path: path.strip("/") or "index")
-windows = pytest.mark.parametrize("width", [DESK, PHONE])
+windows = pytest.mark.parametrize("width", [DESK, PHONE, SMALLEST])
+# What can be pressed, and what lies behind it.
+CONTROLS = [
+    ("board/", ".add-card input", ".column"),
+    ("board/", "#add-column input", "body"),
+    ("board/", "#open-history", "body"),
+    ("tictactoe/", "[data-cell]", "body"),
+    ("tictactoe/", ".player.empty", "body"),
+    ("counter/", "#decrement", "body"),
+]
+# How much two colours differ, as the WCAG counts it: from 1 to 21.
+CONTRAST = """([control, ground]) => {
+    const style = (selector) => getComputedStyle(document.querySelector(selector));
+    const brightness = (color) => {
+        const parts = color.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
+        const [r, g, b] = parts.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const both = [style(control).borderTopColor, style(ground).backgroundColor].map(brightness);
+    return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+}"""
 
 
 @windows
@@ -41,13 +64,13 @@ def test_a_page_renders_without_a_complaint(demo: Demo, path: str, width: int) -
 @windows
 @pages
 def test_a_page_is_no_wider_than_its_window(demo: Demo, path: str, width: int) -> None:
-    page = demo.open(path, width=width, touch=width == PHONE)
+    page = demo.open(path, width=width, touch=width <= PHONE)
     check_width(page, width)
 
 
 @windows
 def test_long_words_do_not_make_a_board_wider_than_its_window(demo: Demo, width: int) -> None:
-    page = demo.open("board/", width=width, touch=width == PHONE, room="r" * 100)
+    page = demo.open("board/", width=width, touch=width <= PHONE, room="r" * 100)
     page.fill("#name", "N" * 40)
     page.press("#name", "Enter")
     page.fill('[data-column="todo"] .add-card input', "W" * 120)
@@ -63,7 +86,7 @@ def test_long_words_do_not_make_a_board_wider_than_its_window(demo: Demo, width:
 
 @windows
 def test_long_words_do_not_make_a_game_wider_than_its_window(demo: Demo, width: int) -> None:
-    page = demo.open("tictactoe/", width=width, touch=width == PHONE, room="r" * 100)
+    page = demo.open("tictactoe/", width=width, touch=width <= PHONE, room="r" * 100)
     page.fill("#name", "N" * 40)
     page.click("#join button")
     expect(page.locator(".player-name").first).to_have_text("N" * 40 + " (you)")
@@ -73,11 +96,30 @@ def test_long_words_do_not_make_a_game_wider_than_its_window(demo: Demo, width: 
 
 @windows
 def test_a_long_number_does_not_make_a_counter_wider_than_its_window(demo: Demo, width: int) -> None:
-    page = demo.open("counter/", width=width, touch=width == PHONE)
+    page = demo.open("counter/", width=width, touch=width <= PHONE)
     page.fill("#value", "9007199254740991")
     page.press("#value", "Enter")
     expect(page.locator("#count")).to_have_text("9,007,199,254,740,991")
     check_width(page, width)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("path", "control", "ground"), CONTROLS)
+def test_the_edge_of_what_can_be_pressed_is_seen(
+    demo: Demo, path: str, control: str, ground: str, scheme: Literal["light", "dark"]
+) -> None:
+    page = demo.open(path)
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    expect(page.locator(control).first).to_be_visible()
+    page.wait_for_function("document.getAnimations().length === 0")
+    assert page.evaluate(CONTRAST, [control, ground]) >= 3
+
+
+@pages
+def test_a_page_has_an_icon(demo: Demo, path: str) -> None:
+    page = demo.open(path)
+    icon = page.evaluate("document.querySelector('link[rel=icon]').href")
+    assert page.request.get(icon).headers["content-type"].startswith("image/svg+xml")
 
 
 @pytest.mark.parametrize("title", ["Board", "Tic-tac-toe", "Counter"])

@@ -99,7 +99,9 @@ function renderPlayers(game, you) {
     seat.dataset.player = player?.id ?? "";
     seat.classList.toggle("empty", !player);
     seat.classList.toggle("next", player !== undefined && player === nextPlayer(game));
-    find(".player-name", seat).textContent = away ? `${name}, away` : name;
+    const text = away ? `${name}, away` : name;
+    write(find(".player-name", seat), text);
+    find(".player-name", seat).title = text;
     find(".wins", seat).textContent = player ? String(player.wins) : "";
     find(".wins", seat).title = "Games won";
     find(".take", seat).hidden = seated || !away;
