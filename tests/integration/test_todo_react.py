@@ -253,6 +253,30 @@ def test_clearing_is_told_to_all_and_can_be_brought_back(lists: Lists) -> None:
     expect_titles(one, WELCOME)
 
 
+def test_undo_takes_back_a_clearing_that_was_the_last_thing_one_did(lists: Lists) -> None:
+    one, other = lists.open(), lists.open()
+    rename(one, SHARE, "Open it on a phone")
+    one.get_by_role("button", name="Clear done").click()
+    expect_titles(other, ["Open it on a phone", MOVE, OFFLINE])
+    undo(other)
+    expect(other.locator(".notice")).to_contain_text("There is nothing of yours to undo")
+    undo(one)
+    expect_titles(other, ["Open it on a phone", MOVE, OFFLINE, START])
+    expect(one.locator(".notice")).to_have_count(0)
+    undo(one)
+    expect_titles(other, WELCOME)
+
+
+def test_undo_takes_back_what_one_did_after_a_clearing_first(lists: Lists) -> None:
+    page = lists.open()
+    page.get_by_role("button", name="Clear done").click()
+    expect_titles(page, WELCOME[:3])
+    rename(page, SHARE, "Open it on a phone")
+    expect_titles(page, ["Open it on a phone", MOVE, OFFLINE])
+    undo(page)
+    expect_titles(page, WELCOME[:3])
+
+
 def test_a_filter_is_this_pages_own(lists: Lists) -> None:
     one, other = lists.open(), lists.open()
     one.get_by_role("button", name="Open", exact=True).click()
@@ -326,6 +350,34 @@ def test_everybody_sees_who_is_here_and_what_they_edit(lists: Lists) -> None:
     expect(people).to_have_text(["you"])
 
 
+def test_nobody_is_without_a_name(lists: Lists) -> None:
+    one, other = lists.open(name="Ada"), lists.open(name="Grace")
+    one.get_by_label("Your name").fill(" ")
+    one.get_by_label("Your name").press("Enter")
+    expect(one.get_by_label("Your name")).to_have_value("Ada")
+    expect(one.get_by_label("Your name")).not_to_be_focused()
+    expect(other.get_by_role("list", name="Who is here").get_by_role("listitem")).to_have_text(["you", "Ada"])
+
+
+def test_a_page_says_what_can_be_done_offline(lists: Lists) -> None:
+    page = lists.open()
+    note = page.locator(".offline-note")
+    expect(note).to_have_count(0)
+    lists.cut_off(page)
+    expect(note).to_have_text(
+        "You can go on: what you change is kept here and sent later. Undo and Clear done need the server."
+    )
+    page.context.set_offline(False)
+    expect(note).to_have_count(0)
+
+
+def test_a_page_that_cannot_reach_the_server_says_so(lists: Lists) -> None:
+    page = lists.open()
+    page.route_web_socket("**/threads/**", lambda socket: socket.close())
+    page.goto(page.url.replace("?list=", "?list=x"))
+    expect(page.locator(".empty")).to_have_text("The server cannot be reached. The list opens as soon as it can.")
+
+
 def test_changes_made_offline_are_marked_and_arrive_later(lists: Lists) -> None:
     one, other = lists.open(), lists.open()
     lists.cut_off(one)
@@ -374,7 +426,24 @@ def test_a_row_does_not_render_when_another_changes(lists: Lists) -> None:
     assert renders(other) == {**before, "Another": 2, MOVE: 3, SHARE: 3}
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+def test_whatever_has_the_focus_has_a_ring_and_what_can_be_pressed_is_seen(lists: Lists) -> None:
+    page = lists.open()
+    for field, ring in (
+        (composer(page), page.locator(".composer")),
+        (page.get_by_label("Your name"), page.locator(".person").first),
+        (page.get_by_label(f"Delete {SHARE}"), page.get_by_label(f"Delete {SHARE}")),
+    ):
+        field.focus()
+        page.keyboard.press("Shift")
+        expect(ring).to_have_css("outline-style", "solid")
+        expect(ring).to_have_css("outline-width", "3px")
+    page.get_by_label(f"Edit {SHARE}").click()
+    expect(page.get_by_label("Title")).to_have_css("outline-style", "solid")
+    for title in WELCOME:
+        expect(page.get_by_label(f"Delete {title}")).to_have_css("opacity", "1")
+
+
+@pytest.mark.parametrize("width", [1280, 390, 320])
 def test_the_page_is_no_wider_than_its_window(lists: Lists, width: int) -> None:
     page, other = lists.open(width=width, name="N" * 24), lists.open(name="M" * 24)
     add(page, "W" * 120)

@@ -13,6 +13,7 @@ import { todoListSchema } from "./plait-types.ts";
 import type { TodoListEvents, TodoListRpcs, TodoListState } from "./plait-types.ts";
 import { TodoRows } from "./TodoRows.tsx";
 import { Toolbar } from "./Toolbar.tsx";
+import { useUndo } from "./undo.ts";
 
 export function App({ name }: { name: string }) {
   const [notice, notify, dismiss] = useNotice();
@@ -27,12 +28,11 @@ export function App({ name }: { name: string }) {
   });
   const [me, show] = useMe(list);
   const { others, editors } = usePeople(list);
+  const undo = useUndo(list, notify, dismiss);
   useThreadEvent(list, "cleared", (count: TodoListEvents["cleared"]) => {
-    const bringBack = () =>
-      void list.call("bring_back").catch((error) => notify({ text: reason(error), isError: true }));
     notify({
       text: count === 1 ? "1 done todo was cleared" : `${count} done todos were cleared`,
-      action: { label: "Bring back", run: bringBack },
+      action: { label: "Bring back", run: undo.bringBack },
     });
   });
 
@@ -42,7 +42,7 @@ export function App({ name }: { name: string }) {
         <Header list={list} me={me} others={others} onRename={(to) => show({ name: to })} />
         <Composer list={list} writer={editors.get(NEW)} onShow={show} />
         <TodoRows list={list} filter={filter} editors={editors} onShow={show} />
-        <Toolbar list={list} filter={filter} onFilter={setFilter} onNotify={notify} />
+        <Toolbar list={list} filter={filter} onFilter={setFilter} undo={undo} />
       </main>
       <NoticeLine notice={notice} onDismiss={dismiss} />
     </>

@@ -3,6 +3,7 @@
 import { useThreadState } from "plait-client/react";
 
 import type { TodoList } from "./list.ts";
+import { NameField } from "./NameField.tsx";
 import { hue } from "./people.ts";
 import type { Person } from "./people.ts";
 import { StatusBadge } from "./StatusBadge.tsx";
@@ -25,15 +26,7 @@ export function Header({ list, me, others, onRename }: HeaderProps) {
       <p className="open-count">{open === 0 ? "Nothing left to do" : `${open} to do`}</p>
       <ul className="people" aria-label="Who is here">
         <li className="person" style={hue(me)}>
-          <input
-            aria-label="Your name"
-            value={me.name}
-            maxLength={24}
-            size={Math.max(4, me.name.length + 1)}
-            spellCheck={false}
-            autoComplete="off"
-            onChange={(event) => onRename(event.target.value)}
-          />
+          <NameField name={me.name} onRename={onRename} />
           <small>you</small>
         </li>
         {[...others].map(([connection, person]) => (

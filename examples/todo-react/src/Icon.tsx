@@ -6,6 +6,7 @@ const PATHS = {
   undo: "M9 14L4 9l5-5M4 9h10a6 6 0 0 1 0 12h-3",
   clock: "M12 8v4.5l3 1.5M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18z",
   plus: "M12 5v14M5 12h14",
+  pen: "M4 20l1-4L16 5l3 3L8 19l-4 1z",
 };
 
 export function Icon({ name }: { name: keyof typeof PATHS }) {

@@ -1,6 +1,6 @@
 /** The todos in their order. It renders when that changes; what is in a row is the row's own affair. */
 
-import { useThreadState } from "plait-client/react";
+import { useThreadState, useThreadStatus } from "plait-client/react";
 import { useCallback } from "react";
 
 import { isShown, move } from "./list.ts";
@@ -21,12 +21,15 @@ const EMPTY: Record<Filter, string> = {
   done: "Nothing is done yet.",
 };
 
+const UNREACHABLE = "The server cannot be reached. The list opens as soon as it can.";
+
 export function TodoRows({ list, filter, editors, onShow }: TodoRowsProps) {
   const ids = useThreadState(
     list,
     (state) => state?.order.filter((id) => isShown(state.todos[id], filter)),
     isSameOrder,
   );
+  const status = useThreadStatus(list);
   // Of what is on the page, so that a row need not be told its place.
   const onStep = useCallback(
     (row: HTMLElement, step: -1 | 1) => {
@@ -36,7 +39,7 @@ export function TodoRows({ list, filter, editors, onShow }: TodoRowsProps) {
     },
     [list],
   );
-  if (ids === undefined) return <p className="empty">Opening the list…</p>;
+  if (ids === undefined) return <p className="empty">{status === "offline" ? UNREACHABLE : "Opening the list…"}</p>;
   if (ids.length === 0) return <p className="empty">{EMPTY[filter]}</p>;
   return (
     <ul className="rows">

@@ -1,36 +1,30 @@
 /** What is shown of the list, and what is done to all of it. */
 
-import type { PlaitError } from "plait-client";
-import { useRpc, useThreadState, useThreadStatus } from "plait-client/react";
+import { useThreadState, useThreadStatus } from "plait-client/react";
 import { useEffect, useEffectEvent } from "react";
 
 import { Icon } from "./Icon.tsx";
-import { reason } from "./list.ts";
 import type { Filter, TodoList } from "./list.ts";
-import type { Notify } from "./notices.tsx";
+import type { Undo } from "./undo.ts";
 
 interface ToolbarProps {
   list: TodoList;
   filter: Filter;
   onFilter: (filter: Filter) => void;
-  onNotify: Notify;
+  undo: Undo;
 }
 
 const FILTERS: Record<Filter, string> = { all: "All", open: "Open", done: "Done" };
 
-export function Toolbar({ list, filter, onFilter, onNotify }: ToolbarProps) {
-  const isOnline = useThreadStatus(list) === "online";
+export function Toolbar({ list, filter, onFilter, undo }: ToolbarProps) {
+  const status = useThreadStatus(list);
+  const isOnline = status === "online";
   const hasDone = useThreadState(list, (state) => Object.values(state?.todos ?? {}).some((todo) => todo.done));
-  const undo = useRpc(list, "undo");
-  const clearDone = useRpc(list, "clear_done");
-  const fail = (error: PlaitError) => onNotify({ text: reason(error), isError: true });
-  const undoLast = () =>
-    void undo.call().then((isUndone) => isUndone || onNotify({ text: "There is nothing of yours to undo" }), fail);
   const onKey = useEffectEvent((event: KeyboardEvent) => {
     const isText = event.target instanceof HTMLElement && event.target.matches("textarea, input:not([type=checkbox])");
     if (isText || event.key !== "z" || event.shiftKey || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
-    if (isOnline) undoLast();
+    if (isOnline) undo.undo();
   });
   useEffect(() => {
     const listener = (event: KeyboardEvent) => onKey(event);
@@ -48,13 +42,18 @@ export function Toolbar({ list, filter, onFilter, onNotify }: ToolbarProps) {
         ))}
       </div>
       <div className="actions">
-        <button disabled={!isOnline || undo.pending} onClick={undoLast}>
+        <button disabled={!isOnline || undo.isBusy} onClick={undo.undo}>
           <Icon name="undo" /> Undo
         </button>
-        <button disabled={!isOnline || !hasDone || clearDone.pending} onClick={() => void clearDone.call().catch(fail)}>
+        <button disabled={!isOnline || !hasDone || undo.isBusy} onClick={undo.clearDone}>
           Clear done
         </button>
       </div>
+      {status === "offline" && (
+        <p className="offline-note">
+          You can go on: what you change is kept here and sent later. Undo and Clear done need the server.
+        </p>
+      )}
     </footer>
   );
 }
