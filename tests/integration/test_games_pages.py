@@ -14,6 +14,11 @@ READ_PLACES = """[...document.querySelectorAll(".player, .turn, #grid, #cheats")
     const { top, height } = element.getBoundingClientRect();
     return [top, height];
 })"""
+# Whether all that is said of the game is to be seen.
+IS_WHOLE = """(() => {
+    const turn = document.querySelector("#turn");
+    return turn.scrollHeight <= turn.clientHeight;
+})()"""
 CHEATS = {
     "twice": "nobody moves twice in a row",
     "taken": "that cell is taken",
@@ -160,6 +165,23 @@ def test_nothing_moves_while_a_game_goes_on_however_long_its_names(demo: Demo, w
         assert ada.evaluate(READ_PLACES) == before
     expect(ada.locator("#rematch")).to_be_visible()
     assert ada.evaluate(READ_PLACES) == before
+    expect(bob.locator("#turn")).to_have_text("A" * 15 + "\u2026 won")
+
+
+@pytest.mark.parametrize("width", [1280, 390, 320])
+def test_a_long_name_leaves_room_for_what_is_said_of_it(demo: Demo, width: int) -> None:
+    ada, bob = demo.open("tictactoe/"), demo.open("tictactoe/", width=width)
+    for page, name in ((ada, "Wolfeschlegelsteinhausenbergerdorff Jr."), (bob, "Bob")):
+        join(page, name)
+        expect(page.locator(".player-name", has_text=f"{name} (you)")).to_be_visible()
+    expect(bob.locator("#turn")).to_have_text("Wolfeschlegelst\u2026\u2019s turn")
+    assert bob.evaluate(IS_WHOLE)
+    for page, cell in ((ada, 4), (bob, 0), (ada, 2), (bob, 1), (ada, 6)):
+        expect(page.locator("#turn")).to_have_text("Your turn")
+        click(page, cell)
+    expect(bob.locator("#turn")).to_have_text("Wolfeschlegelst\u2026 won")
+    expect(bob.locator("#rematch")).to_be_visible()
+    assert bob.evaluate(IS_WHOLE)
 
 
 # Counter

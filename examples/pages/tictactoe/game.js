@@ -9,6 +9,7 @@
  */
 
 const LINES = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]];
+const MOST_LETTERS = 16;
 
 /** Return the mark on a cell; whoever begins has X. @param {Game} game @param {number} cell */
 export function markOn({ moves }, cell) {
@@ -32,10 +33,17 @@ export function situation(game, you) {
   const seated = game.players.some((player) => player.id === you);
   if (game.status === "waiting") return seated ? "Waiting for someone to join" : "Take a seat";
   const next = nextPlayer(game);
-  if (next) return next.id === you ? "Your turn" : `${next.name}’s turn`;
+  if (next) return next.id === you ? "Your turn" : `${short(next.name)}’s turn`;
   if (game.winner === null) return "A draw";
   if (game.winner === you) return "You won";
-  return `${game.players.find((player) => player.id === game.winner)?.name ?? "Someone who left"} won`;
+  const winner = game.players.find((player) => player.id === game.winner);
+  return `${winner ? short(winner.name) : "Someone who left"} won`;
+}
+
+/** Return a name as it fits into a sentence; on its seat it is whole. @param {string} name */
+function short(name) {
+  const letters = [...name];
+  return letters.length > MOST_LETTERS ? `${letters.slice(0, MOST_LETTERS - 1).join("")}…` : name;
 }
 
 /**
