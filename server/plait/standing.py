@@ -94,11 +94,11 @@ class _Walk:
             raise _NeededError(self._needed_by(step))
         self._without = apply(self._without, result.ops, self._owned_without)
         self._carry_out(step.ops)
-        over = iter(result.over)
-        self._inverses = [
-            (version, [op for _, op in zip(ops, over, strict=False) if op is not None])
-            for version, ops in self._inverses
-        ]
+        versions = [version for version, ops in self._inverses for _ in ops]
+        moved: dict[int, list[Op]] = {version: [] for version, _ in self._inverses}
+        for index, op in zip(result.indices, result.over, strict=True):
+            moved[versions[index]].append(op)
+        self._inverses = list(moved.items())
         return step._replace(ops=result.ops)
 
     def _forget(self, version: int, ops: Sequence[Op]) -> None:
@@ -113,7 +113,7 @@ class _Walk:
                 raise _NeededError(version)
             document = apply(document, result.ops)
             moved.append((other, result.ops))
-            ops = [op for op in result.over if op is not None]
+            ops = result.over
 
     def _needed_by(self, step: Step) -> int:
         """Return the first of the changes left out that another leans on."""

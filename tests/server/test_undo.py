@@ -76,7 +76,9 @@ class Table:
     async def sources(self) -> list[str]:
         """Return what the log says of who made each change."""
         await self.pipeline.settled()
-        return [row.source for row in await self.past.changes(0)]
+        rows = await self.past.changes(0)
+        assert rows is not None
+        return [row.source for row in rows]
 
     async def wake(self) -> None:
         """Let the thread go to sleep and wake again."""
