@@ -1,40 +1,82 @@
-/** The calls that are under way on a socket. */
+/** Calls and messages that wait until they may go out, and the calls that are under way on a socket. */
 
+import { PlaitError } from "./errors.js";
+import type { Dropped, Failed } from "./events.js";
+import type { Pending } from "./fold.js";
 import type { Json, JsonObject } from "./json.js";
-import type { Call } from "./protocol.js";
+import type { Call, Error as Failure, Message, Result } from "./protocol.js";
+import type { Pushes } from "./pushes.js";
+import { isTooLarge, tooLarge } from "./size.js";
+
+interface Waiting {
+  frame: Call | Message;
+  /** The last push that was made before it, which it must not overtake. */
+  behind: Pending | undefined;
+}
 
 export class Calls {
+  #waiting: Waiting[] = [];
   readonly #sent = new Set<number>();
   #next = 1;
 
-  /** Returns the frame of a new call, which is under way once it was `sent`. */
-  new(method: string, args: readonly Json[], kwargs: JsonObject): Call {
-    return {
+  /** Adds a call, and returns its ref. */
+  add(method: string, args: readonly Json[], kwargs: JsonObject, behind: Pending | undefined): number {
+    const frame: Call = {
       type: "call",
       ref: this.#next++,
       method,
       ...(args.length > 0 && { args }),
       ...(Object.keys(kwargs).length > 0 && { kwargs }),
     };
+    this.#waiting.push({ frame, behind });
+    return frame.ref;
   }
 
-  sent(ref: number): void {
-    this.#sent.add(ref);
+  /** Adds a message. Throws a PlaitError when it is too large. */
+  addMessage(data: Json, behind: Pending | undefined, maxFrame: number): void {
+    const frame: Message = { type: "message", data };
+    if (isTooLarge(frame, maxFrame)) throw tooLarge("message");
+    this.#waiting.push({ frame, behind });
   }
 
-  isUnderWay(ref: number): boolean {
-    return this.#sent.has(ref);
+  /** Takes out the next, if the push before it is sent: returns it, or what is to be said when it is too large. */
+  next(maxFrame: number, pushes: Pick<Pushes, "isSent">): Call | Message | Failed | Dropped | undefined {
+    const [first] = this.#waiting;
+    if (first === undefined || (first.behind && !pushes.isSent(first.behind))) return undefined;
+    this.#waiting.shift();
+    const { frame } = first;
+    const isCall = frame.type === "call";
+    if (isTooLarge(frame, maxFrame)) {
+      const error = tooLarge(frame.type);
+      return isCall ? { type: "failed", ref: frame.ref, error } : { type: "dropped", error };
+    }
+    if (isCall) this.#sent.add(frame.ref);
+    return frame;
   }
 
-  /** Tells whether a call was under way, which it is no more. */
+  /** Returns a result that is of a call under way. */
+  take(result: Result): Result | undefined {
+    const isAwaited = result.done ? this.end(result.ref) : this.#sent.has(result.ref);
+    return isAwaited ? result : undefined;
+  }
+
+  /** Tells whether a call was under way, which it is no more. One that waits is forgotten. */
   end(ref: number): boolean {
+    this.#waiting = this.#waiting.filter(({ frame }) => frame.type !== "call" || frame.ref !== ref);
     return this.#sent.delete(ref);
   }
 
-  /** Returns the refs of all that were under way, and are lost with their socket. */
-  endAll(): number[] {
-    const refs = [...this.#sent];
+  /** Returns what became of a call, if it was under way. */
+  fail({ ref, code, message, path }: Failure): Failed | undefined {
+    if (typeof ref !== "number" || !this.end(ref)) return undefined;
+    return { type: "failed", ref, error: new PlaitError(code, message, { path: path ?? undefined }) };
+  }
+
+  /** All that were under way are lost with their socket. */
+  failAll(): Failed[] {
+    const error = new PlaitError("disconnected", "The connection was lost before the call was answered");
+    const failed = [...this.#sent].map((ref) => ({ type: "failed" as const, ref, error }));
     this.#sent.clear();
-    return refs;
+    return failed;
   }
 }

@@ -1,13 +1,15 @@
 /** One thread, live: its state, its methods, and what it says. */
 
 import { Answers } from "./answers.js";
-import { PlaitError } from "./errors.js";
+import { Caller } from "./caller.js";
+import type { CallOptions } from "./caller.js";
 import { Deferred } from "./deferred.js";
 import { produce } from "./draft.js";
+import { Early } from "./early.js";
+import { PlaitError, raise } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import type { Pending } from "./fold.js";
 import { plain } from "./json.js";
-import type { Json, JsonObject } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
 import type { ThreadOptions } from "./options.js";
@@ -16,17 +18,11 @@ import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { Session } from "./session.js";
-import { Chunks } from "./stream.js";
+import { whenFound } from "./signals.js";
+import type { Chunks } from "./stream.js";
 import type { RpcStream } from "./stream.js";
 import { Subscribers } from "./subscribers.js";
 import type { Refusal, ThreadChange } from "./subscribers.js";
-
-/** What a call may have beside its method. */
-export interface CallOptions {
-  args?: readonly unknown[];
-  kwargs?: { readonly [name: string]: unknown };
-  signal?: AbortSignal;
-}
 
 export type Unsubscribe = () => void;
 
@@ -39,21 +35,22 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
 
   readonly #link: Link;
   readonly #ready = new Deferred<void>();
-  // Changes that were asked for before there was a state to make them on.
-  #early: (() => void)[] = [];
+  readonly #early = new Early();
   readonly #answers = new Answers();
+  readonly #caller: Caller;
   readonly #subscribers = new Subscribers();
 
   constructor(options: ThreadOptions<State>) {
     this.kind = options.kind;
     this.name = options.name;
     this.initialState = options.initialState;
-    this.rpc = rpcFace<Rpcs>((method, args) => this.#call(method, { args }).result);
+    this.rpc = rpcFace<Rpcs>((method, args) => this.#caller.call(method, { args }).result);
     this.#link = new Link(options, {
       onEvent: (event) => this.#handle(event),
       onBytes: (data) => this.#subscribers.message.tell(data),
       onMoved: () => this.#tell(),
     });
+    this.#caller = new Caller(this.#link, this.#early, this.#answers);
     if (options.connect !== false) this.connect();
   }
 
@@ -88,7 +85,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
 
   /** How many changes the server has not answered for. */
   get pending(): number {
-    return this.#session.pushes.length + this.#early.length;
+    return this.#session.pushes.length + this.#early.changes;
   }
 
   /** The id by which others know this client; it stays the same over reconnects. Undefined before the first join. */
@@ -137,9 +134,9 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
   }
 
   #change(make: () => Pending | undefined, answer = new Deferred<number>()): Promise<number> {
-    if (this.status === "closed") answer.reject(this.#closedError());
+    if (this.status === "closed") answer.reject(this.#link.closedError);
     else if (this.#session.at === undefined) {
-      this.#early.push(() => void this.#change(make, answer));
+      this.#early.addChange(() => void this.#change(make, answer));
     } else {
       try {
         const push = make();
@@ -163,7 +160,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
 
   /** Calls a method with keyword arguments, or so that it can be cancelled. */
   callWith<Name extends keyof Rpcs & string>(method: Name, options: CallOptions = {}): Promise<ResultOf<Rpcs, Name>> {
-    return this.#call(method, options).result as Promise<ResultOf<Rpcs, Name>>;
+    return this.#caller.call(method, options).result as Promise<ResultOf<Rpcs, Name>>;
   }
 
   /** Calls a method that streams. The calling begins at once, not with the first look at a chunk. */
@@ -171,44 +168,30 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
     method: Name,
     ...args: ArgsOf<Rpcs, Name>
   ): RpcStream<ChunkOf<Rpcs, Name>, ResultOf<Rpcs, Name>> {
-    return this.#call(method, { args }) as Chunks<ChunkOf<Rpcs, Name>, ResultOf<Rpcs, Name>>;
-  }
-
-  #call(method: string, { args = [], kwargs = {}, signal }: CallOptions): Chunks<unknown, unknown> {
-    let ref = 0;
-    const cancel = (reason: unknown) => {
-      if (!this.#answers.dropCall(ref)) return;
-      this.#session.cancel(ref);
-      answer.fail(reason);
-      this.#link.pump();
-    };
-    const answer = new Chunks<unknown, unknown>(() => cancel(new PlaitError("cancelled", `${method} was cancelled`)));
-    try {
-      if (signal?.aborted) throw signal.reason;
-      if (this.status === "closed") throw this.#closedError();
-      ref = this.#session.call(plain(method) as string, plain(args) as Json[], plain(kwargs) as JsonObject);
-    } catch (error) {
-      answer.fail(error);
-      return answer;
-    }
-    this.#answers.addCall(ref, answer);
-    if (signal) untilSettled(signal, answer.result, cancel);
-    this.#link.pump();
-    return answer;
+    return this.#caller.call(method, { args }) as Chunks<ChunkOf<Rpcs, Name>, ResultOf<Rpcs, Name>>;
   }
 
   // Messages and presence
 
-  /** Sends a message to the thread's `on_message`, now or when it is joined next; bytes only while online. */
+  /**
+   * Sends a message to the thread's `on_message`, now or when it is joined next; bytes only while online. Throws a
+   * PlaitError when it is larger than the server takes.
+   */
   send(data: unknown): void {
     if (data instanceof ArrayBuffer || ArrayBuffer.isView(data)) {
       return this.#link.sendBytes(data as ArrayBuffer);
     }
-    this.#session.message(plain(data));
-    this.#link.pump();
+    const message = plain(data);
+    this.#early.behind(() => {
+      this.#session.message(message);
+      this.#link.pump();
+    });
   }
 
-  /** Says what others are to see of this connection, and of those that follow it; null takes it away. */
+  /**
+   * Says what others are to see of this connection, and of those that follow it; null takes it away. Throws a PlaitError,
+   * and changes nothing, when it is larger than the server takes.
+   */
   setPresence(data: unknown): void {
     this.#session.setPresence(plain(data));
     this.#link.pump();
@@ -243,24 +226,13 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
 
   /** Resolves to the state as soon as `predicate` holds of it, at once if it does already. */
   waitFor(predicate: (state: State) => boolean, { signal }: { signal?: AbortSignal } = {}): Promise<State> {
-    const found = new Deferred<State>();
     const look = () => {
       const state = this.#session.shown as State | undefined;
-      try {
-        if (signal?.aborted) throw signal.reason;
-        if (state !== undefined && predicate(state)) found.resolve(state);
-        else if (this.status === "closed") throw this.#closedError();
-        else return;
-      } catch (error) {
-        found.reject(error);
-      }
-      unsubscribe();
-      signal?.removeEventListener("abort", look);
+      if (state !== undefined && predicate(state)) return state;
+      if (this.status === "closed") throw this.#link.closedError;
+      return undefined;
     };
-    const unsubscribe = this.subscribe(look);
-    signal?.addEventListener("abort", look);
-    look();
-    return found.promise;
+    return whenFound(look, (fn) => this.subscribe(fn), signal);
   }
 
   // Life
@@ -285,32 +257,21 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
     this.#subscribers.take(event);
     if (event.type === "joined") {
       this.#ready.resolve();
-      for (const change of this.#early.splice(0)) change();
-    } else if (event.type === "stopped") this.#end();
+      this.#early.run();
+    } else if (event.type === "dropped") raise(event.error);
+    else if (event.type === "stopped") this.#end();
   }
 
   /** Nothing more will be heard. */
   #end(): void {
-    const error = this.#closedError();
+    const error = this.#link.closedError;
     this.#ready.reject(error);
-    for (const change of this.#early.splice(0)) change();
+    this.#early.run();
     this.#answers.failAll(error);
-  }
-
-  #closedError(): PlaitError {
-    return this.error ?? new PlaitError("closed", "The client is closed");
   }
 
   #tell(): void {
     const { state, confirmed, version, status, pending, connection, presence } = this;
     this.#subscribers.compare([state, confirmed, version, status, pending, connection, presence, this.readonly]);
   }
-}
-
-/** Tells `onAbort` the reason when a signal is aborted before the answer is there; leaves no listener behind. */
-function untilSettled(signal: AbortSignal, answer: Promise<unknown>, onAbort: (reason: unknown) => void): void {
-  const abort = () => onAbort(signal.reason);
-  const settled = () => signal.removeEventListener("abort", abort);
-  signal.addEventListener("abort", abort);
-  answer.then(settled, settled);
 }

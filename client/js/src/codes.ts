@@ -1,5 +1,7 @@
 /** WebSocket close codes, which of them are final, and what a final one is called in an error. */
 
+import { PlaitError } from "./errors.js";
+
 export const GOING_AWAY = 1001;
 export const ABNORMAL = 1006;
 export const POLICY_VIOLATION = 1008;
@@ -20,7 +22,9 @@ export function isFinal(code: number): boolean {
   return code === POLICY_VIOLATION || (code >= 4400 && code <= 4499);
 }
 
-/** The code and message of the error that a client stops with. */
-export function finalError(code: number): readonly [code: string, message: string] {
-  return NAMES[code] ?? ["closed", `The server closed the connection for good (${code})`];
+/** Returns the error that a client stops with that was closed with `code`; undefined when it goes on. */
+export function finalError(code: number, reason: string | undefined): PlaitError | undefined {
+  if (!isFinal(code)) return undefined;
+  const [name, message] = NAMES[code] ?? ["closed", `The server closed the connection for good (${code})`];
+  return new PlaitError(name, reason || message, { closeCode: code });
 }

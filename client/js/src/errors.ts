@@ -1,4 +1,4 @@
-/** The one error that this client raises. */
+/** The one error that this client raises, and what is done with one that nobody waits for. */
 
 export interface PlaitErrorOptions {
   path?: string | undefined;
@@ -23,4 +23,11 @@ export class PlaitError extends Error {
     this.path = path;
     this.closeCode = closeCode;
   }
+}
+
+/** Lets an error be heard of as uncaught. */
+export function raise(error: unknown): void {
+  queueMicrotask(() => {
+    throw error;
+  });
 }

@@ -4,11 +4,40 @@ import type { PlaitError } from "./errors.js";
 import type { Pending } from "./fold.js";
 import type { AuthExpiring, Change, Event, Message, Result } from "./protocol.js";
 
+/** The server has carried out a push. */
+export interface Applied {
+  type: "applied";
+  push: Pending;
+  version: number;
+}
+
+/** The server does not take a push, or would not. */
+export interface Refused {
+  type: "refused";
+  push: Pending;
+  error: PlaitError;
+}
+
+/** A call has no result. */
+export interface Failed {
+  type: "failed";
+  ref: number;
+  error: PlaitError;
+}
+
+/** A message or a presence that was to be sent with the next join is not. */
+export interface Dropped {
+  type: "dropped";
+  error: PlaitError;
+}
+
+/** What is not sent, or was in vain. */
+export type Unsent = Refused | Failed | Dropped;
+
 export type SessionEvent =
   | { type: "joined" }
-  | { type: "applied"; push: Pending; version: number }
-  | { type: "refused"; push: Pending; error: PlaitError }
-  | { type: "failed"; ref: number; error: PlaitError }
+  | Applied
+  | Unsent
   | { type: "rejoin" }
   | { type: "stopped"; code: number; error: PlaitError }
   // As they came.

@@ -1,7 +1,8 @@
 /** The public names of `plait-client`. */
 
+export type { CallOptions } from "./caller.js";
 export { ThreadClient } from "./client.js";
-export type { CallOptions, Unsubscribe } from "./client.js";
+export type { Unsubscribe } from "./client.js";
 export { PlaitError } from "./errors.js";
 export type { Json } from "./json.js";
 export type { Status } from "./link.js";

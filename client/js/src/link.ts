@@ -7,6 +7,7 @@ import type { ThreadOptions } from "./options.js";
 import { SUBPROTOCOL } from "./protocol.js";
 import type { ServerMessage } from "./protocol.js";
 import { Session } from "./session.js";
+import { tooLarge } from "./size.js";
 import { Socket } from "./socket.js";
 import type { WebSocketClass } from "./socket.js";
 import { claim } from "./storage.js";
@@ -50,6 +51,11 @@ export class Link {
   /** Why the link was closed, unless it was by `close`. */
   get error(): PlaitError | undefined {
     return this.#error;
+  }
+
+  /** What is asked for in vain once the link is closed is refused with. */
+  get closedError(): PlaitError {
+    return this.#error ?? new PlaitError("closed", "The client is closed");
   }
 
   /** Begins; does nothing a second time. */
@@ -98,8 +104,9 @@ export class Link {
     this.#listener.onMoved();
   }
 
-  /** Sends bytes as they are; they are lost unless the thread is joined. */
+  /** Sends bytes as they are; they are lost unless the thread is joined. Throws a PlaitError when they are too many. */
   sendBytes(data: ArrayBuffer | ArrayBufferView<ArrayBuffer>): void {
+    if (data.byteLength > (this.session.joined?.max_frame ?? Infinity)) throw tooLarge("message");
     if (this.#status === "online") this.#socket?.send(data);
   }
 
@@ -144,7 +151,8 @@ export class Link {
     if (event.type === "joined") {
       this.#status = "online";
       this.#socket?.joined();
-    } else if (event.type === "rejoin") {
+    } else if (event.type === "applied" || event.type === "result") this.#socket?.answered();
+    else if (event.type === "rejoin") {
       this.#status = "offline";
       this.#socket?.renew();
     } else if (event.type === "stopped") this.close(event.error);

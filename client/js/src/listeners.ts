@@ -1,3 +1,5 @@
+import { raise } from "./errors.js";
+
 /** A set of functions that are told; one that throws keeps nobody else from being told. */
 export class Listeners<Args extends unknown[]> {
   readonly #listeners = new Set<(...args: Args) => void>();
@@ -17,9 +19,7 @@ export class Listeners<Args extends unknown[]> {
       try {
         listener(...args);
       } catch (error) {
-        queueMicrotask(() => {
-          throw error;
-        });
+        raise(error);
       }
     }
   }

@@ -1,8 +1,10 @@
 /** Who is here: what the connections of a thread let each other see. */
 
+import type { Dropped } from "./events.js";
 import type { Json } from "./json.js";
 import { share } from "./json.js";
 import type { Presence, PresenceDiff } from "./protocol.js";
+import { isTooLarge, tooLarge } from "./size.js";
 
 /** By connection id. */
 export type PresenceRecord = { readonly [connection: string]: Json };
@@ -16,15 +18,21 @@ export class Presences {
     return this.#all;
   }
 
-  /** Lets others see `data` of this client; returns the frame that says so. */
-  set(data: Json): Presence {
+  /** Lets others see `data` of this client; returns the frame that says so. Throws a PlaitError when it is too large. */
+  set(data: Json, maxFrame: number): Presence {
+    const frame: Presence = { type: "presence", data };
+    if (isTooLarge(frame, maxFrame)) throw tooLarge("presence");
     this.#own = data;
-    return { type: "presence", data };
+    return frame;
   }
 
-  /** Returns what is to be said on a new socket. */
-  again(): Presence[] {
-    return this.#own === null ? [] : [{ type: "presence", data: this.#own }];
+  /** Returns what is to be said on a new socket, if anything is; what has turned out to be too large is forgotten. */
+  again(maxFrame: number): Presence | Dropped | undefined {
+    if (this.#own === null) return undefined;
+    const frame: Presence = { type: "presence", data: this.#own };
+    if (!isTooLarge(frame, maxFrame)) return frame;
+    this.#own = null;
+    return { type: "dropped", error: tooLarge("presence") };
   }
 
   /** Takes in all of them, or what has changed. */

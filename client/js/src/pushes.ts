@@ -2,17 +2,21 @@
 
 import type { Backlog } from "./backlog.js";
 import { PlaitError } from "./errors.js";
+import type { Applied, Refused } from "./events.js";
 import { Fold } from "./fold.js";
 import type { Pending } from "./fold.js";
 import { isEqual, isWellFormed } from "./json.js";
 import { FORBIDDEN_KEYS, PatchError, parse } from "./patch.js";
 import type { Ack, Joined, Nack, Op, Push, Version } from "./protocol.js";
+import { byteLength, isTooLarge, tooLarge } from "./size.js";
 import { SendWindow } from "./window.js";
 
 /** A push of no more bytes than this is none that a server finds too large. */
 const LARGE = 64 * 1024;
 
 export class Pushes {
+  /** By which the server knows whose they are. */
+  client: string;
   readonly fold = new Fold();
   readonly #window = new SendWindow();
   #next = 1;
@@ -20,6 +24,10 @@ export class Pushes {
   #suspect: Pending | undefined = undefined;
   #isDirty = false;
   #keptAt: Version | undefined = undefined;
+
+  constructor(client: string) {
+    this.client = client;
+  }
 
   get all(): readonly Pending[] {
     return this.fold.pushes;
@@ -32,19 +40,20 @@ export class Pushes {
 
   // To keep
 
-  restore({ next, fold }: Backlog): void {
+  restore({ client, next, fold }: Backlog): void {
+    this.client = client;
     this.#next = next;
     if (fold) this.fold.restore(fold);
   }
 
   /** Returns what is to be kept, when it has changed since the last time. */
-  takeBacklog(client: string): Backlog | undefined {
+  takeBacklog(): Backlog | undefined {
     // What is kept of pushes stands on the state that is kept with them.
     const isMoved = this.all.length > 0 && this.fold.at !== this.#keptAt;
     if (!this.#isDirty && !isMoved) return undefined;
     this.#isDirty = false;
     this.#keptAt = this.fold.at;
-    return { client, next: this.#next, fold: this.fold.keep() };
+    return { client: this.client, next: this.#next, fold: this.fold.keep() };
   }
 
   // To send
@@ -62,15 +71,41 @@ export class Pushes {
     return push;
   }
 
-  /** Returns the frames that may go out on the socket. */
-  take(): Push[] {
-    const answered = (this.all[0]?.ref ?? 1) - 1;
-    return this.#window.take(this.all).map(({ ref, made, ops, lostOn }) => {
-      // Where its place is gone, it must not be taken to lead anywhere in the state that is known by now.
-      const base = lostOn ?? (this.fold.at as Version);
-      const isMoved = !isEqual(made, base);
-      return { type: "push", ref, base, ...(isMoved && { made }), ...(answered < ref - 1 && { answered }), ops };
-    });
+  /** Returns what becomes of the next push that may go out, if there is one: it is sent, or refused in the server's place. */
+  next(maxFrame: number): Push | Refused | undefined {
+    const suspect = this.#suspect;
+    this.#suspect = undefined;
+    if (suspect && !suspect.isSettled) return this.#refuse(suspect, tooLarge("change"));
+    const push = this.#window.next(this.all);
+    if (push === undefined) return undefined;
+    const frame = this.#frame(push);
+    if (!push.isSettled) {
+      if (push.isOrphan) return this.#refuse(push, new PlaitError("conflict", "What it was made on was refused"));
+      if (isTooLarge(frame, maxFrame)) return this.#refuse(push, tooLarge("change"));
+    }
+    this.#window.take(push);
+    return frame;
+  }
+
+  /** Tells whether a push is on its way on this socket, or has its answer. */
+  isSent(push: Pending): boolean {
+    return this.#window.has(this.all.indexOf(push));
+  }
+
+  #frame({ ref, made, ops, lostOn, isSettled }: Pending): Push {
+    const answered = (this.all[0] as Pending).ref - 1;
+    // Where its place is gone, it must not be taken to lead anywhere in the state that is known by now.
+    const base = lostOn ?? (this.fold.at as Version);
+    const isMoved = !isEqual(made, base);
+    return {
+      type: "push",
+      ref,
+      base,
+      ...(isMoved && { made }),
+      ...(answered < ref - 1 && { answered }),
+      // The server knows what a settled one was, and is only asked what became of it.
+      ops: isSettled ? [] : ops,
+    };
   }
 
   /** A new socket has carried nothing. */
@@ -90,30 +125,20 @@ export class Pushes {
     let largest = LARGE;
     for (const push of this.all) {
       if (!push.sent || push.isSettled) continue;
-      const size = new TextEncoder().encode(JSON.stringify(push.sent)).length;
+      const size = byteLength(JSON.stringify(push.sent));
       if (size > largest) [largest, this.#suspect] = [size, push];
     }
   }
 
-  /** Refuses, in the server's place, a push that it has not seen: it was too large, or leads into what was refused. */
-  refuseUnseen(): readonly [Pending, PlaitError] | undefined {
-    const suspect = this.#suspect;
-    this.#suspect = undefined;
-    if (suspect && !suspect.isSettled) {
-      return this.#refuse(suspect, new PlaitError("too_large", "The change is larger than the server takes"));
-    }
-    const orphan = this.#window.due(this.all).find((push) => push.isOrphan && !push.isSettled);
-    return orphan && this.#refuse(orphan, new PlaitError("conflict", "What it was made on was refused"));
-  }
-
-  #refuse(push: Pending, error: PlaitError): readonly [Pending, PlaitError] {
+  /** Refuses, in the server's place, a push that it has not seen. */
+  #refuse(push: Pending, error: PlaitError): Refused {
     const open = this.all.filter((each) => !each.isSettled);
     this.fold.refuse(push);
     this.#renumber(
       open.filter((each) => each !== push),
       (open[0] as Pending).ref,
     );
-    return [push, error];
+    return { type: "refused", push, error };
   }
 
   // What the server says
@@ -140,8 +165,8 @@ export class Pushes {
     this.#isDirty = true;
   }
 
-  /** Takes an ack; returns the push that it is for, undefined when that had its answer. Throws a PatchError for a gap. */
-  ack({ ref, version, ops }: Ack): Pending | undefined {
+  /** Takes an ack; returns what it says, undefined when that was known. Throws a PatchError for a gap. */
+  ack({ ref, version, ops }: Ack): Applied | undefined {
     const push = this.all.find((each) => each.ref === ref);
     const [epoch, known] = this.fold.at as Version;
     if (version > known) {
@@ -151,11 +176,11 @@ export class Pushes {
       if (push) this.#answer(push, () => this.fold.acknowledge(at, push, applied));
       else this.fold.advance(at, applied);
     } else if (push) this.#answer(push, () => this.fold.drop(push));
-    return push;
+    return push && { type: "applied", push, version };
   }
 
-  /** Returns the push that was refused, and why; undefined when it goes on, or was not asked about. */
-  nack(frame: Nack, now: number): readonly [Pending, PlaitError] | undefined {
+  /** Takes a nack; returns the refusal, undefined when the push goes on, or was not asked about. */
+  nack(frame: Nack, now: number): Refused | undefined {
     const isUnseen = frame.code === "rate_limited" || (frame.code === "gap" && typeof frame.expected === "number");
     if (isUnseen && this.#window.isStale(frame, now)) return undefined;
     const index = this.all.findIndex((push) => push.ref === frame.ref);
@@ -163,7 +188,8 @@ export class Pushes {
     if (push === undefined) return undefined;
     if (!isUnseen) {
       this.#answer(push, () => this.fold.refuse(push));
-      return [push, new PlaitError(frame.code, frame.message, { path: frame.path ?? undefined })];
+      const error = new PlaitError(frame.code, frame.message, { path: frame.path ?? undefined });
+      return { type: "refused", push, error };
     }
     if (frame.code === "gap") this.#sendFrom(frame.expected as number, frame.ref);
     else {

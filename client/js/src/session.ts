@@ -2,9 +2,8 @@
 
 import type { Backlog } from "./backlog.js";
 import { Calls } from "./calls.js";
-import { MESSAGE_TOO_BIG, finalError, isFinal } from "./codes.js";
-import { PlaitError } from "./errors.js";
-import type { SessionEvent } from "./events.js";
+import { MESSAGE_TOO_BIG, finalError } from "./codes.js";
+import type { SessionEvent, Unsent } from "./events.js";
 import type { Pending } from "./fold.js";
 import { Heartbeat } from "./heartbeat.js";
 import { plain } from "./json.js";
@@ -28,23 +27,22 @@ export type Phase = "idle" | "joining" | "joined" | "stopped";
 
 export class Session {
   readonly #options: SessionOptions;
-  readonly #pushes = new Pushes();
+  readonly #pushes: Pushes;
   readonly #calls = new Calls();
   readonly #presences = new Presences();
   readonly #heartbeat = new Heartbeat();
-  #client: string;
   #phase: Phase = "idle";
   #out: ClientMessage[] = [];
   #events: SessionEvent[] = [];
-  // What is to be sent when the thread is joined.
-  #waiting: ClientMessage[] = [];
   // What the server said of a frame of ours, before it closed the socket.
   #complaint: string | undefined = undefined;
   #joined: Joined | undefined = undefined;
+  // In bytes, as it was when the thread was joined last.
+  #maxFrame = Infinity;
 
   constructor(options: SessionOptions) {
     this.#options = options;
-    this.#client = options.client;
+    this.#pushes = new Pushes(options.client);
   }
 
   // What is known
@@ -95,14 +93,13 @@ export class Session {
 
   /** Returns what is to be kept, when it has changed; to be kept before the frames are sent. */
   takeBacklog(): Backlog | undefined {
-    return this.#pushes.takeBacklog(this.#client);
+    return this.#pushes.takeBacklog();
   }
 
   // The socket
 
   /** Goes on as another client whose backlog was kept; before the first socket only. */
   restore(backlog: Backlog): void {
-    this.#client = backlog.client;
     this.#pushes.restore(backlog);
   }
 
@@ -110,19 +107,17 @@ export class Session {
   open(token?: string): void {
     if (this.#phase === "stopped") return;
     this.#phase = "joining";
-    this.#out = [];
     this.#complaint = undefined;
     this.#pushes.reset();
     this.#heartbeat.heard(this.#options.now());
     const { schema } = this.#options;
     const { have } = this.#pushes.fold;
-    this.#out.push({
-      type: "join",
-      client: this.#client,
+    const more = {
       ...(have && { have }),
       ...(schema !== undefined && { schema }),
       ...(token !== undefined && { token }),
-    });
+    };
+    this.#out = [{ type: "join", client: this.#pushes.client, ...more }];
   }
 
   /** The socket is closed, with a code and perhaps a word. */
@@ -130,11 +125,10 @@ export class Session {
     if (this.#phase === "stopped") return;
     if (code === MESSAGE_TOO_BIG && this.#phase === "joined") this.#pushes.suspect();
     this.#leave("idle");
-    if (!isFinal(code)) return;
-    const [name, message] = finalError(code);
-    const error = new PlaitError(name, reason || this.#complaint || message, { closeCode: code });
+    const error = finalError(code, reason || this.#complaint);
+    if (!error) return;
     this.#phase = "stopped";
-    this.#events.push({ type: "stopped", code, error });
+    this.#tell({ type: "stopped", code, error });
   }
 
   /** The user is done: nothing is sent or heard any more. */
@@ -194,27 +188,28 @@ export class Session {
     return this.push(diff(this.shown, plain(next, this.shown)));
   }
 
-  /** Calls a method, as soon as the thread is joined. Returns the call's ref. */
+  /** Calls a method, as soon as the thread is joined and knows of the pushes made so far. Returns the call's ref. */
   call(method: string, args: readonly Json[] = [], kwargs: JsonObject = {}): number {
-    const call = this.#calls.new(method, args, kwargs);
-    this.#send(call, true);
-    return call.ref;
+    const ref = this.#calls.add(method, args, kwargs, this.pushes.at(-1));
+    this.#flush();
+    return ref;
   }
 
   /** Nobody waits for a call any more. */
   cancel(ref: number): void {
-    this.#waiting = this.#waiting.filter((frame) => !(frame.type === "call" && frame.ref === ref));
     if (this.#calls.end(ref)) this.#send({ type: "cancel", ref });
   }
 
-  /** Sends a message, as soon as the thread is joined. */
+  /** Sends a message, as soon as a call would go out. Throws a PlaitError when it is too large. */
   message(data: Json): void {
-    this.#send({ type: "message", data }, true);
+    if (this.#phase === "stopped") return;
+    this.#calls.addMessage(data, this.pushes.at(-1), this.#maxFrame);
+    this.#flush();
   }
 
-  /** What others are to see of this connection, and of those that follow it; null for nothing. */
+  /** Lets others see something of this connection and those after it, null for nothing. Throws as `message` does. */
   setPresence(data: Json): void {
-    this.#send(this.#presences.set(data));
+    this.#send(this.#presences.set(data, this.#maxFrame));
   }
 
   /** A fresh token; a socket that opens later brings its own. */
@@ -224,26 +219,29 @@ export class Session {
 
   // Frames
 
-  /** Sends a frame on this socket; one that `waits` on the next one that joins, where this has not. */
-  #send(frame: ClientMessage, waits = false): void {
-    if (this.#phase === "joined") {
-      if (frame.type === "call") this.#calls.sent(frame.ref);
-      this.#out.push(frame);
-    } else if (waits && this.#phase !== "stopped") this.#waiting.push(frame);
+  #send(frame: ClientMessage): void {
+    if (this.#phase === "joined") this.#put(frame);
   }
 
+  #put(next: ClientMessage | Unsent): void {
+    if ("error" in next) this.#tell(next);
+    else this.#out.push(next);
+  }
+
+  #tell(event: SessionEvent | undefined): void {
+    if (event) this.#events.push(event);
+  }
+
+  /** Sends what may go out: pushes, and what was waiting for them. */
   #flush(): void {
     if (this.#phase !== "joined") return;
-    for (let refused = this.#pushes.refuseUnseen(); refused; refused = this.#pushes.refuseUnseen()) {
-      this.#events.push({ type: "refused", push: refused[0], error: refused[1] });
-    }
-    this.#out.push(...this.#pushes.take());
+    const next = () => this.#pushes.next(this.#maxFrame) ?? this.#calls.next(this.#maxFrame, this.#pushes);
+    for (let each = next(); each; each = next()) this.#put(each);
   }
 
   #leave(phase: Phase): void {
     this.#phase = phase;
-    const error = new PlaitError("disconnected", "The connection was lost before the call was answered");
-    for (const ref of this.#calls.endAll()) this.#events.push({ type: "failed", ref, error });
+    this.#events.push(...this.#calls.failAll());
   }
 
   #rejoin(): void {
@@ -259,8 +257,7 @@ export class Session {
     switch (frame.type) {
       case "change":
         fold.follow(frame.version - 1, frame.version, frame.ops);
-        this.#events.push(frame);
-        return;
+        return this.#tell(frame);
       case "changes":
         return fold.follow(frame.from, frame.to, frame.ops);
       case "snapshot":
@@ -269,41 +266,34 @@ export class Session {
       case "nack":
         return this.#answered(frame);
       case "result":
-        if (frame.done ? this.#calls.end(frame.ref) : this.#calls.isUnderWay(frame.ref)) this.#events.push(frame);
-        return;
+        return this.#tell(this.#calls.take(frame));
       case "presence":
         return this.#presences.receive(frame);
       case "message":
       case "event":
       case "auth_expiring":
-        this.#events.push(frame);
+        return this.#tell(frame);
     }
   }
 
   #join(frame: Joined): void {
     this.#pushes.join(frame);
     this.#joined = frame;
+    this.#maxFrame = frame.max_frame ?? Infinity;
     this.#phase = "joined";
     this.#events.push({ type: "joined" });
+    const presence = this.#presences.again(this.#maxFrame);
+    if (presence) this.#put(presence);
     this.#flush();
-    for (const waiting of [...this.#presences.again(), ...this.#waiting.splice(0)]) this.#send(waiting);
   }
 
   #answered(frame: Ack | Nack): void {
-    if (frame.type === "ack") {
-      const push = this.#pushes.ack(frame);
-      if (push) this.#events.push({ type: "applied", push, version: frame.version });
-    } else {
-      const [push, error] = this.#pushes.nack(frame, this.#options.now()) ?? [];
-      if (push && error) this.#events.push({ type: "refused", push, error });
-    }
+    this.#tell(frame.type === "ack" ? this.#pushes.ack(frame) : this.#pushes.nack(frame, this.#options.now()));
     this.#flush();
   }
 
-  #fail({ ref, code, message, path }: Failure): void {
-    if (typeof ref !== "number") this.#complaint = message;
-    else if (this.#calls.end(ref)) {
-      this.#events.push({ type: "failed", ref, error: new PlaitError(code, message, { path: path ?? undefined }) });
-    }
+  #fail(frame: Failure): void {
+    if (typeof frame.ref !== "number") this.#complaint = frame.message;
+    this.#tell(this.#calls.fail(frame));
   }
 }

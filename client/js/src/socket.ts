@@ -1,9 +1,8 @@
 /** A WebSocket that comes back: it carries, and decides nothing but when to try again. */
 
+import { Backoff } from "./backoff.js";
 import { ABNORMAL, GOING_AWAY, isFinal } from "./codes.js";
 
-const FIRST_DELAY = 100;
-const LONGEST_DELAY = 10_000;
 const CONNECT_TIMEOUT = 10_000;
 
 /** What of a WebSocket is used; wide enough for that of a browser, of Node and of the package `ws`. */
@@ -30,18 +29,13 @@ export interface SocketOptions {
   network?: Pick<EventTarget, "addEventListener" | "removeEventListener"> | undefined;
 }
 
-/** Returns how many milliseconds to wait before an attempt, for a random number from 0 to 1. */
-export function delay(failures: number, random: number): number {
-  return Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** failures) * (0.5 + random / 2);
-}
-
 export class Socket {
   readonly #options: SocketOptions;
   #socket: WebSocketLike | undefined = undefined;
   #timer: ReturnType<typeof setTimeout> | undefined = undefined;
   // Which attempt is under way; what belongs to an earlier one is not listened to.
   #attempt = 0;
-  #failures = 0;
+  readonly #backoff = new Backoff();
   #isJoined = false;
   #isStopped = true;
 
@@ -68,10 +62,15 @@ export class Socket {
     this.#socket?.send(data);
   }
 
-  /** The conversation has begun: the next delay is the first again. */
+  /** The conversation has begun. */
   joined(): void {
-    this.#failures = 0;
+    this.#backoff.joined(performance.now());
     this.#isJoined = true;
+  }
+
+  /** It has come to something. */
+  answered(): void {
+    this.#backoff.reset();
   }
 
   /** Gives up this socket for a new one, and says nothing of it. */
@@ -123,7 +122,7 @@ export class Socket {
     else if (!this.#isStopped) this.#retry(isAtOnce ? 0 : undefined);
   }
 
-  #retry(wait = delay(this.#failures++, Math.random())): void {
+  #retry(wait = this.#backoff.delay(performance.now(), Math.random())): void {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => void this.#connect(), wait);
   }

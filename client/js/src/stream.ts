@@ -51,6 +51,10 @@ export class Chunks<Chunk, Final = undefined> implements RpcStream<Chunk, Final>
 
   // What fills it
 
+  get isEnded(): boolean {
+    return this.#end !== undefined;
+  }
+
   /** Another chunk has come. */
   push(chunk: Chunk): void {
     const reader = this.#readers.shift();

@@ -22,17 +22,20 @@ export class SendWindow {
     this.heldUntil = undefined;
   }
 
-  /** Returns the pushes that are to be sent. */
-  due(pushes: readonly Pending[]): readonly Pending[] {
-    return this.heldUntil === undefined ? pushes.slice(this.#sent, UNANSWERED) : [];
+  /** Returns the next push that is to be sent, if there is one. */
+  next(pushes: readonly Pending[]): Pending | undefined {
+    return this.heldUntil === undefined && this.#sent < UNANSWERED ? pushes[this.#sent] : undefined;
   }
 
-  /** Returns the pushes that are to be sent, and takes them for sent. */
-  take(pushes: readonly Pending[]): readonly Pending[] {
-    const due = this.due(pushes);
-    this.#sent += due.length;
-    for (const push of due) push.sent = push.ops;
-    return due;
+  /** The next push goes out. */
+  take(push: Pending): void {
+    this.#sent++;
+    push.sent = push.ops;
+  }
+
+  /** Tells whether the push at `index` is on its way. */
+  has(index: number): boolean {
+    return index < this.#sent;
   }
 
   /** The push at `index` has its answer; as answers come in order, so has all that was sent before it. */

@@ -8,6 +8,7 @@ import type { ThreadOptions } from "../src/index.js";
 import type { Joined } from "../src/protocol.js";
 import { Arrivals, Server } from "./server.js";
 import type { Peer } from "./server.js";
+import { uncaught } from "./uncaught.js";
 
 interface Note {
   n: number;
@@ -466,22 +467,15 @@ test("a stream that was left has nothing more, for who reads already too", async
 });
 
 test("what an edit throws is heard of when nobody waits for it, before the first join too", async () => {
-  const uncaught = new Arrivals<unknown>();
-  const others = process.listeners("unhandledRejection");
-  process.removeAllListeners("unhandledRejection");
-  process.on("unhandledRejection", (error) => uncaught.put(error));
-  try {
+  const others = await uncaught("unhandledRejection", async (heard) => {
     const client = open();
     void client.edit(() => expect.fail("early"));
     const caught = client.edit(() => expect.fail("caught"));
     caught.catch(() => undefined);
     await (await server.peer()).join({ state: { n: 1, list: [] } });
-    expect(await uncaught.take()).toMatchObject({ message: "early" });
+    expect(await heard.take()).toMatchObject({ message: "early" });
     void client.edit(() => expect.fail("late"));
-    expect(await uncaught.take()).toMatchObject({ message: "late" });
-    expect(uncaught.waiting).toEqual([]);
-  } finally {
-    process.removeAllListeners("unhandledRejection");
-    for (const other of others) process.on("unhandledRejection", other);
-  }
+    expect(await heard.take()).toMatchObject({ message: "late" });
+  });
+  expect(others).toEqual([]);
 });

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, test } from "vitest";
 import { WebSocket } from "ws";
 
 import { isFinal } from "../src/codes.js";
-import { Socket, delay } from "../src/socket.js";
+import { Socket } from "../src/socket.js";
 import type { SocketOptions } from "../src/socket.js";
 import { Arrivals, Server } from "./server.js";
 
@@ -37,13 +37,6 @@ function connect(options: Partial<SocketOptions> = {}) {
   socket.start();
   return { socket, opens, messages, closes };
 }
-
-test("the delay grows from a tenth of a second to ten, each time a random half to whole of it", () => {
-  expect([0, 1, 2, 3, 6, 7, 50].map((failures) => delay(failures, 1))).toEqual([
-    100, 200, 400, 800, 6400, 10000, 10000,
-  ]);
-  expect([0, 1, 50].map((failures) => delay(failures, 0))).toEqual([50, 100, 5000]);
-});
 
 test("1008 and 44xx are final, and no other code is", () => {
   const codes = [1000, 1001, 1006, 1008, 1011, 1013, 4000, 4399, 4400, 4401, 4408, 4499, 4500];
@@ -103,12 +96,13 @@ test("a server that goes away is returned to at once, if it was joined", async (
   expect(Math.min(...waits)).toBeLessThan(50);
 });
 
-test("attempts that fail wait longer each time, until a join", async () => {
+test("attempts that come to nothing wait longer each time, though the thread is joined", async () => {
   const { socket, opens } = connect();
   const waits: number[] = [];
   for (let time = 0; time < 4; time++) {
     const peer = await server.peer();
     await opens.take();
+    socket.joined();
     const droppedAt = performance.now();
     peer.drop();
     const next = await server.peer();
@@ -116,7 +110,7 @@ test("attempts that fail wait longer each time, until a join", async () => {
     server.peers.put(next);
   }
   expect(waits[3]).toBeGreaterThan(400);
-  socket.joined();
+  socket.answered();
   const peer = await server.peer();
   await opens.take();
   const droppedAt = performance.now();

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from plait import Connection, Plait, Reject, Source, Thread, rpc
+from plait import Connection, Limits, Plait, Reject, Source, Thread, rpc
 
 
 class Note(Thread[dict]):
@@ -33,4 +33,4 @@ class Note(Thread[dict]):
         self.broadcast(data)
 
 
-app = Plait(Note, limits=None)
+app = Plait(Note, limits=Limits(messages_per_second=float("inf")))

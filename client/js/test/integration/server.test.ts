@@ -52,6 +52,25 @@ describe.runIf(HAS_SERVER)("with a plait server", () => {
     expect([ada.state?.n, grace.state?.n]).toEqual([0, 0]);
   });
 
+  test("what is too large for the server is refused here, on a socket that stays", async () => {
+    const [ada, grace] = await pair();
+    const large = "x".repeat(1024 * 1024);
+    const statuses: string[] = [];
+    ada.subscribe(() => statuses.push(ada.status));
+    await expect(ada.update("/fields/x", large)).rejects.toMatchObject({ code: "too_large" });
+    await expect(ada.call("add_item", large)).rejects.toMatchObject({ code: "too_large" });
+    expect(() => ada.setPresence(large)).toThrow("larger than the server takes");
+    expect(await ada.update("/n", 1)).toBe(1);
+    await grace.waitFor((note) => note.n === 1);
+    expect(new Set(statuses)).toEqual(new Set(["online"]));
+  });
+
+  test("a call behind more changes than may be without an answer sees them all", async () => {
+    const [ada] = await pair();
+    for (let n = 0; n < 100; n++) void ada.edit((note) => void note.items.push(String(n)));
+    expect(await ada.call("add_item", "last")).toBe(101);
+  });
+
   test("changes that cross are both kept", async () => {
     const [ada, grace] = await pair();
     await Promise.all([

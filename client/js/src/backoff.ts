@@ -1,0 +1,29 @@
+/** How long to wait before the next attempt: longer with each one that has come to nothing. */
+
+const FIRST_DELAY = 100;
+const LONGEST_DELAY = 10_000;
+/** A socket that was joined for so long has been of use. */
+const STEADY = 10_000;
+
+/** All times are in milliseconds. */
+export class Backoff {
+  #failures = 0;
+  #joinedAt = Infinity;
+
+  /** A join alone is no success: what the client says next may be what it is closed for, each time. */
+  joined(now: number): void {
+    this.#joinedAt = now;
+  }
+
+  /** The server has carried something out: the next delay is the first again. */
+  reset(): void {
+    this.#failures = 0;
+  }
+
+  /** Returns how long to wait, now that a socket is gone or did not open; for a random number from 0 to 1. */
+  delay(now: number, random: number): number {
+    if (now - this.#joinedAt >= STEADY) this.reset();
+    this.#joinedAt = Infinity;
+    return Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** this.#failures++) * (0.5 + random / 2);
+  }
+}

@@ -1,0 +1,18 @@
+/** How large a frame may be. */
+
+import { PlaitError } from "./errors.js";
+import type { ClientMessage } from "./protocol.js";
+
+/** Tells whether a frame has more bytes than a server takes. */
+export function isTooLarge(frame: ClientMessage, most: number): boolean {
+  const text = JSON.stringify(frame);
+  return text.length * 3 > most && byteLength(text) > most;
+}
+
+export function byteLength(text: string): number {
+  return new TextEncoder().encode(text).length;
+}
+
+export function tooLarge(what: string): PlaitError {
+  return new PlaitError("too_large", `The ${what} is larger than the server takes`);
+}

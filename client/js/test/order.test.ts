@@ -1,0 +1,131 @@
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { WebSocket } from "ws";
+
+import { ThreadClient } from "../src/index.js";
+import { UNANSWERED } from "../src/protocol.js";
+import type { ClientMessage, Joined } from "../src/protocol.js";
+import { Session } from "../src/session.js";
+import { Server } from "./server.js";
+
+const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1 };
+
+let server: Server;
+const clients: ThreadClient[] = [];
+
+beforeEach(async () => {
+  server = new Server();
+  await server.start();
+});
+
+afterEach(async () => {
+  for (const client of clients.splice(0)) client.close();
+  await server.stop();
+});
+
+function open(): ThreadClient {
+  const client = new ThreadClient({ host: server.host, kind: "note", name: "a", WebSocket });
+  clients.push(client);
+  return client;
+}
+
+function joined(now = () => 0): Session {
+  const session = new Session({ client: "c1", now });
+  session.open();
+  session.receive({ ...JOINED, state: { n: 0 } });
+  session.takeFrames();
+  return session;
+}
+
+function increase(session: Session, times: number): void {
+  for (let n = 1; n <= times; n++) session.push([{ op: "replace", path: "/n", value: n }]);
+}
+
+function types(frames: readonly ClientMessage[]): string {
+  return frames.map((frame) => frame.type).join(" ");
+}
+
+test("calls and messages wait until the changes before them are sent, and stay in order", () => {
+  const session = joined();
+  increase(session, UNANSWERED + 2);
+  session.call("first");
+  session.message("second");
+  session.push([{ op: "add", path: "/behind", value: true }]);
+  session.call("third");
+  expect(types(session.takeFrames())).toBe(Array(UNANSWERED).fill("push").join(" "));
+  session.receive({ type: "ack", ref: 1, version: 2 });
+  expect(types(session.takeFrames())).toBe("push");
+  session.receive({ type: "ack", ref: 2, version: 3 });
+  expect(types(session.takeFrames())).toBe("push call message");
+  session.receive({ type: "ack", ref: 3, version: 4 });
+  expect(types(session.takeFrames())).toBe("push call");
+});
+
+test("a call behind changes that the server does not want yet waits with them", () => {
+  let now = 0;
+  const session = joined(() => now);
+  increase(session, 1);
+  session.receive({ type: "nack", ref: 1, code: "rate_limited", message: "slow", version: 1, retry_after: 3 });
+  session.call("late");
+  expect(types(session.takeFrames())).toBe("push");
+  now = 3;
+  session.tick();
+  expect(types(session.takeFrames())).toBe("push call");
+});
+
+test("a call whose changes were refused or are lost with the socket goes out all the same", () => {
+  const session = joined();
+  increase(session, UNANSWERED + 1);
+  session.call("late");
+  session.lost(1006);
+  session.open();
+  session.receive({ ...JOINED, version: 9, last_ref: UNANSWERED + 1, state: { n: 9 } });
+  expect(types(session.takeFrames()).split(" ").slice(-2)).toEqual(["push", "push"]);
+  session.receive({ type: "nack", ref: 1, code: "rejected", message: "no", version: 9 });
+  expect(types(session.takeFrames())).toBe("push call");
+});
+
+test("a call that waits behind changes is cancelled without a word", () => {
+  const session = joined();
+  increase(session, UNANSWERED + 1);
+  session.cancel(session.call("late"));
+  session.receive({ type: "ack", ref: 1, version: 2 });
+  expect(types(session.takeFrames())).toBe(
+    Array(UNANSWERED + 1)
+      .fill("push")
+      .join(" "),
+  );
+});
+
+test("what was called and said before the first join comes behind the changes before it", async () => {
+  const client = open();
+  const before = client.call("before");
+  void client.update("/n", 1);
+  const controller = new AbortController();
+  const cancelled = client.callWith("cancelled", { signal: controller.signal });
+  const args = ["as it was"];
+  const call = client.call("behind", args);
+  args[0] = "changed";
+  client.send("said");
+  void client.update("/n", 2);
+  expect(client.pending).toBe(2);
+  controller.abort(new Error("enough"));
+  await expect(cancelled).rejects.toThrow("enough");
+  const peer = await server.peer();
+  await peer.join({ state: { n: 0 } });
+  const first = await peer.take("call");
+  expect((await peer.take("push")).ops).toMatchObject([{ value: 1 }]);
+  const second = await peer.take("call");
+  expect(second).toMatchObject({ method: "behind", args: [["as it was"]] });
+  expect((await peer.take("message")).data).toBe("said");
+  expect((await peer.take("push")).ops).toMatchObject([{ value: 2 }]);
+  for (const { ref, method } of [first, second]) peer.send({ type: "result", ref, value: method, done: true });
+  expect([await before, await call]).toEqual(["before", "behind"]);
+});
+
+test("a call that was behind early changes fails when the client is closed before it has joined", async () => {
+  const client = open();
+  void client.update("/n", 1);
+  const call = client.call("behind");
+  client.close();
+  await expect(call).rejects.toMatchObject({ code: "closed" });
+});
