@@ -83,6 +83,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
     return this.#link.error;
   }
 
+  /** Why there is no connection, as it was the last time that one was tried or lost; undefined while there is one. */
+  get trouble(): PlaitError | undefined {
+    return this.#link.trouble;
+  }
+
   /** How many changes the server has not answered for. */
   get pending(): number {
     return this.#session.pushes.length + this.#early.changes;
@@ -271,7 +276,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
   }
 
   #tell(): void {
-    const { state, confirmed, version, status, pending, connection, presence } = this;
-    this.#subscribers.compare([state, confirmed, version, status, pending, connection, presence, this.readonly]);
+    const { state, confirmed, version, status, trouble, pending, connection, readonly, presence } = this;
+    this.#subscribers.compare([state, confirmed, version, status, trouble, pending, connection, readonly, presence]);
   }
 }

@@ -3,11 +3,13 @@
 export interface PlaitErrorOptions {
   path?: string | undefined;
   closeCode?: number | undefined;
+  cause?: unknown;
 }
 
 /**
  * What went wrong, told apart by `code`: one of the server's (`rejected`, `conflict`, `invalid_arguments`, …), or
- * `disconnected` (a call was under way when the socket went), `closed`, `cancelled`, `bad_state`.
+ * `disconnected` (the connection is lost), `closed`, `cancelled`, `bad_state`, `no_token`, `no_host`, `bad_url`,
+ * `no_websocket`.
  */
 export class PlaitError extends Error {
   readonly code: string;
@@ -16,8 +18,8 @@ export class PlaitError extends Error {
   /** The close code that stopped the client, where one did. */
   readonly closeCode: number | undefined;
 
-  constructor(code: string, message: string, { path, closeCode }: PlaitErrorOptions = {}) {
-    super(message);
+  constructor(code: string, message: string, { path, closeCode, cause }: PlaitErrorOptions = {}) {
+    super(message, cause === undefined ? undefined : { cause });
     this.name = "PlaitError";
     this.code = code;
     this.path = path;

@@ -1,8 +1,9 @@
 /** A session with what it needs from outside: sockets, a clock, tokens, a storage. */
 
+import { isPlaced, socketUrl } from "./address.js";
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
-import { randomId, socketUrl } from "./options.js";
+import { randomId } from "./options.js";
 import type { ThreadOptions } from "./options.js";
 import { SUBPROTOCOL } from "./protocol.js";
 import type { ServerMessage } from "./protocol.js";
@@ -34,11 +35,16 @@ export class Link {
   #place: Place | undefined = undefined;
   #status: Status = "connecting";
   #error: PlaitError | undefined = undefined;
+  #trouble: PlaitError | undefined = undefined;
+  // As the server has it.
+  #token: string | undefined = undefined;
   #isStarted = false;
   #timer: ReturnType<typeof setTimeout> | undefined = undefined;
   #timerAt = Infinity;
 
+  /** Throws a PlaitError where the address of the thread is none. */
   constructor(options: ThreadOptions<unknown>, listener: LinkListener) {
+    if (isPlaced(options)) socketUrl(options);
     this.#options = options;
     this.#listener = listener;
     this.session = new Session({ client: options.client ?? randomId(), now, schema: options.schema });
@@ -51,6 +57,11 @@ export class Link {
   /** Why the link was closed, unless it was by `close`. */
   get error(): PlaitError | undefined {
     return this.#error;
+  }
+
+  /** Why there is no connection, as it was the last time; undefined while the thread is joined. */
+  get trouble(): PlaitError | undefined {
+    return this.#trouble;
   }
 
   /** What is asked for in vain once the link is closed is refused with. */
@@ -117,14 +128,16 @@ export class Link {
       url: socketUrl(this.#options),
       protocol: SUBPROTOCOL,
       WebSocket,
-      prepare: () => (typeof this.#options.token === "function" ? this.#options.token() : this.#options.token),
+      prepare: () => this.#askForToken(),
       onOpen: (token) => {
+        this.#token = token;
         this.session.open(token);
         this.pump();
       },
       onMessage: (data) => this.#receive(data),
-      onClose: (code, reason) => {
+      onClose: (code, reason, thrown) => {
         this.#status = "offline";
+        this.#trouble = trouble(code, reason, thrown);
         this.session.lost(code, reason);
         this.pump();
       },
@@ -150,6 +163,7 @@ export class Link {
   #handle(event: SessionEvent): void {
     if (event.type === "joined") {
       this.#status = "online";
+      this.#trouble = undefined;
       this.#socket?.joined();
     } else if (event.type === "applied" || event.type === "result") this.#socket?.answered();
     else if (event.type === "rejoin") {
@@ -159,15 +173,22 @@ export class Link {
     else if (event.type === "auth_expiring") void this.#refresh();
   }
 
-  async #refresh(): Promise<void> {
+  #askForToken(): string | undefined | Promise<string | undefined> {
     const { token } = this.#options;
-    if (typeof token !== "function") return;
+    return typeof token === "function" ? asked(token) : token;
+  }
+
+  async #refresh(): Promise<void> {
     try {
-      const fresh = await token();
-      if (fresh !== undefined) this.session.auth(fresh);
+      const token = await this.#askForToken();
+      // A token that is no function's, and still the same, would renew nothing.
+      if (token === undefined || (typeof this.#options.token === "string" && token === this.#token)) return;
+      this.#token = token;
+      this.session.auth(token);
       this.pump();
-    } catch {
+    } catch (error) {
       // Without a fresh token the server closes the socket, and says why.
+      console.error(error);
     }
   }
 
@@ -190,4 +211,21 @@ export class Link {
 
 function now(): number {
   return performance.now() / 1000;
+}
+
+/** Asks an app's function for a token. Rejects with a PlaitError. */
+async function asked(token: () => string | undefined | Promise<string | undefined>): Promise<string | undefined> {
+  try {
+    return await token();
+  } catch (cause) {
+    throw new PlaitError("no_token", `The function token failed: ${String(cause)}`, { cause });
+  }
+}
+
+/** Returns why a socket is gone. What was thrown is shown to whoever looks into the console: it is most likely a mistake. */
+function trouble(code: number, reason: string, thrown: unknown): PlaitError {
+  if (thrown !== undefined) console.error(thrown);
+  if (thrown instanceof PlaitError) return thrown;
+  const message = thrown === undefined ? `The connection was closed (${code})` : String(thrown);
+  return new PlaitError("disconnected", reason || message, { closeCode: code, cause: thrown });
 }

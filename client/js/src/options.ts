@@ -1,6 +1,5 @@
-/** What a client is made with, and the address that it makes of it. */
+/** What a client is made with. */
 
-import { PlaitError } from "./errors.js";
 import type { WebSocketClass } from "./socket.js";
 import type { StorageLike } from "./storage.js";
 
@@ -28,18 +27,6 @@ export interface ThreadOptions<State> {
   initialState?: State | undefined;
   /** Whether to connect at once, as it does unless false; `connect()` does it later. */
   connect?: boolean | undefined;
-}
-
-type Place = Pick<ThreadOptions<unknown>, "kind" | "name" | "host" | "secure" | "url">;
-
-/** Returns the address of a thread's socket. */
-export function socketUrl({ kind, name, host, secure, url }: Place): string {
-  if (url !== undefined) return String(url).replace(/^http/, "ws");
-  const page = globalThis.location as Location | undefined;
-  const at = host ?? page?.host;
-  if (!at) throw new PlaitError("no_host", "Where there is no page, a client needs a host or a url");
-  const scheme = (secure ?? page?.protocol === "https:") ? "wss" : "ws";
-  return `${scheme}://${at}/threads/${encodeURIComponent(kind)}/${encodeURIComponent(name)}`;
 }
 
 /** Returns a name for a client that no other has. */

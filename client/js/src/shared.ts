@@ -1,7 +1,7 @@
 /** Clients that several components share: one for each thread, closed a moment after the last has let go of it. */
 
+import { isPlaced, socketUrl } from "./address.js";
 import { ThreadClient } from "./client.js";
-import { socketUrl } from "./options.js";
 import type { ThreadOptions } from "./options.js";
 
 /** So long a client outlives its last user: an effect that runs twice, or a change of page, keeps the socket. */
@@ -63,15 +63,19 @@ export class SharedClients {
 }
 
 function newEntry(key: string, options: ThreadOptions<any>): Entry {
-  const token = () => (typeof entry.token === "function" ? entry.token() : entry.token);
-  const client = new ThreadClient({ ...options, token, connect: false });
+  const client = new ThreadClient({
+    ...options,
+    connect: false,
+    get token() {
+      return entry.token;
+    },
+  });
   const entry: Entry = { key, client, token: options.token, holders: 0, timer: undefined };
   return entry;
 }
 
 /** Threads are the same when their sockets are, as the same client. */
 export function keyOf(options: ThreadOptions<any>): string {
-  const isPlaced = options.url !== undefined || options.host !== undefined || globalThis.location !== undefined;
-  const place = isPlaced ? socketUrl(options) : `${options.kind}/${options.name}`;
+  const place = isPlaced(options) ? socketUrl(options) : `${options.kind}/${options.name}`;
   return JSON.stringify([place, options.client ?? null]);
 }

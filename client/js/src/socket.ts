@@ -23,8 +23,8 @@ export interface SocketOptions {
   prepare: () => string | undefined | Promise<string | undefined>;
   onOpen: (prepared: string | undefined) => void;
   onMessage: (data: string | ArrayBuffer) => void;
-  /** The socket is gone; unless the code is final, another will open. */
-  onClose: (code: number, reason: string) => void;
+  /** The socket is gone, or did not open, perhaps for what was thrown; unless the code is final, another will open. */
+  onClose: (code: number, reason: string, thrown?: unknown) => void;
   /** Says `online` and `offline`. */
   network?: Pick<EventTarget, "addEventListener" | "removeEventListener"> | undefined;
 }
@@ -87,8 +87,8 @@ export class Socket {
     try {
       const prepared = this.#options.prepare();
       this.#open(attempt, prepared instanceof Promise ? await prepared : prepared);
-    } catch {
-      this.#gone(attempt, ABNORMAL, "");
+    } catch (error) {
+      this.#gone(attempt, ABNORMAL, "", error);
     }
   }
 
@@ -113,11 +113,11 @@ export class Socket {
     socket.addEventListener("error", () => undefined);
   }
 
-  #gone(attempt: number, code: number, reason: string): void {
+  #gone(attempt: number, code: number, reason: string, thrown?: unknown): void {
     if (attempt !== this.#attempt) return;
     const isAtOnce = code === GOING_AWAY && this.#isJoined;
     this.#abandon();
-    this.#options.onClose(code, reason);
+    this.#options.onClose(code, reason, thrown);
     if (isFinal(code)) this.stop();
     else if (!this.#isStopped) this.#retry(isAtOnce ? 0 : undefined);
   }

@@ -330,3 +330,16 @@ test("the token of the last render is used, of whichever component and whatever 
   const second = await server.peer();
   expect((await second.join({ state: { n: 1, list: [] } })).token).toBe("three");
 });
+
+test("a token that was rendered anew is sent when the one before it is about to expire, the same one is not", async () => {
+  const { root, element } = mount(<Count token="one" />);
+  const first = await peer();
+  await text(element, "1");
+  first.send({ type: "auth_expiring", in: 30 });
+  first.send({ type: "change", version: 2, ops: [{ op: "replace", path: "/n", value: 2 }], source: "server" });
+  await text(element, "2");
+  root.render([<Count key="1" token="two" />, "!"]);
+  await text(element, "2!");
+  first.send({ type: "auth_expiring", in: 30 });
+  expect((await first.take("auth")).token).toBe("two");
+});

@@ -1,0 +1,99 @@
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { WebSocket } from "ws";
+
+import { PlaitError, ThreadClient } from "../src/index.js";
+import type { ThreadOptions } from "../src/index.js";
+import { Arrivals, Server } from "./server.js";
+
+let server: Server;
+const clients: ThreadClient[] = [];
+let shown: Arrivals<unknown>;
+
+beforeEach(async () => {
+  server = new Server();
+  await server.start();
+  shown = new Arrivals();
+  vi.spyOn(console, "error").mockImplementation((error) => shown.put(error));
+});
+
+afterEach(async () => {
+  for (const client of clients.splice(0)) client.close();
+  await server.stop();
+  vi.restoreAllMocks();
+});
+
+function open(options: Partial<ThreadOptions<unknown>>): [ThreadClient, Arrivals<PlaitError | undefined>] {
+  const client = new ThreadClient({ host: server.host, kind: "note", name: "a", WebSocket, ...options });
+  clients.push(client);
+  const troubles = new Arrivals<PlaitError | undefined>();
+  client.subscribe(() => client.trouble && troubles.put(client.trouble));
+  return [client, troubles];
+}
+
+test("a token that cannot be had is the trouble until one can, and is shown in the console", async () => {
+  const cause = new Error("no network");
+  let asked = 0;
+  const [client, troubles] = open({
+    token: () => {
+      if (++asked < 3) throw cause;
+      return "late";
+    },
+  });
+  expect(await troubles.take()).toMatchObject({ name: "PlaitError", code: "no_token", cause });
+  expect(await shown.take()).toMatchObject({ code: "no_token", cause });
+  expect([client.status, client.error]).toEqual(["offline", undefined]);
+  const peer = await server.peer();
+  expect((await peer.join({ state: {} })).token).toBe("late");
+  await client.ready;
+  expect(client.trouble).toBeUndefined();
+});
+
+test("a WebSocket that cannot be made is the trouble, and is shown in the console", async () => {
+  class Blocked extends WebSocket {
+    constructor() {
+      super("no address");
+    }
+  }
+  const [, troubles] = open({ WebSocket: Blocked });
+  expect(await troubles.take()).toMatchObject({ code: "disconnected", cause: expect.any(SyntaxError) as Error });
+  expect(await shown.take()).toBeInstanceOf(SyntaxError);
+});
+
+test("a connection that is lost leaves what it was closed with", async () => {
+  const [client, troubles] = open({});
+  const peer = await server.peer();
+  await peer.join({ state: {} });
+  await client.ready;
+  peer.close(1013, "too many connections");
+  expect(await troubles.take()).toMatchObject({
+    code: "disconnected",
+    message: "too many connections",
+    closeCode: 1013,
+  });
+  expect(shown.waiting).toEqual([]);
+});
+
+test("a token that cannot be renewed is shown in the console", async () => {
+  let asked = 0;
+  const [client] = open({ token: () => (++asked === 1 ? "first" : Promise.reject(new Error("logged out"))) });
+  const peer = await server.peer();
+  await peer.join({ state: {} });
+  await client.ready;
+  peer.send({ type: "auth_expiring", in: 30 });
+  expect(await shown.take()).toMatchObject({
+    code: "no_token",
+    message: expect.stringContaining("logged out") as string,
+  });
+});
+
+test("a token that is no function's is not sent again when it is about to expire", async () => {
+  const [client] = open({ token: "the only one" });
+  const peer = await server.peer();
+  await peer.join({ state: {} });
+  await client.ready;
+  peer.send({ type: "auth_expiring", in: 30 });
+  peer.send({ type: "change", version: 2, ops: [{ op: "add", path: "/n", value: 1 }], source: "server" });
+  await client.waitFor((state) => state.n === 1);
+  client.send("behind it");
+  expect((await peer.take("message")).data).toBe("behind it");
+});
