@@ -21,6 +21,7 @@ import type { Session } from "./session.js";
 import { whenFound } from "./signals.js";
 import type { Chunks } from "./stream.js";
 import type { RpcStream } from "./stream.js";
+import { Strays } from "./strays.js";
 import { Subscribers } from "./subscribers.js";
 import type { Refusal, ThreadChange } from "./subscribers.js";
 
@@ -39,6 +40,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
   readonly #answers = new Answers();
   readonly #caller: Caller;
   readonly #subscribers = new Subscribers();
+  readonly #strays: Strays;
 
   constructor(options: ThreadOptions<State>) {
     this.kind = options.kind;
@@ -51,6 +53,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
       onMoved: () => this.#tell(),
     });
     this.#caller = new Caller(this.#link, this.#early, this.#answers);
+    this.#strays = new Strays(options, (event) => this.#subscribers.take(event));
     if (options.connect !== false) this.connect();
   }
 
@@ -263,6 +266,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
     if (event.type === "joined") {
       this.#ready.resolve();
       this.#early.run();
+      // Where no lock is given, there are no places of others.
+      this.#strays.send().catch(() => undefined);
     } else if (event.type === "dropped") raise(event.error);
     else if (event.type === "stopped") this.#end();
   }
@@ -270,6 +275,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
   /** Nothing more will be heard. */
   #end(): void {
     const error = this.#link.closedError;
+    this.#strays.close();
     this.#ready.reject(error);
     this.#early.run();
     this.#answers.failAll(error);

@@ -11,8 +11,8 @@ import { Session } from "./session.js";
 import { tooLarge } from "./size.js";
 import { Socket } from "./socket.js";
 import type { WebSocketClass } from "./socket.js";
-import { claim } from "./storage.js";
-import type { LocksLike, Place } from "./storage.js";
+import { claim, pageLocks, storageKey } from "./storage.js";
+import type { Place } from "./storage.js";
 
 /**
  * "connecting" until the thread is joined or the first attempt has failed, "online" while it is joined, "offline" from
@@ -69,25 +69,17 @@ export class Link {
     return this.#error ?? new PlaitError("closed", "The client is closed");
   }
 
-  /** Begins; does nothing a second time. */
-  connect(): void {
+  /** Begins, in a place of the storage that is the link's from now on; does nothing a second time. */
+  connect(place?: Place): void {
     if (this.#isStarted || this.#status === "closed") return;
     const socket = this.#newSocket();
     this.#isStarted = true;
-    const { storage, kind, name } = this.#options;
-    if (!storage) return this.#start(socket);
-    const locks = (globalThis.navigator as { locks?: LocksLike } | undefined)?.locks;
-    const claimed = claim(storage, `plait:${kind}/${name}`, locks);
+    const { storage } = this.#options;
+    if (place || !storage) return this.#start(socket, place);
     // Without a place that is its own, a client works all the same, and keeps nothing.
-    void claimed
+    void claim(storage, storageKey(this.#options), pageLocks())
       .catch(() => undefined)
-      .then((place) => {
-        if (this.#status === "closed") return place?.release();
-        this.#place = place;
-        const backlog = place?.read();
-        if (backlog && (this.#options.client ?? backlog.client) === backlog.client) this.session.restore(backlog);
-        this.#start(socket);
-      });
+      .then((claimed) => this.#start(socket, claimed));
   }
 
   /** Ends it for good; what is in the storage stays there. */
@@ -145,7 +137,11 @@ export class Link {
     });
   }
 
-  #start(socket: Socket): void {
+  #start(socket: Socket, place: Place | undefined): void {
+    if (this.#status === "closed") return place?.release();
+    this.#place = place;
+    const backlog = place?.read();
+    if (backlog) this.session.restore(backlog);
     this.#socket = socket;
     socket.start();
     this.pump();

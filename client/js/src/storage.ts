@@ -1,7 +1,9 @@
 /** Keeps a client's id and its unanswered pushes beyond a page, for one client at a time. */
 
+import { threadId } from "./address.js";
 import { readBacklog } from "./backlog.js";
 import type { Backlog } from "./backlog.js";
+import type { ThreadOptions } from "./options.js";
 
 /** What of localStorage is used. */
 export interface StorageLike {
@@ -20,6 +22,8 @@ export interface LocksLike {
 }
 
 const LONGEST_WAIT = 500;
+/** So many clients of a thread can keep something at a time; they are few enough to be looked through. */
+const PLACES = 64;
 
 /** A place in a storage that is this client's alone, until it is released. */
 export class Place {
@@ -57,16 +61,28 @@ function attempt<T>(use: () => T): T | undefined {
   }
 }
 
+/** What keeps tabs out of each other's places, where there is such. */
+export function pageLocks(): LocksLike | undefined {
+  return (globalThis.navigator as { locks?: LocksLike } | undefined)?.locks;
+}
+
+/** Returns the key under which the clients of a thread have their places; one with an id of its own shares with none. */
+export function storageKey(options: ThreadOptions<unknown>): string {
+  const key = `plait:${threadId(options)}`;
+  return options.client === undefined ? key : `${key} ${options.client}`;
+}
+
 /**
- * Returns the first place under `key` that no other client has: `key` itself, then `key#2` and so on, so that two tabs
- * are two clients. Without locks the storage has to be the client's own, as a tab's sessionStorage is.
+ * Returns a place under `key` that no other client has: one with a queue if there is any, else the first of `key`
+ * itself, `key#2` and so on, so that two tabs are two clients. Without locks the storage has to be the client's own, as a
+ * tab's sessionStorage is.
  */
 export async function claim(storage: StorageLike, key: string, locks: LocksLike | undefined): Promise<Place> {
   if (!locks) return new Place(storage, key, () => undefined);
-  for (let number = 1; ; number++) {
-    const name = number === 1 ? key : `${key}#${number}`;
+  const queues = queuesIn(storage, key);
+  for (const [index, name] of [...queues, ...placesOf(key)].entries()) {
     // The page before this one may still be holding what it has left behind.
-    const waits = number === 1 && new Place(storage, name, () => undefined).read()?.fold !== undefined;
+    const waits = index === 0 && queues.length > 0;
     const release = await hold(
       locks,
       name,
@@ -74,6 +90,23 @@ export async function claim(storage: StorageLike, key: string, locks: LocksLike 
     );
     if (release) return new Place(storage, name, release);
   }
+  throw new Error("all places are taken");
+}
+
+/** Yields the places with a queue whose clients are gone; each is to be released. */
+export async function* abandoned(storage: StorageLike, key: string, locks: LocksLike): AsyncGenerator<Place> {
+  for (const name of queuesIn(storage, key)) {
+    const release = await hold(locks, name, { ifAvailable: true });
+    if (release) yield new Place(storage, name, release);
+  }
+}
+
+function queuesIn(storage: StorageLike, key: string): string[] {
+  return placesOf(key).filter((name) => new Place(storage, name, () => undefined).read()?.fold);
+}
+
+function placesOf(key: string): string[] {
+  return Array.from({ length: PLACES }, (_, index) => (index === 0 ? key : `${key}#${index + 1}`));
 }
 
 function hold(

@@ -3,49 +3,10 @@ import { WebSocket } from "ws";
 
 import { ThreadClient } from "../src/index.js";
 import type { StorageLike } from "../src/index.js";
-import { claim } from "../src/storage.js";
-import type { LocksLike } from "../src/storage.js";
+import { claim, storageKey } from "../src/storage.js";
 import { Server } from "./server.js";
-
-/** What localStorage does, in memory; a full one takes nothing more. */
-class MemoryStorage implements StorageLike {
-  readonly items = new Map<string, string>();
-  isFull = false;
-
-  getItem(key: string): string | null {
-    return this.items.get(key) ?? null;
-  }
-
-  setItem(key: string, value: string): void {
-    if (this.isFull) throw new DOMException("full", "QuotaExceededError");
-    this.items.set(key, value);
-  }
-
-  removeItem(key: string): void {
-    this.items.delete(key);
-  }
-}
-
-/** What navigator.locks does, within one process. */
-class Locks implements LocksLike {
-  readonly #held = new Map<string, Promise<void>>();
-
-  async request(name: string, options: Parameters<LocksLike["request"]>[1], hold: Parameters<LocksLike["request"]>[2]) {
-    while (this.#held.has(name)) {
-      if (options.ifAvailable) return hold(null);
-      const aborted = new Promise<never>((_, reject) => {
-        options.signal?.addEventListener("abort", () => reject(options.signal?.reason as Error), { once: true });
-      });
-      await Promise.race([this.#held.get(name), aborted]);
-    }
-    const held = Promise.resolve(hold({ name }));
-    this.#held.set(
-      name,
-      held.finally(() => this.#held.delete(name)),
-    );
-    return held;
-  }
-}
+import type { Peer } from "./server.js";
+import { Locks, MemoryStorage } from "./storages.js";
 
 let server: Server;
 const clients: ThreadClient[] = [];
@@ -71,6 +32,14 @@ function open(storage: StorageLike): ThreadClient {
   });
   clients.push(client);
   return client;
+}
+
+/** Lets a client join its thread; returns it with the other end of its socket. */
+async function join(client: ThreadClient): Promise<[ThreadClient, Peer]> {
+  const peer = await server.peer();
+  await peer.join({ state: { n: 1 } });
+  await client.ready;
+  return [client, peer];
 }
 
 test("what was changed before a page was left is sent by the next one, as the same client", async () => {
@@ -114,20 +83,17 @@ test("what was changed before a page was left is sent by the next one, as the sa
 
 test("a push is kept before it is sent", async () => {
   const storage = new MemoryStorage();
-  const client = open(storage);
-  const peer = await server.peer();
-  await peer.join({ state: { n: 1 } });
-  await client.ready;
+  const [client] = await join(open(storage));
   void client.update("/n", 2);
-  expect(JSON.parse(storage.getItem("plait:note/a") ?? "")).toMatchObject({ next: 2, fold: { pushes: [{ ref: 1 }] } });
+  expect(JSON.parse(storage.getItem(`plait:${server.host}/threads/note/a`) ?? "")).toMatchObject({
+    next: 2,
+    fold: { pushes: [{ ref: 1 }] },
+  });
 });
 
 test("a storage that is full keeps nothing rather than an old queue", async () => {
   const storage = new MemoryStorage();
-  const client = open(storage);
-  const peer = await server.peer();
-  await peer.join({ state: { n: 1 } });
-  await client.ready;
+  const [client, peer] = await join(open(storage));
   void client.update("/n", 2);
   storage.isFull = true;
   void client.update("/n", 3);
@@ -182,10 +148,7 @@ test("a client whose storage refuses everything works without it", async () => {
   const refuse = () => {
     throw new DOMException("no", "SecurityError");
   };
-  const client = open({ getItem: refuse, setItem: refuse, removeItem: refuse });
-  const peer = await server.peer();
-  await peer.join({ state: { n: 1 } });
-  await client.ready;
+  const [client, peer] = await join(open({ getItem: refuse, setItem: refuse, removeItem: refuse }));
   const version = client.update("/n", 2);
   peer.send({ type: "ack", ref: (await peer.take("push")).ref, version: 2 });
   expect(await version).toBe(2);
@@ -195,10 +158,7 @@ test("a client that is given no lock works without its storage", async () => {
   const locks = { request: () => Promise.reject(new DOMException("no", "SecurityError")) };
   vi.stubGlobal("navigator", { locks });
   const storage = new MemoryStorage();
-  const client = open(storage);
-  const peer = await server.peer();
-  await peer.join({ state: { n: 1 } });
-  await client.ready;
+  const [client, peer] = await join(open(storage));
   void client.update("/n", 2);
   expect(await peer.take("push")).toMatchObject({ ref: 1 });
   expect(storage.items.size).toBe(0);
@@ -237,4 +197,28 @@ test("a queue that is held for longer belongs to another tab", async () => {
     fold: { at: ["e", 1], confirmed: {}, pushes: [] },
   });
   expect((await claim(storage, "key", locks)).read()).toBeUndefined();
+});
+
+test("a queue that was left is taken rather than an empty place", async () => {
+  const storage = new MemoryStorage();
+  const locks = new Locks();
+  storage.setItem("key", JSON.stringify({ client: "one", next: 1 }));
+  storage.setItem("key#3", JSON.stringify({ client: "three", next: 2, fold: { at: ["e", 0], pushes: [] } }));
+  expect((await claim(storage, "key", locks)).read()).toMatchObject({ client: "three" });
+  expect((await claim(storage, "key", locks)).read()).toMatchObject({ client: "one" });
+});
+
+test("more clients than there are places for keep nothing", async () => {
+  const storage = new MemoryStorage();
+  const locks = new Locks();
+  for (let place = 0; place < 64; place++) (await claim(storage, "key", locks)).write({ client: "x", next: 1 });
+  expect([storage.items.size, [...storage.items.keys()].at(-1)]).toEqual([64, "key#64"]);
+  await expect(claim(storage, "key", locks)).rejects.toThrow("taken");
+});
+
+test("threads of two servers, and clients with ids of their own, share no place", () => {
+  const key = (more: object) => storageKey({ kind: "note", name: "a", host: "h", ...more });
+  expect(key({})).toBe("plait:h/threads/note/a");
+  expect(key({ url: "ws://h/threads/note/a?token=secret" })).toBe(key({}));
+  expect(new Set([{}, { host: "g" }, { host: "h/app" }, { client: "me" }, { client: "you" }].map(key)).size).toBe(5);
 });

@@ -1,0 +1,44 @@
+/** Storages and locks as pages have them, within one process. */
+
+import type { StorageLike } from "../src/index.js";
+import type { LocksLike } from "../src/storage.js";
+
+/** What localStorage does, in memory; a full one takes nothing more. */
+export class MemoryStorage implements StorageLike {
+  readonly items = new Map<string, string>();
+  isFull = false;
+
+  getItem(key: string): string | null {
+    return this.items.get(key) ?? null;
+  }
+
+  setItem(key: string, value: string): void {
+    if (this.isFull) throw new DOMException("full", "QuotaExceededError");
+    this.items.set(key, value);
+  }
+
+  removeItem(key: string): void {
+    this.items.delete(key);
+  }
+}
+
+/** What navigator.locks does, within one process. */
+export class Locks implements LocksLike {
+  readonly #held = new Map<string, Promise<void>>();
+
+  async request(name: string, options: Parameters<LocksLike["request"]>[1], hold: Parameters<LocksLike["request"]>[2]) {
+    while (this.#held.has(name)) {
+      if (options.ifAvailable) return hold(null);
+      const aborted = new Promise<never>((_, reject) => {
+        options.signal?.addEventListener("abort", () => reject(options.signal?.reason as Error), { once: true });
+      });
+      await Promise.race([this.#held.get(name), aborted]);
+    }
+    const held = Promise.resolve(hold({ name }));
+    this.#held.set(
+      name,
+      held.finally(() => this.#held.delete(name)),
+    );
+    return held;
+  }
+}
