@@ -23,11 +23,11 @@ import type { Chunks } from "./stream.js";
 import type { RpcStream } from "./stream.js";
 import { Strays } from "./strays.js";
 import { Subscribers } from "./subscribers.js";
-import type { Refusal, ThreadChange } from "./subscribers.js";
+import type { AnyEvents, Refusal, ThreadChange } from "./subscribers.js";
 
 export type Unsubscribe = () => void;
 
-export class ThreadClient<State = any, Rpcs = AnyRpcs> {
+export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly kind: string;
   readonly name: string;
   /** The thread's methods as methods: `client.rpc.addPlayer("Ada")` calls `add_player`. */
@@ -223,8 +223,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs> {
   }
 
   /** Tells `fn` what the thread emits under a name. */
-  onEvent(name: string, fn: (data: any) => void): Unsubscribe {
-    return this.#subscribers.event(name).add(fn);
+  onEvent<Name extends keyof Events & string>(name: Name, fn: (data: Events[Name]) => void): Unsubscribe {
+    return this.#subscribers.event(name).add(fn as (data: unknown) => void);
   }
 
   /** Tells `fn` each change of this client that the server refused, whether or not somebody awaits it. */

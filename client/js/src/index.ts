@@ -13,4 +13,4 @@ export type { AnyRpcs, RpcFace } from "./rpc.js";
 export type { WebSocketClass, WebSocketLike } from "./socket.js";
 export type { StorageLike } from "./storage.js";
 export type { RpcStream } from "./stream.js";
-export type { Refusal, ThreadChange } from "./subscribers.js";
+export type { AnyEvents, Refusal, ThreadChange } from "./subscribers.js";

@@ -108,7 +108,7 @@ export class Link {
   }
 
   /** Sends bytes as they are; they are lost unless the thread is joined. Throws a PlaitError when they are too many. */
-  sendBytes(data: ArrayBuffer | ArrayBufferView<ArrayBuffer>): void {
+  sendBytes(data: ArrayBuffer | ArrayBufferView): void {
     if (data.byteLength > (this.session.joined?.max_frame ?? Infinity)) throw tooLarge("message");
     if (this.#status === "online") this.#socket?.send(data);
   }

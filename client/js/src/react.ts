@@ -18,6 +18,7 @@ import type { ThreadOptions } from "./options.js";
 import type { PresenceRecord } from "./presence.js";
 import type { AnyRpcs, ArgsOf, ResultOf } from "./rpc.js";
 import { SharedClients } from "./shared.js";
+import type { AnyEvents } from "./subscribers.js";
 
 const NOBODY: PresenceRecord = {};
 
@@ -41,7 +42,9 @@ export type UseThreadOptions<State> = Omit<ThreadOptions<State>, "connect"> & Th
  * share one; of their options, those of the first count, and the last token. It is another when kind, name, host, url or
  * client are, and for a component that comes when the one there was is closed for good.
  */
-export function useThread<State = any, Rpcs = AnyRpcs>(options: UseThreadOptions<State>): ThreadClient<State, Rpcs> {
+export function useThread<State = any, Rpcs = AnyRpcs, Events = AnyEvents>(
+  options: UseThreadOptions<State>,
+): ThreadClient<State, Rpcs, Events> {
   const [, again] = useReducer((count: number) => count + 1, 0);
   const held = useRef<ThreadClient | undefined>(undefined);
   const client = clients.get(options, held.current);
@@ -58,21 +61,21 @@ export function useThread<State = any, Rpcs = AnyRpcs>(options: UseThreadOptions
     };
   }, [client]);
   useHandlers(client, useLatest(options));
-  return client as unknown as ThreadClient<State, Rpcs>;
+  return client as unknown as ThreadClient<State, Rpcs, Events>;
 }
 
 /**
  * What a client's user sees, or the part of it that `selector` picks; the component renders again when that is another
  * by `isEqual`. Until there is a state it is the option `initialState`, or undefined.
  */
-export function useThreadState<State>(thread: ThreadClient<State, any>): State | undefined;
+export function useThreadState<State>(thread: ThreadClient<State, any, any>): State | undefined;
 export function useThreadState<State, Selected>(
-  thread: ThreadClient<State, any>,
+  thread: ThreadClient<State, any, any>,
   selector: (state: State | undefined) => Selected,
   isEqual?: (a: Selected, b: Selected) => boolean,
 ): Selected;
 export function useThreadState<State>(
-  thread: ThreadClient<State, any>,
+  thread: ThreadClient<State, any, any>,
   selector: (state: State | undefined) => unknown = itself,
   isEqual: (a: unknown, b: unknown) => boolean = Object.is,
 ): unknown {
@@ -99,7 +102,7 @@ export function useThreadState<State>(
 }
 
 /** What is to be seen of each connection, by its id. */
-export function usePresence(thread: ThreadClient<any, any>): PresenceRecord {
+export function usePresence(thread: ThreadClient<any, any, any>): PresenceRecord {
   return useSyncExternalStore(
     useSubscribe(thread),
     () => thread.presence,
@@ -108,7 +111,7 @@ export function usePresence(thread: ThreadClient<any, any>): PresenceRecord {
 }
 
 /** Whether the thread is joined. */
-export function useThreadStatus(thread: ThreadClient<any, any>): Status {
+export function useThreadStatus(thread: ThreadClient<any, any, any>): Status {
   return useSyncExternalStore(
     useSubscribe(thread),
     () => thread.status,
@@ -117,7 +120,11 @@ export function useThreadStatus(thread: ThreadClient<any, any>): Status {
 }
 
 /** Tells `fn`, which may be another function at each render, what the thread emits under a name. */
-export function useThreadEvent(thread: ThreadClient<any, any>, name: string, fn: (data: any) => void): void {
+export function useThreadEvent<Events, Name extends keyof Events & string>(
+  thread: ThreadClient<any, any, Events>,
+  name: Name,
+  fn: (data: Events[Name]) => void,
+): void {
   const latest = useLatest(fn);
   useEffect(() => thread.onEvent(name, (data) => latest.current(data)), [thread, name, latest]);
 }
@@ -135,7 +142,7 @@ export interface RpcState<Args extends unknown[], Data> {
 
 /** One method, and how its last call goes; of several under way, the last one begun counts. */
 export function useRpc<State, Rpcs, Name extends keyof Rpcs & string>(
-  thread: ThreadClient<State, Rpcs>,
+  thread: ThreadClient<State, Rpcs, any>,
   method: Name,
 ): RpcState<ArgsOf<Rpcs, Name>, ResultOf<Rpcs, Name>> {
   type Data = ResultOf<Rpcs, Name>;
@@ -170,7 +177,7 @@ export function useRpc<State, Rpcs, Name extends keyof Rpcs & string>(
 
 const IDLE = { pending: false, error: undefined, data: undefined };
 
-function useSubscribe(thread: ThreadClient<any, any>): (fn: () => void) => () => void {
+function useSubscribe(thread: ThreadClient<any, any, any>): (fn: () => void) => () => void {
   return useCallback((fn: () => void) => thread.subscribe(fn), [thread]);
 }
 

@@ -9,7 +9,7 @@ const CONNECT_TIMEOUT = 10_000;
 export interface WebSocketLike {
   binaryType: string;
   addEventListener(type: any, listener: (event: any) => void): void;
-  send(data: string | ArrayBuffer | ArrayBufferView<ArrayBuffer>): void;
+  send(data: any): void;
   close(code?: number, reason?: string): void;
 }
 
@@ -58,7 +58,7 @@ export class Socket {
     this.#abandon();
   }
 
-  send(data: string | ArrayBuffer | ArrayBufferView<ArrayBuffer>): void {
+  send(data: string | ArrayBuffer | ArrayBufferView): void {
     this.#socket?.send(data);
   }
 

@@ -6,8 +6,10 @@ import { Deferred } from "./deferred.js";
  * An async iterator over the chunks; leaving the loop cancels the call. `result` is what the method returned at last,
  * and rejects as the loop throws.
  */
-export interface RpcStream<Chunk, Final = undefined> extends AsyncIterableIterator<Chunk, Final | undefined> {
+export interface RpcStream<Chunk, Final = undefined> {
   readonly result: Promise<Final>;
+  [Symbol.asyncIterator](): this;
+  next(): Promise<IteratorResult<Chunk, Final | undefined>>;
   return(): Promise<IteratorResult<Chunk, Final | undefined>>;
 }
 

@@ -19,6 +19,9 @@ export interface Refusal {
   ops: readonly Op[];
 }
 
+/** What a thread emits, by name: `{ goal: Card }`. `plait types` writes such a type. */
+export type AnyEvents = Record<string, any>;
+
 export class Subscribers {
   readonly moved = new Listeners<[]>();
   readonly change = new Listeners<[ThreadChange]>();

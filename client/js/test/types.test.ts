@@ -1,7 +1,7 @@
 import { expectTypeOf, test } from "vitest";
 
 import type { RpcStream, ThreadClient } from "../src/index.js";
-import type { useRpc, useThreadState } from "../src/react.js";
+import type { useRpc, useThread, useThreadEvent, useThreadState } from "../src/react.js";
 
 interface Game {
   score: number;
@@ -28,6 +28,12 @@ interface GeneratedRpcs {
   /** By name, with `callWith`: { to: number; fast?: boolean } */
   move(): Card | null;
   newGame(): number;
+}
+
+/** As `plait types` writes it, too. */
+interface GeneratedEvents {
+  goal: Card;
+  "half-time": null;
 }
 
 // Only looked at by the type checker.
@@ -96,4 +102,30 @@ test("what plait types writes gives methods, streams and calls by name their typ
 
 test("without types a stream gives anything", () => {
   expectTypeOf<ReturnType<ThreadClient["stream"]>>().toEqualTypeOf<RpcStream<any, any>>();
+});
+
+// Only looked at by the type checker.
+function listens(
+  room: ThreadClient<Game, GeneratedRpcs, GeneratedEvents>,
+  any: ThreadClient,
+  useEvent: typeof useThreadEvent,
+  use: typeof useThread<Game, GeneratedRpcs, GeneratedEvents>,
+  useState: typeof useThreadState,
+) {
+  room.onEvent("goal", (card) => expectTypeOf(card).toEqualTypeOf<Card>());
+  room.onEvent("half-time", (data) => expectTypeOf(data).toEqualTypeOf<null>());
+  // @ts-expect-error: nothing is emitted under this name.
+  room.onEvent("goals", () => undefined);
+  // @ts-expect-error: a goal is a card.
+  room.onEvent("goal", (by: string) => by);
+  useEvent(use({ kind: "game-room", name: "a" }), "goal", (card) => expectTypeOf(card).toEqualTypeOf<Card>());
+  // @ts-expect-error: nothing is emitted under this name.
+  useEvent(room, "goals", () => undefined);
+  expectTypeOf(useState(room)).toEqualTypeOf<Game | undefined>();
+  any.onEvent("anything", (data) => expectTypeOf(data).toBeAny());
+  useEvent(any, "anything", (data) => expectTypeOf(data).toBeAny());
+}
+
+test("what a thread emits has the types that were given", () => {
+  expectTypeOf(listens).returns.toEqualTypeOf<void>();
 });
