@@ -6,6 +6,8 @@ import type { ThreadOptions } from "./options.js";
 
 /** So long a client outlives its last user: an effect that runs twice, or a change of page, keeps the socket. */
 const GRACE = 1_000;
+/** So long a client waits for its first user: a render that React gives up leaves nobody who could let go of it. */
+const PATIENCE = 60_000;
 
 interface Entry {
   key: string;
@@ -34,6 +36,7 @@ export class SharedClients {
     if (typeof window === "undefined") return entry.client;
     this.#entries.set(key, entry);
     this.#byClient.set(entry.client, entry);
+    this.#closeIn(PATIENCE, entry);
     return entry.client;
   }
 
@@ -52,13 +55,15 @@ export class SharedClients {
     client.connect();
     return () => {
       entry.holders--;
-      if (entry.holders === 0) entry.timer = setTimeout(() => this.#close(entry), GRACE);
+      if (entry.holders === 0) this.#closeIn(GRACE, entry);
     };
   }
 
-  #close(entry: Entry): void {
-    entry.client.close();
-    if (this.#entries.get(entry.key) === entry) this.#entries.delete(entry.key);
+  #closeIn(wait: number, entry: Entry): void {
+    entry.timer = setTimeout(() => {
+      entry.client.close();
+      if (this.#entries.get(entry.key) === entry) this.#entries.delete(entry.key);
+    }, wait);
   }
 }
 
