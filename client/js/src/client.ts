@@ -207,7 +207,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   // Being told
 
-  /** Tells `fn` when something of the above may read differently. */
+  /** Calls `fn`, with nothing, whenever one of the values above has changed: the state, the status, the presence. */
   subscribe(fn: () => void): Unsubscribe {
     return this.#subscribers.moved.add(fn);
   }
