@@ -1,8 +1,10 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
 import { ThreadClient } from "../../src/index.js";
+import type { StorageLike } from "../../src/index.js";
 import { Arrivals } from "../server.js";
+import { Locks, MemoryStorage } from "../storages.js";
 import { HAS_SERVER, Process } from "./process.js";
 
 interface Note {
@@ -19,11 +21,12 @@ beforeAll(() => (HAS_SERVER ? server.start() : undefined), 30_000);
 afterAll(() => server.remove());
 afterEach(() => clients.splice(0).forEach((client) => client.close()));
 
-async function open(name: string): Promise<ThreadClient<Note>> {
+async function open(name: string, storage?: StorageLike): Promise<ThreadClient<Note>> {
   const client = new ThreadClient<Note>({
     host: server.host,
     kind: "note",
     name,
+    storage,
     WebSocket,
   });
   clients.push(client);
@@ -124,5 +127,22 @@ describe.runIf(HAS_SERVER)("with a plait server", () => {
     await grace.waitFor((note) => note.n === 5);
     expect(grace.state).toEqual({ n: 5, items: ["offline"], fields: { before: 1 } });
     expect(ada.state).toEqual(grace.state);
+  });
+
+  test("what two tabs have left is carried out once, by one that comes later", async () => {
+    vi.stubGlobal("navigator", { locks: new Locks() });
+    const storage = new MemoryStorage();
+    const tabs = [await open("left", storage), await open("left", storage)];
+    await server.end("SIGKILL");
+    for (const [index, tab] of tabs.entries()) {
+      await tab.waitFor(() => tab.status === "offline");
+      void tab.edit((note) => void note.items.push(`tab ${index}`)).catch(() => undefined);
+      tab.close();
+    }
+    await server.start();
+    const later = await open("left", storage);
+    const { items } = await later.waitFor((note) => note.items.length === 2 && later.pending === 0);
+    expect([...items].sort()).toEqual(["tab 0", "tab 1"]);
+    vi.unstubAllGlobals();
   });
 });
