@@ -53,10 +53,10 @@ class Edit:
         history = self._pipeline.history
         base = self._base.version
         if not self._was_durable and self._base is not history.current:
-            row = self._since(base - 1, base)
+            row = history.since(base - 1, base, self._older)
             if not row or row[0] != self._base.change:
                 raise Conflict("the state that was edited could not be stored, or has changed too often meanwhile")
-        rows = self._since(base, history.current.version)
+        rows = history.since(base, history.current.version, self._older)
         if rows is None:
             raise Conflict("the state has changed too often meanwhile")
         if rows:
@@ -79,13 +79,3 @@ class Edit:
         self.__exit__(kind, error, trace)
         if self.commit is not None:
             await self.commit
-
-    def _since(self, version: int, to: int) -> list[ChangeRow] | None:
-        """Return the changes after `version`, up to `to`; None when not all of them are there."""
-        history = self._pipeline.history
-        rows = history.since(version, to)
-        if rows is not None or not self._older or self._older[0].version > version + 1:
-            return rows
-        older = [row for row in self._older if version < row.version <= to]
-        newer = history.since(max(version, self._older[-1].version), to)
-        return None if newer is None else older + newer

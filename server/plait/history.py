@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -124,14 +124,21 @@ class History:
         while self._recent and self._recent[-1].version > self.durable.version:
             self._recent_bytes -= len(self._recent.pop().ops)
 
-    def since(self, version: int, to: int) -> list[ChangeRow] | None:
-        """Return the changes after `version`, up to `to`; None when not all of them are in memory any more."""
+    def since(self, version: int, to: int, older: Iterable[ChangeRow] = ()) -> list[ChangeRow] | None:
+        """Return the changes after `version`, up to `to`; None when not all of them are there.
+
+        What is not in memory any more is taken from `older`, in order, which were read from the store.
+        """
         if version >= to:
             return []
-        recent = self._recent or ()
-        if not recent or recent[0].version > version + 1:
+        recent = self._recent
+        if recent and recent[0].version <= version + 1:
+            return [row for row in recent if version < row.version <= to]
+        found = [row for row in older if version < row.version <= to]
+        if not found or found[0].version > version + 1:
             return None
-        return [row for row in recent if version < row.version <= to]
+        newer = self.since(found[-1].version, to)
+        return None if newer is None else found + newer
 
     def recent(self, to: int) -> list[ChangeRow]:
         """Return the changes up to `to` that are in memory."""

@@ -91,7 +91,7 @@ class Pipeline:
         self._check_open()
         try:
             if callable(value):
-                value = self._asked(value, self.state)
+                value = self.ask(value, self.state)
             return self._set_parts(value, source) or self._apply(*self._type.from_value(value, self._limits), source)
         except BaseException:
             # What may have been changed in place was refused with the rest.
@@ -139,6 +139,14 @@ class Pipeline:
         if commit.revision is before and _is_nowhere(before, parts):
             raise Conflict(f"{pointer!r} is no place of a state of this type", path=pointer)
         return commit
+
+    def ask(self, function: Callable[..., T], *args: Any) -> T:
+        """Return what a function of the author's says of a change that is being made, which may make none itself."""
+        self._is_deciding = True
+        try:
+            return function(*args)
+        finally:
+            self._is_deciding = False
 
     def close(self) -> None:
         """Refuse further changes: the thread has been stopped, and another instance may have its place."""
@@ -208,27 +216,19 @@ class Pipeline:
         if after.size > self._limits.state:
             check_size(after.require_json(), self._limits)
         if self._validate is not None:
-            self._asked(self._validate, after.copy(), source)
+            self.ask(self._validate, after.copy(), source)
         if not ops:
             return self._unchanged(source)
         client = accept() if accept is not None else None
         return self._submit(self.history.append(ops, name or _name(source), after, client), source)
-
-    def _asked(self, function: Callable[..., T], *args: Any) -> T:
-        """Return what a function of the author's says of a change that is being made."""
-        self._is_deciding = True
-        try:
-            return function(*args)
-        finally:
-            self._is_deciding = False
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise Unavailable("the thread has been stopped: get it anew from the app")
         if self._is_deciding:
             raise RuntimeError(
-                "the state cannot be changed while another change is being made: neither validate_state_change "
-                "nor a function that is given to set_state may do so; on_state_changed may"
+                "the state cannot be changed while another change is being made: neither validate_state_change nor "
+                "resolve_conflict nor a function that is given to set_state may do so; on_state_changed may"
             )
 
     def _unchanged(self, source: Source) -> Commit:

@@ -64,6 +64,9 @@ class Replay:
     def do_shown(self, state: Any) -> None:
         assert self.session.shown == state
 
+    def do_presence(self, expected: dict[str, Any]) -> None:
+        assert self.session.presence == expected
+
     def do_confirmed(self, expected: list[Any]) -> None:
         assert [self.session.epoch, self.session.version, self.session.confirmed] == expected
 

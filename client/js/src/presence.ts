@@ -35,6 +35,11 @@ export class Presences {
     return { type: "dropped", error: tooLarge("presence") };
   }
 
+  /** Knows of nobody: who joins without a state that it has is not told that nobody is here. */
+  forget(): void {
+    this.#all = {};
+  }
+
   /** Takes in all of them, or what has changed. */
   receive({ snapshot, joined, updated, left = [] }: PresenceDiff): void {
     const next: Record<string, Json> = { ...(snapshot ?? this.#all), ...joined, ...updated };

@@ -165,6 +165,7 @@ export class Session {
     } catch (error) {
       if (!(error instanceof PatchError)) throw error;
       this.#pushes.fold.forget();
+      this.#presences.forget();
       this.#rejoin();
     }
   }

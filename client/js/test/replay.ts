@@ -61,6 +61,7 @@ export class Replay {
     const { session } = this;
     if (name === "sent") this.#expectSent(value as object[]);
     if (name === "shown") expect(session.shown ?? null).toEqual(value);
+    if (name === "presence") expect(session.presence).toEqual(value);
     if (name === "confirmed") expect([...(session.at ?? []), session.confirmed ?? null]).toEqual(value);
     if (name === "pending")
       expect(session.pushes.filter((push) => !push.isSettled).map((push) => push.ref)).toEqual(value);

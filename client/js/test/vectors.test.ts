@@ -6,12 +6,10 @@ import type { Script } from "./replay.js";
 
 const FOLDER = new URL("../../../schemas/vectors/", import.meta.url);
 const STEPS = new Set(
-  ["open", "lost", "edit", "set", "receive", "wait", "sent", "shown", "confirmed"].concat([
-    "pending",
-    "outcomes",
-    "rejoin",
-    "stopped",
-  ]),
+  ["open", "lost", "edit", "set", "receive", "wait"].concat(
+    ["sent", "shown", "presence", "confirmed", "pending", "outcomes"],
+    ["rejoin", "stopped"],
+  ),
 );
 
 /** A part of a script, with the long texts that it stands for. */

@@ -34,6 +34,10 @@ class Presences:
             return []
         return [self._own]
 
+    def forget(self) -> None:
+        """Know of nobody: who joins without a state that it has is not told that nobody is here."""
+        self.others = {}
+
     def receive(self, frame: PresenceDiff) -> None:
         """Take in a snapshot, or what has changed; the mapping before is left as it was."""
         if frame.snapshot is not msgspec.UNSET:

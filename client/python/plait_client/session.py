@@ -248,6 +248,7 @@ class Session:
             self._receive(frame)
         except Gap:
             self._replica.forget()
+            self._presences.forget()
             self._disconnect()
 
     def _receive(self, frame: ServerMessage) -> None:

@@ -55,8 +55,10 @@ class Follower:
         history = self._actor.pipeline.history
         durable = history.durable
         self.version = durable.version
+        # Who is not shown the state is told of none.
+        version = durable.version if connection.protocol_enabled else 0
         key = str(self._actor.key)
-        joined = Joined(connection.id, key, history.epoch, durable.version, last_ref, connection.readonly)
+        joined = Joined(connection.id, key, history.epoch, version, last_ref, connection.readonly)
         if not connection.protocol_enabled or not durable.has_state:
             return joined
         missed = self._missed(have, rows)
@@ -70,10 +72,7 @@ class Follower:
         durable = history.durable.version
         if have is None or have[0] != history.epoch or not 0 <= have[1] <= durable or not history.durable.is_stored:
             return None
-        # The store may have more: what is on the disk and has not been let out.
-        older = [row for row in rows or () if row.version <= durable]
-        newer = history.since(older[-1].version if older else have[1], durable)
-        return None if newer is None else older + newer
+        return history.since(have[1], durable, rows or ())
 
     def deliver(self, frame: Frame, revision: Revision, *, in_step: bool = False) -> None:
         """Send the frame of a change, or let the reader fall behind unless it is to be kept `in_step`."""

@@ -44,16 +44,10 @@ class Lookup(NamedTuple):
 
     def changes(self, history: History, after: int, to: int) -> list[ChangeRow]:
         """Return the changes behind a version, up to another. Raises NeedsPast."""
-        rows = history.since(after, to)
-        if rows is not None:
-            return rows
-        is_read = self.after is not None and self.after <= after
-        older = [row for row in self.rows if after < row.version <= to] if is_read else []
-        last = older[-1].version if older else after
-        newer = history.since(last, to)
-        if newer is None:
+        rows = history.since(after, to, self.rows)
+        if rows is None:
             raise NeedsPast(after)
-        return older + newer
+        return rows
 
     def document(self, version: int) -> Any:
         """Return the state at a version as JSON values. Raises NeedsPast."""

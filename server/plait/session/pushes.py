@@ -8,7 +8,7 @@ back a push that was refused: those behind it were made as if it were there.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from plait.merge import merge
 from plait.session.bridge import Bridge, Other
 from plait.session.inbox import Inbox
 from plait.session.lookup import Lookup, NeedsPast
+from plait.session.weight import carried_out, compared
 from plait.store.protocol import ChangeRow
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json, nests_deeper
 from plait_schemas.messages import Nack, Push, encode
@@ -29,11 +30,6 @@ from plait_schemas.rebase import Rebased, rebase, taking_back
 from plait_schemas.trace import Origin, trace
 
 __all__ = ["Pushes"]
-
-# Bringing so many operations behind as many others as make this product takes about a twentieth of a second.
-_MOST_PAIRS: Final = 25_000
-# So many of them are as much work as a message.
-_PAIRS_PER_MESSAGE: Final = 50
 
 
 class Pushes:
@@ -134,7 +130,7 @@ class Pushes:
             raise Conflict("its base is not a version of this thread")
         bridge = self._bridge_from(push, known)
         ops = self._ops(push, bridge, known)
-        self._weigh(ops, bridge)
+        self._charge(compared(ops, bridge) + carried_out(ops, document))
         rebased = rebase(ops, (other.op for other in bridge), document)
         behind = [bridge[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
         policy = self._actor.kind.policy(self._actor.thread)
@@ -144,7 +140,8 @@ class Pushes:
             origin = known.document((push.made or push.base)[1])
         before = pipeline.history.current
         try:
-            ops = merge(rebased, origins, document=document, policy=policy, base=origin)
+            merged = partial(merge, rebased, origins, document=document, policy=policy, base=origin)
+            ops = pipeline.ask(merged)
             commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         except Exception:
             self._bridge = self._bridge_behind_refused(push, rebased, behind)
@@ -208,16 +205,9 @@ class Pushes:
         history = self._actor.pipeline.history
         rows = known.changes(history, made, history.current.version)
         over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
-        self._weigh(ops, over)
+        self._charge(compared(ops, over))
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
-
-    def _weigh(self, ops: Sequence[Op], others: Sequence[object]) -> None:
-        """Charge the client for what is to be compared. Raises Conflict where it would hold up everybody else."""
-        pairs = len(ops) * len(others)
-        if pairs > _MOST_PAIRS:
-            raise Conflict("too much has been changed at once to be brought together")
-        self._charge(pairs / _PAIRS_PER_MESSAGE)
 
     # Answers
 

@@ -15,7 +15,7 @@ from typing import IO, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 import aiosqlite
 
-from plait.errors import StoreError
+from plait.errors import Fenced, StoreError
 from plait.store import rows, schema
 from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
 
@@ -179,7 +179,10 @@ class SqliteStore:
             for _, future in batch:
                 _settle(future, StoreError("the store's writer failed"))
         else:
-            for (_, future), outcome in zip(batch, work.result(), strict=True):
+            outcomes = work.result()
+            if failed := [error for error in outcomes if error is not None and not isinstance(error, Fenced)]:
+                log.error("%d changes are not stored; the first: %s", len(failed), failed[0])
+            for (_, future), outcome in zip(batch, outcomes, strict=True):
                 _settle(future, outcome)
         if self._pending:
             self._flush()

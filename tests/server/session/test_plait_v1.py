@@ -458,6 +458,10 @@ async def test_a_connection_without_protocol_messages_is_told_of_no_change_and_n
         plain.send("call", ref=7, method="set", args=[3])
         await actor.settled()
         assert plain.frames == [{"type": "ack", "ref": 1, "version": 2}, {"type": "result", "ref": 7, "done": True}]
+        again = Guest(actor, "plain", have=(actor.pipeline.history.epoch, 0))
+        await again.open()
+        await actor.settled()
+        assert joins(again.frames[:1]) == {"version": 0, "last_ref": 1}
 
 
 async def test_a_readonly_connection_is_told_so_and_its_pushes_are_refused() -> None:

@@ -53,6 +53,8 @@ class Resolving(Lists):
         self.asked.append((base, current, proposed, path))
         if proposed == "fail":
             raise ZeroDivisionError("secret")
+        if proposed == "change":
+            self.set_state({"list": ["changed"], "n": 1})
         if proposed == "refuse":
             raise Conflict("not this one", path=path)
         return proposed and [current, proposed]
@@ -515,6 +517,19 @@ async def test_a_class_whose_resolve_conflict_raises_refuses_the_push(
     assert "secret" in caplog.text
 
 
+async def test_a_class_whose_resolve_conflict_changes_the_state_refuses_the_push_and_loses_nothing(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    actor = await house.actor(Resolving)
+    guest = await joined(actor, "a")
+    actor.thread.set_state({"list": [], "n": 1})
+    guest.push(put("/n", "change"), base=0)
+    await until(lambda: len(guest.transport.sent) == 3)
+    assert guest.frames[-1]["code"] == "rejected"
+    assert actor.thread.state == {"list": [], "n": 1}
+    assert "resolve_conflict" in caplog.text
+
+
 async def test_a_whole_state_made_long_ago_on_another_version_than_its_base_is_judged_by_both() -> None:
     async with open_house(Resolving, Rejecting, store=(store := SlowReads())) as house:
         for cls, state in ((Resolving, [400, "mine"]), (Rejecting, 400)):
@@ -603,6 +618,23 @@ async def test_a_push_that_has_to_be_compared_with_much_counts_as_many_messages(
         await actor.settled()
         ack, nack = (frame for frame in guest.frames if frame["type"] != "change")
         assert (ack["type"], nack["code"]) == ("ack", "rate_limited")
+
+
+async def test_a_push_that_moves_many_elements_counts_as_many_messages_and_one_that_moves_too_many_is_refused() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=1000)) as house:
+        actor = await house.actor(Room)
+        actor.thread.set_state({"list": [0] * 400_000})
+        guest = await joined(actor, "a")
+        guest.push(*[add("/list/0", 0)] * 2_000, base=1)
+        for _ in range(3):
+            guest.push(*[add("/list/0", 0)] * 200, base=1)
+        await actor.settled()
+        assert [(frame["type"], frame.get("code")) for frame in guest.frames] == [
+            ("nack", "conflict"),
+            ("ack", None),
+            ("ack", None),
+            ("nack", "rate_limited"),
+        ]
 
 
 async def test_a_push_that_would_hold_up_everybody_is_refused() -> None:
