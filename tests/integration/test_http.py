@@ -58,7 +58,9 @@ class GameRoom(Thread[Game]):
         if request.url.path.endswith("/wrong"):
             return "not a response"  # type: ignore[return-value]
         body = (await request.body()).decode()
-        return JSONResponse({"method": request.method, "path": request.url.path, "body": body}, 201)
+        principal = request.state.principal
+        who = None if principal is None else principal.id
+        return JSONResponse({"method": request.method, "path": request.url.path, "body": body, "who": who}, 201)
 
     @rpc
     def add_player(self, name: str, *, score: int = 0) -> int:
@@ -570,4 +572,5 @@ async def test_who_is_nobody_gets_401_and_who_may_not_403() -> None:
         assert error_of(answer) == (403, "readonly")
         answer = await web.post(f"{url}/rpc/whoAmI", headers={"Authorization": "ada"})
         assert answer.json() == {"result": ["ada", "POST"]}
+        assert (await web.get(f"{url}/page", headers={"Authorization": "ada"})).json()["who"] == "ada"
         assert (await web.get("/healthz")).status_code == 200

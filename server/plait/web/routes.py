@@ -171,6 +171,7 @@ class _Exchange:
         await self._check("request")
         actor = await self._actor()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._request.state.principal = self._principal
         actor.request(self._request, resolving(future))
         response = await future
         if not isinstance(response, Response):
