@@ -1,10 +1,11 @@
 """Between bytes and values: JSON in and out, and what JSON text may not hold."""
 
-import dataclasses
 import math
 from typing import Any, Final
 
 import msgspec
+
+from plait_schemas.members import attributes
 
 __all__ = ["NOT_JSON", "decode_json", "encode_json", "has_non_finite", "nests_deeper"]
 
@@ -50,8 +51,6 @@ def has_non_finite(value: Any) -> bool:
                 waiting += members.values()
             case list() | tuple() | set() | frozenset() as elements:
                 waiting += elements
-            case msgspec.Struct() as struct:
-                waiting += [getattr(struct, name) for name in struct.__struct_fields__]
-            case other if dataclasses.is_dataclass(other) and not isinstance(other, type):
-                waiting += [getattr(other, field.name) for field in dataclasses.fields(other)]
+            case other if (names := attributes(other)) is not None:
+                waiting += [getattr(other, name) for name in names.values()]
     return False

@@ -1,17 +1,17 @@
 """A state that may be changed in place: what is done to it is recorded as operations, and the state is left alone."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator, MutableMapping, MutableSequence
 from typing import Any, Final, SupportsIndex
 
 import msgspec
 
 from plait_schemas.codec import decode_json
+from plait_schemas.members import attributes
 from plait_schemas.patch import Op, diff, escape
 
 __all__ = ["Draft", "DraftList", "DraftObject", "draft", "recorded"]
 
-_CONTAINERS: Final = (dict, list, tuple, msgspec.Struct)
+_CONTAINERS: Final = (dict, list, tuple)
 
 
 def draft(document: Any) -> "Draft":
@@ -220,8 +220,8 @@ class DraftList(Draft, MutableSequence[Any]):
 def _wrap(container: Any, parent: Draft | None, key: str | int) -> Draft:
     if isinstance(container, msgspec.Struct):
         container = _members(container)
-    elif not isinstance(container, (dict, list, tuple)):
-        container = {field.name: getattr(container, field.name) for field in dataclasses.fields(container)}
+    elif (names := attributes(container)) is not None:
+        container = {name: getattr(container, attribute) for name, attribute in names.items()}
     if isinstance(container, dict):
         return DraftObject(container, parent, key)
     return DraftList(container if isinstance(container, list) else list(container), parent, key)
@@ -233,7 +233,7 @@ def _members(struct: msgspec.Struct) -> Any:
     if config.array_like or config.omit_defaults:
         return msgspec.to_builtins(struct, str_keys=True)
     members = {} if config.tag is None else {config.tag_field: config.tag}
-    for name, attribute in zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True):
+    for name, attribute in (attributes(struct) or {}).items():
         if (value := getattr(struct, attribute)) is not msgspec.UNSET:
             members[name] = value
     return members
@@ -245,7 +245,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_container(value: Any) -> bool:
-    return isinstance(value, _CONTAINERS) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+    return isinstance(value, _CONTAINERS) or attributes(value) is not None
 
 
 def _immutable(value: Any) -> Any:

@@ -4,7 +4,6 @@
 array. What is the same object on both sides is not walked, and whatever compares equal in C is not walked either.
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any, Final, Literal
@@ -12,6 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.members import attributes
 
 __all__ = [
     "FORBIDDEN_KEYS",
@@ -148,22 +148,20 @@ def _members(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
         if not (config.omit_defaults or config.array_like or config.tag):
-            fields = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-            return {key: item for key, name in fields if (item := getattr(value, name)) is not msgspec.UNSET}
+            fields = attributes(value) or {}
+            return {key: item for key, name in fields.items() if (item := getattr(value, name)) is not msgspec.UNSET}
     # The elements of a set have no places: it changes as a whole.
     if type(value) in _SCALARS or isinstance(value, (set, frozenset)):
         return value
     members = msgspec.to_builtins(value, str_keys=True)
     # What is in them stays what it is: a set, above all, which a list would give an order that nobody else knows.
-    if isinstance(value, msgspec.Struct):
-        names = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
-        if isinstance(members, list):
-            own = [getattr(value, name) for name in value.__struct_fields__]
-            return [*members[: len(members) - len(own)], *own]
-        return {key: getattr(value, names[key]) if key in names else each for key, each in members.items()}
-    if dataclasses.is_dataclass(value):
-        return {key: getattr(value, key) for key in members}
-    return members
+    names = attributes(value)
+    if names is None:
+        return members
+    if isinstance(members, list):
+        own = [getattr(value, name) for name in names.values()]
+        return [*members[: len(members) - len(own)], *own]
+    return {key: getattr(value, names[key]) if key in names else each for key, each in members.items()}
 
 
 # Apply
@@ -254,22 +252,15 @@ def _index(part: str, path: str) -> int:
 def find(document: Any, parts: Sequence[str]) -> Any:
     """Return what is at a place of a document, or of a tree of Structs that stands for one; UNSET for nothing."""
     for part in parts:
-        if isinstance(document, msgspec.Struct):
-            names = dict(zip(document.__struct_encode_fields__, document.__struct_fields__, strict=True))
-            document = getattr(document, names[part]) if part in names else msgspec.UNSET
-        elif isinstance(document, dict):
+        if isinstance(document, dict):
             document = document.get(part, msgspec.UNSET)
         elif isinstance(document, list | tuple) and is_index(part) and int(part) < len(document):
             document = document[int(part)]
-        elif dataclasses.is_dataclass(document):
-            document = getattr(document, part) if part in _field_names(type(document)) else msgspec.UNSET
+        elif (names := attributes(document)) is not None and part in names:
+            document = getattr(document, names[part])
         else:
             return msgspec.UNSET
     return document
-
-
-def _field_names(cls: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(cls)]
 
 
 def invert(document: Any, ops: Iterable[Op]) -> list[Op]:

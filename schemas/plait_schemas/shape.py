@@ -1,11 +1,11 @@
 """Which containers a document had at some time before or after operations on it: arrays, their lengths, and objects."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
+from plait_schemas.members import attributes
 from plait_schemas.patch import find, is_index
 
 __all__ = ["Shape"]
@@ -83,11 +83,8 @@ class Shape:
                 copy = node.copy()
             case list() | tuple():
                 copy = list(node)
-            case msgspec.Struct():
-                names = zip(node.__struct_encode_fields__, node.__struct_fields__, strict=True)
-                copy = {name: getattr(node, attribute) for name, attribute in names}
-            case _ if dataclasses.is_dataclass(node):
-                copy = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
+            case _ if (names := attributes(node)) is not None:
+                copy = {name: getattr(node, attribute) for name, attribute in names.items()}
             case _:
                 return node
         self._owned[id(copy)] = copy
