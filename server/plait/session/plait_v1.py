@@ -96,7 +96,7 @@ class PlaitSession:
     def open(self, request: Request, tokens: Tokens) -> None:
         """Join the thread; `tokens` watches who the client is."""
         self._tokens = tokens
-        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._inbox.opened)
+        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._opened)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Take one message; text is known to be UTF-8."""
@@ -127,12 +127,13 @@ class PlaitSession:
 
         Between a push and its answer each is sent, for in one frame for many the client could not tell its own apart.
         """
-        in_step = self._pushes is not None and self._pushes.is_under_way
-        self._follower.deliver(frame, revision, in_step=in_step)
+        if self._pushes is not None:
+            self._follower.deliver(frame, revision, in_step=self._pushes.is_under_way)
 
     def send(self, frame: Frame) -> None:
-        """Send any other frame, behind the changes before it."""
-        self._follower.send(frame)
+        """Send any other frame, behind the changes before it; nothing before the client is told that it has joined."""
+        if self._pushes is not None:
+            self._follower.send(frame)
 
     def finish(self) -> None:
         """Send all that waits for the peer to catch up."""
@@ -142,7 +143,7 @@ class PlaitSession:
         """Send who has come and gone; a client that does not read fast enough is told who is here when it has."""
         if self._transport.is_backed_up:
             self._misses_presence = True
-        else:
+        elif self._pushes is not None:
             self._transport.send(frame)
 
     def drained(self) -> None:
@@ -166,17 +167,29 @@ class PlaitSession:
             connection.leave(REPLACED, "another socket has joined as this client")
             return False
         connection.session = self
-        joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
-        self._pushes = Pushes(actor, connection, self._client, self._inbox, answer=self._answer, charge=self._charge)
-        self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
         for other in older:
             other.leave(REPLACED, "another socket has joined as this client")
         actor.connections.add(connection)
+        # What the client has pushed on those may be on its way to the disk. It is told the last push that was answered
+        # for, and the state that this has led to.
+        actor.pipeline.after(self._tell_joined)
+        return True
+
+    def _tell_joined(self, _: object) -> None:
+        if self._is_gone or self._client is None:
+            return
+        actor, connection = self._actor, self._connection
+        joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
+        self._pushes = Pushes(actor, connection, self._client, self._inbox, answer=self._answer, charge=self._charge)
+        self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
         if connection.protocol_enabled:
             self._send_presence()
         assert self._tokens is not None
         self._tokens.watch()
-        return True
+
+    def _opened(self, error: BaseException | None) -> None:
+        """Take note that `on_connect` has finished: behind what tells the client that it has joined."""
+        self._actor.pipeline.after(lambda _: self._inbox.opened(error))
 
     # Messages
 

@@ -166,11 +166,15 @@ async def test_who_joins_while_a_change_is_on_its_way_to_the_disk_is_told_of_it_
         actor.thread.set_state({"n": 2})
         house.store.release(1)
         await entering
-        assert joins(frames := guest.frames) == {"version": 1, "state": {"n": 1}}
+        assert guest.frames == []
+        actor.thread.set_state({"n": 3})
+        house.store.release(1)
+        await until(lambda: guest.transport.sent)
+        assert joins(frames := guest.frames) == {"version": 2, "state": {"n": 2}}
         assert frames[1:] == []
         house.store.release()
         await actor.settled()
-        assert guest.frames == [{"type": "change", "version": 2, "ops": [put("/n", 2)], "source": "server"}]
+        assert guest.frames == [{"type": "change", "version": 3, "ops": [put("/n", 3)], "source": "server"}]
 
 
 async def test_changes_while_the_store_is_read_for_a_join_are_neither_missed_nor_told_twice() -> None:
@@ -348,9 +352,10 @@ async def test_a_join_that_came_first_and_took_longer_does_not_close_the_newer_s
         assert newer.frames[-1] == {"type": "ack", "ref": 1, "version": 1}
 
 
-async def test_a_push_on_the_older_socket_that_is_still_on_its_way_is_told_to_the_newer_one_and_not_applied_twice() -> (
-    None
-):
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_a_push_on_the_older_socket_that_is_still_on_its_way_is_in_what_the_newer_one_joins_with(
+    is_stored: bool,
+) -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         older = await joined(actor, "a")
@@ -361,16 +366,22 @@ async def test_a_push_on_the_older_socket_that_is_still_on_its_way_is_told_to_th
         newer.transport.session = newer.session
         newer.session.open(make_request(), Tokens(newer.connection, newer.transport.send, nobody))
         assert older.closed == 4408
-        frames = newer.frames
-        assert joins(frames) == {"version": 0, "last_ref": 1, "state": {"n": 0}}
+        older.push(put("/n", 2), base=0)
         newer.push(put("/n", 1), base=0)
+        actor.thread.broadcast("to those who are here")
+        assert newer.frames == []
+        if not is_stored:
+            house.store.fail_next()
         house.store.release()
         await actor.settled()
-        source = client_id("a")
-        assert newer.frames == [
-            {"type": "change", "version": 1, "ops": [put("/n", 1)], "source": source},
-            {"type": "ack", "ref": 1, "version": 1},
-        ]
+        frames, version = newer.frames, int(is_stored)
+        assert joins(frames[:1]) == {"version": version, "last_ref": 1, "state": {"n": version}}
+        assert (frames[1]["type"], frames[1]["ref"]) == ("ack" if is_stored else "nack", 1)
+        # What was sent behind a change that is not stored is not sent.
+        assert frames[2:] == ([{"type": "message", "data": "to those who are here"}] if is_stored else [])
+        newer.push(add("/m", 1), base=version, answered=0)
+        await actor.settled()
+        assert newer.frames == [{"type": "ack", "ref": 2, "version": version + 1}]
 
 
 # Changes of others
