@@ -11,6 +11,7 @@ from tests.server.rooms import make_request
 from plait.actor import Actor
 from plait.clients import client_id
 from plait.connection import Connection, Rights
+from plait.errors import StoreError
 from plait.history import replay
 from plait.limits import UNLIMITED
 from plait.node import Node
@@ -25,6 +26,7 @@ from plait_client.happenings import Acked, Nacked
 from plait_client.pending import Push
 from plait_client.session import Session
 from plait_schemas.codec import decode_json
+from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import Join, decode_client, decode_server, encode
 from plait_schemas.patch import PatchError, apply
 
@@ -133,6 +135,8 @@ class World:
         self.members = [Member(self, name) for name in names]
         # What each client took for confirmed, by epoch and version.
         self.seen: dict[tuple[str, int], bytes] = {}
+        # Sockets that their clients have given up, while the server does not know of it.
+        self.abandoned: list[Wire] = []
         self._store: TroubledStore | None = None
         self._node: Node | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -153,6 +157,7 @@ class World:
         self._store.is_held = True
         for member in self.members:
             self.cut(member)
+        self.abandoned.clear()
         for task in (*self._tasks, *self._node._waking.values()):
             task.cancel()
         for actor in self._node.actors:
@@ -193,6 +198,11 @@ class World:
         else:
             self._store.release()
 
+    def fail_next(self) -> None:
+        """Let the disk refuse the next write."""
+        assert self._store is not None
+        self._store.fail_next()
+
     # The network
 
     def connect(self, member: Member) -> None:
@@ -209,6 +219,22 @@ class World:
             wire.close(ABNORMAL, "")
             member.session.lost(ABNORMAL)
             member.note()
+
+    def abandon(self, member: Member) -> None:
+        """Break a client's socket at its end alone: what it has sent may still arrive."""
+        wire, member.wire = member.wire, None
+        if wire is not None:
+            self.abandoned.append(wire)
+            member.session.lost(ABNORMAL)
+            member.note()
+
+    def carry_late(self, wire: Wire) -> None:
+        """Let the oldest frame arrive that a client had sent before it gave a socket up; or let the server notice."""
+        if wire.session is not None and wire.up and wire.closed is None:
+            wire.session.receive(wire.up.popleft(), is_text=True)
+        else:
+            self.abandoned.remove(wire)
+            wire.close(ABNORMAL, "")
 
     def flush(self, member: Member) -> None:
         """Put on the wire what a client has to send."""
@@ -248,6 +274,13 @@ class World:
             self.cut(member)
 
     async def _join(self, wire: Wire, join: Join) -> None:
+        try:
+            await self._enter(wire, join)
+        except StoreError as error:
+            wire.close(TRY_AGAIN_LATER, str(error))
+        wire.is_joining = False
+
+    async def _enter(self, wire: Wire, join: Join) -> None:
         actor = await self.actor()
         with actor.held():
             connection = Connection(client_id(join.client), wire, actor.pipeline.after, wire=PLAIT)
@@ -258,7 +291,6 @@ class World:
                 return
             wire.session = session
             session.open(make_request(), Tokens(connection, wire.send, _nobody))
-        wire.is_joining = False
 
     def _observe(self, member: Member) -> None:
         session = member.session
@@ -273,6 +305,8 @@ class World:
     async def quiet(self) -> None:
         """Let everything arrive, until nothing is left to be done."""
         self.hold(is_held=False)
+        while self.abandoned:
+            self.carry_late(self.abandoned[0])
         for _ in range(2000):
             for member in self.members:
                 self.connect(member)

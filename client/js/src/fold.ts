@@ -19,8 +19,8 @@ export interface Pending {
   /** A place that it leads into is gone: the last version on which it stood. It is left out of what is shown. */
   lostOn: Version | undefined;
   /**
-   * It was made on an own push that is refused or lost: the server, which may know nothing of that one, is not to be
-   * asked.
+   * It was refused, or made on an own push that is refused or lost: the server, which may know nothing of that, is not
+   * to be asked.
    */
   isOrphan: boolean;
   /** The server's state has it, or does without it: only its answer is to come. */
@@ -163,7 +163,12 @@ export class Fold {
     // Later pushes were made on what the settled ones left: only what differs from that is the others' doing.
     const expected = settled.findLast(isVisible)?.after;
     if (over === undefined || expected !== undefined) over = difference(expected ?? this.#confirmed, confirmed);
-    for (const push of this.#pushes) push.isSettled = settled.includes(push);
+    for (const push of this.#pushes) {
+      const isSettled = settled.includes(push);
+      // What is not settled any longer was refused: what was accepted is not forgotten.
+      if (push.isSettled && !isSettled) Object.assign(push, { lostOn: push.made, isOrphan: true });
+      push.isSettled = isSettled;
+    }
     this.#confirmed = confirmed;
     // The settled ones may have been refused.
     this.#refold(over, { takesBack: expected !== undefined });

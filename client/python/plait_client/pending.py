@@ -30,8 +30,8 @@ class Push:
         self.sent: Sequence[Op] | None = None
         # The last version on which the operations stood, where others have taken away what they lead into.
         self.lost_on: Version | None = None
-        # Whether it was made on an own push that is refused or lost: the server, which may know nothing of that one, is
-        # not to be asked.
+        # Whether it was refused, or made on an own push that is refused or lost: the server, which may know nothing of
+        # that, is not to be asked.
         self.is_orphan = False
         # Whether the server has answered for it, and only the answer is missing: the known state has it, or never will.
         self.is_settled = False
@@ -92,7 +92,11 @@ class Pending:
         A push that never left cannot be among those: its number was used by this client when it was another process.
         """
         for push in self._queue:
-            push.is_settled = push.sent is not None and push.ref <= last_ref
+            is_settled = push.sent is not None and push.ref <= last_ref
+            if push.is_settled and not is_settled:
+                # It was refused: what was accepted is not forgotten.
+                push.lost_on, push.is_orphan = push.made, True
+            push.is_settled = is_settled
         self._next_ref = max(self._next_ref, last_ref + 1)
         if any(push.ref <= last_ref and push.sent is None for push in self._queue):
             self.renumber(

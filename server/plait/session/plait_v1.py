@@ -180,7 +180,9 @@ class PlaitSession:
             return
         actor, connection = self._actor, self._connection
         joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
-        self._pushes = Pushes(actor, connection, self._client, self._inbox, answer=self._answer, charge=self._charge)
+        client, version = self._client, self._follower.version
+        answer, charge = self._answer, self._charge
+        self._pushes = Pushes(actor, connection, client, self._inbox, version, answer=answer, charge=charge)
         self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
         if connection.protocol_enabled:
             self._send_presence()

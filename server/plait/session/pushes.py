@@ -35,7 +35,18 @@ __all__ = ["Pushes"]
 class Pushes:
     """Takes the pushes of one client, on one socket."""
 
-    __slots__ = ("_actor", "_answer", "_bridge", "_charge", "_client", "_connection", "_inbox", "_storing", "_task")
+    __slots__ = (
+        "_actor",
+        "_answer",
+        "_bridge",
+        "_charge",
+        "_client",
+        "_connection",
+        "_inbox",
+        "_joined",
+        "_storing",
+        "_task",
+    )
 
     def __init__(
         self,
@@ -43,6 +54,7 @@ class Pushes:
         connection: Connection,
         client: Client,
         inbox: Inbox,
+        joined: int,
         *,
         answer: Callable[[bytes, int], None],
         charge: Callable[[float], None],
@@ -52,6 +64,8 @@ class Pushes:
         self._client = client
         # Holds what comes behind a push for which the past is read.
         self._inbox = inbox
+        # The version that the client has joined at.
+        self._joined = joined
         # Sends an answer, which says that the client is at a version, behind what was sent before.
         self._answer = answer
         # Counts work as so many messages of the client.
@@ -113,6 +127,8 @@ class Pushes:
             known = await known.read(self._actor.past, needs)
         except PlaitError as error:
             self._task = None
+            if isinstance(error, Conflict) and push.base[1] < self._joined:
+                self._pass_over(push)
             self._refuse(push.ref, error)
         else:
             self._task = None
@@ -126,7 +142,10 @@ class Pushes:
         pipeline = self._actor.pipeline
         document = pipeline.history.current.tree
         epoch, base = push.base
-        if epoch != pipeline.history.epoch or not 0 <= base <= pipeline.history.current.version:
+        if epoch != pipeline.history.epoch:
+            self._pass_over(push)
+            raise Conflict("its base is in a history that is gone")
+        if not 0 <= base <= pipeline.history.current.version:
             raise Conflict("its base is not a version of this thread")
         bridge = self._bridge_from(push, known)
         ops = self._ops(push, bridge, known)
@@ -144,7 +163,8 @@ class Pushes:
             ops = pipeline.ask(merged)
             commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         except Exception:
-            self._bridge = self._bridge_behind_refused(push, rebased, behind)
+            last, self._bridge = self._bridge, self._bridge_behind_refused(push, rebased, behind)
+            pipeline.after(partial(self._take_back, last))
             raise
         self._client.ref = push.ref
         last, self._bridge = self._bridge, Bridge(behind, commit.version, base, push.ref)
@@ -163,10 +183,13 @@ class Pushes:
         rows = known.changes(history, max(base, self._bridge.to), history.current.version)
         if base < self._bridge.since or any(row.source == self._connection.id for row in rows):
             # It was made behind other pushes of this client, which by then were elsewhere than they have come to be.
-            # The client has not shown it since, so that those behind it were made without.
-            self._bridge = self._bridge._replace(ref=push.ref)
+            self._pass_over(push)
             raise Conflict("others have taken away what it was made on")
         return self._bridge.unknown(push, rows)
+
+    def _pass_over(self, push: Push) -> None:
+        """Take note that a client has not shown a push since it was lost, so that those behind it were made without."""
+        self._bridge = self._bridge._replace(ref=push.ref)
 
     def _bridge_behind_refused(self, push: Push, rebased: Rebased, behind: list[Other]) -> Bridge:
         """Return the bridge behind a push that was compared, and refused.
@@ -226,7 +249,7 @@ class Pushes:
         self._answer(answer + b"}", version)
 
     def _take_back(self, last: Bridge, error: PlaitError | None) -> None:
-        """Have the bridge again that was there before the first of the pushes that could not be stored."""
+        """Have the bridge again that was there before pushes, if what they were compared with could not be stored."""
         if error is not None and last.to < self._bridge.to:
             durable = self._actor.pipeline.history.durable.version
             self._bridge = last.back_to(durable)

@@ -683,6 +683,23 @@ async def test_a_base_that_is_kept_nowhere_is_a_conflict_and_one_that_cannot_be_
         assert guest.frames[-1]["type"] == "ack"
 
 
+@pytest.mark.parametrize("epoch", [None, "gone"])
+async def test_what_was_made_behind_a_push_that_was_lost_on_a_base_that_is_gone_is_taken(epoch: str | None) -> None:
+    class Forgetful(Lists):
+        kind = "lists"
+        retention = Retention(changes=1)
+
+    async with open_house(Forgetful) as house:
+        actor = await house.actor(Forgetful)
+        actor.thread.set_state({"n": 0, "text": "x" * 3000})
+        await change(actor, *range(400))
+        guest = await joined(actor, "a")
+        guest.send("push", ref=1, base=[epoch or actor.pipeline.history.epoch, 0], ops=[put("/list/0", "A")])
+        guest.push(put("/n", "mine"), base=400, answered=0, ref=2)
+        await until(lambda: guest.transport.sent[-1]["type"] == "ack")
+        assert [(frame["type"], frame["ref"]) for frame in guest.frames] == [("nack", 1), ("ack", 2)]
+
+
 async def test_a_whole_state_whose_base_is_not_kept_is_a_conflict_though_the_changes_since_are() -> None:
     class Forgetful(Room):
         kind = "room"
