@@ -20,6 +20,7 @@ from plait_schemas.text_patch import TextDiff
 __all__ = ["History", "read", "reading", "replay"]
 
 _SMALL_LOG: Final = 4096
+_WORTH_IT: Final = 16 * 1024
 # What is kept in memory of the log: for pushes with an old base, for readers that fell behind or come back.
 _RECENT_CHANGES: Final = 256
 _RECENT_BYTES: Final = 64 * 1024
@@ -89,7 +90,7 @@ class History:
         """Make `after`, to which `ops` lead, the current revision, and return the write that makes it durable."""
         before = self.current
         encoded = encode_json(ops)
-        if not before.is_stored or len(encoded) > after.size + 64:
+        if not before.is_stored or len(encoded) > max(after.size, _worth(ops)):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
         after.version = before.version + 1
         after.change = ChangeRow(after.version, encoded, source, time.time_ns() // 1000)
@@ -192,6 +193,14 @@ class History:
         # The type may have another field by now, and operations into that would not fit what the log leads to.
         revision.is_stored = now == data or not diff(decode_json(data), decode_json(now))
         return revision
+
+
+def _worth(ops: Iterable[Op]) -> int:
+    """Return how many bytes operations may have rather than be replaced by a state of fewer.
+
+    By operations pushes and undos find their places, and the elements that have been moved most of all.
+    """
+    return _WORTH_IT if all(op.op == "replace" for op in ops) else 4 * _WORTH_IT
 
 
 def replay(key: ThreadKey, stored: Stored) -> bytes:

@@ -199,13 +199,17 @@ def test_pushes_that_never_left_are_not_among_those_that_were_answered_for() -> 
     assert session.shown == {"n": 3}
 
 
-def test_settled_pushes_are_shown_again_when_the_server_no_longer_knows_them() -> None:
+def test_a_settled_push_that_the_server_no_longer_counts_is_refused() -> None:
     session = build_session()
     set_n(session, 2)
     for last_ref in (1, 0):
         session.opened()
         join(session, 3, last_ref=last_ref, state={"n": 1})
-        assert session.shown == {"n": 2 - last_ref}
+        assert session.shown == {"n": 1}
+    assert [happening.answer.code for happening in session.take_happenings() if isinstance(happening, Nacked)] == [
+        "conflict"
+    ]
+    assert session.pending == []
 
 
 def test_a_settled_push_is_done_with_whatever_version_its_answer_names() -> None:

@@ -16,6 +16,7 @@ from plait.limits import DEFAULT_LIMITS
 from plait.revision import Revision
 from plait.state import StateType
 from plait.store.protocol import ChangeRow, Stored, ThreadKey, Write
+from plait_schemas.patch import decode_ops
 
 KEY = ThreadKey("room", "one")
 
@@ -267,6 +268,16 @@ def test_a_small_change_to_a_large_state_costs_its_own_size() -> None:
         assert write.snapshot is None
         assert write.change is not None
         assert len(write.change.ops) < 100
+
+
+def test_a_change_of_a_small_state_keeps_its_operations_and_one_that_moves_elements_up_to_more_of_them() -> None:
+    state_type = StateType(list[int])
+    for count in (10, 1_000):
+        history, _ = begin(state_type, list(range(count)))
+        write = change(history, state_type, [])
+        assert write is not None
+        assert write.change is not None
+        assert [op.op for op in decode_ops(write.change.ops)] == ["remove"] * count
 
 
 def test_a_change_never_costs_much_more_than_the_state() -> None:

@@ -346,6 +346,22 @@ async def test_after_a_push_that_could_not_be_stored_what_was_in_front_of_it_sti
     assert actor.thread.state == {"list": ["new", "A", "b", "c"], "n": 1}
 
 
+# Small states
+
+
+async def test_a_push_hits_its_element_though_the_others_change_is_longer_than_the_state(house: House) -> None:
+    actor = await house.actor(Room)
+    actor.thread.set_state({"list": [{"id": n} for n in range(12)]})
+    guest = await joined(actor, "a")
+    with actor.thread.edit() as draft:
+        for index in (10, 8, 6, 4, 2, 0):
+            del draft["list"][index]
+    guest.push(add("/list/3/mark", True), base=1)
+    guest.push(add("/list/7/mark", True), base=1)
+    await actor.settled()
+    assert [item["id"] for item in actor.thread.state["list"] if "mark" in item] == [3, 7]
+
+
 # Whole states
 
 
