@@ -99,6 +99,7 @@ class Connection:
         "_transport",
         "backlog",
         "id",
+        "is_shut",
         "presence",
         "protocol_enabled",
         "rights",
@@ -123,6 +124,8 @@ class Connection:
         # What the client lets others see of it; None for nothing.
         self.presence: Any = None
         self.session: Session | None = None
+        # Whether nothing more is taken from the client, as it has been closed, or is gone.
+        self.is_shut = False
         # Bytes of the turns that it has caused and that have not ended.
         self.backlog = 0
         # Is told when there are none any more.
@@ -161,13 +164,18 @@ class Connection:
         self._gate(lambda error: carrier.send(frame) if error is None else None)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close the socket, after what was sent before. Raises ValueError for a code that may not be sent."""
+        """Close the socket, after what was sent before; from here on nothing is taken from the client.
+
+        Raises ValueError for a code that may not be sent.
+        """
         if code not in _CLOSE_CODES and not 3000 <= code <= 4999:
             raise ValueError(f"{code} is not a close code that may be sent (RFC 6455, section 7.4)")
+        self.is_shut = True
         self._gate(lambda _: self.leave(code, reason))
 
     def leave(self, code: int, reason: str) -> None:
         """Close the socket at once, whatever is on its way to the disk."""
+        self.is_shut = True
         if self.session is not None:
             self.session.finish()
         self._transport.close(code, reason)

@@ -73,13 +73,15 @@ class Hooks:
     ) -> None:
         """Ask the hooks about a connection, call `join` to make it a member, then run `on_connect`.
 
-        `join` tells whether it has joined, which a client that is gone by then does not. `done` is also told why nobody
-        may join.
+        `join` is not called for a client that is gone by then, and tells whether it has joined. `done` is also told why
+        nobody may join.
         """
         refusal: PlaitError | None = None
 
         def admit() -> bool:
             nonlocal refusal
+            if connection.is_shut:
+                return False
             refusal = self._thread._core.connections.refusal(self._owner.limits.connections_per_thread)
             if refusal is None:
                 return join()

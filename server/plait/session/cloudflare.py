@@ -63,7 +63,6 @@ class CloudflareSession:
         "_connection",
         "_inbox",
         "_is_behind",
-        "_is_gone",
         "_left_at",
         "_loop",
         "_sight",
@@ -84,7 +83,6 @@ class CloudflareSession:
         self._left_at: int | None = None
         # Whether state frames have been held back.
         self._is_behind = False
-        self._is_gone = False
         # Sends the state when the client, which may have overwritten a frame unread, has paused.
         self._confirmation: asyncio.TimerHandle | None = None
 
@@ -107,9 +105,9 @@ class CloudflareSession:
         self._sight.close()
         if self._confirmation is not None:
             self._confirmation.cancel()
-        self._is_gone = True
         if self._connection.session is None:
-            return  # It has not joined.
+            self._connection.is_shut = True
+            return  # It has not joined. Of who has, what came before is done, if `on_connect` lets it in.
         self._note_departure()
         # Again when its own last write, which it shows, is stored.
         self._actor.pipeline.after(self._note_departure)
@@ -149,8 +147,6 @@ class CloudflareSession:
         self._actor.departures.add(self._actor.key, self._connection.id, self.shown_version())
 
     def _join(self) -> bool:
-        if self._is_gone:
-            return False
         actor, connection = self._actor, self._connection
         connection.session = self
         durable = actor.pipeline.history.durable

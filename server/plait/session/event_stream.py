@@ -51,8 +51,6 @@ class EventStream:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def join() -> bool:
-            if self._queue.is_over:
-                return False
             self.connection.session = self
             self._queue.send(Frame(encode(self._follower.join(self.connection, have, rows))))
             self._actor.connections.add(self.connection)
@@ -135,6 +133,7 @@ class EventStream:
 
     def close(self, code: int, reason: str) -> None:
         """Take note that the stream is over."""
+        self.connection.is_shut = True
         self._ended()
         if self._expiry is not None:
             self._expiry.cancel()

@@ -16,7 +16,7 @@ _BYTES: Final = 1024 * 1024
 
 
 class Inbox:
-    """Hands messages to `take`, from when `on_connect` has finished, and not while they are held."""
+    """Hands messages to `take`, from when `on_connect` has finished, while they are not held or the connection shut."""
 
     __slots__ = ("_connection", "_is_held", "_messages", "_size", "_take", "_transport")
 
@@ -30,6 +30,8 @@ class Inbox:
 
     def receive(self, data: bytes, is_text: bool) -> None:
         """Take a message."""
+        if self._connection.is_shut:
+            return
         if not self._is_held:
             self._take(data, is_text)
             return
@@ -56,7 +58,8 @@ class Inbox:
         while self._messages and not self._is_held:
             message = self._messages.popleft()
             self._size -= len(message[0])
-            self._take(*message)
+            if not self._connection.is_shut:
+                self._take(*message)
         if is_paused and not self._is_full:
             self._transport.resume()
 

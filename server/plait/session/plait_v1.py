@@ -45,7 +45,6 @@ class PlaitSession:
         "_connection",
         "_follower",
         "_inbox",
-        "_is_gone",
         "_join_frame",
         "_loop",
         "_misses_presence",
@@ -79,7 +78,6 @@ class PlaitSession:
         self._rows: list[ChangeRow] | None = None
         self._inbox = Inbox(connection, transport, self._take)
         self._misses_presence = False
-        self._is_gone = False
 
     async def prepare(self) -> None:
         """Read what the store knows of the client, and what it has missed. Raises StoreError."""
@@ -107,7 +105,7 @@ class PlaitSession:
 
     def close(self, code: int, reason: str) -> None:
         """Take note that the socket is closed."""
-        self._is_gone = True
+        self._connection.is_shut = True
         if self._tokens is not None:
             self._tokens.close()
         self._calls.close()
@@ -159,8 +157,7 @@ class PlaitSession:
     # Joining
 
     def _join(self) -> bool:
-        if self._is_gone or self._client is None:
-            return False
+        assert self._client is not None
         actor, connection = self._actor, self._connection
         older = actor.connections.with_id(connection.id)
         if any(isinstance(each.session, PlaitSession) and each.session.arrival > self.arrival for each in older):
@@ -196,8 +193,6 @@ class PlaitSession:
     # Messages
 
     def _take(self, data: bytes, is_text: bool) -> None:
-        if self._is_gone:
-            return
         if not is_text:
             if not self._is_limited(None):
                 self._actor.message(self._connection, data)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from starlette.requests import Request
 from tests.server.fakes import TroubledStore
-from tests.server.rooms import Client, open_house
+from tests.server.rooms import Client, House, open_house
 
 from plait.connection import Connection, Rights, Source
 from plait.errors import Reject
@@ -145,6 +145,14 @@ class Guarded(Room):
 
     def should_send_protocol_messages(self, connection: Connection, request: Request) -> bool:
         return not connection.id.startswith("plain")
+
+
+async def turns_end(house: House, cls: type[Room]) -> None:
+    """Wait until the thread has no turns, though what they changed may be on its way to the disk."""
+    actor = await house.actor(cls)
+    async with asyncio.timeout(PATIENCE):
+        while not actor.mailbox.is_idle or actor._beside:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 async def submitted(store: TroubledStore, count: int) -> None:
@@ -316,6 +324,105 @@ async def test_a_client_that_is_gone_while_it_joins_is_taken_out_again() -> None
         actor.thread.gate.set()  # type: ignore[attr-defined]
         await actor.settled()
         assert len(actor.connections) == 0
+
+
+class Doorkeeper(Room):
+    """Thinks about who comes, then closes it, lets it in, or raises."""
+
+    kind = "room"
+    verdict: str
+
+    def on_start(self) -> None:
+        super().on_start()
+        self.asked = asyncio.Event()
+        self.greeted: list[str] = []
+
+    async def think(self, connection: Connection) -> None:
+        self.asked.set()
+        await self.gate.wait()
+        if self.verdict == "close":
+            connection.close(4403, "you may not")
+        elif self.verdict == "raise":
+            raise PermissionError("you may not")
+
+    def on_connect(self, connection: Connection, request: Request) -> Any:
+        self.greeted.append(connection.id)
+        return self.think(connection)
+
+
+class Asking(Doorkeeper):
+    kind = "room"
+
+    async def should_be_readonly(self, connection: Connection, request: Request) -> bool:
+        await self.think(connection)
+        return False
+
+    def on_connect(self, connection: Connection, request: Request) -> None:
+        self.greeted.append(connection.id)
+
+
+async def at_the_door(house: House, cls: type[Doorkeeper], verdict: str) -> tuple[Client, Doorkeeper]:
+    """Return a client that has sent a state, a call and a message while a hook thinks about it."""
+    actor = await house.actor(cls)
+    thread = actor.thread
+    assert isinstance(thread, Doorkeeper)
+    thread.verdict = verdict
+    client = Client(actor, "a")
+    client.open()
+    client.push(1)
+    client.call("1", "add", 10)
+    client.send("hello")
+    async with asyncio.timeout(PATIENCE):
+        await thread.asked.wait()
+    return client, thread
+
+
+@pytest.mark.parametrize("is_storing", [False, True])
+@pytest.mark.parametrize("cls", [Doorkeeper, Asking])
+async def test_nothing_is_done_of_what_a_client_sent_before_a_hook_closed_it(
+    cls: type[Doorkeeper], *, is_storing: bool
+) -> None:
+    async with open_house(cls) as house:
+        client, thread = await at_the_door(house, cls, "close")
+        house.store.is_held = is_storing
+        changed = thread.set_state(5)
+        thread.gate.set()
+        await turns_end(house, cls)
+        client.push(2)
+        client.send("still here")
+        house.store.release()
+        await changed
+        await turns_end(house, cls)
+        assert client.transport.closed == (4403, "you may not")
+        assert thread.heard == []
+        assert thread.state == 5
+        assert thread.greeted == (["a"] if cls is Doorkeeper else [])
+        assert not client.transport.is_paused
+
+
+@pytest.mark.parametrize("verdict", ["let in", "close", "raise"])
+async def test_nothing_is_done_of_what_a_client_sent_that_was_gone_before_it_could_join(verdict: str) -> None:
+    async with open_house(Asking) as house:
+        client, thread = await at_the_door(house, Asking, verdict)
+        client.leave()
+        thread.gate.set()
+        await turns_end(house, Asking)
+        assert thread.greeted == []
+        assert thread.heard == []
+        assert thread.state == 0
+
+
+@pytest.mark.parametrize(("verdict", "is_done"), [("let in", True), ("close", False), ("raise", False)])
+async def test_what_a_client_sent_that_left_while_on_connect_ran_is_done_if_that_let_it_in(
+    verdict: str, *, is_done: bool
+) -> None:
+    async with open_house(Doorkeeper) as house:
+        client, thread = await at_the_door(house, Doorkeeper, verdict)
+        client.leave()
+        thread.gate.set()
+        await turns_end(house, Doorkeeper)
+        assert thread.heard == (["hello"] if is_done else [])
+        assert thread.state == (11 if is_done else 0)
 
 
 async def test_tags_and_rights_are_asked_for_when_a_client_joins() -> None:
@@ -1099,6 +1206,34 @@ async def test_a_turn_that_closes_a_connection_is_not_interrupted_by_on_close() 
         await house.handle(Bouncer).clear()
         await actor.settled()
         assert actor.thread.lines == ["clear begins", "clear ends", "close a", "close b"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_storing", [False, True])
+async def test_what_comes_behind_the_close_of_a_connection_is_not_taken(*, is_storing: bool) -> None:
+    async with open_house(Room) as house:
+        client = await house.join(Room, "a")
+        actor = await house.actor(Room)
+        house.store.is_held = is_storing
+        actor.thread.set_state(1)
+        client.send("early")
+        client.connection.close(4000, "out")
+        client.send("late")
+        client.push(2)
+        house.store.release()
+        await actor.settled()
+        assert actor.thread.heard == ["early"]  # type: ignore[attr-defined]
+        assert actor.thread.state == 1
+
+
+async def test_what_comes_behind_the_servers_end_is_not_taken() -> None:
+    async with open_house(Room) as house:
+        client = await house.join(Room, "a")
+        actor = await house.actor(Room)
+        await house.node.drain(PATIENCE)
+        client.send("late")
+        await actor.settled()
+        assert client.transport.closed is not None
+        assert actor.thread.heard == []  # type: ignore[attr-defined]
 
 
 async def test_a_client_that_left_gets_nothing_more() -> None:

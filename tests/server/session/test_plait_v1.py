@@ -269,6 +269,42 @@ async def test_a_hook_that_raises_closes_with_1011_and_says_nothing() -> None:
         assert len(actor.connections) == 0
 
 
+async def test_nothing_is_done_of_what_a_client_sent_before_on_connect_closed_it_though_a_change_is_being_stored() -> (
+    None
+):
+    class Closing(Slow):
+        kind = "room"
+
+        async def on_connect(self, connection: Connection, request: Request) -> None:
+            await super().on_connect(connection, request)
+            connection.send("goodbye")
+            connection.close(4403, "you may not")
+
+    async with open_house(Closing) as house:
+        actor = await house.actor(Closing)
+        guest = Guest(actor, "a")
+        await guest.open()
+        await until(actor.thread.greeting.is_set)  # type: ignore[attr-defined]
+        house.store.is_held = True
+        actor.thread.set_state({"n": 1})
+        for _ in range(64):
+            guest.send("message", data="hello")
+        guest.push(put("/n", 2), base=0)
+        guest.send("call", ref=1, method="set", args=[3])
+        actor.thread.gate.set()  # type: ignore[attr-defined]
+        await until(lambda: actor.mailbox.is_idle)
+        assert guest.closed is None
+        assert not guest.transport.is_paused
+        guest.send("message", data="still here")
+        guest.push(put("/n", 4), base=0)
+        house.store.release()
+        await actor.settled()
+        assert guest.closed == 4403
+        assert guest.frames[-2:] == [{"type": "message", "data": "goodbye"}, None]
+        assert actor.thread.heard == []  # type: ignore[attr-defined]
+        assert actor.thread.state == {"n": 1}
+
+
 @pytest.mark.parametrize("cls", [Room, Slow])
 async def test_those_who_come_at_the_same_time_are_no_more_than_a_thread_may_have(cls: type[Room]) -> None:
     async with open_house(cls, limits=Limits(connections_per_thread=2)) as house:
@@ -300,7 +336,9 @@ async def test_who_joins_a_thread_that_has_ended_is_sent_away(end: str) -> None:
         assert len(actor.connections) == 0
 
 
-async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins_and_is_forgotten() -> None:
+async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins_and_is_forgotten(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with open_house(Slow) as house:
         actor = await house.actor(Slow)
         first = Guest(actor, "a")
@@ -314,6 +352,7 @@ async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins_and_is_
         assert list(actor.connections) == [first.connection]
         assert actor.thread.state == {"n": 0}
         assert actor.clients.get("b") is None
+        assert caplog.messages == []
 
 
 async def test_a_client_whose_past_cannot_be_read_is_not_remembered_for_ever() -> None:
