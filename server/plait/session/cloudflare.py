@@ -103,6 +103,7 @@ class CloudflareSession:
     def close(self, code: int, reason: str) -> None:
         """Take note that the socket is closed."""
         self._sight.close()
+        self._calls.close()
         if self._confirmation is not None:
             self._confirmation.cancel()
         if self._connection.session is None:

@@ -10,6 +10,7 @@ from plait.actor import Actor
 from plait.connection import Connection
 from plait.errors import PlaitError, public_message
 from plait.logs import log_error
+from plait.mailbox import Turn
 from plait.rpc import Method
 from plait.transport import Frame, Transport
 from plait_schemas.cloudflare import Call, Result, encode
@@ -20,12 +21,15 @@ __all__ = ["CloudflareCalls"]
 class CloudflareCalls:
     """Runs, streams and answers the calls on one socket."""
 
-    __slots__ = ("_actor", "_connection", "_transport")
+    __slots__ = ("_actor", "_connection", "_is_over", "_streams", "_transport")
 
     def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
         self._actor = actor
         self._connection = connection
         self._transport = transport
+        # The turns that stream, by the identity of their calls, as ids may be given twice.
+        self._streams: dict[int, Turn] = {}
+        self._is_over = False
 
     def receive(self, call: Call, size: int) -> None:
         """Take a call that was sent in so many bytes."""
@@ -42,7 +46,9 @@ class CloudflareCalls:
         except PlaitError as error:
             self.fail(call, str(error))
             return
-        self._actor.call(
+        if method.is_stream and self._is_over:
+            return  # It came before the socket was closed, and has waited for `on_connect`.
+        turn = self._actor.call(
             method,
             arguments,
             partial(self._answer, call, method),
@@ -51,6 +57,15 @@ class CloudflareCalls:
             by_client=True,
             size=size,
         )
+        if method.is_stream:
+            self._streams[id(call)] = turn
+
+    def close(self) -> None:
+        """Take note that the socket is closed: what streams ends, the others finish what they do."""
+        self._is_over = True
+        for turn in self._streams.values():
+            turn.cancel()
+        self._streams.clear()
 
     def fail(self, call: Call, message: str) -> None:
         """Refuse a call, behind what was sent before, whatever became of the changes before it."""
@@ -60,6 +75,7 @@ class CloudflareCalls:
     # Inside
 
     def _answer(self, call: Call, method: Method, result: Any, error: BaseException | None) -> None:
+        self._streams.pop(id(call), None)
         if error is not None:
             if not isinstance(error, PlaitError):
                 log_error(error, self._actor.key, self._connection)
@@ -70,8 +86,17 @@ class CloudflareCalls:
 
     def _stream(self, call: Call, what: Literal["chunk", "end", "error"], value: Any) -> Callable[[], None]:
         if what == "error":
-            return partial(self.fail, call, value)
-        return partial(self._transport.send, Frame(encode(Result(call.id, True, value, done=what == "end"))))
+            send = partial(self.fail, call, value)
+        else:
+            send = partial(self._transport.send, Frame(encode(Result(call.id, True, value, done=what == "end"))))
+        if what == "chunk":
+            return send
+
+        def go() -> None:
+            self._streams.pop(id(call), None)  # Its method may go on.
+            send()
+
+        return go
 
     def _send(self, call: Call, result: Result) -> None:
         try:

@@ -1084,6 +1084,88 @@ async def test_a_stream_does_not_hold_up_other_calls() -> None:
             found.append(await client.next())
 
 
+class Telling(Room):
+    """Notes how its methods came to their end."""
+
+    kind = "room"
+
+    def on_start(self) -> None:
+        super().on_start()
+        self.ends: list[str] = []
+
+    async def work(self, name: str) -> None:
+        how = "cancelled"
+        try:
+            await self.gate.wait()
+            how = "finished"
+        finally:
+            self.ends.append(f"{name} {how}")
+
+    @rpc
+    async def turn(self) -> None:
+        await self.work("turn")
+
+    @rpc
+    async def tell(self) -> AsyncIterator[int]:
+        yield 1
+        await self.work("tell")
+
+    @rpc
+    async def tell_by_hand(self, stream: Stream, how: str) -> None:
+        if how == "value":
+            stream.end(1)
+        elif how == "error":
+            stream.error("by hand")
+        else:
+            stream.send(1)
+        await self.work(how)
+
+
+async def test_when_the_socket_closes_streams_end_and_running_turns_and_what_has_ended_its_stream_finish() -> None:
+    async with open_house(Telling) as house:
+        client = await house.join(Telling, "a")
+        actor = await house.actor(Telling)
+        thread = actor.thread
+        assert isinstance(thread, Telling)
+        client.call("1", "turn")
+        client.call("2", "tell")
+        client.call("2", "tell")
+        for how in ("chunk", "value", "error"):
+            client.call(how, "tell_by_hand", how)
+        for _ in range(5):
+            await client.next()
+        client.leave()
+        async with asyncio.timeout(PATIENCE):
+            while len(actor._beside) > 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert sorted(thread.ends) == ["chunk cancelled", "tell cancelled", "tell cancelled"]
+        thread.gate.set()
+        await actor.settled()
+        assert sorted(thread.ends[3:]) == ["error finished", "turn finished", "value finished"]
+
+
+async def test_a_stream_is_not_begun_for_a_client_that_left_while_on_connect_ran() -> None:
+    class Slow(Telling):
+        kind = "room"
+
+        async def on_connect(self, connection: Connection, request: Request) -> None:
+            await self.gate.wait()
+
+    async with open_house(Slow) as house:
+        actor = await house.actor(Slow)
+        thread = actor.thread
+        assert isinstance(thread, Slow)
+        client = Client(actor, "a")
+        client.open()
+        await client.joined()
+        client.call("1", "tell")
+        client.call("2", "turn")
+        client.leave()
+        thread.gate.set()
+        await actor.settled()
+        assert thread.ends == ["turn finished"]
+
+
 # Limits
 
 
