@@ -378,6 +378,35 @@ async def test_the_same_client_on_another_socket_closes_the_older_one_with_4408(
         assert newer.frames == [{"type": "ack", "ref": 1, "version": 1}]
 
 
+async def test_the_newer_socket_of_a_client_is_connected_when_on_close_is_told_of_the_older_one() -> None:
+    class Playing(Room):
+        kind = "room"
+        initial_state = {"players": {}}  # noqa: RUF012
+
+        def on_connect(self, connection: Connection, request: Request) -> None:
+            self.heard.append(("on_connect", connection))
+            self.update(f"/players/{connection.id}", 1)
+
+        def on_close(self, connection: Connection, code: int, reason: str) -> None:
+            self.heard.append(("on_close", connection))
+            if not any(each.id == connection.id for each in self.connections()):
+                with self.edit() as draft:
+                    draft.players.pop(connection.id, None)
+
+    async with open_house(Playing) as house:
+        actor = await house.actor(Playing)
+        older, newer = await joined(actor, "a"), await joined(actor, "a")
+        assert actor.thread.heard == [  # type: ignore[attr-defined]
+            ("on_connect", older.connection),
+            ("on_connect", newer.connection),
+            ("on_close", older.connection),
+        ]
+        assert actor.thread.state == {"players": {client_id("a"): 1}}
+        newer.leave()
+        await actor.settled()
+        assert actor.thread.state == {"players": {}}
+
+
 async def test_a_join_that_came_first_and_took_longer_does_not_close_the_newer_socket() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
