@@ -173,8 +173,8 @@ class PlaitSession:
         return True
 
     def _tell_joined(self, _: object) -> None:
-        if self._is_gone or self._client is None:
-            return
+        if self._client is None:
+            return  # It is gone.
         actor, connection = self._actor, self._connection
         joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
         client, version = self._client, self._follower.version
