@@ -47,7 +47,7 @@ export class Caller {
     try {
       if (signal?.aborted) throw signal.reason;
       const call = [plain(method) as string, plain(args) as Json[], plain(kwargs) as JsonObject] as const;
-      this.#early.behind(() => begin(call));
+      this.#early.inTurn(() => begin(call));
       if (signal) untilSettled(signal, answer.result, cancel);
     } catch (error) {
       answer.fail(error);

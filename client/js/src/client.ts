@@ -36,7 +36,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   readonly #link: Link;
   readonly #ready = new Deferred<void>();
-  readonly #early = new Early();
+  readonly #early = new Early(() => this.status === "closed" || this.#session.at !== undefined);
   readonly #answers = new Answers();
   readonly #caller: Caller;
   readonly #subscribers = new Subscribers();
@@ -141,22 +141,24 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     });
   }
 
-  #change(make: () => Pending | undefined, answer = new Deferred<number>()): Promise<number> {
-    if (this.status === "closed") answer.reject(this.#link.closedError);
-    else if (this.#session.at === undefined) {
-      this.#early.addChange(() => void this.#change(make, answer));
-    } else {
-      try {
-        const push = make();
-        if (push) this.#answers.addPush(push, answer);
-        else answer.resolve(this.#session.at[1]);
-      } catch (error) {
-        // Nobody else would hear of it.
-        answer.raise(error instanceof PatchError ? new PlaitError("bad_state", error.message) : error);
-      }
+  #change(make: () => Pending | undefined): Promise<number> {
+    const answer = new Deferred<number>();
+    this.#early.inTurn(() => this.#push(make, answer), { isChange: true });
+    this.#tell();
+    return answer.promise;
+  }
+
+  #push(make: () => Pending | undefined, answer: Deferred<number>): void {
+    if (this.status === "closed") return answer.reject(this.#link.closedError);
+    try {
+      const push = make();
+      if (push) this.#answers.addPush(push, answer);
+      else answer.resolve(this.version as number);
+    } catch (error) {
+      // Nobody else would hear of it.
+      answer.raise(error instanceof PatchError ? new PlaitError("bad_state", error.message) : error);
     }
     this.#link.pump();
-    return answer.promise;
   }
 
   // Calling methods
@@ -190,7 +192,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       return this.#link.sendBytes(data as ArrayBuffer);
     }
     const message = plain(data);
-    this.#early.behind(() => {
+    this.#early.inTurn(() => {
       this.#session.message(message);
       this.#link.pump();
     });
@@ -263,9 +265,9 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   #handle(event: SessionEvent): void {
     this.#answers.take(event);
     this.#subscribers.take(event);
+    if (event.type === "joined" || event.type === "restored") this.#early.run();
     if (event.type === "joined") {
       this.#ready.resolve();
-      this.#early.run();
       // Where no lock is given, there are no places of others.
       this.#strays.send().catch(() => undefined);
     } else if (event.type === "dropped") raise(event.error);

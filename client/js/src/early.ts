@@ -2,32 +2,39 @@
 
 import { raise } from "./errors.js";
 
+interface Waiting {
+  act: () => void;
+  isChange: boolean;
+}
+
 export class Early {
-  #waiting: (() => void)[] = [];
+  readonly #isOver: () => boolean;
+  readonly #waiting: Waiting[] = [];
   #changes = 0;
+
+  /** `isOver` tells whether there is a state, or will be none; `run` is to be called when that has come. */
+  constructor(isOver: () => boolean) {
+    this.#isOver = isOver;
+  }
 
   /** How many changes wait. */
   get changes(): number {
     return this.#changes;
   }
 
-  addChange(change: () => void): void {
-    this.#changes++;
-    this.#waiting.push(change);
+  /** Does something behind all that waits; at once when nothing does, and nothing needs to. */
+  inTurn(act: () => void, { isChange = false } = {}): void {
+    if (this.#waiting.length === 0 && this.#isOver()) return act();
+    this.#waiting.push({ act, isChange });
+    if (isChange) this.#changes++;
   }
 
-  /** Does something behind the changes that wait; at once when none does. */
-  behind(act: () => void): void {
-    if (this.#changes === 0) act();
-    else this.#waiting.push(act);
-  }
-
-  /** There is a state, or there will be none. */
+  /** Does all that waits, and what is asked for meanwhile behind it. */
   run(): void {
-    this.#changes = 0;
-    for (const act of this.#waiting.splice(0)) {
+    for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) {
+      if (next.isChange) this.#changes--;
       try {
-        act();
+        next.act();
       } catch (error) {
         raise(error);
       }

@@ -35,6 +35,8 @@ export interface Dropped {
 export type Unsent = Refused | Failed | Dropped;
 
 export type SessionEvent =
+  // There is a state that another life has left.
+  | { type: "restored" }
   | { type: "joined" }
   | Applied
   | Unsent

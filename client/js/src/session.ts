@@ -101,6 +101,7 @@ export class Session {
   /** Goes on as another client whose backlog was kept; before the first socket only. */
   restore(backlog: Backlog): void {
     this.#pushes.restore(backlog);
+    if (this.at) this.#tell({ type: "restored" });
   }
 
   /** A socket has opened. */
@@ -233,10 +234,10 @@ export class Session {
     if (event) this.#events.push(event);
   }
 
-  /** Sends what may go out: pushes, and what was waiting for them. */
+  /** Sends what may go out: pushes, and what was waiting for them before those behind it. */
   #flush(): void {
     if (this.#phase !== "joined") return;
-    const next = () => this.#pushes.next(this.#maxFrame) ?? this.#calls.next(this.#maxFrame, this.#pushes);
+    const next = () => this.#calls.next(this.#maxFrame, this.#pushes) ?? this.#pushes.next(this.#maxFrame);
     for (let each = next(); each; each = next()) this.#put(each);
   }
 

@@ -122,6 +122,22 @@ test("what was called and said before the first join comes behind the changes be
   expect([await before, await call]).toEqual(["before", "behind"]);
 });
 
+test("what a subscriber asks for when early changes are made comes behind all of them", async () => {
+  const client = open();
+  for (const n of [1, 2, 3]) void client.update("/n", n);
+  const unsubscribe = client.subscribe(() => {
+    if (client.state?.n === undefined) return;
+    unsubscribe();
+    void client.update("/n", 4);
+    void client.call("behind");
+  });
+  const peer = await server.peer();
+  await peer.join({ state: {} });
+  for (const n of [1, 2, 3, 4]) expect((await peer.take("push")).ops).toMatchObject([{ value: n }]);
+  await peer.take("call");
+  expect(client.state).toEqual({ n: 4 });
+});
+
 test("a call that was behind early changes fails when the client is closed before it has joined", async () => {
   const client = open();
   void client.update("/n", 1);

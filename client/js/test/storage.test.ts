@@ -81,6 +81,39 @@ test("what was changed before a page was left is sent by the next one, as the sa
   expect(await again.take("push")).toMatchObject({ ref: 3 });
 });
 
+test("what is asked for before a queue is found comes behind it, and before what is asked for later", async () => {
+  const storage = new MemoryStorage();
+  const [first] = await join(open(storage));
+  void first.update("/n", "kept");
+  first.close();
+
+  const second = open(storage);
+  void second.call("before");
+  void second.update("/n", "A");
+  void second.call("between");
+  second.send("said");
+  expect([second.state, second.pending]).toEqual([undefined, 1]);
+  await second.waitFor((state) => state.n === "A");
+  expect([second.status, second.pending]).toEqual(["connecting", 2]);
+  void second.update("/n", "B");
+  void second.call("behind");
+  const peer = await server.peer();
+  await peer.join({ state: { n: 1 } });
+  const frames = [];
+  for (let each = 0; each < 7; each++) frames.push(await peer.frames.take());
+  const told = frames.map((frame) => (frame.type === "push" ? frame.ops?.[0] : frame));
+  expect(told).toMatchObject([
+    { value: "kept" },
+    { method: "before" },
+    { value: "A" },
+    { method: "between" },
+    { data: "said" },
+    { value: "B" },
+    { method: "behind" },
+  ]);
+  expect(second.state).toEqual({ n: "B" });
+});
+
 test("a push is kept before it is sent", async () => {
   const storage = new MemoryStorage();
   const [client] = await join(open(storage));
