@@ -4,12 +4,13 @@ import { PlaitError } from "./errors.js";
 import type { Dropped, Failed } from "./events.js";
 import type { Pending } from "./fold.js";
 import type { Json, JsonObject } from "./json.js";
+import type { Bytes } from "./messages.js";
 import type { Call, Error as Failure, Message, Result } from "./protocol.js";
 import type { Pushes } from "./pushes.js";
 import { isTooLarge, tooLarge } from "./size.js";
 
 interface Waiting {
-  frame: Call | Message;
+  frame: Call | Message | Bytes;
   /** The last push that was made before it, which it must not overtake. */
   behind: Pending | undefined;
 }
@@ -33,21 +34,20 @@ export class Calls {
   }
 
   /** Adds a message. Throws a PlaitError when it is too large. */
-  addMessage(data: Json, behind: Pending | undefined, maxFrame: number): void {
-    const frame: Message = { type: "message", data };
+  addMessage(frame: Message | Bytes, behind: Pending | undefined, maxFrame: number): void {
     if (isTooLarge(frame, maxFrame)) throw tooLarge("message");
     this.#waiting.push({ frame, behind });
   }
 
   /** Takes out the next, if the push before it is sent: returns it, or what is to be said when it is too large. */
-  next(maxFrame: number, pushes: Pick<Pushes, "isSent">): Call | Message | Failed | Dropped | undefined {
+  next(maxFrame: number, pushes: Pick<Pushes, "isSent">): Call | Message | Bytes | Failed | Dropped | undefined {
     const [first] = this.#waiting;
     if (first === undefined || (first.behind && !pushes.isSent(first.behind))) return undefined;
     this.#waiting.shift();
     const { frame } = first;
     const isCall = frame.type === "call";
     if (isTooLarge(frame, maxFrame)) {
-      const error = tooLarge(frame.type);
+      const error = tooLarge(isCall ? "call" : "message");
       return isCall ? { type: "failed", ref: frame.ref, error } : { type: "dropped", error };
     }
     if (isCall) this.#sent.add(frame.ref);

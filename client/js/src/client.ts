@@ -12,6 +12,7 @@ import type { Pending } from "./fold.js";
 import { plain } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
+import { messageOf } from "./messages.js";
 import type { ThreadOptions } from "./options.js";
 import { PatchError, find, parse } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
@@ -184,14 +185,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   // Messages and presence
 
   /**
-   * Sends a message to the thread's `on_message`, now or when it is joined next; bytes only while online. Throws a
+   * Sends a message to the thread's `on_message`, bytes as a binary one, now or when it is joined next. Throws a
    * PlaitError when it is larger than the server takes.
    */
   send(data: unknown): void {
-    if (data instanceof ArrayBuffer || ArrayBuffer.isView(data)) {
-      return this.#link.sendBytes(data as ArrayBuffer);
-    }
-    const message = plain(data);
+    const message = messageOf(data);
     this.#early.inTurn(() => {
       this.#session.message(message);
       this.#link.pump();

@@ -8,7 +8,6 @@ import type { ThreadOptions } from "./options.js";
 import { SUBPROTOCOL } from "./protocol.js";
 import type { ServerMessage } from "./protocol.js";
 import { Session } from "./session.js";
-import { tooLarge } from "./size.js";
 import { Socket } from "./socket.js";
 import type { WebSocketClass } from "./socket.js";
 import { claim, pageLocks, storageKey } from "./storage.js";
@@ -98,19 +97,15 @@ export class Link {
   pump(): void {
     const backlog = this.session.takeBacklog();
     if (backlog) this.#place?.write(backlog);
-    for (const frame of this.session.takeFrames()) this.#socket?.send(JSON.stringify(frame));
+    for (const frame of this.session.takeFrames()) {
+      this.#socket?.send(frame.type === "bytes" ? frame.data : JSON.stringify(frame));
+    }
     for (const event of this.session.takeEvents()) {
       this.#handle(event);
       this.#listener.onEvent(event);
     }
     this.#schedule();
     this.#listener.onMoved();
-  }
-
-  /** Sends bytes as they are; they are lost unless the thread is joined. Throws a PlaitError when they are too many. */
-  sendBytes(data: ArrayBuffer | ArrayBufferView): void {
-    if (data.byteLength > (this.session.joined?.max_frame ?? Infinity)) throw tooLarge("message");
-    if (this.#status === "online") this.#socket?.send(data);
   }
 
   #newSocket(): Socket {

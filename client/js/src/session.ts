@@ -8,11 +8,12 @@ import type { Pending } from "./fold.js";
 import { Heartbeat } from "./heartbeat.js";
 import { plain } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
+import type { Bytes, Outgoing } from "./messages.js";
 import { PatchError, diff } from "./patch.js";
 import type { Document } from "./patch.js";
 import { Presences } from "./presence.js";
 import type { PresenceRecord } from "./presence.js";
-import type { Ack, ClientMessage, Error as Failure, Joined, Nack, Op, ServerMessage, Version } from "./protocol.js";
+import type { Ack, Error as Failure, Joined, Message, Nack, Op, ServerMessage, Version } from "./protocol.js";
 import { Pushes } from "./pushes.js";
 
 export interface SessionOptions {
@@ -32,7 +33,7 @@ export class Session {
   readonly #presences = new Presences();
   readonly #heartbeat = new Heartbeat();
   #phase: Phase = "idle";
-  #out: ClientMessage[] = [];
+  #out: Outgoing[] = [];
   #events: SessionEvent[] = [];
   // What the server said of a frame of ours, before it closed the socket.
   #complaint: string | undefined = undefined;
@@ -81,8 +82,8 @@ export class Session {
 
   // Out of the session
 
-  /** Returns the frames that are to be sent. */
-  takeFrames(): ClientMessage[] {
+  /** Returns the frames that are to be sent, and the bytes among them. */
+  takeFrames(): Outgoing[] {
     return this.#out.splice(0);
   }
 
@@ -203,9 +204,9 @@ export class Session {
   }
 
   /** Sends a message, as soon as a call would go out. Throws a PlaitError when it is too large. */
-  message(data: Json): void {
+  message(message: Message | Bytes): void {
     if (this.#phase === "stopped") return;
-    this.#calls.addMessage(data, this.pushes.at(-1), this.#maxFrame);
+    this.#calls.addMessage(message, this.pushes.at(-1), this.#maxFrame);
     this.#flush();
   }
 
@@ -221,11 +222,11 @@ export class Session {
 
   // Frames
 
-  #send(frame: ClientMessage): void {
+  #send(frame: Outgoing): void {
     if (this.#phase === "joined") this.#put(frame);
   }
 
-  #put(next: ClientMessage | Unsent): void {
+  #put(next: Outgoing | Unsent): void {
     if ("error" in next) this.#tell(next);
     else this.#out.push(next);
   }

@@ -3,7 +3,8 @@ import { WebSocket } from "ws";
 
 import { PlaitError, ThreadClient } from "../src/index.js";
 import type { ThreadOptions } from "../src/index.js";
-import type { ClientMessage, Joined, Op } from "../src/protocol.js";
+import type { Outgoing } from "../src/messages.js";
+import type { Joined, Op } from "../src/protocol.js";
 import { Session } from "../src/session.js";
 import { Arrivals, Server } from "./server.js";
 import type { Peer } from "./server.js";
@@ -54,7 +55,7 @@ function add(key: string, value: string): Op[] {
 }
 
 /** What has been sent of pushes: their numbers, and the places that they change. */
-function pushes(frames: readonly ClientMessage[]): unknown[] {
+function pushes(frames: readonly Outgoing[]): unknown[] {
   return frames.flatMap((frame) => (frame.type === "push" ? [[frame.ref, frame.ops?.map(({ path }) => path)]] : []));
 }
 
@@ -166,17 +167,17 @@ test("a message that is too large throws, as bytes too", async () => {
   expect(peer.frames.waiting).toEqual([]);
 });
 
-test("a presence and a message that turn out at the join to be too large are heard of, and not sent", async () => {
+test("a presence and messages that turn out at the join to be too large are heard of, and not sent", async () => {
   const errors = await uncaught("uncaughtException", async (heard) => {
     const client = open();
     client.setPresence({ at: LARGE });
     client.send(LARGE);
+    client.send(new Uint8Array(501));
     client.send("short");
     const peer = await server.peer();
     await peer.join({ state: { n: 1 }, max_frame: 500 });
     expect((await peer.take("message")).data).toBe("short");
-    await heard.take();
-    await heard.take();
+    for (let time = 0; time < 3; time++) await heard.take();
     peer.drop();
     const again = await server.peer();
     await again.join({ state: { n: 1 }, max_frame: 500 });

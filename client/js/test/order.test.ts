@@ -2,8 +2,10 @@ import { afterEach, beforeEach, expect, test } from "vitest";
 import { WebSocket } from "ws";
 
 import { ThreadClient } from "../src/index.js";
+import { messageOf } from "../src/messages.js";
+import type { Outgoing } from "../src/messages.js";
 import { UNANSWERED } from "../src/protocol.js";
-import type { ClientMessage, Joined } from "../src/protocol.js";
+import type { Joined } from "../src/protocol.js";
 import { Session } from "../src/session.js";
 import { Server } from "./server.js";
 
@@ -40,7 +42,7 @@ function increase(session: Session, times: number): void {
   for (let n = 1; n <= times; n++) session.push([{ op: "replace", path: "/n", value: n }]);
 }
 
-function types(frames: readonly ClientMessage[]): string {
+function types(frames: readonly Outgoing[]): string {
   return frames.map((frame) => frame.type).join(" ");
 }
 
@@ -48,7 +50,7 @@ test("calls and messages wait until the changes before them are sent, and stay i
   const session = joined();
   increase(session, UNANSWERED + 2);
   session.call("first");
-  session.message("second");
+  session.message(messageOf("second"));
   session.push([{ op: "add", path: "/behind", value: true }]);
   session.call("third");
   expect(types(session.takeFrames())).toBe(Array(UNANSWERED).fill("push").join(" "));
@@ -136,6 +138,27 @@ test("what a subscriber asks for when early changes are made comes behind all of
   for (const n of [1, 2, 3, 4]) expect((await peer.take("push")).ops).toMatchObject([{ value: n }]);
   await peer.take("call");
   expect(client.state).toEqual({ n: 4 });
+});
+
+test("bytes keep their place among the changes and messages before and behind them, and their content", async () => {
+  const client = open();
+  const bytes = new Uint8Array([0, 1, 2]);
+  void client.update("/n", 1);
+  client.send(bytes.buffer);
+  const peer = await server.peer();
+  await peer.join({ state: { n: 0 } });
+  await client.ready;
+  for (let n = 0; n < UNANSWERED; n++) void client.update("/n", n);
+  client.send("text");
+  client.send(bytes.subarray(1));
+  bytes.fill(9);
+  client.send("more text");
+  expect([...(await peer.bytes.take())]).toEqual([0, 1, 2]);
+  peer.send({ type: "ack", ref: 1, version: 2 });
+  expect([...(await peer.bytes.take())]).toEqual([1, 2]);
+  while ((await peer.frames.take()).type !== "message") continue;
+  await peer.take("message");
+  expect(peer.types.join(" ")).toBe(`join push bytes${" push".repeat(UNANSWERED)} message bytes message`);
 });
 
 test("a call that was behind early changes fails when the client is closed before it has joined", async () => {

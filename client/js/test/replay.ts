@@ -2,9 +2,10 @@
 
 import { expect } from "vitest";
 
+import type { Outgoing } from "../src/messages.js";
 import { apply } from "../src/patch.js";
 import type { Document } from "../src/patch.js";
-import type { ClientMessage, Op, ServerMessage } from "../src/protocol.js";
+import type { Op, ServerMessage } from "../src/protocol.js";
 import { Session } from "../src/session.js";
 
 export interface Script {
@@ -17,7 +18,7 @@ export interface Script {
 export class Replay {
   #now = 0;
   readonly session: Session;
-  #sent: ClientMessage[] = [];
+  #sent: Outgoing[] = [];
   #outcomes: Record<string, string> = {};
   #rejoins = 0;
   #stopped: number | undefined = undefined;

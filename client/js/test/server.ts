@@ -41,6 +41,8 @@ export class Peer {
   readonly frames = new Arrivals<ClientMessage>();
   readonly bytes = new Arrivals<Buffer>();
   readonly closed = new Arrivals<number>();
+  /** What has come, in its order. */
+  readonly types: string[] = [];
   readonly openedAt = performance.now();
   readonly url: string;
   readonly #socket: WebSocket;
@@ -49,8 +51,10 @@ export class Peer {
     this.#socket = socket;
     this.url = url;
     socket.on("message", (data: Buffer, isBinary) => {
-      if (isBinary) this.bytes.put(data);
-      else this.frames.put(JSON.parse(data.toString()) as ClientMessage);
+      const frame = isBinary ? undefined : (JSON.parse(data.toString()) as ClientMessage);
+      this.types.push(frame?.type ?? "bytes");
+      if (frame) this.frames.put(frame);
+      else this.bytes.put(data);
     });
     socket.on("close", (code) => this.closed.put(code));
   }
