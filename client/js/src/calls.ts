@@ -6,13 +6,11 @@ import type { Pending } from "./fold.js";
 import type { Json, JsonObject } from "./json.js";
 import type { Bytes } from "./messages.js";
 import type { Call, Error as Failure, Message, Result } from "./protocol.js";
-import type { Pushes } from "./pushes.js";
+import type { Follower, Pushes } from "./pushes.js";
 import { isTooLarge, tooLarge } from "./size.js";
 
-interface Waiting {
+interface Waiting extends Follower {
   frame: Call | Message | Bytes;
-  /** The last push that was made before it, which it must not overtake. */
-  behind: Pending | undefined;
 }
 
 export class Calls {
@@ -39,10 +37,15 @@ export class Calls {
     this.#waiting.push({ frame, behind });
   }
 
-  /** Takes out the next, if the push before it is sent: returns it, or what is to be said when it is too large. */
-  next(maxFrame: number, pushes: Pick<Pushes, "isSent">): Call | Message | Bytes | Failed | Dropped | undefined {
+  /** What is to go out next, if anything waits. */
+  get first(): Follower | undefined {
+    return this.#waiting[0];
+  }
+
+  /** Takes out the next, if it may go out: returns it, or what is to be said when it is too large. */
+  next(maxFrame: number, pushes: Pick<Pushes, "letPass">): Call | Message | Bytes | Failed | Dropped | undefined {
     const [first] = this.#waiting;
-    if (first === undefined || (first.behind && !pushes.isSent(first.behind))) return undefined;
+    if (first === undefined || !pushes.letPass(first)) return undefined;
     this.#waiting.shift();
     const { frame } = first;
     const isCall = frame.type === "call";

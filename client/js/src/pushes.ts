@@ -14,19 +14,25 @@ import { SendWindow } from "./window.js";
 /** A push of no more bytes than this is none that a server finds too large. */
 const LARGE = 64 * 1024;
 
+/** What must not overtake the push that it was asked for behind. */
+export interface Follower {
+  behind: Pending | undefined;
+}
+
 export class Pushes {
   /** By which the server knows whose they are. */
   client: string;
   readonly fold = new Fold();
-  readonly #window = new SendWindow();
+  readonly #window: SendWindow;
   #next = 1;
   // What is taken to have been too large, unless the next join says that it was answered for.
   #suspect: Pending | undefined = undefined;
   #isDirty = false;
   #keptAt: Version | undefined = undefined;
 
-  constructor(client: string) {
+  constructor(client: string, now: () => number) {
     this.client = client;
+    this.#window = new SendWindow(now);
   }
 
   get all(): readonly Pending[] {
@@ -71,11 +77,15 @@ export class Pushes {
     return push;
   }
 
-  /** Returns what becomes of the next push that may go out, if there is one: it is sent, or refused in the server's place. */
-  next(maxFrame: number): Push | Refused | undefined {
+  /**
+   * Returns what becomes of the next push that may go out, if there is one: it is sent, or refused in the server's place.
+   * None overtakes `waiting`, which was asked for behind a push.
+   */
+  next(maxFrame: number, waiting: Follower | undefined): Push | Refused | undefined {
     const suspect = this.#suspect;
     this.#suspect = undefined;
     if (suspect && !suspect.isSettled) return this.#refuse(suspect, tooLarge("change"));
+    if (waiting && this.#window.has(this.#indexOf(waiting))) return undefined;
     const push = this.#window.next(this.all);
     if (push === undefined) return undefined;
     const frame = this.#frame(push);
@@ -87,9 +97,14 @@ export class Pushes {
     return frame;
   }
 
-  /** Tells whether a push is on its way on this socket, or has its answer. */
-  isSent(push: Pending): boolean {
-    return this.#window.has(this.all.indexOf(push));
+  /** Tells whether something that was asked for behind a push may go out; if so, it does. */
+  letPass(waiting: Follower): boolean {
+    return this.#window.letPass(this.#indexOf(waiting));
+  }
+
+  /** Returns -1 where all that came before is answered. */
+  #indexOf({ behind }: Follower): number {
+    return behind ? this.all.indexOf(behind) : -1;
   }
 
   #frame({ ref, made, ops, lostOn, isSettled }: Pending): Push {
@@ -113,9 +128,9 @@ export class Pushes {
     this.#window.reset();
   }
 
-  /** The server may be sent pushes again. */
-  release(): void {
-    this.#window.heldUntil = undefined;
+  /** The server may be sent pushes again, and what is `waiting` for that. */
+  release(waiting: Follower | undefined): void {
+    this.#window.release(this.all.length === 0 && waiting === undefined);
   }
 
   // What the server has not seen, and is not to see
@@ -180,9 +195,9 @@ export class Pushes {
   }
 
   /** Takes a nack; returns the refusal, undefined when the push goes on, or was not asked about. */
-  nack(frame: Nack, now: number): Refused | undefined {
+  nack(frame: Nack): Refused | undefined {
     const isUnseen = frame.code === "rate_limited" || (frame.code === "gap" && typeof frame.expected === "number");
-    if (isUnseen && this.#window.isStale(frame, now)) return undefined;
+    if (isUnseen && this.#window.isStale(frame)) return undefined;
     const index = this.all.findIndex((push) => push.ref === frame.ref);
     const push = this.all[index];
     if (push === undefined) return undefined;
@@ -194,7 +209,7 @@ export class Pushes {
     if (frame.code === "gap") this.#sendFrom(frame.expected as number, frame.ref);
     else {
       this.#window.rewind(this.all, frame.ref, index);
-      this.#window.hold(frame, now);
+      this.#window.hold(frame);
     }
     return undefined;
   }

@@ -43,7 +43,7 @@ export class Session {
 
   constructor(options: SessionOptions) {
     this.#options = options;
-    this.#pushes = new Pushes(options.client);
+    this.#pushes = new Pushes(options.client, options.now);
   }
 
   // What is known
@@ -149,7 +149,7 @@ export class Session {
     if (this.due() === undefined) return;
     const now = this.#options.now();
     if (now >= (this.#pushes.heldUntil ?? Infinity)) {
-      this.#pushes.release();
+      this.#pushes.release(this.#calls.first);
       this.#flush();
     }
     const silence = this.#heartbeat.check(now);
@@ -238,7 +238,8 @@ export class Session {
   /** Sends what may go out: pushes, and what was waiting for them before those behind it. */
   #flush(): void {
     if (this.#phase !== "joined") return;
-    const next = () => this.#calls.next(this.#maxFrame, this.#pushes) ?? this.#pushes.next(this.#maxFrame);
+    const [calls, pushes, size] = [this.#calls, this.#pushes, this.#maxFrame];
+    const next = () => calls.next(size, pushes) ?? pushes.next(size, calls.first);
     for (let each = next(); each; each = next()) this.#put(each);
   }
 
@@ -291,7 +292,7 @@ export class Session {
   }
 
   #answered(frame: Ack | Nack): void {
-    this.#tell(frame.type === "ack" ? this.#pushes.ack(frame) : this.#pushes.nack(frame, this.#options.now()));
+    this.#tell(frame.type === "ack" ? this.#pushes.ack(frame) : this.#pushes.nack(frame));
     this.#flush();
   }
 

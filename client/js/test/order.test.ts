@@ -62,16 +62,38 @@ test("calls and messages wait until the changes before them are sent, and stay i
   expect(types(session.takeFrames())).toBe("push call");
 });
 
-test("a call behind changes that the server does not want yet waits with them", () => {
+test("while changes come too fast, what is behind them waits for their answers, and goes one at a time", () => {
   let now = 0;
   const session = joined(() => now);
-  increase(session, 1);
-  session.receive({ type: "nack", ref: 1, code: "rate_limited", message: "slow", version: 1, retry_after: 3 });
+  const passed = () => types(session.takeFrames());
+  /** Goes on to when something is due. */
+  const wait = () => {
+    now = session.due() as number;
+    session.tick();
+    return passed();
+  };
+  increase(session, 2);
+  expect(passed()).toBe("push push");
+  for (const ref of [1, 2]) {
+    session.receive({ type: "nack", ref, code: "rate_limited", message: "slow", version: 1, retry_after: 3 });
+  }
   session.call("late");
-  expect(types(session.takeFrames())).toBe("push");
-  now = 3;
-  session.tick();
-  expect(types(session.takeFrames())).toBe("push call");
+  session.message(messageOf("later"));
+  session.push([{ op: "add", path: "/behind", value: true }]);
+  session.call("last");
+  expect([passed(), wait()]).toEqual(["", "push push"]);
+  session.receive({ type: "ack", ref: 1, version: 2 });
+  session.receive({ type: "ack", ref: 2, version: 3 });
+  expect([passed(), wait(), wait(), wait()]).toEqual(["", "call", "message", "push"]);
+  session.receive({ type: "nack", ref: 3, code: "rate_limited", message: "slow", version: 3, retry_after: 1 });
+  expect([passed(), wait()]).toEqual(["", "push"]);
+  session.receive({ type: "ack", ref: 3, version: 4 });
+  expect([passed(), wait()]).toEqual(["", "call"]);
+  expect(wait()).toBe("");
+  increase(session, 2);
+  session.call("as ever");
+  session.call("as ever");
+  expect(passed()).toBe("push push call call");
 });
 
 test("a call whose changes were refused or are lost with the socket goes out all the same", () => {
