@@ -75,9 +75,9 @@ export class Calls {
     return { type: "failed", ref, error: new PlaitError(code, message, { path: path ?? undefined }) };
   }
 
-  /** All that were under way are lost with their socket. */
-  failAll(): Failed[] {
-    const error = new PlaitError("disconnected", "The connection was lost before the call was answered");
+  /** All that were under way are lost with their socket, for a reason if there is one beyond that. */
+  failAll(reason: PlaitError | undefined): Failed[] {
+    const error = reason ?? new PlaitError("disconnected", "The connection was lost before the call was answered");
     const failed = [...this.#sent].map((ref) => ({ type: "failed" as const, ref, error }));
     this.#sent.clear();
     return failed;

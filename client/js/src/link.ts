@@ -86,7 +86,7 @@ export class Link {
     if (this.#status === "closed") return;
     this.#status = "closed";
     this.#error = error;
-    this.session.stop();
+    this.session.stop(this.closedError);
     this.#socket?.stop();
     this.#place?.release();
     clearTimeout(this.#timer);

@@ -3,6 +3,7 @@
 import type { Backlog } from "./backlog.js";
 import { Calls } from "./calls.js";
 import { MESSAGE_TOO_BIG, finalError } from "./codes.js";
+import type { PlaitError } from "./errors.js";
 import type { SessionEvent, Unsent } from "./events.js";
 import type { Pending } from "./fold.js";
 import { Heartbeat } from "./heartbeat.js";
@@ -126,16 +127,14 @@ export class Session {
   lost(code: number, reason = ""): void {
     if (this.#phase === "stopped") return;
     if (code === MESSAGE_TOO_BIG && this.#phase === "joined") this.#pushes.suspect();
-    this.#leave("idle");
     const error = finalError(code, reason || this.#complaint);
-    if (!error) return;
-    this.#phase = "stopped";
-    this.#tell({ type: "stopped", code, error });
+    this.#leave(error ? "stopped" : "idle", error);
+    if (error) this.#tell({ type: "stopped", code, error });
   }
 
-  /** The user is done: nothing is sent or heard any more. */
-  stop(): void {
-    this.#leave("stopped");
+  /** The user is done: nothing is sent or heard any more. Calls under way fail with `error`. */
+  stop(error: PlaitError): void {
+    this.#leave("stopped", error);
   }
 
   /** When `tick` is to be called, if ever. */
@@ -243,9 +242,9 @@ export class Session {
     for (let each = next(); each; each = next()) this.#put(each);
   }
 
-  #leave(phase: Phase): void {
+  #leave(phase: Phase, error?: PlaitError): void {
     this.#phase = phase;
-    this.#events.push(...this.#calls.failAll());
+    this.#events.push(...this.#calls.failAll(error));
   }
 
   #rejoin(): void {

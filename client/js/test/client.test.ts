@@ -200,7 +200,7 @@ test("a final code stops the client and says why", async () => {
   await until(client, () => client.status === "closed");
   expect(client.error).toMatchObject({ code: "unauthenticated", message: "the token has expired", closeCode: 4401 });
   await expect(change).rejects.toMatchObject({ code: "unauthenticated" });
-  await expect(call).rejects.toMatchObject({ code: "disconnected" });
+  await expect(call).rejects.toBe(client.error);
   await expect(client.update("/n", 3)).rejects.toBe(client.error);
   await expect(client.call("add_player", "Ada")).rejects.toBe(client.error);
 });
@@ -217,8 +217,11 @@ test("closing ends the socket and rejects what waits", async () => {
   const [client, peer] = await joined();
   const change = client.update("/n", 2);
   const waiting = client.waitFor((note) => note.n === 100);
+  const call = client.call("add_player", "Ada");
+  const stream = client.stream("count", 3);
   client.close();
   await peer.closed.take();
+  for (const lost of [call, stream.next(), stream.result]) await expect(lost).rejects.toMatchObject({ code: "closed" });
   await expect(change).rejects.toMatchObject({ code: "closed" });
   await expect(waiting).rejects.toMatchObject({ code: "closed" });
   expect([client.status, client.error]).toEqual(["closed", undefined]);
