@@ -212,7 +212,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#subscribers.moved.add(fn);
   }
 
-  /** Tells `fn` each change of others, when it is in `state` already. Not what was missed while offline. */
+  /**
+   * Tells `fn` each change of others, when it is in `state` already; several as one where the server has sent them so.
+   * Not what was missed while offline.
+   */
   onChange(fn: (change: ThreadChange) => void): Unsubscribe {
     return this.#subscribers.change.add(fn);
   }

@@ -2,7 +2,7 @@
 
 import type { PlaitError } from "./errors.js";
 import type { Pending } from "./fold.js";
-import type { AuthExpiring, Change, Event, Message, Result } from "./protocol.js";
+import type { AuthExpiring, Event, Message, Op, Result } from "./protocol.js";
 
 /** The server has carried out a push. */
 export interface Applied {
@@ -16,6 +16,14 @@ export interface Refused {
   type: "refused";
   push: Pending;
   error: PlaitError;
+}
+
+/** The server's state has changed, by others; several changes that came as one have no source. */
+export interface Changed {
+  type: "change";
+  version: number;
+  ops: readonly Op[];
+  source: string | undefined;
 }
 
 /** A call has no result. */
@@ -42,8 +50,8 @@ export type SessionEvent =
   | Unsent
   | { type: "rejoin" }
   | { type: "stopped"; code: number; error: PlaitError }
+  | Changed
   // As they came.
-  | Change
   | Result
   | Event
   | Message

@@ -2,6 +2,7 @@
 
 import type { Backlog } from "./backlog.js";
 import { Calls } from "./calls.js";
+import { takeChange } from "./changes.js";
 import { MESSAGE_TOO_BIG, finalError } from "./codes.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent, Unsent } from "./events.js";
@@ -256,15 +257,11 @@ export class Session {
     if (frame.type === "error") return this.#fail(frame);
     if (frame.type === "joined") return this.#join(frame);
     if (this.#phase !== "joined") return;
-    const { fold } = this.#pushes;
     switch (frame.type) {
       case "change":
-        fold.follow(frame.version - 1, frame.version, frame.ops);
-        return this.#tell(frame);
       case "changes":
-        return fold.follow(frame.from, frame.to, frame.ops);
       case "snapshot":
-        return fold.replace([frame.epoch, frame.version], frame.state);
+        return this.#tell(takeChange(this.#pushes.fold, frame));
       case "ack":
       case "nack":
         return this.#answered(frame);

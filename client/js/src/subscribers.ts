@@ -5,12 +5,15 @@ import type { SessionEvent } from "./events.js";
 import { Listeners } from "./listeners.js";
 import type { Op } from "./protocol.js";
 
-/** A change of others, as it came. */
+/** A change of others, or several that came as one, with own ones among them perhaps. */
 export interface ThreadChange {
   version: number;
   ops: readonly Op[];
-  /** A connection's id, "server", "migration", or for a change that takes back version 7 of `c81e` "undo 7 c81e". */
-  source: string;
+  /**
+   * A connection's id, "server", "migration", or for a change that takes back version 7 of `c81e` "undo 7 c81e";
+   * undefined where several changes came as one.
+   */
+  source: string | undefined;
 }
 
 /** A push that the server refused. */

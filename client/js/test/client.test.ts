@@ -182,6 +182,32 @@ test("changes of others are told with who made them, when they are shown", async
   expect(told).toEqual([{ version: 2, ops: [{ op: "replace", path: "/n", value: 9 }], source: "server", n: 9 }]);
 });
 
+test("changes that come as one, and a state in their place, are told as one change each, without a source", async () => {
+  const [client, peer] = await joined();
+  const told: unknown[] = [];
+  client.onChange((change) => told.push({ ...change, list: client.state?.list }));
+  const ops = ["b", "c"].map((value) => ({ op: "add" as const, path: "/list/-", value }));
+  peer.send({ type: "changes", from: 1, to: 3, ops });
+  peer.send({ type: "snapshot", epoch: "e", version: 9, state: { n: 9, list: ["a", "b", "c"] } });
+  await client.waitFor((note) => note.n === 9);
+  const list = ["a", "b", "c"];
+  expect(told).toEqual([
+    { version: 3, ops, source: undefined, list },
+    { version: 9, ops: [{ op: "replace", path: "/n", value: 9 }], source: undefined, list },
+  ]);
+});
+
+test("the first state of a thread is told as a change", async () => {
+  const client = open();
+  const peer = await server.peer();
+  await peer.join({ version: 0 });
+  const told = new Arrivals<unknown>();
+  client.onChange((change) => told.put(change));
+  peer.send({ type: "snapshot", epoch: "e", version: 1, state: { n: 1, list: [] } });
+  const state = { op: "replace", path: "", value: { n: 1, list: [] } };
+  expect(await told.take()).toEqual({ version: 1, ops: [state], source: undefined });
+});
+
 test("a gap makes the client join anew, showing what it knew until then", async () => {
   const [client, peer] = await joined();
   peer.send({ type: "change", version: 9, ops: [], source: "server" });
