@@ -119,11 +119,12 @@ export class Socket {
     this.#abandon();
     this.#options.onClose(code, reason, thrown);
     if (isFinal(code)) this.stop();
-    else if (!this.#isStopped) this.#retry(isAtOnce ? 0 : undefined);
+    else if (!this.#isStopped) this.#retry(isAtOnce);
   }
 
-  #retry(wait = this.#backoff.delay(performance.now(), Math.random())): void {
+  #retry(isAtOnce = false): void {
     clearTimeout(this.#timer);
+    const wait = this.#backoff.delay(performance.now(), Math.random(), isAtOnce);
     this.#timer = setTimeout(() => void this.#connect(), wait);
   }
 

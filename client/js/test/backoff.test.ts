@@ -30,3 +30,16 @@ test("behind an answer the delay is the first again", () => {
   backoff.reset();
   expect(delays(backoff, 2)).toEqual([100, 200]);
 });
+
+test("a server that goes away is returned to at once, once for each time that it was of use", () => {
+  const backoff = new Backoff();
+  const goneAway = (now: number) => {
+    backoff.joined(now);
+    return backoff.delay(now + 1, 1, true);
+  };
+  expect([0, 1, 2].map(goneAway)).toEqual([0, 100, 200]);
+  backoff.reset();
+  expect([3, 4].map(goneAway)).toEqual([0, 100]);
+  backoff.joined(5);
+  expect(backoff.delay(10_005, 1, true)).toBe(0);
+});

@@ -78,13 +78,14 @@ test.each([1008, 4401, 4409])("after %i there is no other socket", async (code) 
   expect(server.peers.waiting).toEqual([]);
 });
 
-test("a server that goes away is returned to at once, if it was joined", async () => {
+test("a server that goes away is returned to at once, if it was joined, but not again unless it was of use", async () => {
   const { socket, opens, closes } = connect();
   const waits: number[] = [];
   for (let time = 0; time < 6; time++) {
     const peer = await server.peer();
     await opens.take();
     socket.joined();
+    if (time < 4) socket.answered();
     peer.close(1001);
     await closes.take();
     const closedAt = performance.now();
@@ -94,6 +95,7 @@ test("a server that goes away is returned to at once, if it was joined", async (
   }
   // No delay is shorter than 50 ms.
   expect(Math.min(...waits)).toBeLessThan(50);
+  expect(Math.min(...waits.slice(4))).toBeGreaterThan(40);
 });
 
 test("attempts that come to nothing wait longer each time, though the thread is joined", async () => {
