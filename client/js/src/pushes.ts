@@ -184,7 +184,8 @@ export class Pushes {
   ack({ ref, version, ops }: Ack): Applied | undefined {
     const push = this.all.find((each) => each.ref === ref);
     const [epoch, known] = this.fold.at as Version;
-    if (version > known) {
+    // One that is settled was carried out, if it was, as a part of what a join has told.
+    if (version > known && !push?.isSettled) {
       const applied = ops ?? push?.sent;
       if (version > known + 1 || applied === undefined) throw new PatchError("changes are missing");
       const at = [epoch, version] as const;

@@ -259,3 +259,21 @@ test("numbers go on behind those that the server has seen of this client", () =>
   session.push([replace("/n", 2)]);
   expect(session.takeFrames()).toMatchObject([{ type: "push", ref: 42 }]);
 });
+
+test("the answer to a push that a join has settled takes it away, and changes nothing else", () => {
+  const session = joined({ list: [] });
+  const push = session.push([{ op: "add", path: "/list/-", value: "x" }]);
+  session.takeFrames();
+  session.lost(1006);
+  session.open();
+  session.receive({ ...JOINED, version: 2, ops: [{ op: "add", path: "/list/-", value: "x" }], last_ref: 1 });
+  session.takeEvents();
+  session.receive({ type: "ack", ref: 1, version: 3 });
+  expect(session.takeEvents()).toEqual([{ type: "applied", push, version: 3 }]);
+  expect([session.confirmed, session.shown, session.at, session.pushes]).toEqual([
+    { list: ["x"] },
+    { list: ["x"] },
+    ["e", 2],
+    [],
+  ]);
+});
