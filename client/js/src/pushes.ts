@@ -90,7 +90,8 @@ export class Pushes {
     if (push === undefined) return undefined;
     const frame = this.#frame(push);
     if (!push.isSettled) {
-      if (push.isOrphan) return this.#refuse(push, new PlaitError("conflict", "What it was made on was refused"));
+      if (push.isOrphan)
+        return this.#refuse(push, new PlaitError("conflict", "It was refused, or what it was made on"));
       if (isTooLarge(frame, maxFrame)) return this.#refuse(push, tooLarge("change"));
     }
     this.#window.take(push);
