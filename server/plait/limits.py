@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "TokenBucket"]
+__all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "Pace", "TokenBucket"]
 
 _HUGE: Final = 2**62
 
@@ -41,10 +41,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return self.frame if self.frame < _HUGE else None
 
     def bucket(self, now: float) -> "TokenBucket | None":
-        """Return what counts the messages of a connection, None when they are not limited."""
+        """Return what counts to the limit for messages, None when they are not limited."""
         if math.isinf(self.messages_per_second):
             return None
         return TokenBucket(self.messages_per_second, self.message_burst, now)
+
+    def pace(self, now: float) -> "Pace | None":
+        """Return what says which messages of a connection come too fast, None when they are not limited."""
+        if math.isinf(self.messages_per_second):
+            return None
+        return Pace(self.messages_per_second, self.message_burst, now)
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -78,13 +84,48 @@ class TokenBucket:
 
     def take(self, now: float) -> float:
         """Take one and return 0, or return how many seconds to wait before the next is there."""
+        wait = self.until(1, now)
+        if not wait:
+            self._tokens -= 1
+        return wait
+
+    def until(self, count: float, now: float) -> float:
+        """Return how many seconds to wait before there are `count`; there are less than 0 after a charge."""
         self._tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
         self._seen = now
-        if self._tokens < 1:
-            return (1 - self._tokens) / self._rate if self._rate > 0 else math.inf
-        self._tokens -= 1
-        return 0.0
+        if self._tokens >= count:
+            return 0.0
+        return (count - self._tokens) / self._rate if self._rate > 0 else math.inf
 
     def charge(self, count: float) -> None:
         """Take some more, which may have to be waited for afterwards."""
         self._tokens -= count
+
+
+class Pace:
+    """Takes so many messages of one client, and refuses as many; who goes on regardless is found out by that."""
+
+    __slots__ = ("_burst", "_refused", "_taken", "is_exceeded")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._taken = TokenBucket(rate, burst, now)
+        self._refused = TokenBucket(rate, burst, now)
+        self._burst = burst
+        # Whether more has been refused than is endured.
+        self.is_exceeded = False
+
+    def take(self, now: float) -> float:
+        """Take a message and return 0, or refuse it and return how many seconds to wait.
+
+        By then as many would be taken as have been refused, and it is as if nothing had been.
+        """
+        wait = self._taken.take(now)
+        if not wait:
+            return 0.0
+        wait += self._refused.until(self._burst, now)
+        self.is_exceeded = self._refused.take(now) > 0
+        return wait
+
+    def charge(self, count: float) -> None:
+        """Count what was taken as some messages more."""
+        self._taken.charge(count)

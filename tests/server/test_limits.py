@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits, TokenBucket
+from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits, Pace, TokenBucket
 
 RATES = st.sampled_from([0.5, 1.0, 3.0, 200.0])
 BURSTS = st.integers(1, 20)
@@ -84,3 +84,48 @@ def test_a_connection_has_a_bucket_of_its_limits_and_none_without() -> None:
     assert [bucket.take(0.0) for _ in range(2)] == [0.0, 0.0]
     assert bucket.take(0.0) > 0
     assert UNLIMITED.bucket(0.0) is None
+
+
+# Who goes on regardless
+
+
+@given(RATES, st.integers(64, 1000), st.lists(st.integers(1, 64), min_size=1, max_size=100))
+def test_who_sends_what_is_refused_again_when_told_is_never_found_to_go_on_regardless(
+    rate: float, burst: int, numbers: list[int]
+) -> None:
+    pace = Pace(rate, burst, 0.0)
+    now = 0.0
+    for number in numbers:
+        waits = [pace.take(now) for _ in range(number)]
+        assert not pace.is_exceeded
+        now += max(waits) + 1e-6
+
+
+def test_what_is_sent_again_when_told_is_taken_in_the_main() -> None:
+    pace = Pace(200, 1000, 0.0)
+    assert [pace.take(0.0) for _ in range(1000)] == [0.0] * 1000
+    now, taken = 0.0, 0
+    for _ in range(100):
+        waits = [pace.take(now) for _ in range(64)]
+        taken += waits.count(0.0)
+        now += max(waits) + 0.01
+    assert taken > 0.9 * 200 * now
+
+
+@pytest.mark.parametrize("speed", [500, 3_000, 30_000, 1_000_000])
+def test_who_goes_on_regardless_is_found_out_though_one_message_after_the_other_is_taken(speed: int) -> None:
+    pace = Pace(200, 1000, 0.0)
+    count, refused = 0, 0
+    while not pace.is_exceeded:
+        count += 1
+        refused += pace.take(count / speed) > 0
+        assert count < 20_000
+    # As many are endured as are taken.
+    assert 1000 <= refused <= 1001 + 200 * count / speed
+
+
+def test_who_is_a_little_too_fast_is_refused_and_endured() -> None:
+    pace = Pace(200, 1000, 0.0)
+    refused = sum(pace.take(n / 300) > 0 for n in range(100_000))
+    assert refused > 30_000
+    assert not pace.is_exceeded

@@ -6,6 +6,7 @@ answers by itself, and a write that crossed a state frame is answered with the s
 """
 
 import asyncio
+import math
 from functools import partial
 from typing import Final, Literal
 
@@ -57,7 +58,6 @@ class CloudflareSession:
 
     __slots__ = (
         "_actor",
-        "_bucket",
         "_calls",
         "_confirmation",
         "_connection",
@@ -65,6 +65,8 @@ class CloudflareSession:
         "_is_behind",
         "_left_at",
         "_loop",
+        "_pace",
+        "_refused_at",
         "_sight",
         "_transport",
     )
@@ -74,8 +76,9 @@ class CloudflareSession:
         self._connection = connection
         self._transport = transport
         self._loop = asyncio.get_running_loop()
-        limits = actor.limits
-        self._bucket = limits.bucket(self._loop.time())
+        self._pace = actor.limits.pace(self._loop.time())
+        # When something was last refused because it was too much.
+        self._refused_at = -math.inf
         self._inbox = Inbox(connection, transport, self._take)
         self._calls = CloudflareCalls(actor, connection, transport)
         self._sight = Sight(transport, self._told)
@@ -163,6 +166,8 @@ class CloudflareSession:
         return True
 
     def _take(self, data: bytes, is_text: bool) -> None:
+        if self._is_gone:
+            return
         try:
             frame = decode_client(data) if is_text else None
         except RecursionError:
@@ -232,10 +237,12 @@ class CloudflareSession:
 
         A browser answers pings while its page is busy. Each further push puts it off, so that typing is not disturbed.
         """
+        if self._confirmation is not None or not self._sight.has_read_all:
+            self._send_state_later()
+
+    def _send_state_later(self) -> None:
         if self._confirmation is not None:
             self._confirmation.cancel()
-        elif self._sight.has_read_all:
-            return
         self._confirmation = self._loop.call_later(_PAUSE, self._confirm_now)
 
     def _confirm_now(self) -> None:
@@ -244,10 +251,13 @@ class CloudflareSession:
 
     def _reject(self, reason: Literal["Connection is readonly", "State update rejected"], error: BaseException) -> None:
         log_error(error, self._actor.key, self._connection)
+        self._tell_rejected(reason)
+        self._actor.pipeline.after(self._send_state)
+
+    def _tell_rejected(self, reason: Literal["Connection is readonly", "State update rejected"]) -> None:
         frame = Frame(encode(StateError(reason)))
         # Behind what was sent before, whatever became of the changes before it.
         self._actor.pipeline.after(lambda _: self._transport.send(frame))
-        self._actor.pipeline.after(self._send_state)
 
     def _send_state(self, _: object) -> None:
         """Send the state as it is, so that the client shows that and not its own write."""
@@ -262,18 +272,26 @@ class CloudflareSession:
     def _excess(self) -> TooMany | None:
         """Return what is too much, by what has come or by what waits; None when nothing is."""
         limits = self._actor.limits
-        if self._bucket is not None and (wait := self._bucket.take(self._loop.time())):
+        if self._pace is not None and (wait := self._pace.take(self._loop.time())):
             return TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
         if self._connection.backlog >= limits.backlog:
             return TooMany(f"more than {limits.backlog} bytes of yours wait for their turns; try again later")
         return None
 
     def _refuse(self, frame: StatePush | Call | None, error: TooMany) -> None:
+        """Refuse a message in its own way. Who goes on too fast regardless is closed."""
+        now = self._loop.time()
+        if now - self._refused_at > _PAUSE:  # One line for many.
+            log_error(error, self._actor.key, self._connection)
+        self._refused_at = now
+        if self._pace is not None and self._pace.is_exceeded:
+            self._connection.leave(TRY_AGAIN_LATER, str(error))
+            return
         match frame:
             case StatePush():
-                self._reject(REJECTED, error)
+                self._tell_rejected(REJECTED)
+                self._send_state_later()  # One state for many pushes.
             case Call():
                 self._calls.fail(frame, str(error))
             case None:
-                log_error(error, self._actor.key, self._connection)
                 self._connection.close(TRY_AGAIN_LATER, str(error))

@@ -39,7 +39,6 @@ class PlaitSession:
 
     __slots__ = (
         "_actor",
-        "_bucket",
         "_calls",
         "_client",
         "_connection",
@@ -48,8 +47,8 @@ class PlaitSession:
         "_join_frame",
         "_loop",
         "_misses_presence",
+        "_pace",
         "_pushes",
-        "_refusals",
         "_rows",
         "_tokens",
         "_transport",
@@ -67,9 +66,7 @@ class PlaitSession:
         self._join_frame = join
         self._tokens: Tokens | None = None
         self._loop = asyncio.get_running_loop()
-        self._bucket = actor.limits.bucket(self._loop.time())
-        # How many messages in a row came too fast.
-        self._refusals = 0
+        self._pace = actor.limits.pace(self._loop.time())
         self._follower = Follower(actor, transport)
         self._calls = Calls(actor, connection, self.send)
         self._client: Client | None = None
@@ -275,23 +272,20 @@ class PlaitSession:
         self._connection.leave(BAD_FRAME, message)
 
     def _charge(self, count: float) -> None:
-        if self._bucket is not None:
-            self._bucket.charge(count)
+        if self._pace is not None:
+            self._pace.charge(count)
 
     def _is_limited(self, message: messages.ClientMessage | None) -> bool:
         """Refuse a message that comes too fast, or while too much waits. Who goes on too fast regardless is closed."""
-        limits = self._actor.limits
-        wait = self._bucket.take(self._loop.time()) if self._bucket is not None else 0.0
-        if not wait:
-            self._refusals = 0
+        limits, pace = self._actor.limits, self._pace
+        if pace is None or not (wait := pace.take(self._loop.time())):
             if self._connection.backlog < limits.backlog or isinstance(message, _TURNLESS):
                 return False
             error = TooMany(f"more than {limits.backlog} bytes of yours wait for their turns; try again later")
             self._refuse(message, _PAUSE, error)
             return True
         error = TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
-        self._refusals += 1
-        if self._refusals > limits.message_burst:
+        if pace.is_exceeded:
             log_error(error, self._actor.key, self._connection)
             self._connection.leave(TRY_AGAIN_LATER, str(error))
         else:

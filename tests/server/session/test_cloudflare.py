@@ -1189,6 +1189,32 @@ async def test_more_messages_than_allowed_are_refused_each_in_its_own_way() -> N
         assert await other.next() == result("3", 1)
 
 
+async def test_pushes_that_come_too_fast_are_answered_with_one_state_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=20)) as house:
+        actor = await house.actor(Room)
+        client = await house.join(Room, "a")
+        for n in range(40):
+            client.push(n)
+        await actor.settled()
+        assert [await client.next() for _ in range(21)] == [REJECTED] * 20 + [state(19)]
+        assert [record.message.split(":")[0] for record in caplog.records] == ["rate_limited"]
+        assert client.transport.closed is None
+
+
+async def test_who_goes_on_pushing_too_fast_is_closed_with_1013() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=20)) as house:
+        actor = await house.actor(Room)
+        client = await house.join(Room, "a")
+        for n in range(1000):
+            client.push(n)
+        assert client.transport.closed is not None
+        assert client.transport.closed[0] == 1013
+        await actor.settled()
+        assert actor.thread.state == 19
+
+
 async def test_what_a_client_sends_before_it_has_joined_does_not_pile_up() -> None:
     class Slow(Room):
         kind = "room"

@@ -680,9 +680,10 @@ async def test_pushes_that_come_too_fast_are_told_when_to_come_again_and_those_b
         await actor.settled()
         *acks, first, second = guest.frames
         assert [frame["type"] for frame in acks] == ["ack"] * 3
-        for ref, nack in ((4, first), (5, second)):
+        # Until then the server takes as many as it has refused.
+        for ref, nack, pause in ((4, first, 1000), (5, second, 2000)):
             assert (nack["type"], nack["ref"], nack["code"]) == ("nack", ref, "rate_limited")
-            assert 900 < nack["retry_after"] <= 1000
+            assert pause - 100 < nack["retry_after"] <= pause
         _refill(guest)
         guest.push(put("/n", 5), base=3, ref=5)
         (gap,) = guest.frames
@@ -771,11 +772,26 @@ async def test_who_goes_on_regardless_is_closed_with_1013_after_as_many_refusals
         assert guest.closed == 1013
 
 
+async def test_who_goes_on_regardless_is_closed_though_each_now_and_then_is_taken() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=3)) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        pace = guest.session._pace
+        assert pace is not None
+        for _ in range(6):
+            guest.send("ping")
+        assert guest.closed is None
+        pace.charge(-1)
+        guest.send("ping")
+        assert guest.closed is None
+        guest.send("ping")
+        assert guest.closed == 1013
+
+
 def _refill(guest: Guest) -> None:
-    """Let the guest's bucket be full, as it is after some time."""
-    bucket = guest.session._bucket
-    assert bucket is not None
-    bucket._tokens = guest.actor.limits.message_burst
+    """Let all of the guest's messages be long ago."""
+    assert guest.session._pace is not None
+    guest.session._pace = guest.actor.limits.pace(asyncio.get_running_loop().time())
 
 
 # Slow readers
