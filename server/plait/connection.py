@@ -180,9 +180,9 @@ class Connection:
             self.session.finish()
         self._transport.close(code, reason)
 
-    def pause(self) -> None:
+    def stop_reading(self) -> None:
         """Take nothing more from the client until the socket is closed."""
-        self._transport.pause()
+        self._transport.stop_reading()
 
     def weigh(self, size: int, done: Done) -> Done:
         """Count a turn that it causes by `size` bytes, until the Done that is returned is told."""

@@ -147,7 +147,7 @@ class Node:
         for actor in actors:
             actor.connections.close(_ENDING)
             for connection in actor.connections:
-                connection.pause()
+                connection.stop_reading()
         try:
             async with asyncio.timeout(timeout):
                 for actor in actors:

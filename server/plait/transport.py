@@ -46,7 +46,11 @@ class Transport(Protocol):
         ...
 
     def resume(self) -> None:
-        """Read on."""
+        """Read on, unless `stop_reading` was called."""
+        ...
+
+    def stop_reading(self) -> None:
+        """Read nothing more from the peer until the socket is closed."""
         ...
 
     async def drained(self) -> None:

@@ -74,6 +74,9 @@ class Wire:
     def resume(self) -> None:
         pass
 
+    def stop_reading(self) -> None:
+        pass
+
     async def drained(self) -> None:
         pass
 

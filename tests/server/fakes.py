@@ -28,6 +28,7 @@ class FakeTransport:
         self.pings: list[bytes] = []
         self.closed: tuple[int, str] | None = None
         self.is_paused = False
+        self.is_stopped = False
         # Whether the peer reads too slowly; set by tests, see `catch_up`.
         self.is_backed_up = False
         # How many more frames the peer takes until it reads too slowly again; None for any number.
@@ -61,10 +62,13 @@ class FakeTransport:
                 self.session.close(code, reason)
 
     def resume(self) -> None:
-        self.is_paused = False
+        self.is_paused = self.is_stopped
 
     def pause(self) -> None:
         self.is_paused = True
+
+    def stop_reading(self) -> None:
+        self.is_paused = self.is_stopped = True
 
     async def drained(self) -> None:
         return

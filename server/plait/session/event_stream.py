@@ -207,5 +207,8 @@ class _Queue:
     def resume(self) -> None:
         pass
 
+    def stop_reading(self) -> None:
+        pass
+
     async def drained(self) -> None:
         pass

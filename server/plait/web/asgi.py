@@ -45,6 +45,8 @@ class AsgiSocket:
         self._drained = asyncio.Event()
         self._may_read = asyncio.Event()
         self._may_read.set()
+        # Whether nothing more is read at all.
+        self._is_stopped = False
 
     @property
     def is_backed_up(self) -> bool:
@@ -94,7 +96,12 @@ class AsgiSocket:
         self._may_read.clear()
 
     def resume(self) -> None:
-        self._may_read.set()
+        if not self._is_stopped:
+            self._may_read.set()
+
+    def stop_reading(self) -> None:
+        self._is_stopped = True
+        self.pause()
 
     async def drained(self) -> None:
         if not self._over.is_set():

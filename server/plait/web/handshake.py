@@ -22,6 +22,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.utils import accept_key
 
+from plait.limits import TokenBucket
 from plait.web.sockets import Outlet, Socket
 
 __all__ = ["EXTENSION", "Handshake"]
@@ -61,6 +62,7 @@ class Handshake(asyncio.Protocol):
         outlet: Outlet,
         max_size: int,
         write_buffer: int,
+        bucket: TokenBucket | None,
         ended: Callable[[Socket], None],
         shutdown: Callable[[], None],
         subprotocol: str | None = None,
@@ -75,6 +77,7 @@ class Handshake(asyncio.Protocol):
             ServerProtocol(state=State.OPEN, max_size=max_size, logger=_protocol_log),
             outlet=outlet,
             write_buffer=write_buffer,
+            bucket=bucket,
             ended=partial(_gone, connections, ended),
             shutdown=shutdown,
         )

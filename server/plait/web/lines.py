@@ -87,3 +87,6 @@ class Lines:
 
     def resume(self) -> None:
         pass
+
+    def stop_reading(self) -> None:
+        pass

@@ -207,6 +207,7 @@ class _Opening:
             outlet=self._front.outlet,
             max_size=limits.frame,
             write_buffer=limits.write_buffer,
+            bucket=limits.bucket(asyncio.get_running_loop().time()),
             ended=partial(_ended, heartbeat, ended),
             shutdown=self._front.shutdown,
             subprotocol=self._subprotocol,

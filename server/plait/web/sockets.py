@@ -5,15 +5,17 @@ Frames to the peer are written straight to the asyncio transport, each made once
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from websockets.frames import Frame as WireFrame
 from websockets.frames import Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from plait.limits import TokenBucket
 from plait.transport import Frame, Session
 from plait.web.framing import is_utf8, serialize, shorten
+from plait.web.reader import Reader
 from plait_schemas.codes import TRY_AGAIN_LATER
 
 __all__ = ["ABNORMAL", "Outlet", "Socket"]
@@ -48,10 +50,8 @@ class Socket(asyncio.Protocol):
     """A WebSocket that is open, or on its way to be closed."""
 
     __slots__ = (
-        "_begun",
         "_drained",
         "_ended",
-        "_is_binary",
         "_is_closing",
         "_is_paused",
         "_limit",
@@ -60,13 +60,13 @@ class Socket(asyncio.Protocol):
         "_out_size",
         "_outlet",
         "_protocol",
+        "_reader",
         "_session",
         "_shutdown",
         "_timer",
         "_transport",
         "heard",
         "is_asked",
-        "is_held",
     )
 
     can_ping = True
@@ -78,6 +78,7 @@ class Socket(asyncio.Protocol):
         *,
         outlet: Outlet,
         write_buffer: int,
+        bucket: TokenBucket | None,
         ended: Callable[["Socket"], None],
         shutdown: Callable[[], None],
     ) -> None:
@@ -94,9 +95,8 @@ class Socket(asyncio.Protocol):
         # Is told when the socket is gone, and when the server is asked to end.
         self._ended = ended
         self._shutdown = shutdown
-        # What has come of a message in fragments; None while none is under way.
-        self._begun: bytearray | None = None
-        self._is_binary = False
+        cut = partial(self._end, ABNORMAL, "")
+        self._reader = Reader(transport, protocol, bucket=bucket, handle=self._handle, parsed=self._parsed, cut=cut)
         self._is_closing = False
         # Whether the transport has as much as it wants to hold for the peer.
         self._is_paused = False
@@ -105,8 +105,6 @@ class Socket(asyncio.Protocol):
         # When the peer last sent something, and whether it has been pinged for a sign of life since.
         self.heard = self._loop.time()
         self.is_asked = False
-        # Whether what the peer sends is left unread for a while.
-        self.is_held = False
 
     def greet(self, data: bytes) -> None:
         """Send bytes before the first frame: the answer to the opening request."""
@@ -116,6 +114,11 @@ class Socket(asyncio.Protocol):
     def is_backed_up(self) -> bool:
         """Whether the peer, or this iteration of the loop, has more to take than is good."""
         return self._is_paused or self._out_size > _AT_ONCE
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what the peer sends is left unread for a while."""
+        return self._reader.is_held
 
     def attach(self, session: Session) -> None:
         """Hand what the peer sends to `session` from here on."""
@@ -133,6 +136,7 @@ class Socket(asyncio.Protocol):
 
     def ping(self, payload: bytes) -> None:
         if not self._is_closing:
+            self._reader.charge(-1)
             self._write(b"\x89%c%b" % (len(payload), payload))
 
     def close(self, code: int, reason: str) -> None:
@@ -142,7 +146,6 @@ class Socket(asyncio.Protocol):
             self._protocol.send_close(code, shorten(reason))
         self._take_output()
         self.flush()
-        self._transport.resume_reading()
         self._abort_later()
         self._end(code, reason)
 
@@ -152,14 +155,13 @@ class Socket(asyncio.Protocol):
         self._transport.abort()
 
     def pause(self) -> None:
-        if not self._is_closing:
-            self.is_held = True
-            self._transport.pause_reading()
+        self._reader.pause()
 
     def resume(self) -> None:
-        if not self._is_closing:
-            self.is_held = False
-            self._transport.resume_reading()
+        self._reader.resume()
+
+    def stop_reading(self) -> None:
+        self._reader.stop()
 
     async def drained(self) -> None:
         while self._is_paused and not self._is_closing:
@@ -172,19 +174,10 @@ class Socket(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard = self._loop.time()
         self.is_asked = False
-        self._protocol.receive_data(data)
-        for event in self._protocol.events_received():
-            if isinstance(event, WireFrame) and not self._is_closing:
-                self._handle(event)
-        self._take_output()
-        if self._protocol.parser_exc is not None:
-            self._fail()
-        elif self._protocol.close_rcvd is not None:
-            self.flush()
-            self._transport.close()
+        self._reader.feed(data)
 
     def eof_received(self) -> None:
-        self._end(ABNORMAL, "")
+        self._reader.end()
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -198,7 +191,7 @@ class Socket(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._end(ABNORMAL, "")
+        self._reader.end()
         self._ended(self)
 
     def shutdown(self) -> None:
@@ -207,38 +200,39 @@ class Socket(asyncio.Protocol):
 
     # Inside
 
-    def _handle(self, frame: WireFrame) -> None:
+    def _handle(self, opcode: Opcode, data: bytes) -> None:
+        if opcode in (Opcode.PING, Opcode.PONG):
+            self._reader.charge(1)
+        if self._is_closing:
+            return
         session = self._session
         assert session is not None
-        match frame.opcode:
-            case Opcode.TEXT | Opcode.BINARY | Opcode.CONT:
-                if frame.opcode is not Opcode.CONT:
-                    self._is_binary = frame.opcode is Opcode.BINARY
-                if (data := self._whole(frame)) is None:
-                    return
-                if self._is_binary or is_utf8(data):
-                    session.receive(data, is_text=not self._is_binary)
-                else:
-                    self.close(_INVALID_DATA, "a text message is not UTF-8")
+        match opcode:
+            case Opcode.TEXT if not is_utf8(data):
+                self.close(_INVALID_DATA, "a text message is not UTF-8")
+            case Opcode.TEXT | Opcode.BINARY:
+                session.receive(data, is_text=opcode is Opcode.TEXT)
             case Opcode.PONG:
-                session.pong(bytes(frame.data))
+                session.pong(data)
             case Opcode.CLOSE:
                 close = self._protocol.close_rcvd
                 self._end(close.code if close else _NO_CODE, close.reason if close else "")
             case _:
                 pass  # The answer to a ping is among what the protocol has to send.
 
-    def _whole(self, frame: WireFrame) -> bytes | None:
-        """Return the message that a frame ends, None when there is more to come of it."""
-        if self._begun is None:
-            if frame.fin:
-                return bytes(frame.data)
-            self._begun = bytearray()
-        self._begun += frame.data
-        if not frame.fin:
-            return None
-        data, self._begun = bytes(self._begun), None
-        return data
+    def _parsed(self) -> bool:
+        """Send what the protocol answers by itself; return whether the peer may say more."""
+        self._take_output()
+        if self._protocol.parser_exc is not None:
+            self._reader.drop()
+            self._fail()
+        elif self._protocol.close_rcvd is not None:
+            self._reader.drop()
+            self.flush()
+            self._transport.close()
+        else:
+            return True
+        return False
 
     def _fail(self) -> None:
         """End the socket of a peer that does not keep to WebSocket's rules or sends too much at once."""
@@ -247,6 +241,8 @@ class Socket(asyncio.Protocol):
         close = self._protocol.close_sent
         self._end(close.code if close else ABNORMAL, close.reason if close else "")
         self.flush()
+        if self._transport.is_closing():
+            return
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._transport.resume_reading()
@@ -289,6 +285,7 @@ class Socket(asyncio.Protocol):
             return
         self._is_closing = True
         self._wake()
+        self._reader.close()
         if self._session is not None:
             self._session.close(code, reason)
 

@@ -237,6 +237,22 @@ async def test_what_comes_before_on_connect_has_finished_waits_for_it_and_in_the
         assert not guest.transport.is_paused
 
 
+async def test_a_connection_that_is_to_be_read_no_more_is_not_when_its_on_connect_has_finished() -> None:
+    async with open_house(Slow) as house:
+        actor = await house.actor(Slow)
+        guest = Guest(actor, "a")
+        await guest.open()
+        for n in range(64):
+            guest.push(put("/n", n), base=0)
+        await until(lambda: len(actor.connections) == 1)
+        draining = house.node.drain(PATIENCE)
+        await until(lambda: guest.transport.is_stopped)
+        actor.thread.gate.set()  # type: ignore[attr-defined]
+        await draining
+        assert guest.transport.is_paused
+        assert guest.closed == 1001
+
+
 async def test_a_few_large_messages_before_on_connect_has_finished_are_enough_that_nothing_more_is_read() -> None:
     async with open_house(Slow) as house:
         actor = await house.actor(Slow)

@@ -1,0 +1,149 @@
+"""When what the peer of a WebSocket sends is handled: in turns, so that nobody has the server to themselves. No I/O."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from websockets.frames import Opcode
+from websockets.server import ServerProtocol
+
+from plait.limits import TokenBucket
+from plait.web.incoming import Incoming
+
+__all__ = ["Reader"]
+
+# Frames of one peer after which the others have their turns.
+_FRAMES: Final = 64
+# Seconds for which a peer that sends too much is not read, at most, so that its end is noticed.
+_LONGEST_PAUSE: Final = 1.0
+
+
+class Reader:
+    """Hands over the messages and control frames of one peer, and reads no more before they are handled.
+
+    `handle` takes each, `parsed` is called after some and tells whether there may be more, `cut` when the last has been
+    handled that came before the peer was gone.
+    """
+
+    __slots__ = (
+        "_bucket",
+        "_cut",
+        "_handle",
+        "_incoming",
+        "_is_closed",
+        "_is_cut",
+        "_is_held",
+        "_is_stopped",
+        "_loop",
+        "_parsed",
+        "_transport",
+        "_turn",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        protocol: ServerProtocol,
+        *,
+        bucket: TokenBucket | None,
+        handle: Callable[[Opcode, bytes], None],
+        parsed: Callable[[], bool],
+        cut: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._incoming = Incoming(protocol)
+        # Counts the frames that reach no session's limits: pings, and the pongs that nobody asked for.
+        self._bucket = bucket
+        self._handle = handle
+        self._parsed = parsed
+        self._cut = cut
+        # Goes on with what has come, when others have had their turns.
+        self._turn: asyncio.Handle | None = None
+        # Whether what the peer sends is left unread: for a while, or for good.
+        self._is_held = False
+        self._is_stopped = False
+        # Whether the peer says nothing more than what has come, and whether that is of no interest.
+        self._is_cut = False
+        self._is_closed = False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what the peer sends is left unread for a while."""
+        return self._is_held or self._turn is not None
+
+    def feed(self, data: bytes) -> None:
+        """Take what has come."""
+        self._incoming.feed(data)
+        if not self.is_held:
+            self._read()
+
+    def charge(self, count: int) -> None:
+        """Count control frames of the peer; those that it is asked for are counted before, the other way."""
+        if self._bucket is not None:
+            self._bucket.charge(count)
+
+    def pause(self) -> None:
+        """Hand over nothing more until `resume`."""
+        if not self._is_closed:
+            self._is_held = True
+            self._pause_transport()
+
+    def resume(self) -> None:
+        """Go on, unless `stop` was called."""
+        if not self._is_stopped and not self._is_closed:
+            self._is_held = False
+            self._go_on()
+
+    def stop(self) -> None:
+        """Hand over nothing more until the socket is closed."""
+        self._is_stopped = True
+        self.pause()
+
+    def close(self) -> None:
+        """Read on regardless, since to close a socket with unread data is to reset it."""
+        self._is_closed = True
+        self._is_held = False
+        if not self._is_cut:
+            self._go_on()
+
+    def drop(self) -> None:
+        """Forget what has come and has not been handled."""
+        self._incoming.drop()
+
+    def end(self) -> None:
+        """Take note that the peer says nothing more; what it has said is handled first."""
+        self._is_cut = True
+        if self._is_closed and self._turn is not None:
+            self._turn.cancel()
+        else:
+            self._go_on()
+
+    # Inside
+
+    def _read(self) -> None:
+        self._turn = None
+        count = 0
+        while self._incoming.is_waiting and count < _FRAMES and not self._is_held:
+            count += self._incoming.parse(self._handle)
+        if self._parsed():
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Read on: first what has come already, in a turn that comes later if the peer has sent too much."""
+        if self._turn is not None:
+            return
+        wait = 0.0 if self._bucket is None else min(self._bucket.until(0, self._loop.time()), _LONGEST_PAUSE)
+        if self._is_cut and (self._is_held or not self._incoming.is_waiting):
+            self._cut()
+        elif self._is_held:
+            pass
+        elif self._incoming.is_waiting or wait:
+            self._pause_transport()
+            self._turn = self._loop.call_later(wait, self._read) if wait else self._loop.call_soon(self._read)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _pause_transport(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.pause_reading()

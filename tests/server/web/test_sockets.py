@@ -1,0 +1,263 @@
+"""An open WebSocket over a transport that a test feeds: in which turns it handles what comes."""
+
+import asyncio
+
+import pytest
+from tests.server.session.guests import until
+from websockets.frames import Frame as WireFrame
+from websockets.frames import Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from plait.limits import TokenBucket
+from plait.revision import Revision
+from plait.transport import Frame
+from plait.web.sockets import Outlet, Socket
+
+# More than is ever to be handled in one go, though one packet brings it.
+MANY = 20_000
+# No socket keeps the loop for more frames than this.
+MOST = 500
+MESSAGE = b'{"type":"ping"}'
+
+
+class Pipe(asyncio.Transport):
+    """A transport that keeps what is written, and knows whether it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.is_read = True
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+
+class Received:
+    """A session that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.received: list[str] = []
+        self.pongs = 0
+        self.closed: int | None = None
+
+    def receive(self, data: bytes, *, is_text: bool) -> None:
+        self.received.append(data.decode())
+
+    def pong(self, payload: bytes) -> None:
+        self.pongs += 1
+
+    def close(self, code: int, reason: str) -> None:
+        assert self.closed is None
+        self.closed = code
+
+    def deliver(self, frame: Frame, revision: Revision) -> None: ...
+    def send(self, frame: Frame) -> None: ...
+    def finish(self) -> None: ...
+
+    def present(self, frame: Frame) -> None: ...
+    def shown_version(self) -> int:
+        return 0
+
+    def drained(self) -> None: ...
+
+
+class Peer:
+    """A socket, both ends of it."""
+
+    def __init__(self, *, bucket: TokenBucket | None = None, session: Received | None = None) -> None:
+        self.pipe = Pipe()
+        self.session = session or Received()
+        self.has_ended = False
+        self.socket = Socket(
+            self.pipe,
+            ServerProtocol(state=State.OPEN, max_size=2**20),
+            outlet=Outlet(),
+            write_buffer=2**20,
+            bucket=bucket,
+            ended=self._end,
+            shutdown=lambda: None,
+        )
+        self.socket.attach(self.session)
+
+    @property
+    def pongs(self) -> int:
+        return self.pipe.written.count(b"\x8a\x00")
+
+    def _end(self, _: Socket) -> None:
+        self.has_ended = True
+
+
+def frame(opcode: Opcode, data: bytes = b"", *, fin: bool = True) -> bytes:
+    return WireFrame(opcode, data, fin=fin).serialize(mask=True)
+
+
+def texts(count: int) -> bytes:
+    return b"".join(frame(Opcode.TEXT, b"%d" % n) for n in range(count))
+
+
+async def settled(peer: Peer) -> None:
+    """Let the socket have all its turns."""
+    await until(lambda: peer.pipe.is_read)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(frame(Opcode.PING), id="pings"),
+        pytest.param(frame(Opcode.PONG), id="pongs"),
+        pytest.param(frame(Opcode.TEXT, MESSAGE), id="messages"),
+        pytest.param(frame(Opcode.CONT, fin=False), id="fragments"),
+    ],
+)
+async def test_what_one_peer_sends_at_once_is_handled_in_turns_between_which_the_others_have_theirs(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = Peer()
+    parsed = 0
+    recv_frame = ServerProtocol.recv_frame
+
+    def count(self: ServerProtocol, frame: WireFrame) -> None:
+        nonlocal parsed
+        parsed += 1
+        recv_frame(self, frame)
+
+    monkeypatch.setattr(ServerProtocol, "recv_frame", count)
+    peer.socket.data_received(frame(Opcode.TEXT, b"a", fin=False) if sent[0] == Opcode.CONT else b"")
+    before, most = parsed, 0
+    peer.socket.data_received(sent * MANY)
+    while not peer.pipe.is_read:
+        most, before = max(most, parsed - before), parsed
+        await asyncio.sleep(0)
+    assert parsed >= MANY
+    assert 0 < most < MOST
+
+
+async def test_what_is_handled_in_turns_keeps_its_order_and_what_comes_meanwhile_is_behind_it() -> None:
+    peer = Peer()
+    data = texts(1000)
+    cut = len(data) // 2 + 3
+    peer.socket.data_received(data[:cut])
+    assert 0 < len(peer.session.received) < MOST
+    peer.socket.data_received(data[cut:])
+    await settled(peer)
+    assert peer.session.received == [str(n) for n in range(1000)]
+
+
+async def test_a_message_larger_than_a_turn_is_taken_as_a_whole() -> None:
+    peer = Peer()
+    peer.socket.data_received(frame(Opcode.TEXT, b"x" * 100_000) + frame(Opcode.TEXT, b"y"))
+    assert peer.session.received == ["x" * 100_000, "y"]
+
+
+async def test_what_was_not_handled_when_the_socket_is_closed_is_dropped() -> None:
+    class Closing(Received):
+        def receive(self, data: bytes, *, is_text: bool) -> None:
+            super().receive(data, is_text=is_text)
+            if data == b"500":
+                peer.socket.close(1013, "")
+
+    peer = Peer(session=Closing())
+    peer.socket.data_received(texts(1000))
+    await settled(peer)
+    assert peer.session.received == [str(n) for n in range(501)]
+    assert peer.session.closed == 1013
+
+
+@pytest.mark.parametrize("end", ["eof", "lost"])
+async def test_the_end_of_a_peer_comes_behind_what_it_has_said(end: str) -> None:
+    peer = Peer()
+    peer.socket.data_received(texts(1000))
+    if end == "eof":
+        peer.socket.eof_received()
+    else:
+        peer.pipe.close()
+        peer.socket.connection_lost(None)
+        assert peer.has_ended
+    assert peer.session.closed is None
+    await until(lambda: peer.session.closed is not None)
+    assert peer.session.received == [str(n) for n in range(1000)]
+    assert peer.session.closed == 1006
+
+
+async def test_a_paused_socket_whose_peer_is_lost_ends_at_once() -> None:
+    peer = Peer()
+    peer.socket.data_received(texts(1000))
+    peer.socket.pause()
+    count = len(peer.session.received)
+    peer.pipe.close()
+    peer.socket.connection_lost(None)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert peer.session.closed == 1006
+    assert len(peer.session.received) == count
+
+
+async def test_a_socket_that_is_paused_goes_on_where_it_was_and_not_before_it_is_resumed() -> None:
+    peer = Peer()
+    peer.socket.data_received(texts(1000))
+    peer.socket.pause()
+    count = len(peer.session.received)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(peer.session.received) == count
+    assert not peer.pipe.is_read
+    peer.socket.resume()
+    await settled(peer)
+    assert peer.session.received == [str(n) for n in range(1000)]
+
+
+async def test_a_socket_that_has_stopped_reading_is_not_resumed_until_it_is_closed() -> None:
+    peer = Peer()
+    peer.socket.pause()
+    peer.socket.stop_reading()
+    peer.socket.resume()
+    assert not peer.pipe.is_read
+    peer.socket.data_received(texts(10))
+    assert peer.session.received == []
+    peer.socket.close(1001, "")
+    await settled(peer)
+    assert peer.session.received == []
+
+
+async def test_pings_past_the_limit_are_not_read_while_messages_are_not_counted_with_them() -> None:
+    peer = Peer(bucket=TokenBucket(0.001, 1000, asyncio.get_running_loop().time()))
+    peer.socket.data_received(texts(2000))
+    await settled(peer)
+    peer.socket.data_received(frame(Opcode.PING) * MANY)
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert 1000 <= peer.pongs < 1000 + MOST
+    assert not peer.pipe.is_read
+    assert peer.socket.is_held
+
+
+async def test_answers_to_pings_of_the_server_do_not_count_to_the_limit() -> None:
+    peer = Peer(bucket=TokenBucket(0.001, 10, asyncio.get_running_loop().time()))
+    for _ in range(1000):
+        peer.socket.ping(b"")
+        peer.socket.data_received(frame(Opcode.PONG))
+    assert peer.pipe.is_read
+    assert peer.session.pongs == 1000
