@@ -164,7 +164,7 @@ class Socket(asyncio.Protocol):
         self._reader.stop()
 
     async def drained(self) -> None:
-        while self._is_paused and not self._is_closing:
+        while self.is_backed_up and not self._is_closing:
             if self._drained is None:
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
@@ -260,6 +260,7 @@ class Socket(asyncio.Protocol):
             return
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if not self._is_paused:
+            self._wake()
             if size > _AT_ONCE and self._session is not None and not self._is_closing:
                 self._session.drained()
         elif self._transport.get_write_buffer_size() > self._limit:

@@ -261,3 +261,14 @@ async def test_answers_to_pings_of_the_server_do_not_count_to_the_limit() -> Non
         peer.socket.data_received(frame(Opcode.PONG))
     assert peer.pipe.is_read
     assert peer.session.pongs == 1000
+
+
+async def test_a_reader_that_is_sent_much_at_once_is_waited_for_until_it_has_been_written() -> None:
+    peer = Peer()
+    large = Frame(b"x" * 100_000)
+    async with asyncio.timeout(20):
+        for _ in range(30):
+            peer.socket.send(large)
+            await peer.socket.drained()
+            assert not peer.socket.is_backed_up
+    await until(lambda: len(peer.pipe.written) > 3_000_000)
