@@ -166,8 +166,6 @@ class CloudflareSession:
         return True
 
     def _take(self, data: bytes, is_text: bool) -> None:
-        if self._is_gone:
-            return
         try:
             frame = decode_client(data) if is_text else None
         except RecursionError:
