@@ -106,6 +106,8 @@ class _Walk:
         document, moved = self._with, list[tuple[int, Sequence[Op]]]()
         for index, (other, inverse) in enumerate(self._inverses):
             if other == version:
+                if list(inverse) != list(ops):
+                    raise _NeededError(version)  # Something else has taken it back than what is known here.
                 self._inverses = [*moved, *self._inverses[index + 1 :]]
                 return
             result = self._work.rebase(inverse, ops, document)

@@ -87,10 +87,14 @@ def _inverse(target: ChangeRow, before: Any, later: Sequence[ChangeRow], work: W
     ops = invert(before, made)
     document = apply(before, made)
     own: Owned = {}
-    for step in standing(document, later, work):
+    steps = standing(document, later, work)
+    taken_back = {undone(step.source) for step in steps}
+    for step in steps:
         document = apply(document, step.ops, own)
         result = work.rebase(ops, step.ops, document)
-        if result.is_lost or (result.conflicts and step.source != target.source):
+        # What both have taken out, and somebody has put back, is there again: nothing would be left for it.
+        is_back = len(result.ops) < len(ops) and step.version in taken_back
+        if result.is_lost or is_back or (result.conflicts and step.source != target.source):
             raise Conflict("somebody else has changed the same since", path=next(iter(result.conflicts), None))
         ops = result.ops
     return ops
