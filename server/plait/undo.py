@@ -90,7 +90,7 @@ def _inverse(target: ChangeRow, before: Any, later: Sequence[ChangeRow], work: W
     steps = standing(document, later, work)
     taken_back = {undone(step.source) for step in steps}
     for step in steps:
-        document = apply(document, step.ops, own)
+        document = work.apply(document, step.ops, own)
         result = work.rebase(ops, step.ops, document)
         # What both have taken out, and somebody has put back, is there again: nothing would be left for it.
         is_back = len(result.ops) < len(ops) and step.version in taken_back

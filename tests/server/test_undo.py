@@ -603,6 +603,28 @@ async def test_no_more_is_passed_over_than_can_be_done_in_one_go() -> None:
                     await t.undo("bob")
 
 
+async def test_a_change_of_many_operations_is_taken_back_when_nothing_has_been_changed_since() -> None:
+    async with table({"list": [0] * 10_000, "text": "x" * 800_000}) as t:
+        t.change("ada", *(insert(0, 1) for _ in range(16_000)))
+        assert await t.undo("ada") == 2
+        assert t.state["list"] == [0] * 10_000
+
+
+@pytest.mark.parametrize(("length", "error"), [(10, None), (10_000, None), (200_000, Conflict)])
+async def test_how_much_can_be_passed_over_depends_on_how_long_the_list_is(
+    length: int, error: type[Exception] | None
+) -> None:
+    async with table({"list": [0] * length, "n": 0}) as t:
+        t.change("ada", Op("replace", "/n", 1))
+        for n in range(200):
+            t.change("bob", insert(0, n))
+        if error is None:
+            assert await t.undo("ada") == 202
+        else:
+            with pytest.raises(error, match="too much"):
+                await t.undo("ada")
+
+
 # Threads
 
 
