@@ -37,6 +37,8 @@ class Server:
         # The close code for whoever joins, and the status for whoever comes.
         self.refuses: int | None = None
         self.status: HTTPStatus | None = None
+        # Where whoever comes is sent instead, with such a status.
+        self.location: str | None = None
         # How many have come.
         self.requests = 0
         # The close code for whoever has just joined.
@@ -128,7 +130,12 @@ class Server:
         """Let a request pass or not."""
         self.requests += 1
         self._news.set()
-        return connection.respond(self.status, "as told\n") if self.status is not None else None
+        if self.status is None:
+            return None
+        response = connection.respond(self.status, "as told\n")
+        if self.location is not None:
+            response.headers["Location"] = self.location
+        return response
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import socket
+import ssl
 import threading
 from collections.abc import Awaitable
 from contextlib import aclosing
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from tests.client.serving import TIMEOUT, Server
+from tests.client.serving import TIMEOUT, Server, serve
 
 from plait_client import (
     CallError,
@@ -684,6 +685,45 @@ async def test_a_request_that_is_refused_for_the_time_being_is_made_again(server
         await server.until(lambda: server.requests == 2)
         server.status = None
     assert joining.result() == {"n": 1, "tags": ["a"], "by": {}}
+
+
+@pytest.mark.parametrize("location", ["http://127.0.0.1:1/login", "//[", "ws://127.0.0.1:1/threads/note/a"])
+async def test_a_request_that_is_sent_elsewhere_for_the_time_being_is_made_again(server: Server, location: str) -> None:
+    async with connect(server.url) as room:
+        server.status, server.location = HTTPStatus.FOUND, location
+        await server.close_all()
+        await soon(room.wait_for(lambda _: "302" in room.trouble))
+        assert location in room.trouble
+        server.status = None
+        assert await soon(room.update("/n", 2)) == 1
+
+
+async def test_a_token_is_shown_to_nobody_but_the_server_at_the_url(server: Server) -> None:
+    async with serve() as other:
+        server.status, server.location = HTTPStatus.TEMPORARY_REDIRECT, other.url
+        async with asyncio.TaskGroup() as tasks:
+            joining = tasks.create_task(soon(_join(server.url, token="secret")))
+            await server.until(lambda: server.requests == 2)
+            server.status = None
+        assert joining.result() == {"n": 1, "tags": ["a"], "by": {}}
+        assert (other.requests, other.received) == (0, [])
+
+
+async def test_what_no_request_can_be_made_of_raises_at_once(server: Server) -> None:
+    with pytest.raises(ClientError, match="no socket can be opened: "):
+        await soon(_join(server.url, ssl=ssl.create_default_context()))
+
+
+async def test_a_proxy_that_is_none_is_told_as_why_there_is_no_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connect(server.url) as room:
+        monkeypatch.setenv("http_proxy", "nowhere://127.0.0.1")
+        monkeypatch.delenv("no_proxy", raising=False)
+        await server.close_all()
+        await soon(room.wait_for(lambda _: "nowhere" in room.trouble))
+        monkeypatch.delenv("http_proxy")
+        assert await soon(room.update("/n", 2)) == 1
 
 
 async def _join(url: str, **options: Any) -> Any:

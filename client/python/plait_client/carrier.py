@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from plait_client.backoff import Backoff
 from plait_client.errors import ClientError
@@ -41,6 +41,13 @@ class Target(msgspec.Struct, frozen=True):
     token: Token = None
     headers: dict[str, str] = {}
     ssl: SSLContext | None = None
+
+
+class _Connect(connect):
+    """Goes nowhere else: what is sent first shows the token, which is for the server at the URL."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
 
 
 class Carrier:
@@ -115,25 +122,32 @@ class Carrier:
 
     async def _carry(self, token: str | None) -> int:
         """Carry frames on one socket; return the code that it was closed with."""
-        target = self._target
         try:
-            async with connect(
-                target.url,
-                additional_headers=target.headers,
-                close_timeout=2,
-                compression=None,
-                max_size=None,
-                ping_interval=None,
-                ssl=target.ssl,
-                subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]
-            ) as socket:
-                return await self._converse(socket, token)
+            socket = await self._open()
         except InvalidStatus as error:
-            self.trouble = str(error)
+            self.trouble = _refusal(error)
             return _code_of(error)
-        except (OSError, TimeoutError, InvalidHandshake) as error:
+        except (OSError, WebSocketException) as error:
             self.trouble = str(error) or type(error).__name__
             return _ABNORMAL
+        except (ImportError, ValueError) as error:
+            # No other attempt would get further: what the proxy needs is not there, or a header cannot be sent.
+            raise ClientError(f"no socket can be opened: {error}") from error
+        async with socket:
+            return await self._converse(socket, token)
+
+    async def _open(self) -> ClientConnection:
+        target = self._target
+        return await _Connect(
+            target.url,
+            additional_headers=target.headers,
+            close_timeout=2,
+            compression=None,
+            max_size=None,
+            ping_interval=None,
+            ssl=target.ssl,
+            subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]
+        )
 
     async def _converse(self, socket: ClientConnection, token: str | None) -> int:
         if socket.subprotocol != SUBPROTOCOL:
@@ -218,6 +232,12 @@ class Carrier:
 def no_token(error: Exception) -> str:
     """Return what is wrong when the function that fetches the token has raised, for people."""
     return f"no token could be fetched: {error!r}"
+
+
+def _refusal(error: InvalidStatus) -> str:
+    """Return what the request was answered with, for people."""
+    locations = ", ".join(error.response.headers.get_all("Location"))
+    return f"{error}, which leads to {locations} and is not followed" if locations else str(error)
 
 
 def _code_of(error: InvalidStatus) -> int:
