@@ -212,6 +212,21 @@ def test_a_settled_push_that_the_server_no_longer_counts_is_refused() -> None:
     assert session.pending == []
 
 
+def test_a_settled_push_of_the_largest_size_is_asked_about_in_a_frame_that_the_server_takes() -> None:
+    limit = 500
+    session = build_session(max_frame=limit)
+    set_n(session, "x" * 414)
+    (frame,) = session.take_frames()
+    assert len(messages.encode(frame)) == limit
+    session.opened()
+    session.take_frames()
+    join(session, 4, last_ref=1, state={"n": "x" * 414}, max_frame=limit)
+    (again,) = session.take_frames()
+    assert isinstance(again, messages.Push)
+    assert (again.ref, again.made, again.ops) == (1, ("e", 3), [])
+    assert len(messages.encode(again)) <= limit
+
+
 def test_a_settled_push_is_done_with_whatever_version_its_answer_names() -> None:
     session = build_session()
     set_n(session, 2)

@@ -145,7 +145,9 @@ class Pushes:
         base = push.lost_on or self._replica.base
         made = None if push.made == base else push.made
         answered = self._pending[0].ref - 1
-        return messages.Push(push.ref, base, made, None if answered == push.ref - 1 else answered, push.ops)
+        # The server knows what a settled one was, and is only asked what became of it.
+        ops = [] if push.is_settled else push.ops
+        return messages.Push(push.ref, base, made, None if answered == push.ref - 1 else answered, ops)
 
     def _refuse_suspect(self) -> None:
         """Refuse, in the server's place, the push that it closed the last socket for: it would do so again."""
