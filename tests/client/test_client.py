@@ -483,6 +483,17 @@ async def test_messages_and_events_come_to_their_callbacks(server: Server) -> No
         assert await soon(got.get()) == "last"
 
 
+async def test_binary_messages_keep_their_place_among_all_that_is_sent(server: Server) -> None:
+    async with connect(server.url) as room:
+        room.send(b"one")
+        room.send("two")
+        room.send(b"three")
+        await soon(room.call("add", 4))
+    _, one, two, three, call = server.received
+    assert (one, two, three) == (b"one", messages.Message(msgspec.Raw(b'"two"')), b"three")
+    assert isinstance(call, messages.Call)
+
+
 async def test_a_callback_that_fails_is_logged_and_the_others_are_called(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

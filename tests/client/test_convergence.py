@@ -51,7 +51,7 @@ class Member:
         for happening in self.session.take_happenings():
             if isinstance(happening, Acked | Nacked):
                 self.outcomes[self._names[happening.push]].append(type(happening).__name__)
-        self.up += self.session.take_frames()
+        self.up += (frame for frame in self.session.take_frames() if not isinstance(frame, bytes))
         assert self.session.shown == self._fold()
 
     def _fold(self) -> Any:

@@ -43,7 +43,8 @@ def join(session: Session, version: int, **fields: Any) -> None:
 
 
 def take(session: Session) -> list[Any]:
-    return [decode_json(messages.encode(frame)) for frame in session.take_frames()]
+    frames = session.take_frames()
+    return [frame if isinstance(frame, bytes) else decode_json(messages.encode(frame)) for frame in frames]
 
 
 def set_n(session: Session, value: Any) -> None:
@@ -162,20 +163,43 @@ def test_messages_that_wait_for_pushes_are_sent_on_the_next_socket_when_this_one
     session.opened()
     join(session, 3)
     assert {frame["type"] for frame in take(session)} == {"join", "push"}
-    assert session.take_binary() == []
     for ref in range(1, 7):
         receive(session, "ack", ref=ref, version=3 + ref)
-    assert [frame["type"] for frame in take(session)] == ["push"] * 6 + ["message"]
-    assert session.take_binary() == [b"bytes"]
+    *pushes, message, binary = take(session)
+    assert [frame["type"] for frame in (*pushes, message)] == ["push"] * 6 + ["message"]
+    assert binary == b"bytes"
 
 
 def test_a_binary_message_is_not_sent_before_the_answer_to_the_join() -> None:
     session = build_session()
+    session.lost(1006)
     session.send_binary(b"bytes")
     session.opened()
-    assert session.take_binary() == []
+    assert [frame["type"] for frame in take(session)] == ["join"]
     join(session, 3)
-    assert session.take_binary() == [b"bytes"]
+    assert take(session) == [b"bytes"]
+
+
+def test_binary_messages_keep_their_place_among_all_that_is_sent() -> None:
+    session = build_session()
+    session.send_binary(b"one")
+    session.send("two")
+    session.send_binary(b"three")
+    set_n(session, 4)
+    session.send_binary(b"five")
+    session.call("six")
+    one, two, three, four, five, six = take(session)
+    assert (one, two["data"], three, four["ref"], five, six["method"]) == (b"one", "two", b"three", 1, b"five", "six")
+
+
+def test_messages_that_were_on_their_way_are_lost_with_the_socket() -> None:
+    session = build_session()
+    session.send("text")
+    session.send_binary(b"bytes")
+    session.opened()
+    session.take_frames()
+    join(session, 3)
+    assert take(session) == []
 
 
 # Numbers
@@ -216,8 +240,9 @@ def test_a_settled_push_of_the_largest_size_is_asked_about_in_a_frame_that_the_s
     limit = 500
     session = build_session(max_frame=limit)
     set_n(session, "x" * 414)
-    (frame,) = session.take_frames()
-    assert len(messages.encode(frame)) == limit
+    (first,) = session.take_frames()
+    assert isinstance(first, messages.Push)
+    assert len(messages.encode(first)) == limit
     session.opened()
     session.take_frames()
     join(session, 4, last_ref=1, state={"n": "x" * 414}, max_frame=limit)
@@ -550,7 +575,7 @@ def test_a_call_or_message_that_is_too_large_raises_and_leaves_nothing_behind() 
     with pytest.raises(TooLarge):
         session.send_binary(b"x" * 101)
     session.send_binary(b"x" * 100)
-    assert session.take_binary() == [b"x" * 100]
+    assert take(session) == [b"x" * 100]
     assert session.call("add") == 1
     assert [frame["type"] for frame in take(session)] == ["call"]
 

@@ -98,8 +98,9 @@ def _expanded(value: Any) -> Any:
             return value
 
 
-def _written(frame: messages.ClientMessage, *, as_in: dict[str, Any]) -> Any:
+def _written(frame: messages.ClientMessage | bytes, *, as_in: dict[str, Any]) -> Any:
     """Return a frame as a script has it: one push may stand there with its ref alone, whatever else it has."""
+    assert not isinstance(frame, bytes)
     written = decode_json(messages.encode(frame))
     return {name: written[name] for name in ("type", "ref")} if as_in.keys() == {"type", "ref"} else written
 

@@ -242,7 +242,7 @@ class World:
     def flush(self, member: Member) -> None:
         """Put on the wire what a client has to send."""
         for frame in member.session.take_frames():
-            if member.wire is not None:
+            if member.wire is not None and not isinstance(frame, bytes):
                 member.wire.up.append(encode(frame))
         if member.wire is not None and member.session.needs_socket:
             self.cut(member)

@@ -210,9 +210,10 @@ class Carrier:
 
     async def _send(self, socket: ClientConnection) -> None:
         for frame in self._session.take_frames():
-            await socket.send(encode(frame), text=True)
-        for data in self._session.take_binary():
-            await socket.send(data)
+            if isinstance(frame, bytes):
+                await socket.send(frame)
+            else:
+                await socket.send(encode(frame), text=True)
 
     async def _watch(self, socket: ClientConnection) -> None:
         """Do what becomes due, also while sending is blocked."""

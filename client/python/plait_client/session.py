@@ -51,8 +51,7 @@ class Session:
         self._presences = Presences()
         self._calls: set[int] = set()
         self._last_call = 0
-        self._frames: list[ClientMessage] = []
-        self._binary: list[bytes] = []
+        self._frames: list[ClientMessage | bytes] = []
         self._happenings: list[Happening] = []
 
     # What is known
@@ -101,17 +100,10 @@ class Session:
         """What connections let others see of them, by their ids."""
         return self._presences.others
 
-    def take_frames(self) -> list[ClientMessage]:
-        """Return the frames to be sent since the last time."""
+    def take_frames(self) -> list[ClientMessage | bytes]:
+        """Return the frames and binary messages to be sent since the last time, in their order."""
         frames, self._frames = self._frames, []
         return frames
-
-    def take_binary(self) -> list[bytes]:
-        """Return the binary messages to be sent behind the frames, none of them before the join."""
-        if self.status != "online":
-            return []
-        binary, self._binary = self._binary, []
-        return binary
 
     def take_happenings(self) -> list[Happening]:
         """Return what has happened since the last time."""
@@ -161,9 +153,9 @@ class Session:
         self._pushes.behind(lambda: self._send(frame))
 
     def send_binary(self, data: bytes) -> None:
-        """Send a binary message. Only for a session that has joined. Raises TooLarge."""
+        """Send a binary message, behind the pushes before. Only for a session that has joined. Raises TooLarge."""
         self._limit.check(data)
-        self._pushes.behind(lambda: self._binary.append(data))
+        self._pushes.behind(lambda: self._send(data))
 
     def set_presence(self, data: Any) -> None:
         """Let others see `data` of this client, also on sockets to come; None for nothing. Raises TooLarge."""
@@ -290,7 +282,7 @@ class Session:
                 self._calls.discard(frame.ref)
             self._tell(frame)
 
-    def _send(self, frame: ClientMessage) -> None:
+    def _send(self, frame: ClientMessage | bytes) -> None:
         self._frames.append(frame)
 
     def _tell(self, happening: Happening) -> None:
