@@ -168,12 +168,18 @@ def test_an_edit_is_one_change_made_at_its_end(other_server: Server) -> None:
 def test_what_takes_too_long_raises(other_server: Server) -> None:
     other_server.is_holding = True
     with connect_sync(other_server.url, timeout=0.05) as room:
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=r"no answer to the change within 0\.05 seconds"):
             room.update("/n", 2)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=r"no result of add within 0\.05 seconds"):
             room.call("add", 1)
-        with pytest.raises(TimeoutError):
-            room.wait_for(lambda state: state["n"] == 9, timeout=0.05)
+        with pytest.raises(TimeoutError, match=r"nothing from count within 0\.05 seconds"):
+            next(room.stream("count", 1))
+        with pytest.raises(TimeoutError, match=r"no state that was waited for within 0\.05 seconds"):
+            room.wait_for(lambda state: state["n"] == 9)
+        with pytest.raises(TimeoutError, match=r"within 0\.01 seconds"):
+            room.wait_for(lambda state: state["n"] == 9, timeout=0.01)
+        with pytest.raises(TimeoutError, match=r"no change within 0\.02 seconds"):
+            next(room.changes(timeout=0.02))
         assert room.pending == 1
         do(other_server, other_server.release)
 
@@ -188,6 +194,21 @@ def test_calls_and_streams(other_server: Server) -> None:
             assert value == "begun"
             break
         wait(other_server, lambda: other_server.until(lambda: other_server.frames(messages.Cancel)))
+
+
+def test_a_state_may_be_waited_for_longer_than_all_else(other_server: Server) -> None:
+    asked: list[int] = []
+
+    def is_changed(state: Any) -> bool:
+        if not asked:
+            asked.append(1)
+            do(other_server, lambda: other_server.peer.change([Op("replace", "/n", 2)]))
+        return bool(state["n"] == 2)
+
+    with connect_sync(other_server.url, timeout=0) as room:
+        with pytest.raises(TimeoutError, match="within 0 seconds"):
+            room.call("add", 1)
+        assert room.wait_for(is_changed, timeout=None)["n"] == 2
 
 
 def test_a_stream_left_open_does_not_outlive_the_client(other_server: Server) -> None:

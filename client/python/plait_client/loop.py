@@ -3,7 +3,7 @@
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from plait_client.errors import Closed, close_message
@@ -38,19 +38,20 @@ class LoopThread:
         for future in tuple(self._outstanding):
             future.cancel()
 
-    def wait(self, function: Callable[[], Awaitable[T]], timeout: float | None) -> T:
-        """Call a function in the loop, and return what its awaitable gives. Raises TimeoutError, and Closed at the end.
+    def wait(self, function: Callable[[], Awaitable[T]], timeout: float | None, missing: str = "no answer") -> T:
+        """Call a function in the loop, and return what its awaitable gives. Raises Closed at the end.
 
-        Interrupting this, as with Ctrl-C, cancels what is under way.
+        Raises TimeoutError, which says what is `missing` when the time is over. Interrupting this, as with Ctrl-C,
+        cancels what is under way.
         """
         self._check_thread()
-        return _result(self._submit(function, timeout))
+        return _result(self._submit(lambda: _within(function, timeout, missing)))
 
-    def _submit(self, function: Callable[[], Awaitable[T]], timeout: float | None) -> concurrent.futures.Future[T]:
+    def _submit(self, function: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         with self._lock:
             if self._is_closing:
                 raise _closed()
-            future = asyncio.run_coroutine_threadsafe(_within(function, timeout), self._loop)
+            future = asyncio.run_coroutine_threadsafe(function(), self._loop)
             self._outstanding.add(future)
         future.add_done_callback(self._outstanding.discard)
         return future
@@ -67,7 +68,7 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             return function()
         try:
-            future = self._submit(call, None)
+            future = self._submit(call)
         except Closed:
             self._thread.join()
             return function()
@@ -114,6 +115,13 @@ def _closed() -> Closed:
     return Closed(_CLOSED, close_message(_CLOSED, ""))
 
 
-async def _within(function: Callable[[], Awaitable[T]], timeout: float | None) -> T:
-    async with asyncio.timeout(timeout):
-        return await function()
+async def _within(function: Callable[[], Awaitable[T]], timeout: float | None, missing: str) -> T:
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            return await function()
+    except TimeoutError:
+        # What is waited for may raise one of its own.
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"{missing} within {timeout:g} seconds") from None

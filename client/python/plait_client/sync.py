@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
-from types import MappingProxyType, TracebackType
+from types import EllipsisType, MappingProxyType, TracebackType
 from typing import Any, Final, Generic, TypeVar, Unpack, overload
 
 from plait_client.changes import Change, Changes
@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 _CLOSED: Final = 1000
 _END: Final = object()
+_NO_ANSWER: Final = "no answer to the change"
 
 
 class SyncChanges(Generic[S]):
@@ -49,8 +50,8 @@ class SyncChanges(Generic[S]):
 class SyncRoom(Generic[S]):
     """A Room whose methods return when they are done: `set`, `update` and the block of `edit` when it is durable.
 
-    Each raises TimeoutError after the `timeout` of `connect_sync`. Callbacks are called in a thread of the client's
-    own; there they may look at the room, but not use what waits.
+    Each raises TimeoutError after the `timeout` of `connect_sync`, but `changes` waits for ever. Callbacks are called
+    in a thread of the client's own; there they may look at the room, but not use what waits.
     """
 
     def __init__(self, room: Room[S], loop: LoopThread, close: Callable[[], Awaitable[None]], timeout: float | None):
@@ -73,8 +74,8 @@ class SyncRoom(Generic[S]):
         """Close the connection; no thread is left behind. What is known may still be read, all else raises Closed."""
         self._loop.close(self._close)
 
-    def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
-        return self._loop.wait(function, self._timeout)
+    def _wait(self, function: Callable[[], Awaitable[T]], missing: str) -> T:
+        return self._loop.wait(function, self._timeout, missing)
 
     # What is known
 
@@ -137,17 +138,17 @@ class SyncRoom(Generic[S]):
 
     def set(self, state: S | Callable[[S], S]) -> int:
         """Change the state to another, or to what a function makes of it; return the version. Raises Refused."""
-        return self._wait(lambda: self._room.set(state))
+        return self._wait(lambda: self._room.set(state), _NO_ANSWER)
 
     def update(self, pointer: str, value: Any) -> int:
         """Change what is at a JSON pointer, or put it there; return the version. Raises Refused, ValueError."""
-        return self._wait(lambda: self._room.update(pointer, value))
+        return self._wait(lambda: self._room.update(pointer, value), _NO_ANSWER)
 
     def edit(self) -> Edit[int]:
         """Return a block in which the state is changed in place. Its end waits, and raises Refused."""
 
         def push(made_on: Any, ops: list[Op]) -> int:
-            return self._wait(lambda: self._room.push(made_on, ops))
+            return self._wait(lambda: self._room.push(made_on, ops), _NO_ANSWER)
 
         return Edit(self._loop.do(self._room.shown), push)
 
@@ -155,17 +156,17 @@ class SyncRoom(Generic[S]):
 
     def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method and return its result. Raises CallError, TooLarge, Disconnected."""
-        return self._wait(lambda: self._room.call(method, *args, **kwargs))
+        return self._wait(lambda: self._room.call(method, *args, **kwargs), f"no result of {method}")
 
     def stream(self, method: str, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         """Call a method and iterate over all that it gives. Leaving the loop cancels it."""
         values = self._room.stream(method, *args, **kwargs)
         try:
-            while (value := self._wait(lambda: anext(values, _END))) is not _END:
+            while (value := self._wait(lambda: anext(values, _END), f"nothing from {method}")) is not _END:
                 yield value
         finally:
             with suppress(Closed):
-                self._wait(values.aclose)
+                self._wait(values.aclose, f"no end of {method}")
 
     def send(self, data: Any) -> None:
         """See Room."""
@@ -194,15 +195,21 @@ class SyncRoom(Generic[S]):
         return self._loop.do(lambda: self._room.on_presence(callback))
 
     def changes(self, timeout: float | None = None) -> SyncChanges[S]:
-        """Follow the confirmed state from here on, each change coming within `timeout` seconds."""
-        return SyncChanges(self._loop.do(self._room.changes), lambda function: self._loop.wait(function, timeout))
+        """Follow the confirmed state from here on, each change coming within `timeout` seconds, or at any time."""
 
-    def wait_for(self, predicate: Callable[[S], object], timeout: float | None = None) -> S:
+        def wait(function: Callable[[], Awaitable[Any]]) -> Any:
+            return self._loop.wait(function, timeout, "no change")
+
+        return SyncChanges(self._loop.do(self._room.changes), wait)
+
+    def wait_for(self, predicate: Callable[[S], object], timeout: float | EllipsisType | None = ...) -> S:
         """Wait until the state that is shown is as wanted, and return it. Raises TimeoutError.
 
-        The function is called in a thread of the client's own, as callbacks are.
+        It waits for the `timeout` of `connect_sync`, or for another, which may be None. The function is called in a
+        thread of the client's own, as callbacks are.
         """
-        return self._loop.wait(lambda: self._room.wait_for(predicate), timeout)
+        seconds = self._timeout if isinstance(timeout, EllipsisType) else timeout
+        return self._loop.wait(lambda: self._room.wait_for(predicate), seconds, "no state that was waited for")
 
 
 @overload
