@@ -620,6 +620,34 @@ async def test_a_frame_that_is_none_is_passed_over(server: Server, caplog: pytes
     assert len(caplog.records) == 1
 
 
+async def test_closing_the_client_raises_so_from_all_that_waits(server: Server) -> None:
+    server.is_holding = True
+    async with connect(server.url) as room:
+        values = room.stream("count", 1)
+        calls = [asyncio.create_task(room.call("add", 1)), asyncio.ensure_future(anext(values))]
+        waiting = asyncio.create_task(room.wait_for(lambda state: state["n"] == 99))
+        await server.until(lambda: len(server.frames(messages.Call)) == 2)
+        await soon(room.close())
+        for each in (*calls, waiting, room.call("add", 1)):
+            with pytest.raises(Closed, match=r"^the client was closed \(1000\)$"):
+                await soon(each)
+
+
+async def test_a_final_close_while_the_client_is_closing_is_what_is_raised(server: Server) -> None:
+    server.is_holding = True
+    async with connect(server.url) as room:
+        pushed = room.update("/n", 2)
+        call = asyncio.create_task(room.call("add", 1))
+        await server.until(lambda: server.frames(messages.Call))
+        closing = asyncio.create_task(room.close())
+        await asyncio.sleep(0)
+        await server.close_all(4408)
+        await soon(closing)
+        for each in (pushed, call):
+            with pytest.raises(Closed, match="another socket has joined as this client"):
+                await soon(each)
+
+
 async def test_a_final_close_raises_what_it_means_from_all_that_waits(server: Server) -> None:
     server.is_holding = True
     async with connect(server.url) as room:

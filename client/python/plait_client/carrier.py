@@ -95,13 +95,16 @@ class Carrier:
             return await fetched if inspect.isawaitable(fetched) else fetched
 
     async def run(self) -> None:
-        """Connect, and connect again, until the session has stopped or `finish` was called."""
+        """Connect, and connect again, until the session has stopped or `finish` was called, which is not told."""
         while self._session.stopped is None and not self._is_finishing:
             self._has_joined = False
             code = await self._attempt()
             self._session.lost(code)
+            if self._is_finishing:
+                # What is lost then is lost to the end, which whoever has called `finish` tells.
+                return
             self._tell()
-            if self._session.stopped is None and not self._is_finishing:
+            if self._session.stopped is None:
                 await asyncio.sleep(0 if self._has_joined and code == codes.GOING_AWAY else self._backoff.delay())
 
     @property

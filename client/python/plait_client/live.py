@@ -57,7 +57,7 @@ class Live:
         code = self.session.stopped
         if code is None:
             return None
-        return self._failure or Closed(code, close_message(code, self.trouble))
+        return self._failure or Closed(code, close_message(code, "" if self.is_closed else self.trouble))
 
     @property
     def trouble(self) -> str:
