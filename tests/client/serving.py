@@ -81,12 +81,13 @@ class Server:
 
     async def close_all(self, code: int | None = None, reason: str = "") -> None:
         """Close every socket, without a word when there is no code."""
-        for socket in tuple(self._sockets):
+        sockets = tuple(self._sockets)
+        for socket in sockets:
             if code is None:
                 socket.transport.abort()
             else:
                 await socket.close(code, reason)
-        await self.until(lambda: not self._sockets)
+        await self.until(lambda: self._sockets.keys().isdisjoint(sockets))
 
     async def handle(self, socket: ServerConnection) -> None:
         """Serve one socket."""

@@ -49,6 +49,13 @@ def test_they_begin_anew_when_a_connection_has_lasted(seconds: float, delay: flo
     assert take(backoff, 1) == [delay]
 
 
+def test_there_is_none_in_the_place_of_the_shortest_when_the_server_goes_away() -> None:
+    backoff = build_backoff()
+    delays = [backoff.delay(is_leaving=True) for _ in range(3)]
+    backoff.reset()
+    assert [*delays, backoff.delay(is_leaving=True)] == [0.0, 0.2, 0.4, 0.0]
+
+
 def test_time_without_a_connection_does_not_count() -> None:
     clock = Clock()
     backoff = build_backoff(clock=clock)

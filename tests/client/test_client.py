@@ -570,17 +570,20 @@ def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     delays: list[float] = []
     delay = Backoff.delay
 
-    def note(backoff: Backoff) -> float:
-        delays.append(delay(backoff))
+    def note(backoff: Backoff, **options: Any) -> float:
+        delays.append(delay(backoff, **options))
         return 0.0
 
     monkeypatch.setattr(Backoff, "delay", note)
     return delays
 
 
-async def test_delays_grow_as_long_as_what_is_joined_is_lost_at_once(server: Server, delays: list[float]) -> None:
+@pytest.mark.parametrize("code", [1001, 1009])
+async def test_delays_grow_as_long_as_what_is_joined_is_lost_at_once(
+    server: Server, delays: list[float], code: int
+) -> None:
     async with connect(server.url) as room:
-        server.drops = 1009
+        server.drops = code
         await server.close_all()
         await server.until(lambda: len(delays) == 5)
         server.drops = None
@@ -600,6 +603,18 @@ async def test_delays_are_short_again_when_a_connection_was_of_use(
             await soon(room.update("/n", n) if is_push else room.call("add", n))
     assert len(delays) == 4
     assert max(delays) <= 0.1
+
+
+async def test_there_is_no_delay_when_the_server_goes_away_after_a_connection_that_was_of_use(
+    server: Server, delays: list[float]
+) -> None:
+    async with connect(server.url) as room:
+        for n in range(2, 5):
+            await soon(room.update("/n", n))
+            await server.close_all(1001)
+            await server.until(lambda n=n: len(server.frames(messages.Join)) == n)
+            await soon(room.wait_for(lambda _: room.status == "online"))
+    assert delays == [0.0, 0.0, 0.0]
 
 
 async def test_a_gap_makes_it_join_anew(server: Server) -> None:

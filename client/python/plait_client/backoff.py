@@ -33,11 +33,14 @@ class Backoff:
         """Begin with the shortest again: the connection is of use."""
         self._next = _FIRST
 
-    def delay(self) -> float:
-        """Return how many seconds to wait this time, the connection having been lost."""
+    def delay(self, *, is_leaving: bool = False) -> float:
+        """Return how many seconds to wait this time, the connection having been lost.
+
+        It is 0 instead of the shortest when it was lost because the server goes away.
+        """
         if self._opened_at is not None and self._clock() - self._opened_at >= _STEADY:
             self.reset()
         self._opened_at = None
-        delay = self._next * (0.5 + self._chance() / 2)
+        delay = self._next
         self._next = min(self._next * 2, _LAST)
-        return delay
+        return 0.0 if is_leaving and delay == _FIRST else delay * (0.5 + self._chance() / 2)

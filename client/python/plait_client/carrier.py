@@ -105,7 +105,8 @@ class Carrier:
                 return
             self._tell()
             if self._session.stopped is None:
-                await asyncio.sleep(0 if self._has_joined and code == codes.GOING_AWAY else self._backoff.delay())
+                is_leaving = self._has_joined and code == codes.GOING_AWAY
+                await asyncio.sleep(self._backoff.delay(is_leaving=is_leaving))
 
     @property
     def _was_joined(self) -> bool:
