@@ -44,6 +44,8 @@ class Peer:
         self.history: list[Entry] = []
         self.links: list[Link] = []
         self.validate = validate
+        # Where what does not validate is wrong.
+        self.refused_at = "/n"
         # How many bytes it says that a frame may have.
         self.max_frame: int | None = None
         # Seconds that pushes are told to come again after, and how many of them.
@@ -161,7 +163,7 @@ class Peer:
             return messages.Nack(frame.ref, "conflict", "gone", self.version, path=next(iter(moved.conflicts), None))
         refusal = self.validate(state)
         if refusal is not None:
-            return messages.Nack(frame.ref, "rejected", refusal, self.version, path="/n")
+            return messages.Nack(frame.ref, "rejected", refusal, self.version, path=self.refused_at)
         if moved.ops:
             self.change(moved.ops, client=link.client, source=link)
         applied = msgspec.UNSET if encode_json(moved.ops) == encode_json(pushed) else moved.ops

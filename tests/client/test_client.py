@@ -186,6 +186,14 @@ async def test_a_refused_change_is_taken_back_and_raises_why(server: Server) -> 
         assert refusals == [caught.value]
 
 
+async def test_a_refusal_for_the_whole_state_has_no_place_in_its_text(server: Server) -> None:
+    server.peer.refused_at = ""
+    async with connect(server.url) as room:
+        with pytest.raises(Refused, match=r"^n cannot be negative \(rejected\)$") as caught:
+            await soon(room.update("/n", -1))
+        assert caught.value.path == ""
+
+
 async def test_a_refusal_that_nobody_awaits_is_told_and_makes_no_noise(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

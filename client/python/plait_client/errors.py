@@ -28,7 +28,8 @@ class _Answered(ClientError):
         self.path = path
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.code})" if self.path is None else f"{self.message} ({self.code}: {self.path})"
+        # The path of the whole state is empty.
+        return f"{self.message} ({self.code}: {self.path})" if self.path else f"{self.message} ({self.code})"
 
 
 class Refused(_Answered):
