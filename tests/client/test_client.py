@@ -572,6 +572,24 @@ async def test_a_change_that_came_too_fast_is_made_when_its_time_has_come(server
         assert [push.ref for push in server.frames(messages.Push)] == [1, 2, 1, 2]
 
 
+async def test_what_follows_a_change_that_came_too_fast_goes_out_when_its_time_has_come(server: Server) -> None:
+    server.peer.hasty, server.peer.retry_after = 1, 0.05
+    async with connect(server.url) as room:
+        await soon(room.update("/n", 2))
+        assert await soon(room.call("add", 1, 2)) == 3
+
+
+async def test_leaving_sends_what_follows_changes_that_came_too_fast(server: Server) -> None:
+    server.peer.hasty, server.peer.retry_after = 1, 0.05
+    async with connect(server.url) as room:
+        for n in range(100):
+            room.update("/n", n)
+        room.send("text")
+        room.send(b"bytes")
+    await server.until(lambda: server.sockets == 0)
+    assert server.received[-2:] == [messages.Message(msgspec.Raw(b'"text"')), b"bytes"]
+
+
 @pytest.fixture
 def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long the clients would have waited before their next attempts, which they make at once."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.client.peer import Link, Peer
 
 from plait_client.errors import TooLarge
 from plait_client.happenings import Acked, CallLost, Changed, Nacked
@@ -123,34 +124,112 @@ def test_all_that_is_pending_goes_out_again_in_windows() -> None:
     assert [frame["ref"] for frame in take(session)] == list(range(65, 71))
 
 
-def test_a_session_knows_what_it_has_sent_whatever_is_pushed_behind_that() -> None:
+def test_a_call_waits_for_the_pushes_before_it_to_be_sent_and_for_no_others() -> None:
     session = build_session()
     for value in range(2, 72):
         set_n(session, value)
-    assert session.pushed == 70
+    session.call("count")
     for value in range(100):
         set_n(session, value)
-    assert not session.has_sent(70)
+    session.take_frames()
+    session.lost(1006)
+    assert session.take_happenings() == []
+    session.opened()
+    join(session, 3)
+    session.take_frames()
     for ref in range(1, 7):
         receive(session, "ack", ref=ref, version=3 + ref)
-    assert [session.has_sent(count) for count in (70, 71)] == [True, False]
-    session.lost(1006)
-    assert not session.has_sent(70)
-    session.opened()
-    join(session, 9, last_ref=6, ops=[])
-    assert [session.has_sent(count) for count in (70, 71)] == [True, False]
+    assert [(frame["type"], frame["ref"]) for frame in take(session)][-2:] == [("push", 70), ("call", 1)]
 
 
-def test_what_is_to_come_again_has_not_been_sent() -> None:
+def test_what_is_behind_pushes_that_came_too_fast_goes_out_when_they_are_answered_one_by_one() -> None:
     clock = Clock()
     session = build_session(clock=clock)
     set_n(session, 2)
-    assert session.has_sent(1)
+    set_n(session, 3)
+    session.take_frames()
     receive(session, "nack", ref=1, code="rate_limited", message="slow", version=3, retry_after=1)
-    assert not session.has_sent(1)
+    receive(session, "nack", ref=2, code="rate_limited", message="slow", version=3, retry_after=2)
+    session.send("one")
+    session.send_binary(b"two")
+    session.call("three")
+    clock.now += 2
+    session.tick()
+    assert [frame["ref"] for frame in take(session)] == [1, 2]
+    receive(session, "ack", ref=1, version=4)
+    receive(session, "ack", ref=2, version=5)
+    assert take(session) == []
+    for expected in ({"type": "message", "data": "one"}, b"two", {"type": "call", "ref": 1, "method": "three"}):
+        assert session.due == clock.now + 2
+        clock.now += 2
+        session.tick()
+        assert take(session) == [expected]
+
+
+def test_pushes_do_not_take_the_place_of_what_was_said_before_them() -> None:
+    clock = Clock()
+    session = build_session(clock=clock)
+    set_n(session, 2)
+    session.take_frames()
+    receive(session, "nack", ref=1, code="rate_limited", message="slow", version=3, retry_after=2)
+    session.send("text")
+    set_n(session, 3)
+    clock.now += 2
+    session.tick()
+    session.take_frames()
+    receive(session, "ack", ref=1, version=4)
+    receive(session, "nack", ref=2, code="rate_limited", message="slow", version=3, retry_after=1)
     clock.now += 1
     session.tick()
-    assert session.has_sent(1)
+    assert take(session) == []
+    clock.now += 1
+    session.tick()
+    assert [frame["type"] for frame in take(session)] == ["message", "push"]
+
+
+def test_a_server_that_takes_so_many_messages_a_second_refuses_nothing_but_pushes() -> None:
+    clock = Clock()
+    peer = Peer({"n": 1})
+    session = Session("c1", clock=clock)
+    link = Link(session.receive)
+    session.opened()
+    tokens, refused, taken = 5.0, [], []
+
+    def deliver() -> None:
+        nonlocal tokens
+        while frames := session.take_frames():
+            for frame in frames:
+                if tokens >= 1:
+                    tokens -= 1
+                    taken.append(frame if isinstance(frame, bytes) else type(frame).__name__)
+                    if not isinstance(frame, bytes):
+                        peer.receive(link, frame)
+                elif isinstance(frame, messages.Push):
+                    wait = (1 - tokens) / 8
+                    link.send(messages.Nack(frame.ref, "rate_limited", "", peer.version, retry_after=wait))
+                else:
+                    refused.append(frame)
+
+    deliver()
+    for value in range(10):
+        set_n(session, value + 2)
+    deliver()
+    session.send("text")
+    session.send_binary(b"bytes")
+    session.call("add", [1])
+    for value in range(10):
+        set_n(session, value + 20)
+    session.call("add", [2])
+    deliver()
+    while session.is_busy:
+        assert session.due is not None
+        elapsed, clock.now = session.due - clock.now, session.due
+        tokens += elapsed * 8
+        session.tick()
+        deliver()
+    assert refused == []
+    assert [name for name in taken if name != "Push"] == ["Join", "Message", b"bytes", "Call", "Call"]
+    assert (taken.index("Message"), taken[-1], taken.count("Push")) == (11, "Call", 20)
 
 
 def test_messages_that_wait_for_pushes_are_sent_on_the_next_socket_when_this_one_is_lost() -> None:
@@ -519,7 +598,9 @@ def refusals(session: Session) -> list[tuple[int, str]]:
 def test_a_push_of_the_size_that_the_server_takes_is_sent_and_one_that_is_a_byte_larger_is_refused() -> None:
     session = build_session(max_frame=len(push_frame("éé")))
     set_n(session, "éé")
-    assert [len(messages.encode(frame)) for frame in session.take_frames()] == [len(push_frame("éé"))]
+    (sent,) = session.take_frames()
+    assert not isinstance(sent, bytes)
+    assert messages.encode(sent) == push_frame("éé")
     receive(session, "nack", ref=1, code="rejected", message="no", version=3)
     session.take_happenings()
     set_n(session, "éé!")

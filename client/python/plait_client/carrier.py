@@ -65,14 +65,15 @@ class Carrier:
         self._backoff = Backoff(asyncio.get_running_loop().time)
         # Set when there may be something to send, and when something may be due earlier than it was.
         self._wake = asyncio.Event()
-        self._received = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._socket: ClientConnection | None = None
         self._has_joined = False
         self._is_finishing = False
 
     def wake(self) -> None:
-        """The session has frames to send."""
+        """The session may have frames to send, or something to do earlier than it had."""
         self._wake.set()
+        self._hurry.set()
 
     def finish(self) -> bool:
         """End when what is waiting has been sent and answered; return whether there is a socket for that."""
@@ -197,15 +198,14 @@ class Carrier:
         elif isinstance(frame, Ack | Result):
             self._backoff.reset()
         self._tell()
-        self._wake.set()
-        self._received.set()
+        self.wake()
 
     async def _write(self, socket: ClientConnection) -> None:
         try:
             while True:
                 self._wake.clear()
                 await self._send(socket)
-                if self._is_finishing and not self._session.has_unanswered:
+                if self._is_finishing and not self._session.is_busy:
                     await socket.close()
                     return
                 await self._wake.wait()
@@ -222,10 +222,10 @@ class Carrier:
     async def _watch(self, socket: ClientConnection) -> None:
         """Do what becomes due, also while sending is blocked."""
         while not self._session.needs_socket:
-            self._received.clear()
+            self._hurry.clear()
             try:
                 async with asyncio.timeout_at(self._session.due):
-                    await self._received.wait()
+                    await self._hurry.wait()
             except TimeoutError:
                 self._session.tick()
                 self._tell()

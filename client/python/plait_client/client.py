@@ -83,7 +83,7 @@ class Connecting(Generic[S]):
         limit = asyncio.timeout(timeout)
         try:
             async with limit:
-                await live.until_ready()
+                await live.until_joined()
         except BaseException as error:
             trouble = live.trouble or "no answer"
             await live.close()

@@ -78,11 +78,9 @@ class Live:
         self.check_open()
         await self._news.wait()
 
-    async def until_ready(self) -> None:
-        """Wait for a connection on which all that was changed so far has been sent. Raises what has ended it."""
-        self.check_open()
-        pushed = self.session.pushed
-        while not self.session.has_sent(pushed):
+    async def until_joined(self) -> None:
+        """Wait until the thread is joined. Raises what has ended it."""
+        while self.session.status != "online":
             await self.next_news()
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from plait_client.document import Document
 from plait_client.happenings import Acked, Happening, Nacked
 from plait_client.limit import FrameLimit
+from plait_client.pace import Pace
 from plait_client.pending import Pending, Push
 from plait_client.replica import Replica
 from plait_client.sending import Sending
@@ -37,10 +38,11 @@ class Pushes:
         self._tell = tell
         self._pending = Pending()
         self._sending = Sending(self._pending)
+        self._pace = Pace(clock)
         self.document: Final = Document(replica, self._pending)
         # The push that is taken to have been too large, unless the next join says that it was answered for.
         self._suspect: Push | None = None
-        # What is to be said when so many pushes are sent.
+        # What is to be said behind so many pushes.
         self._behind: deque[tuple[int, Callable[[], None]]] = deque()
 
     @property
@@ -49,23 +51,17 @@ class Pushes:
         return [push for push in self._pending if not push.is_settled]
 
     @property
-    def has_unanswered(self) -> bool:
-        """Whether an answer to a push may still come, also to one whose fate is known."""
-        return len(self._pending) > 0
+    def is_busy(self) -> bool:
+        """Whether an answer to a push may still come, whose fate may be known, or something waits behind one."""
+        return len(self._pending) > 0 or len(self._behind) > 0
 
     def behind(self, say: Callable[[], None]) -> None:
-        """Call `say` when the pushes that there have been are sent, which may be at once."""
-        self._behind.append((self.count, say))
+        """Call `say` when the pushes that there have been are sent, which may be at once.
+
+        While pushes come too fast for the server it is called when they are answered, as it would be refused for them.
+        """
+        self._behind.append((self._pending.count, say))
         self.send_due()
-
-    @property
-    def count(self) -> int:
-        """How many pushes there have been."""
-        return self._pending.count
-
-    def has_sent(self, count: int) -> bool:
-        """Return whether the first so many pushes have gone out on this socket, or need not."""
-        return self._sending.has_sent(count)
 
     # Sockets and time
 
@@ -78,6 +74,7 @@ class Pushes:
     def disconnected(self) -> None:
         """The socket is gone, and with it all that was on its way."""
         self._sending.close()
+        self._pace.reset()
 
     def suspect(self) -> None:
         """The server has closed the socket for the size of a frame."""
@@ -86,13 +83,14 @@ class Pushes:
     @property
     def resumes_at(self) -> float | None:
         """When to go on sending, where the server has asked for patience."""
-        return self._sending.resumes_at
+        times = (self._sending.resumes_at, self._pace.free_at if self._behind else None)
+        return min((time for time in times if time is not None), default=None)
 
     def tick(self) -> None:
         """Go on sending, if it is time for that."""
         if self._sending.resumes_at is not None and self._clock() >= self._sending.resumes_at:
             self._sending.resumes_at = None
-            self.send_due()
+        self.send_due()
 
     # Answers
 
@@ -104,6 +102,7 @@ class Pushes:
             self._tell(change)
         if push is not None:
             self._sending.drop(push)
+            self._pace.spent()
             self.document.answered(push, change)
             self._tell(Acked(push, frame.version))
             self.send_due()
@@ -114,12 +113,14 @@ class Pushes:
             case messages.Nack(code="rate_limited", retry_after=float(delay)):
                 self._sending.was_superseded(frame.ref)
                 self._sending.wait(frame.ref, self._clock() + delay)
+                self._pace.slow(delay)
             case messages.Nack(code="gap", expected=int(expected)):
                 if not self._sending.was_superseded(frame.ref):
                     self._sending.expect(frame.ref, expected)
             case _:
                 push = self._sending.look_up(frame.ref)
                 if push is not None:
+                    self._pace.spent()
                     self.document.refused(push, self._sending.drop(push))
                     self._tell(Nacked(push, frame))
         self.send_due()
@@ -128,7 +129,7 @@ class Pushes:
 
     def send_due(self) -> None:
         """Send, or refuse, what may go out at this time."""
-        while (push := self._sending.due) is not None:
+        while self._follow() and (push := self._sending.due) is not None:
             frame = self._frame(push)
             if push.is_orphan and not push.is_settled:
                 self._refuse(push, *_ORPHANED)
@@ -137,8 +138,21 @@ class Pushes:
             else:
                 self._sending.sent(push)
                 self._send(frame)
-        while self._behind and self.has_sent(self._behind[0][0]):
+        if not self.is_busy:
+            self._pace.end()
+
+    def _follow(self) -> bool:
+        """Say what is due behind pushes; return whether nothing keeps the next push waiting."""
+        while self._behind and self._has_come_to(self._behind[0][0]):
+            if self._pace.free_at is not None:
+                return False
+            self._pace.spent()
             self._behind.popleft()[1]()
+        return True
+
+    def _has_come_to(self, count: int) -> bool:
+        """Return whether what is behind the first so many pushes is the next to go out."""
+        return self._sending.has_answers(count) if self._pace.is_slow else self._sending.has_sent(count)
 
     def _frame(self, push: Push) -> messages.Push:
         # Where its place is gone it must not be taken to lead anywhere in the state that is known by now.

@@ -149,7 +149,7 @@ class Room(Generic[S]):
         Disconnected when the connection was lost before the result: the method may have run.
         """
         result = None
-        await self._live.until_ready()
+        self._live.check_open()
         async with aclosing(self._live.calls.run(method, args, kwargs)) as results:
             async for is_last, value in results:
                 result = value if is_last else None
@@ -157,7 +157,7 @@ class Room(Generic[S]):
 
     async def stream(self, method: str, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """Call a method and iterate over all that it gives. Leaving the loop cancels it. Raises as `call` does."""
-        await self._live.until_ready()
+        self._live.check_open()
         async with aclosing(self._live.calls.run(method, args, kwargs)) as results:
             async for _, value in results:
                 yield value

@@ -62,6 +62,10 @@ class Sending:
         """Return whether the first so many pushes have gone out on this socket, as far as they were still to go out."""
         return self._is_open and (self._next >= len(self._pending) or self._pending[self._next].number > count)
 
+    def has_answers(self, count: int) -> bool:
+        """Return whether the first so many pushes are answered on an open socket."""
+        return self._is_open and (len(self._pending) == 0 or self._pending[0].number > count)
+
     # Answers
 
     def look_up(self, ref: int) -> Push | None:

@@ -49,6 +49,8 @@ class Session:
         self._pushes = Pushes(self._replica, self._limit, clock=clock, send=self._send, tell=self._tell)
         self._document = self._pushes.document
         self._presences = Presences()
+        # The calls that are to be sent, and those that are under way.
+        self._planned: set[int] = set()
         self._calls: set[int] = set()
         self._last_call = 0
         self._frames: list[ClientMessage | bytes] = []
@@ -82,18 +84,9 @@ class Session:
         return self._pushes.open
 
     @property
-    def has_unanswered(self) -> bool:
-        """Whether an answer to a push may still come, also to one whose fate is known."""
-        return self._pushes.has_unanswered
-
-    @property
-    def pushed(self) -> int:
-        """How many pushes there have been."""
-        return self._pushes.count
-
-    def has_sent(self, pushed: int) -> bool:
-        """Return whether it has joined, and sent the first so many pushes: a call made then comes behind them."""
-        return self._pushes.has_sent(pushed)
+    def is_busy(self) -> bool:
+        """Whether an answer to a push may still come, whose fate may be known, or something waits behind one."""
+        return self._pushes.is_busy
 
     @property
     def presence(self) -> dict[str, Any]:
@@ -130,18 +123,28 @@ class Session:
     # Everything else that is said
 
     def call(self, method: str, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None) -> int:
-        """Call an rpc; return the ref that its results have. Only for a session that has joined. Raises TooLarge."""
+        """Call an rpc, behind the pushes before; return the ref that its results have. Raises TooLarge.
+
+        Only for a session that has joined.
+        """
         values = {name: msgspec.Raw(encode_json(value)) for name, value in (kwargs or {}).items()}
         raw = [msgspec.Raw(encode_json(value)) for value in args]
         frame = messages.Call(self._last_call + 1, method, raw, values)
         self._limit.check(frame)
         self._last_call = frame.ref
-        self._calls.add(frame.ref)
-        self._send(frame)
+        self._planned.add(frame.ref)
+        self._pushes.behind(lambda: self._begin(frame))
         return frame.ref
+
+    def _begin(self, call: messages.Call) -> None:
+        if call.ref in self._planned:
+            self._planned.discard(call.ref)
+            self._calls.add(call.ref)
+            self._send(call)
 
     def cancel(self, ref: int) -> None:
         """Wait no more for a call."""
+        self._planned.discard(ref)
         if ref in self._calls:
             self._calls.discard(ref)
             self._send(messages.Cancel(ref))
@@ -191,6 +194,7 @@ class Session:
 
     def stop(self, code: int) -> None:
         """End it for good."""
+        self._calls |= self._planned
         self._disconnect()
         self.stopped, self.status, self.needs_socket = code, "closed", False
 
