@@ -376,7 +376,7 @@ async def test_what_both_have_taken_out_stays_out() -> None:
 @pytest.mark.parametrize("seed", range(40))
 async def test_who_keeps_to_a_place_of_their_own_takes_back_all_of_it_and_nothing_else(seed: int) -> None:
     chance = random.Random(seed)
-    # The text keeps operations shorter than the state, which is what would be stored instead.
+    # The text keeps operations shorter than the state, which is stored in the place of longer ones.
     async with table({"ada": None, "bob": None, "eve": None, "text": "x" * 5_000}) as t:
         states: dict[str, list[Any]] = {"ada": [], "bob": [], "eve": []}
         for _ in range(40):

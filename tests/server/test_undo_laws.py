@@ -132,7 +132,7 @@ async def undo(table: Table, model: Model, who: str) -> None:
 
 
 async def play(moves: list[Move]) -> None:
-    # The text keeps operations shorter than the state, which is what would be stored instead.
+    # The text keeps operations shorter than the state, which is stored in the place of longer ones.
     async with table({"list": [], "text": "x" * 5_000}) as t:
         model = Model()
         for who, edits in moves:

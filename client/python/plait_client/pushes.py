@@ -16,7 +16,7 @@ from plait_schemas import messages
 __all__ = ["Pushes"]
 
 _TOO_LARGE: Final = ("too_large", "the change is larger than the server takes")
-_ORPHANED: Final = ("conflict", "what it was made on was refused")
+_ORPHANED: Final = ("conflict", "it was refused, or what it was made on")
 
 
 class Pushes:
