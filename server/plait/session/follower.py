@@ -36,8 +36,9 @@ class Follower:
         # The version that the reader has been told of.
         self.version = 0
         self.is_behind = False
-        # Frames that wait until the reader has caught up, and their bytes.
-        self._held: deque[Frame] = deque()
+        # Frames that wait until the reader has caught up, and their bytes. None when there are none, as an empty deque
+        # is large.
+        self._held: deque[Frame] | None = None
         self._held_size = 0
 
     @property
@@ -91,10 +92,12 @@ class Follower:
         if not self.is_behind and not self._held:
             self._transport.send(frame)
             return
+        if self._held is None:
+            self._held = deque()
         self._held.append(frame)
         self._held_size += len(frame.data)
         if self._held_size > self._actor.limits.write_buffer:
-            self._held.clear()
+            self._held = None
             self._transport.close(TRY_AGAIN_LATER, "the reader is too slow for what is sent to it")
         elif not self._transport.is_backed_up:
             self.drained()
@@ -103,18 +106,20 @@ class Follower:
         """Send what waits, as much as the reader takes, which did not read fast enough and has caught up."""
         self._send_missed()
         while self._held and not self._transport.is_backed_up:
-            self._send_held()
+            self._send_held(self._held)
 
     def catch_up(self) -> None:
         """Send all that waits, whether the reader takes it or not."""
         self._send_missed()
         while self._held:
-            self._send_held()
+            self._send_held(self._held)
 
     # Inside
 
-    def _send_held(self) -> None:
-        frame = self._held.popleft()
+    def _send_held(self, held: deque[Frame]) -> None:
+        frame = held.popleft()
+        if not held:
+            self._held = None
         self._held_size -= len(frame.data)
         self._transport.send(frame)
 

@@ -25,7 +25,8 @@ class Inbox:
         self._transport = transport
         self._take = take
         self._is_held = True
-        self._messages: deque[tuple[bytes, bool]] = deque()
+        # None when nothing waits: an empty deque takes more than all else of an idle connection.
+        self._messages: deque[tuple[bytes, bool]] | None = None
         self._size = 0
 
     def receive(self, data: bytes, is_text: bool) -> None:
@@ -35,6 +36,8 @@ class Inbox:
         if not self._is_held:
             self._take(data, is_text)
             return
+        if self._messages is None:
+            self._messages = deque()
         self._messages.append((data, is_text))
         self._size += len(data)
         if self._is_full:
@@ -60,13 +63,15 @@ class Inbox:
             self._size -= len(message[0])
             if not self._connection.is_shut:
                 self._take(*message)
+        if not self._messages:
+            self._messages = None
         if is_paused and not self._is_full:
             self._transport.resume()
 
     def close(self) -> None:
         """Forget what has come."""
-        self._messages.clear()
+        self._messages = None
 
     @property
     def _is_full(self) -> bool:
-        return self._size >= _BYTES or len(self._messages) >= _WAITING
+        return self._size >= _BYTES or (self._messages is not None and len(self._messages) >= _WAITING)
