@@ -24,7 +24,7 @@ from plait.session.wire import PLAIT
 from plait.store.protocol import ThreadKey
 from plait.web.address import read_address
 from plait.web.asgi import AsgiSocket
-from plait.web.front import Front, as_get, close_code, with_token
+from plait.web.front import Addresses, Front, as_get, close_code, with_token
 from plait.web.handshake import EXTENSION, Handshake
 from plait.web.heartbeat import Heartbeat
 from plait.web.lobby import Lobby
@@ -47,6 +47,26 @@ class SocketEndpoint:
         await (opening.open_native() if opening.is_native else opening.open())
 
 
+class _Place:
+    """What a socket has of its address's share; nothing of how it was opened is kept with it."""
+
+    __slots__ = ("_addresses", "_host", "connection")
+
+    def __init__(self, addresses: Addresses, host: str) -> None:
+        self._addresses = addresses
+        self._host = host
+        # The socket as its thread sees it, once it is on its way to join.
+        self.connection: Connection | None = None
+
+    def leave(self) -> None:
+        """Count the socket no longer among those of its address, when what came by it has been done."""
+        leave = partial(self._addresses.leave, self._host)
+        if self.connection is None:
+            leave()
+        else:
+            self.connection.when_settled(leave)
+
+
 class _Opening:
     """One socket from its request to its session."""
 
@@ -59,8 +79,7 @@ class _Opening:
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
         self._request = as_get(scope)
         self._host = self._request.client.host if self._request.client else ""
-        # The socket as its thread sees it, once it is on its way to join.
-        self._connection: Connection | None = None
+        self._place = _Place(front.addresses, self._host)
 
     @property
     def is_native(self) -> bool:
@@ -123,9 +142,9 @@ class _Opening:
         except TooMany as error:
             await self._refuse(error)
             return
-        socket = await self._accept(self._leave)
+        socket = await self._accept(self._place.leave)
         if socket is None:
-            self._leave()
+            self._place.leave()
             return
 
         async def enter() -> None:
@@ -142,18 +161,10 @@ class _Opening:
         else:
             await enter()
 
-    def _leave(self) -> None:
-        """Count the socket no longer among those of its address, when what came by it has been done."""
-        leave = partial(self._front.addresses.leave, self._host)
-        if self._connection is None:
-            leave()
-        else:
-            self._connection.when_settled(leave)
-
     async def _join(self, socket: Socket | AsgiSocket, key: ThreadKey, rights: Rights) -> None:
         actor = await self._actor(key)
         connection = Connection(self._id(), socket, actor.pipeline.after, rights=rights, wire=CLOUDFLARE)
-        self._connection = connection
+        self._place.connection = connection
         session = CloudflareSession(actor, connection, socket)
         socket.attach(session)
         session.open(self._request)
@@ -171,7 +182,7 @@ class _Opening:
             actor = await self._actor(key)
             with actor.held():
                 connection = Connection(client_id(join.client), socket, actor.pipeline.after, rights=rights, wire=PLAIT)
-                self._connection = connection
+                self._place.connection = connection
                 session = PlaitSession(actor, connection, socket, join, arrival=arrival)
                 await session.prepare()
                 if lobby.is_closed:
