@@ -917,31 +917,32 @@ async def test_a_token_that_could_not_be_fetched_for_a_reconnect_is_fetched_agai
     assert [record.getMessage() for record in caplog.records] == ["no token could be fetched"] * 2
 
 
-async def test_what_was_wrong_with_the_token_is_in_what_is_raised_for_it(server: Server) -> None:
-    asked = []
+class TokenOnce:
+    """Returns a token once, and finds nobody from then on."""
 
-    def fetch() -> str:
-        asked.append(len(asked))
-        if len(asked) > 1:
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self) -> str:
+        self.asked += 1
+        if self.asked > 1:
             raise ConnectionError("unreachable")
         return "token"
 
+
+async def test_what_was_wrong_with_the_token_is_in_what_is_raised_for_it(server: Server) -> None:
+    fetch = TokenOnce()
+
     async with connect(server.url, token=fetch) as room:
         await server.close_all()
-        await soon(room.wait_for(lambda _: len(asked) == 3))
+        await soon(room.wait_for(lambda _: fetch.asked == 3))
         pushed = room.update("/n", 2)
     with pytest.raises(Unanswered, match=r"no token could be fetched: .*unreachable"):
         await soon(pushed)
 
 
 async def test_a_token_that_could_not_be_renewed_is_in_what_the_end_raises(server: Server) -> None:
-    asked = []
-
-    def fetch() -> str:
-        asked.append(len(asked))
-        if len(asked) > 1:
-            raise ConnectionError("unreachable")
-        return "token"
+    fetch = TokenOnce()
 
     async with connect(server.url, token=fetch) as room:
         server.send_all(messages.AuthExpiring(30))

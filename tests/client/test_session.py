@@ -142,14 +142,19 @@ def test_a_call_waits_for_the_pushes_before_it_to_be_sent_and_for_no_others() ->
     assert [(frame["type"], frame["ref"]) for frame in take(session)][-2:] == [("push", 70), ("call", 1)]
 
 
-def test_what_is_behind_pushes_that_came_too_fast_goes_out_when_they_are_answered_one_by_one() -> None:
-    clock = Clock()
-    session = build_session(clock=clock)
-    set_n(session, 2)
-    set_n(session, 3)
+def throttled(*delays: float) -> tuple[Session, Clock]:
+    """Return a session whose pushes have come too fast, each with what it was told to wait."""
+    session = build_session(clock=(clock := Clock()))
+    for n in range(len(delays)):
+        set_n(session, 2 + n)
     session.take_frames()
-    receive(session, "nack", ref=1, code="rate_limited", message="slow", version=3, retry_after=1)
-    receive(session, "nack", ref=2, code="rate_limited", message="slow", version=3, retry_after=2)
+    for ref, delay in enumerate(delays, 1):
+        receive(session, "nack", ref=ref, code="rate_limited", message="slow", version=3, retry_after=delay)
+    return session, clock
+
+
+def test_what_is_behind_pushes_that_came_too_fast_goes_out_when_they_are_answered_one_by_one() -> None:
+    session, clock = throttled(1, 2)
     session.send("one")
     session.send_binary(b"two")
     session.call("three")
@@ -373,13 +378,7 @@ def test_many_gaps_in_flight_make_the_client_send_once() -> None:
 
 
 def test_a_refusal_for_haste_that_comes_late_is_waited_for() -> None:
-    clock = Clock()
-    session = build_session(clock=clock)
-    set_n(session, 2)
-    set_n(session, 3)
-    session.take_frames()
-    receive(session, "nack", ref=1, code="rate_limited", message="slow", version=3, retry_after=1)
-    receive(session, "nack", ref=2, code="rate_limited", message="slow", version=3, retry_after=3)
+    session, clock = throttled(1, 3)
     assert session.due == clock.now + 3
     clock.now += 3
     session.tick()

@@ -1,13 +1,14 @@
 import { getEventListeners } from "node:events";
 
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import { WebSocket } from "ws";
 
 import { PlaitError, ThreadClient } from "../src/index.js";
 import type { ThreadOptions } from "../src/index.js";
 import type { Joined } from "../src/protocol.js";
-import { Arrivals, Server } from "./server.js";
+import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";
+import { clients, server, serving } from "./serving.js";
 import { uncaught } from "./uncaught.js";
 
 interface Note {
@@ -21,18 +22,7 @@ interface Rpcs {
   count(to: number): AsyncIterable<number>;
 }
 
-let server: Server;
-const clients: ThreadClient[] = [];
-
-beforeEach(async () => {
-  server = new Server();
-  await server.start();
-});
-
-afterEach(async () => {
-  for (const client of clients.splice(0)) client.close();
-  await server.stop();
-});
+serving();
 
 function open(options: Partial<ThreadOptions<Note>> = {}): ThreadClient<Note, Rpcs> {
   const client = new ThreadClient<Note, Rpcs>({

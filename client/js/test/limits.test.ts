@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import { WebSocket } from "ws";
 
 import { PlaitError, ThreadClient } from "../src/index.js";
@@ -6,25 +6,15 @@ import type { ThreadOptions } from "../src/index.js";
 import type { Outgoing } from "../src/messages.js";
 import type { Joined, Op } from "../src/protocol.js";
 import { Session } from "../src/session.js";
-import { Arrivals, Server } from "./server.js";
+import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";
+import { clients, server, serving } from "./serving.js";
 import { uncaught } from "./uncaught.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1 };
 const LARGE = "x".repeat(500);
 
-let server: Server;
-const clients: ThreadClient[] = [];
-
-beforeEach(async () => {
-  server = new Server();
-  await server.start();
-});
-
-afterEach(async () => {
-  for (const client of clients.splice(0)) client.close();
-  await server.stop();
-});
+serving();
 
 function open(options: Partial<ThreadOptions<unknown>> = {}): ThreadClient {
   const client = new ThreadClient({ host: server.host, kind: "note", name: "a", WebSocket, ...options });

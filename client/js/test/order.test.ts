@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import { WebSocket } from "ws";
 
 import { ThreadClient } from "../src/index.js";
@@ -7,22 +7,11 @@ import type { Outgoing } from "../src/messages.js";
 import { UNANSWERED } from "../src/protocol.js";
 import type { Joined } from "../src/protocol.js";
 import { Session } from "../src/session.js";
-import { Server } from "./server.js";
+import { clients, server, serving } from "./serving.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1 };
 
-let server: Server;
-const clients: ThreadClient[] = [];
-
-beforeEach(async () => {
-  server = new Server();
-  await server.start();
-});
-
-afterEach(async () => {
-  for (const client of clients.splice(0)) client.close();
-  await server.stop();
-});
+serving();
 
 function open(): ThreadClient {
   const client = new ThreadClient({ host: server.host, kind: "note", name: "a", WebSocket });

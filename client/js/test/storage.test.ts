@@ -1,24 +1,15 @@
-import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
 import { ThreadClient } from "../src/index.js";
 import type { StorageLike } from "../src/index.js";
 import { claim, storageKey } from "../src/storage.js";
-import { Server } from "./server.js";
 import type { Peer } from "./server.js";
 import { Locks, MemoryStorage } from "./storages.js";
+import { clients, server, serving } from "./serving.js";
 
-let server: Server;
-const clients: ThreadClient[] = [];
-
-beforeEach(async () => {
-  server = new Server();
-  await server.start();
-});
-
-afterEach(async () => {
-  for (const client of clients.splice(0)) client.close();
-  await server.stop();
+serving();
+afterEach(() => {
   vi.unstubAllGlobals();
 });
 

@@ -3,24 +3,21 @@ import { WebSocket } from "ws";
 
 import { ThreadClient } from "../src/index.js";
 import type { Joined } from "../src/protocol.js";
-import { Arrivals, Server } from "./server.js";
+import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";
+import { clients, server, serving } from "./serving.js";
 import { Locks, MemoryStorage } from "./storages.js";
 
-let server: Server;
-let storage: MemoryStorage;
-const clients: ThreadClient[] = [];
+serving();
 
-beforeEach(async () => {
-  server = new Server();
-  await server.start();
+let storage: MemoryStorage;
+
+beforeEach(() => {
   storage = new MemoryStorage();
   vi.stubGlobal("navigator", { locks: new Locks() });
 });
 
-afterEach(async () => {
-  for (const client of clients.splice(0)) client.close();
-  await server.stop();
+afterEach(() => {
   vi.unstubAllGlobals();
 });
 

@@ -3,22 +3,19 @@ import { WebSocket } from "ws";
 
 import { PlaitError, ThreadClient } from "../src/index.js";
 import type { ThreadOptions } from "../src/index.js";
-import { Arrivals, Server } from "./server.js";
+import { Arrivals } from "./server.js";
+import { clients, server, serving } from "./serving.js";
 
-let server: Server;
-const clients: ThreadClient[] = [];
+serving();
+
 let shown: Arrivals<unknown>;
 
-beforeEach(async () => {
-  server = new Server();
-  await server.start();
+beforeEach(() => {
   shown = new Arrivals();
   vi.spyOn(console, "error").mockImplementation((error) => shown.put(error));
 });
 
-afterEach(async () => {
-  for (const client of clients.splice(0)) client.close();
-  await server.stop();
+afterEach(() => {
   vi.restoreAllMocks();
 });
 
