@@ -4,30 +4,27 @@ import type { ReactNode } from "react";
 import { createRoot, hydrateRoot } from "react-dom/client";
 import type { Root } from "react-dom/client";
 import { renderToString } from "react-dom/server";
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { afterEach, expect, test } from "vitest";
 
+import type { ThreadClient } from "../src/index.js";
 import type { Joined } from "../src/protocol.js";
 import { usePresence, useRpc, useThread, useThreadEvent, useThreadState, useThreadStatus } from "../src/react.js";
 import type { UseThreadOptions } from "../src/react.js";
-import { Server } from "./server.js";
+import type { AnyRpcs } from "../src/rpc.js";
 import type { Peer } from "./server.js";
+import { clients, server, serving } from "./serving.js";
 
 interface Note {
   n: number;
   list: string[];
 }
 
-let server: Server;
+serving();
+
 let roots: Root[] = [];
 
-beforeEach(async () => {
-  server = new Server();
-  await server.start();
-});
-
-afterEach(async () => {
+afterEach(() => {
   for (const root of roots.splice(0)) root.unmount();
-  await server.stop();
   document.body.replaceChildren();
 });
 
@@ -69,8 +66,15 @@ function options(more: Partial<UseThreadOptions<Note>> = {}): UseThreadOptions<N
   return { host: server.host, kind: "note", name: "a", ...more };
 }
 
+/** Uses a thread that ends with the test: left alone, it would outlive its components and look for a server. */
+function useNote<Rpcs = AnyRpcs>(more: Partial<UseThreadOptions<Note>> = {}): ThreadClient<Note, Rpcs> {
+  const thread = useThread<Note, Rpcs>(options(more));
+  clients.push(thread);
+  return thread;
+}
+
 function Count(more: Partial<UseThreadOptions<Note>>): ReactNode {
-  const thread = useThread<Note>(options(more));
+  const thread = useNote(more);
   return useThreadState(thread, (note) => note?.n ?? "none");
 }
 
@@ -95,7 +99,7 @@ test("components of one thread share one socket, under StrictMode too", async ()
 test("a component renders again only when the part that it picks is another", async () => {
   let renders = 0;
   function List(): ReactNode {
-    const thread = useThread<Note>(options());
+    const thread = useNote();
     renders++;
     return useThreadState(thread, (note) => note?.list)?.join() ?? "none";
   }
@@ -114,7 +118,7 @@ test("a component renders again only when the part that it picks is another", as
 test("a selector may make something new each time, and be another function each time", async () => {
   let renders = 0;
   function Upper(): ReactNode {
-    const thread = useThread<Note>(options());
+    const thread = useNote();
     renders++;
     const same = (a: string[], b: string[]) => a.join() === b.join();
     return useThreadState(thread, (note) => (note?.list ?? []).map((item) => item.toUpperCase()), same).join();
@@ -130,7 +134,7 @@ test("a selector may make something new each time, and be another function each 
 
 test("a change is shown at once, and stays when it is acknowledged", async () => {
   function Button(): ReactNode {
-    const thread = useThread<Note>(options());
+    const thread = useNote();
     const n = useThreadState(thread)?.n;
     return <button onClick={() => void thread.edit((note) => void note.n++)}>{n ?? "none"}</button>;
   }
@@ -186,15 +190,13 @@ test("handlers and tokens of the last render are used, on the same socket", asyn
   const seen: string[] = [];
   function Listener({ label }: { label: string }): ReactNode {
     const [count, setCount] = useState(0);
-    const thread = useThread<Note>(
-      options({
-        token: () => `token ${label}`,
-        onMessage: (data) => {
-          seen.push(`${label} ${String(data)}`);
-          setCount((before) => before + 1);
-        },
-      }),
-    );
+    const thread = useNote({
+      token: () => `token ${label}`,
+      onMessage: (data) => {
+        seen.push(`${label} ${String(data)}`);
+        setCount((before) => before + 1);
+      },
+    });
     useThreadEvent(thread, "goal", (by) => seen.push(`${label} goal ${String(by)}`));
     return `${label}${count}`;
   }
@@ -216,7 +218,7 @@ test("handlers and tokens of the last render are used, on the same socket", asyn
 
 test("presence and status are rendered as they change", async () => {
   function Who(): ReactNode {
-    const thread = useThread<Note>(options());
+    const thread = useNote();
     const presence = usePresence(thread);
     return `${useThreadStatus(thread)}: ${Object.keys(presence).join()}`;
   }
@@ -235,7 +237,7 @@ test("presence and status are rendered as they change", async () => {
 
 test("a method's call is pending until it has returned or failed", async () => {
   function Adder(): ReactNode {
-    const thread = useThread<Note, { add(name: string): number }>(options());
+    const thread = useNote<{ add(name: string): number }>();
     const { call, pending, data, error } = useRpc(thread, "add");
     return <button onClick={() => void call("Ada")}>{`${pending} ${data} ${error?.code}`}</button>;
   }
@@ -271,7 +273,7 @@ test("what a server rendered from an initial state is taken over and then lives"
 
 test("a call with arguments that are no JSON ends with an error", async () => {
   function Adder(): ReactNode {
-    const thread = useThread<Note, { add(name: unknown): number }>(options());
+    const thread = useNote<{ add(name: unknown): number }>();
     const { call, pending, error } = useRpc(thread, "add");
     return <button onClick={call}>{`${pending} ${error?.code}`}</button>;
   }
@@ -284,7 +286,7 @@ test("a call with arguments that are no JSON ends with an error", async () => {
 
 test("how a call of another thread or method goes is not shown", async () => {
   function Caller({ name, method }: { name: string; method: "add" | "drop" }): ReactNode {
-    const thread = useThread<Note, { add(): number; drop(): number }>(options({ name }));
+    const thread = useNote<{ add(): number; drop(): number }>({ name });
     const { call, pending, data } = useRpc(thread, method);
     return <button onClick={() => void call()}>{`${name} ${method} ${pending} ${data}`}</button>;
   }
@@ -303,7 +305,7 @@ test("how a call of another thread or method goes is not shown", async () => {
 });
 
 function Status(more: Partial<UseThreadOptions<Note>>): ReactNode {
-  return useThreadStatus(useThread<Note>(options(more)));
+  return useThreadStatus(useNote(more));
 }
 
 test("a component that is mounted anew tries anew where the one before was refused for good", async () => {
