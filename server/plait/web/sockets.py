@@ -26,6 +26,7 @@ _AT_ONCE: Final = 256 * 1024
 ABNORMAL: Final = 1006
 _NO_CODE: Final = 1005
 _INVALID_DATA: Final = 1007
+_HEARTBEATS: Final = frozenset({Opcode.PING, Opcode.PONG})
 
 
 class Outlet:
@@ -201,17 +202,19 @@ class Socket(asyncio.Protocol):
     # Inside
 
     def _handle(self, opcode: Opcode, data: bytes) -> None:
-        if opcode in (Opcode.PING, Opcode.PONG):
+        if opcode in _HEARTBEATS:
             self._reader.charge(1)
         if self._is_closing:
             return
         session = self._session
         assert session is not None
         match opcode:
-            case Opcode.TEXT if not is_utf8(data):
+            case Opcode.TEXT if is_utf8(data):
+                session.receive(data, is_text=True)
+            case Opcode.TEXT:
                 self.close(_INVALID_DATA, "a text message is not UTF-8")
-            case Opcode.TEXT | Opcode.BINARY:
-                session.receive(data, is_text=opcode is Opcode.TEXT)
+            case Opcode.BINARY:
+                session.receive(data, is_text=False)
             case Opcode.PONG:
                 session.pong(data)
             case Opcode.CLOSE:

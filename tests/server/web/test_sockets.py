@@ -155,6 +155,18 @@ async def test_what_one_peer_sends_at_once_is_handled_in_turns_between_which_the
     assert 0 < most < MOST
 
 
+async def test_small_frames_behind_large_ones_are_handled_in_turns_too() -> None:
+    peer = Peer()
+    large = frame(Opcode.TEXT, b"x" * 100_000)
+    peer.socket.data_received(large + frame(Opcode.PING) * MANY + large + frame(Opcode.PING) * MANY)
+    before, most = 0, 0
+    while peer.pongs < 2 * MANY:
+        most, before = max(most, peer.pongs - before), peer.pongs
+        await asyncio.sleep(0)
+    assert most < 3 * MOST
+    assert len(peer.session.received) == 2
+
+
 async def test_what_is_handled_in_turns_keeps_its_order_and_what_comes_meanwhile_is_behind_it() -> None:
     peer = Peer()
     data = texts(1000)
