@@ -13,7 +13,7 @@ from plait.clients import Clients
 from plait.commit import Commit
 from plait.connection import Connection, Wire
 from plait.departures import Departures
-from plait.errors import Unavailable
+from plait.errors import InvalidState, Unavailable
 from plait.history import History
 from plait.hooks import Hooks
 from plait.kind import Kind
@@ -125,7 +125,11 @@ class Actor:
     async def start(self) -> None:
         """Store the initial state of a new thread, and run `on_start`. Raises what it raised."""
         if not self.pipeline.history.current.has_state and self.kind.has_initial_state:
-            await self.pipeline.start(self.kind.initial_state())
+            try:
+                commit = self.pipeline.start(self.kind.initial_state())
+            except InvalidState as error:  # No client's fault, who would be told that it is.
+                raise TypeError(f"{self.kind.cls.__name__}.initial_state is no state of its type: {error}") from error
+            await commit
         await self.hooks.run("on_start")
 
     async def stop(self) -> None:

@@ -64,7 +64,7 @@ class Plait:
     ) -> None:
         given = Settings(
             store=store if isinstance(store, str) else "",
-            allowed_origins=tuple(allowed_origins),
+            allowed_origins=(allowed_origins,) if isinstance(allowed_origins, str) else tuple(allowed_origins),
             limits=limits,
             static=None if static is None else str(static),
             shutdown_timeout=shutdown_timeout,
@@ -77,7 +77,10 @@ class Plait:
             self._store: Store = open_store(url) if url or isinstance(store, str) else store
         except ValueError as error:
             raise refused("store", str(error)) from None
-        self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
+        try:
+            self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
+        except ValueError as error:
+            raise refused("allowed_origins", str(error)) from None
         self._limits = self.settings.limits or UNLIMITED
         self._kinds = [_check_kind(kind) for kind in kinds]
         names = [kind.name for kind in self._kinds]
@@ -203,7 +206,7 @@ class Plait:
         return [
             Middleware(
                 CORSMiddleware,
-                allow_origins=self.settings.allowed_origins,
+                allow_origins=tuple(self._identity.allowed_origins),
                 allow_methods=["GET", "PUT", "POST", "PATCH", "DELETE"],
                 allow_headers=["Authorization", "Content-Type", "If-Match", "If-None-Match", "Last-Event-ID"],
                 expose_headers=["ETag"],

@@ -7,6 +7,7 @@ import os
 import signal
 import ssl
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -20,6 +21,7 @@ from plait.loading import LoadError, load, load_plait
 from plait.state import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
+from plait.store.urls import open_store
 from plait.types import NoTypes
 from plait.web.serve import LogLevel, configure_logging, listen, serve
 from plait_schemas.export import differing, write
@@ -35,7 +37,7 @@ Port = Annotated[
     Parameter(help="Port to listen on.", env_var="PLAIT_PORT", validator=validators.Number(gte=0, lte=65535)),
 ]
 Level = Annotated[LogLevel, Parameter(help="The least important lines to log.", env_var="PLAIT_LOG_LEVEL")]
-StoreFile = Annotated[Path, Parameter(help="The store's SQLite file.")]
+StoreFile = Annotated[str, Parameter(help="The store's SQLite file, or its URL.", env_var="PLAIT_STORE")]
 
 
 @cli.command(name="serve")
@@ -125,39 +127,37 @@ def demo(*, host: Host = "127.0.0.1", port: Port = 8000, log_level: Level = "inf
 
 
 @cli.command
-def threads(store: StoreFile = Path("plait.db")) -> None:
+def threads(store: StoreFile = "plait.db") -> None:
     """List the threads of a store, each with its version. A server may have the store open."""
 
-    async def show() -> None:
+    async def show(file: SqliteStore) -> None:
         after: ThreadKey | None = None
-        async with SqliteStore(store, readonly=True) as opened:
+        async with file as opened:
             while rows := await opened.threads(after=after):
                 for row in rows:
                     print(f"{row.version:>10}  {row.key}")
                 after = rows[-1].key
 
-    _run(show(), store)
+    _look(show, store)
 
 
 @cli.command
-def state(
-    thread: Annotated[str, Parameter(help="The thread, as kind/name.")], store: StoreFile = Path("plait.db")
-) -> None:
+def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], store: StoreFile = "plait.db") -> None:
     """Print the stored state of a thread as JSON."""
     kind, _, name = thread.partition("/")
     if not kind or not name:
         _fail(f"{thread!r} is not a thread: write kind/name, such as game-room/room-1")
     key = ThreadKey(kind, name)
 
-    async def show() -> None:
-        async with SqliteStore(store, readonly=True) as opened:
+    async def show(file: SqliteStore) -> None:
+        async with file as opened:
             stored = await opened.load(key)
         if stored is None:
             _fail(f"{store} has no thread {key}; `plait threads {store}` lists them")
         data = History(key, StateType(Any), stored).durable.json
         print(msgspec.json.format(data or b"null", indent=2).decode())
 
-    _run(show(), store)
+    _look(show, store)
 
 
 @cli.command
@@ -214,12 +214,16 @@ def main() -> None:
     cli()
 
 
-def _run(coroutine: Any, store: Path) -> None:
-    if not store.is_file():
-        coroutine.close()
+def _look(show: Callable[[SqliteStore], Coroutine[Any, Any, None]], store: str) -> None:
+    """Show something of a store, which a server may have open."""
+    try:
+        opened = open_store(store) if "://" in store else SqliteStore(store)
+    except ValueError as error:
+        _fail(str(error))
+    if not isinstance(opened, SqliteStore) or not opened.path.is_file():
         _fail(f"there is no store {store}")
     try:
-        asyncio.run(coroutine)
+        asyncio.run(show(opened.reader()))
     except PlaitError as error:
         _fail(operator_message(error))
     except BrokenPipeError:

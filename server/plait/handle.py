@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 from plait.actor import Actor
-from plait.errors import CallFailed, MethodNotFound
+from plait.errors import CallFailed
 from plait.kind import Kind
 from plait.mailbox import resolving
 from plait.rpc import Method
@@ -55,9 +55,7 @@ class Handle:
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call an rpc by the name that clients use. A streamed one's chunks are collected in a list."""
-        found = self._kind.methods.get(method)
-        if found is None:
-            raise MethodNotFound(f"Method {method} does not exist")
+        found = self._kind.method(method)
         if found.is_stream:
             return [chunk async for chunk in self._stream(found, args, kwargs)]
         return await self._call(found, args, kwargs)

@@ -5,7 +5,7 @@ import re
 import unicodedata
 from typing import Any, get_args
 
-from plait.errors import NotFound
+from plait.errors import MethodNotFound, NotFound
 from plait.evolution import migrations
 from plait.merge import Policy, Resolve
 from plait.rpc import Method, methods
@@ -42,7 +42,7 @@ class Kind:
                 f"{cls.__name__}: {self.name!r} is not a kind, which has a-z, 0-9, - and _; give it one by `kind = ...`"
             )
         # Its rpcs, by the names that clients use and by those of the class.
-        self.methods: dict[str, Method] = methods(cls)
+        self.methods: dict[str, Method] = methods(cls, frozenset(vars(hooks)))
         self.attributes = {method.attribute: method for method in self.methods.values()}
         self.state_type = StateType(_state_argument(cls, hooks))
         self.state_version: int = cls.state_version
@@ -58,6 +58,14 @@ class Kind:
                 raise TypeError(
                     f"{cls.__name__}.{name} must be a plain function: it decides before anything is awaited"
                 )
+
+    def method(self, name: str) -> Method:
+        """Return an rpc by the name that clients use. Raises MethodNotFound."""
+        method = self.methods.get(name)
+        if method is None:
+            is_there = not name.startswith("_") and hasattr(self.cls, name)
+            raise MethodNotFound(f"Method {name} {'is not callable' if is_there else 'does not exist'}")
+        return method
 
     def initial_state(self) -> Any:
         """Return the state that a new thread begins with. To be called only if the class has one."""

@@ -21,7 +21,8 @@ def about(key: ThreadKey, connection: Connection | None = None) -> dict[str, Any
 def log_error(error: BaseException, key: ThreadKey, connection: Connection | None) -> None:
     """Log what a hook or an rpc raised: plait's own errors in one line, everything else with its stack."""
     if isinstance(error, PlaitError):
-        log.warning("%s: %s", error.code, operator_message(error), extra=about(key, connection))
+        place = f", at {error.path}" if error.path else ""
+        log.warning("%s: %s%s", error.code, operator_message(error), place, extra=about(key, connection))
     else:
         log.error("unexpected %s", type(error).__name__, exc_info=error, extra=about(key, connection))
 

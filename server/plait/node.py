@@ -12,6 +12,7 @@ from plait.errors import (
     MigrationFailed,
     NewerState,
     NotFound,
+    PlaitError,
     TooMany,
     Unavailable,
     operator_message,
@@ -19,7 +20,7 @@ from plait.errors import (
 from plait.handle import Handle
 from plait.kind import Kind, check_name
 from plait.limits import Limits
-from plait.logs import about
+from plait.logs import about, log_error
 from plait.mailbox import current_turn
 from plait.migration import bring_up
 from plait.store.protocol import Store, ThreadKey
@@ -75,7 +76,9 @@ class Node:
         return kind
 
     def handle(self, thread: type[Thread[Any]], name: str) -> Handle:
-        """Return a handle to a thread, which need not be awake. Raises NotFound."""
+        """Return a handle to a thread, which need not be awake. Raises NotFound and TypeError."""
+        if not (isinstance(thread, type) and issubclass(thread, Thread)):
+            raise TypeError(f"a thread is named by its class, not by {thread!r}")
         kind = thread._kind
         if self.kinds.get(kind.name) is not kind:
             raise NotFound(f"{thread.__name__} is not one of the classes that this Plait was made with")
@@ -181,8 +184,10 @@ class Node:
         self._changing.add(actor)
         try:
             await actor.start()
-        except BaseException:
+        except BaseException as error:
             actor.abort()
+            if isinstance(error, PlaitError):  # Anything else is logged by who answers.
+                log_error(error, key, None)
             raise
         finally:
             self._changing.discard(actor)

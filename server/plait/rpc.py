@@ -1,7 +1,7 @@
 """Methods that clients may call: `@rpc`, the conversion of their arguments, and streams."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, get_type_hints, overload
 
 import msgspec
@@ -149,13 +149,21 @@ class Method:
             self._decode[parameter.name] = msgspec.json.Decoder(annotation).decode
 
 
-def methods(cls: type) -> dict[str, Method]:
-    """Return the rpcs of a Thread class, by the names that clients call them by."""
+def methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:
+    """Return the rpcs of a Thread class, by the names that clients call them by. Raises TypeError.
+
+    `reserved` is what the class has from Thread, which an rpc would take away from it, or let clients call.
+    """
     found: dict[str, Method] = {}
     for attribute in dir(cls):
         function = inspect.getattr_static(cls, attribute)
         options = getattr(function, _MARK, None)
         if isinstance(options, _Options):
+            if attribute in reserved:
+                raise TypeError(
+                    f"{cls.__name__}.{attribute} is of Thread's own and cannot be an rpc: give the method another "
+                    f"name, and @rpc(name={attribute!r}) if clients are to call it by this one"
+                )
             method = Method(options.name or attribute, attribute, function, concurrent=options.concurrent)
             if method.name in found:
                 raise TypeError(f"{cls.__name__} has two rpcs that are called {method.name!r}")

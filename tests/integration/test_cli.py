@@ -81,12 +81,12 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "COLUMNS": "200", **(more or {})}
 
 
-def plait(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+def plait(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with more in its environment."""
     return subprocess.run(
         [sys.executable, "-m", "plait.cli", *arguments],
         cwd=folder,
-        env=environment(),
+        env=environment(more),
         capture_output=True,
         text=True,
         timeout=TIMEOUT,
@@ -313,6 +313,17 @@ async def test_log_lines_carry_the_thread_and_the_connection(folder: Path) -> No
     assert re.fullmatch(r"\S+ \S+ ERROR   plait.thread \[room/one\] \[[0-9a-f]{24}\]: unexpected ValueError", line)
 
 
+async def test_a_socket_that_is_refused_is_in_the_log(folder: Path) -> None:
+    with Process("game:app", cwd=folder) as server:
+        async with connected(server.address, "/threads/rooom/one") as client:
+            assert await client.until_closed() == 4404
+        (line,) = [line for line in server.log.read_text().splitlines() if "refused" in line]
+    assert line.endswith(
+        "INFO    plait.sockets: a socket was refused, not_found: "
+        "there is no kind of thread called 'rooom'; there are: room"
+    )
+
+
 # dev and demo
 
 
@@ -372,7 +383,12 @@ async def test_threads_and_state_look_into_a_store_that_is_served(folder: Path) 
         assert [line.split() for line in listed.stdout.splitlines()] == [["0", "room/a/b"], ["2", "room/one"]]
         assert plait(folder, "state", "room/one").stdout == '{\n  "n": 2\n}\n'
         assert plait(folder, "state", "room/a/b", "--store", "plait.db").stdout == '{\n  "n": 0\n}\n'
-    assert plait(folder, "state", "room/one", "--store", str(folder / "plait.db")).stdout == '{\n  "n": 2\n}\n'
+    for store in (str(folder / "plait.db"), "sqlite:///plait.db", f"sqlite:///{folder}/plait.db?synchronous=normal"):
+        assert plait(folder, "state", "room/one", "--store", store).stdout == '{\n  "n": 2\n}\n'
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    found = plait(elsewhere, "state", "room/one", PLAIT_STORE=f"sqlite:///{folder}/plait.db")
+    assert found.stdout == '{\n  "n": 2\n}\n'
 
 
 async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None:
@@ -380,6 +396,8 @@ async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None
     assert "there is no store plait.db" in complaint(folder, "state", "room/one")
     assert not (folder / "plait.db").exists()
     assert "write kind/name" in complaint(folder, "state", "room")
+    assert "there is no store memory://" in complaint(folder, "threads", "memory://")
+    assert "'mysql://x' is no store" in complaint(folder, "threads", "mysql://x")
     with Process("game:app", cwd=folder):
         line = complaint(folder, "state", "room/one")
         assert "no thread room/one" in line

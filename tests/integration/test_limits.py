@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
+from tests.integration.native_client import NativeClient
 from tests.integration.socket_client import (
     TIMEOUT,
     CallError,
@@ -468,6 +469,25 @@ async def test_an_authenticate_that_raises_closes_with_1011_and_says_nothing() -
     ):
         assert await client.until_closed() == 1011
         assert "secret" not in (client.socket.close_reason or "")
+
+
+@pytest.mark.parametrize("protocol", ["native", "cloudflare"])
+async def test_an_authenticate_that_returns_no_principal_lets_nobody_in(protocol: str) -> None:
+    wrong: Any = lambda request: False  # noqa: E731
+    async with running(serve(authenticate=wrong)) as address:
+        if protocol == "native":
+            client: Any = NativeClient(address, "/threads/room/one", "a")
+            await client.open()
+            assert await client.until_closed() == 1011
+            assert client.frames == []
+            await client.close()
+        else:
+            async with connected(address, "/threads/room/one") as client:
+                assert await client.until_closed() == 1011
+                assert client.received == []
+        async with http(address) as web:
+            assert (await web.get("/threads/room/one")).status_code == 500
+            assert (await web.put("/threads/room/one", json={"n": 1})).status_code == 500
 
 
 # What is no WebSocket

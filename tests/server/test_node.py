@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Coroutine
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import House, open_house
 
 from plait.connection import Source
-from plait.errors import CorruptThread, NotFound, PlaitError, StoreError, TooMany, Unavailable
+from plait.errors import CorruptThread, InvalidState, NotFound, PlaitError, StoreError, TooMany, Unavailable
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node import Node
 from plait.rpc import rpc
@@ -22,6 +23,10 @@ PATIENCE = 10.0
 async def outcome(awaitable: Awaitable[Any]) -> Any:
     async with asyncio.timeout(PATIENCE):
         return await awaitable
+
+
+class Score(msgspec.Struct, frozen=True):
+    points: int = 0
 
 
 class Room(Thread[Any]):
@@ -161,6 +166,39 @@ async def test_an_on_start_that_fails_is_told_to_all_who_wait_and_the_next_use_t
             assert Fragile.starts == start
         assert await outcome(house.handle(Fragile).add(1)) == 1
         assert Fragile.starts == 3
+
+
+async def test_what_a_failing_on_start_has_refused_is_told_to_the_operator(caplog: pytest.LogCaptureFixture) -> None:
+    class Wrong(Thread[Score]):
+        initial_state = Score()
+
+        def on_start(self) -> None:
+            self.update("/points", "many")
+
+    async with open_house(Wrong) as house:
+        with pytest.raises(InvalidState):
+            await outcome(house.handle(Wrong).state())
+    (record,) = [record for record in caplog.records if record.name == "plait.thread"]
+    assert record.getMessage() == "invalid_state: Expected `int`, got `str`, at /points"
+    assert record.__dict__["plait_thread"] == "wrong/one"
+
+
+async def test_an_initial_state_of_another_type_is_no_fault_of_whoever_asks() -> None:
+    class Wrong(Thread[Score]):
+        @staticmethod
+        def initial_state() -> Any:
+            return {"points": "many"}
+
+    async with open_house(Wrong) as house:
+        with pytest.raises(TypeError, match=r"Wrong\.initial_state is no state of its type: Expected `int`, got `str`"):
+            await outcome(house.handle(Wrong).state())
+
+
+async def test_a_handle_is_asked_for_by_the_class() -> None:
+    async with open_house(Room) as house:
+        for what in ("room", Room._kind, int):
+            with pytest.raises(TypeError, match="named by its class"):
+                house.node.handle(what, "one")  # type: ignore[arg-type]
 
 
 async def test_what_a_failing_on_start_has_changed_is_there_the_next_time() -> None:

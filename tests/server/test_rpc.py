@@ -10,6 +10,7 @@ import pytest
 
 from plait.errors import InvalidArguments
 from plait.rpc import Method, Stream, methods, rpc
+from plait.thread import Thread
 
 DEPTH = 8
 
@@ -210,6 +211,19 @@ def test_the_mark_takes_a_name_and_leaves_the_function_as_it_is() -> None:
         "addPlayer": ("add_player", True),
         "leave": ("leave", False),
     }
+
+
+@pytest.mark.parametrize("name", ["undo", "state", "on_connect", "update", "name"])
+def test_an_rpc_does_not_take_the_place_of_what_every_thread_has(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"Room\.{name} is of Thread's own .* @rpc\(name='{name}'\)"):
+        type("Room", (Thread,), {name: rpc(lambda self: None)})
+
+    class Room(Thread[Any]):
+        @rpc(name="undo")
+        def undo_mine(self) -> None:
+            pass
+
+    assert Room._kind.method("undo").attribute == "undo_mine"
 
 
 # Streams

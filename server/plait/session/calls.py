@@ -8,7 +8,7 @@ import msgspec
 
 from plait.actor import Actor
 from plait.connection import Connection
-from plait.errors import CallFailed, Forbidden, InvalidArguments, MethodNotFound, PlaitError, public_message
+from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError, public_message
 from plait.logs import log_error
 from plait.mailbox import Turn
 from plait.rpc import Method
@@ -59,9 +59,7 @@ class Calls:
         actor, connection = self._actor, self._connection
         if call.ref in self._calls:
             raise InvalidArguments(f"a call with the ref {call.ref} is under way")
-        method = actor.kind.methods.get(call.method)
-        if method is None:
-            raise MethodNotFound(f"Method {call.method} does not exist")
+        method = actor.kind.method(call.method)
         if not connection.rights.may_call:
             raise Forbidden("Forbidden")
         arguments = method.arguments(call.args, call.kwargs, depth=actor.limits.depth)

@@ -8,7 +8,7 @@ import msgspec
 
 from plait.actor import Actor
 from plait.connection import Connection
-from plait.errors import PlaitError, public_message
+from plait.errors import Forbidden, PlaitError, public_message
 from plait.logs import log_error
 from plait.mailbox import Turn
 from plait.rpc import Method
@@ -33,15 +33,10 @@ class CloudflareCalls:
 
     def receive(self, call: Call, size: int) -> None:
         """Take a call that was sent in so many bytes."""
-        method = self._actor.kind.methods.get(call.method)
-        if method is None:
-            is_there = not call.method.startswith("_") and hasattr(self._actor.kind.cls, call.method)
-            self.fail(call, f"Method {call.method} {'is not callable' if is_there else 'does not exist'}")
-            return
-        if not self._connection.rights.may_call:
-            self.fail(call, "Forbidden")
-            return
         try:
+            method = self._actor.kind.method(call.method)
+            if not self._connection.rights.may_call:
+                raise Forbidden("Forbidden")
             arguments = method.arguments(call.args, depth=self._actor.limits.depth)
         except PlaitError as error:
             self.fail(call, str(error))

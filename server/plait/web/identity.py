@@ -1,5 +1,6 @@
 """Who asks, and whether they may: origins, `authenticate` and `authorize`."""
 
+import re
 from collections.abc import Awaitable, Callable, Collection
 from typing import Literal
 from urllib.parse import urlsplit
@@ -25,12 +26,15 @@ Authorize = Callable[[Principal | None, ThreadKey, Action], Awaitable[bool] | bo
 
 
 class Identity:
-    """Checks requests. Without `authenticate` everybody is nobody; without `authorize` everybody may do everything."""
+    """Checks requests. Without `authenticate` everybody is nobody; without `authorize` everybody may do everything.
+
+    Raises ValueError for what is no origin.
+    """
 
     def __init__(
         self, allowed_origins: Collection[str], authenticate: Authenticate | None, authorize: Authorize | None
     ) -> None:
-        self._allowed_origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
+        self.allowed_origins = frozenset(map(_origin, allowed_origins))
         self._authenticate = authenticate
         self._authorize = authorize
 
@@ -41,7 +45,7 @@ class Identity:
         have taken TLS off.
         """
         origin = request.headers.get("origin")
-        if origin is None or "*" in self._allowed_origins or origin.rstrip("/").lower() in self._allowed_origins:
+        if origin is None or "*" in self.allowed_origins or origin.rstrip("/").lower() in self.allowed_origins:
             return
         host = _without_default_port(request.headers.get("host", ""))
         if host and _authority(origin) == host:
@@ -58,6 +62,9 @@ class Identity:
         found = await outcome(self._authenticate(request))
         if found is None:
             raise Unauthenticated("this server wants to know who you are")
+        if not isinstance(found, Principal | Response):
+            what = type(found).__name__
+            raise TypeError(f"authenticate returned a {what}: it returns a Principal, a Response, or None for nobody")
         return found
 
     async def may(self, principal: Principal | None, thread: ThreadKey, action: Action) -> bool:
@@ -68,6 +75,14 @@ class Identity:
         """Raise Forbidden if somebody may not do something with a thread."""
         if not await self.may(principal, thread, action):
             raise Forbidden(f"you may not {action} {thread}" if action != "request" else f"you may not use {thread}")
+
+
+def _origin(text: str) -> str:
+    """Return an allowed origin as browsers send it."""
+    origin = text.rstrip("/").lower()
+    if origin not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@]+", origin):
+        raise ValueError(f"{text!r} is no origin, such as https://example.com")
+    return origin
 
 
 def _authority(origin: str) -> str:

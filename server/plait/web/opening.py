@@ -243,6 +243,8 @@ def _nothing() -> None:
 
 
 def _close(socket: Socket | AsgiSocket, error: Exception) -> None:
-    if not isinstance(error, PlaitError):
+    if isinstance(error, PlaitError):
+        log.info("a socket was refused, %s: %s", error.code, error)
+    else:
         log.error("a socket could not be opened: %s", type(error).__name__, exc_info=error)
     socket.close(close_code(error), str(error) if isinstance(error, PlaitError) else "internal error")

@@ -17,7 +17,6 @@ from plait.errors import (
     CallFailed,
     Conflict,
     InvalidArguments,
-    MethodNotFound,
     NotFound,
     PlaitError,
     Readonly,
@@ -153,9 +152,7 @@ class _Exchange:
         await self._check("call")
         body = await self._body()
         actor, connection = await self._enter()
-        method = actor.kind.methods.get(name)
-        if method is None:
-            raise MethodNotFound(f"Method {name} does not exist")
+        method = actor.kind.method(name)
         try:
             call = _decode_call(body) if body.strip() else CallBody()
         except NOT_JSON as error:

@@ -86,6 +86,12 @@ def test_a_star_lets_every_page_in() -> None:
     make_identity("*").check_origin(request(origin="null", host="example.com"))
 
 
+@pytest.mark.parametrize("origin", ["localhost:3000", "example.com", "https://example.com/app", "https://", "", "h"])
+def test_what_is_no_origin_cannot_be_allowed(origin: str) -> None:
+    with pytest.raises(ValueError, match="is no origin"):
+        make_identity(origin)
+
+
 def test_a_program_that_is_no_browser_has_no_origin() -> None:
     make_identity().check_origin(request(host="example.com"))
 
@@ -109,6 +115,14 @@ async def test_authenticate_finds_a_principal_or_refuses(is_async: bool) -> None
     assert await make_identity(authenticate=wrap(ADA)).principal(request()) == ADA
     with pytest.raises(Unauthenticated):
         await make_identity(authenticate=wrap(None)).principal(request())
+
+
+@pytest.mark.parametrize("found", [False, True, "ada", {"id": "ada"}, 0, ""])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_nobody_comes_in_by_anything_else_that_authenticate_returns(found: object, is_async: bool) -> None:
+    identity = make_identity(authenticate=lambda _: later(found) if is_async else found)
+    with pytest.raises(TypeError, match=f"authenticate returned a {type(found).__name__}"):
+        await identity.principal(request())
 
 
 async def test_authenticate_may_answer_itself() -> None:
