@@ -271,7 +271,12 @@ class Actor:
         if self.hooks.has("on_state_changed"):
             connection = None if isinstance(commit.source, str) else commit.source
             size = len(revision.change.ops) if revision.change is not None else 0
-            self.hooks.post("on_state_changed", revision.state, commit.source, connection=connection, size=size)
+            try:
+                state = revision.state
+            except Exception as error:  # The type may have code of its author's, which minds the time, say.
+                self.hooks.report(error, connection)
+            else:
+                self.hooks.post("on_state_changed", state, commit.source, connection=connection, size=size)
 
     def _tell_presence(self, diff: PresenceDiff) -> None:
         frames: dict[Wire, Frame | None] = {}

@@ -1,6 +1,7 @@
 """A change on its way to the disk, and who waits for it."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -9,6 +10,8 @@ from plait.errors import StoreError
 from plait.revision import Revision
 
 __all__ = ["Commit"]
+
+log = logging.getLogger("plait.thread")
 
 
 class Commit:
@@ -44,7 +47,10 @@ class Commit:
         self._error = error
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            callback(error)
+            try:
+                callback(error)
+            except Exception:  # Those behind it wait for this change, and not for one another.
+                log.exception("what waited for a change failed")
 
     def __await__(self) -> Generator[Any, None, int]:
         if not self.is_settled:

@@ -166,8 +166,10 @@ class Connection:
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Close the socket, after what was sent before; from here on nothing is taken from the client.
 
-        Raises ValueError for a code that may not be sent.
+        Raises ValueError for a code that may not be sent, and TypeError for a reason that is no str.
         """
+        if not isinstance(reason, str):
+            raise TypeError(f"a close reason is a str, not a {type(reason).__name__}")
         if code not in _CLOSE_CODES and not 3000 <= code <= 4999:
             raise ValueError(f"{code} is not a close code that may be sent (RFC 6455, section 7.4)")
         self.is_shut = True

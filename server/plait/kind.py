@@ -53,8 +53,15 @@ class Kind:
             for name, function in vars(hooks).items()
             if callable(function) and inspect.getattr_static(cls, name) is not function
         )
+        for name in ("idle_timeout", "turn_timeout"):
+            seconds = getattr(cls, name)
+            if seconds is not None and (not isinstance(seconds, int | float) or seconds < 0):
+                raise TypeError(f"{cls.__name__}.{name} is a number of seconds, or None for never, not {seconds!r}")
+        for name in self.overrides:
+            if inspect.isgeneratorfunction(hook := getattr(cls, name)) or inspect.isasyncgenfunction(hook):
+                raise TypeError(f"{cls.__name__}.{name} has a yield in it: it would never run")
         for name in ("validate_state_change", "resolve_conflict"):
-            if inspect.iscoroutinefunction(getattr(cls, name)) or inspect.isasyncgenfunction(getattr(cls, name)):
+            if inspect.iscoroutinefunction(getattr(cls, name)):
                 raise TypeError(
                     f"{cls.__name__}.{name} must be a plain function: it decides before anything is awaited"
                 )

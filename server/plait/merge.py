@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from plait.errors import Conflict
-from plait_schemas.codec import decode_json, encode_json
+from plait.errors import Conflict, InvalidState
+from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.patch import Op, find, parse
 from plait_schemas.rebase import Rebased
 from plait_schemas.trace import Origin
@@ -44,6 +44,9 @@ def _resolve(op: Op, origin: Origin, base: Any, document: Any, resolve: Resolve)
     value = resolve(_given(before), _given(current), _given(op.value), op.path)
     if value is None and op.op == "remove":
         return op
+    if has_non_finite(value):
+        raise InvalidState("resolve_conflict returned a number that is infinite or not a number", path=op.path)
+    value = _given(value)
     return Op("add" if op.op == "add" else "replace", op.path, value)
 
 
@@ -52,5 +55,5 @@ def _at(document: Any, place: str | None) -> Any:
 
 
 def _given(value: Any) -> Any:
-    """Return a value as JSON for the hook to do with as it likes: the thread's own is not to be changed in place."""
+    """Return a value as JSON of its own, for the hook or from it: the thread's is not to be changed in place."""
     return None if value is msgspec.UNSET else decode_json(encode_json(value))

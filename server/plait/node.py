@@ -231,7 +231,8 @@ class Node:
                     actor.pipeline.history.forget()
                 if not actor.mailbox.is_idle:
                     actor.touch()
-                is_idle = now - actor.used >= actor.thread.idle_timeout and actor.is_idle
+                timeout = actor.thread.idle_timeout
+                is_idle = timeout is not None and now - actor.used >= timeout and actor.is_idle
                 if is_idle and self._actors.get(actor.key) is actor and actor.key not in self._waking:
                     self._begin_to_stop(actor)
 

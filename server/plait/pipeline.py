@@ -17,10 +17,10 @@ from plait.errors import Conflict, Fenced, InvalidState, StoreError, Unavailable
 from plait.history import History
 from plait.limits import Limits
 from plait.revision import Revision
-from plait.state import StateType, check_op, check_size
+from plait.state import StateType, check_op, check_path, check_size
 from plait.store.protocol import ClientRow, Store, Write
 from plait.typed import NotTyped, apply_typed
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.patch import Op, PatchError, diff, find, parse
 
 __all__ = ["Pipeline"]
@@ -133,6 +133,8 @@ class Pipeline:
             raise Conflict(str(error), path=pointer) from None
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
             raise InvalidState(f"the value is not JSON: {error}", path=pointer) from None
+        if has_non_finite(value):
+            raise InvalidState("the value has a number that is infinite or not a number", path=pointer)
         is_in_list = bool(parts) and isinstance(find(self.history.current.tree, parts[:-1]), list | tuple)
         before = self.history.current
         commit = self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
@@ -197,9 +199,10 @@ class Pipeline:
 
     def _apply(self, state: Any, data: bytes, source: Source) -> Commit:
         self._check_open()
-        return self._take(
-            Revision(self._type, json=data, state=state), self.history.diff(state, data, self._limits), source
-        )
+        ops = self.history.diff(state, data, self._limits)
+        for op in ops:
+            check_path(op.path)
+        return self._take(Revision(self._type, json=data, state=state), ops, source)
 
     def _take(
         self,

@@ -1,6 +1,7 @@
 """Methods that clients may call: `@rpc`, the conversion of their arguments, and streams."""
 
 import inspect
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, get_type_hints, overload
 
@@ -11,6 +12,8 @@ from plait.state import json_error
 from plait_schemas.codec import NOT_JSON, nests_deeper
 
 __all__ = ["Method", "Stream", "StreamSink", "methods", "rpc"]
+
+log = logging.getLogger("plait.rpc")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -129,6 +132,9 @@ class Method:
         except NOT_JSON as error:
             message, path = json_error(error)
             raise InvalidArguments(f"{self.name}: {name}{path}: {message}", path=f"/{name}{path}") from None
+        except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
+            log.error("the type of %s of rpc %s raised %s", name, self.name, type(error).__name__, exc_info=error)
+            raise InvalidArguments(f"{self.name}: {name}: refused by its type", path=f"/{name}") from None
 
     def _read_signature(self) -> None:
         hints = get_type_hints(self.function, include_extras=True)

@@ -13,7 +13,7 @@ from plait_schemas.codec import NOT_JSON, decode_json, encode_json, has_non_fini
 from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, diff, escape
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["UNDECODED", "StateType", "check_op", "check_size", "json_error", "no_state"]
+__all__ = ["UNDECODED", "StateType", "check_op", "check_path", "check_size", "json_error", "no_state"]
 
 UNDECODED: Final = object()
 """Stands for a state of which only the JSON is there yet."""
@@ -119,8 +119,7 @@ class StateType:
 
 def check_op(op: Op, limits: Limits) -> None:
     """Check where an operation leads, and what it brings into a state. Raises InvalidState or TooLarge."""
-    if not FORBIDDEN_KEYS.isdisjoint(op.path.split("/")):
-        raise InvalidState("a path has no part __proto__, prototype or constructor", path=op.path)
+    check_path(op.path)
     if type(op.value) in _PLAIN_SCALARS:
         return
     try:
@@ -131,6 +130,12 @@ def check_op(op: Op, limits: Limits) -> None:
         raise _too_deep(limits.depth, op.path)
     if b"null" in data and has_non_finite(op.value):
         raise InvalidState("the value has a number that is infinite or not a number", path=op.path)
+
+
+def check_path(path: str) -> None:
+    """Check a JSON pointer. Raises InvalidState for one that means something else in JavaScript."""
+    if not FORBIDDEN_KEYS.isdisjoint(path.split("/")):
+        raise InvalidState("a path has no part __proto__, prototype or constructor", path=path)
 
 
 def check_size(data: bytes, limits: Limits) -> bytes:

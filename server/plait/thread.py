@@ -62,8 +62,8 @@ class Thread(Generic[State]):
     kind: ClassVar[str]
     # Whether clients of the Cloudflare protocol are told the thread's kind and name.
     send_identity: ClassVar[bool] = True
-    # Seconds without a socket or a turn, after which the thread is stopped.
-    idle_timeout: ClassVar[float] = 60.0
+    # Seconds without a socket or a turn, after which the thread is stopped; None for never.
+    idle_timeout: ClassVar[float | None] = 60.0
     # Seconds after which a turn is cancelled, and logged with its stack; None for never.
     turn_timeout: ClassVar[float | None] = 30.0
 

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 from starlette.requests import Request
@@ -238,6 +239,38 @@ async def test_without_on_error_what_hooks_raise_is_logged_with_its_stack(caplog
     assert record.exc_info is not None
     assert "careless" in caplog.text
     assert (record.plait_thread, record.plait_connection) == ("careless/one", "a")  # type: ignore[attr-defined]
+
+
+async def test_a_state_whose_type_refuses_it_by_then_fails_on_state_changed_and_nothing_else() -> None:
+    gone: list[str] = []
+
+    @dataclass
+    class Auction:
+        bids: int = 0
+
+        def __post_init__(self) -> None:
+            if gone:
+                raise TimeoutError("over")
+
+    class Room(Thread[Auction]):
+        initial_state = Auction
+        told: ClassVar[list[str]] = []
+
+        def on_state_changed(self, state: Auction, source: Source) -> None:
+            self.told.append("state")
+
+        def on_error(self, error: BaseException, connection: Connection | None) -> None:
+            self.told.append(str(error))
+
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        house.store.is_held = True
+        commit = actor.thread.set_state(Auction(1))
+        gone.append("over")
+        house.store.release()
+        assert await outcome(commit) == 1
+        await actor.settled()
+        assert Room.told == ["over"]
 
 
 async def test_an_on_error_that_raises_is_logged_and_does_not_go_round(caplog: pytest.LogCaptureFixture) -> None:

@@ -168,6 +168,14 @@ def test_a_message_leaves_when_the_gate_opens_and_in_order() -> None:
     assert transport.closed == (4000, "bye")
 
 
+def test_a_reason_to_close_is_text() -> None:
+    connection, transport = make_connection()
+    with pytest.raises(TypeError, match="a close reason is a str, not a ValueError"):
+        connection.close(4000, ValueError("bye"))  # type: ignore[arg-type]
+    assert transport.closed is None
+    assert not connection.is_shut
+
+
 def test_a_message_about_a_change_that_failed_is_not_sent() -> None:
     gate = Gate()
     connection, transport = make_connection(gate=gate)

@@ -16,6 +16,29 @@ def kind_of(cls: type[Thread[Any]]) -> Kind:
     return cls._kind
 
 
+# Settings and hooks
+
+
+@pytest.mark.parametrize("name", ["idle_timeout", "turn_timeout"])
+@pytest.mark.parametrize("value", ["60", -1, (1,)])
+def test_a_timeout_is_a_number_of_seconds_or_none(name: str, value: object) -> None:
+    with pytest.raises(TypeError, match=rf"Room\.{name} is a number of seconds, or None"):
+        type("Room", (Thread,), {name: value})
+    type("Room", (Thread,), {name: None})
+
+
+def test_a_hook_with_a_yield_in_it_is_refused() -> None:
+    async def later(self: object, state: Any, source: Any) -> Any:
+        yield
+
+    def once(self: object) -> Any:
+        yield
+
+    for name, hook in (("on_state_changed", later), ("on_start", once), ("validate_state_change", later)):
+        with pytest.raises(TypeError, match=rf"Room\.{name} has a yield in it"):
+            type("Room", (Thread,), {name: hook})
+
+
 # Names
 
 

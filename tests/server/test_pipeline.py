@@ -1,6 +1,7 @@
 """The path of a change: validated, applied, made durable, then let out."""
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -592,6 +593,8 @@ async def test_an_update_sets_what_is_at_a_place(pointer: str, value: Any, state
         ("/list/x", 1, Conflict),
         ("n", 1, Conflict),
         ("/n", object(), InvalidState),
+        ("/n", float("nan"), InvalidState),
+        ("/n", {"x": [math.inf]}, InvalidState),
         ("/n/__proto__", 1, InvalidState),
         ("/n/deeper", 1, Conflict),
     ],
@@ -599,6 +602,23 @@ async def test_an_update_sets_what_is_at_a_place(pointer: str, value: Any, state
 async def test_an_update_of_a_place_that_is_not_there_is_refused(pointer: str, value: Any, error: Any) -> None:
     async with bench(dict, initial={"n": 0, "list": [1, 2]}) as b:
         await refused(b, error, lambda: b.pipeline.update(pointer, value))
+
+
+async def test_those_who_wait_for_a_change_do_not_wait_for_one_another(caplog: pytest.LogCaptureFixture) -> None:
+    async with bench() as b:
+        b.store.is_held = True
+        commit = b.set(1)
+        told: list[str] = []
+
+        def fail(_: object) -> None:
+            raise ZeroDivisionError("in a callback")
+
+        commit.then(fail)
+        commit.then(lambda _: told.append("told"))
+        b.store.release()
+        assert await outcome(commit) == 1
+        assert told == ["told"]
+        assert "in a callback" in caplog.text
 
 
 class Lean(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):

@@ -15,7 +15,18 @@ import msgspec
 from plait.actor import Actor
 from plait.clients import MOST_PUSHES, Client
 from plait.connection import Connection
-from plait.errors import Conflict, Gap, InvalidState, PlaitError, Readonly, Reject, TooLarge, Unanswerable
+from plait.errors import (
+    Conflict,
+    Gap,
+    InvalidState,
+    PlaitError,
+    Readonly,
+    Reject,
+    StoreError,
+    TooLarge,
+    TooMany,
+    Unanswerable,
+)
 from plait.logs import log_error
 from plait.merge import merge
 from plait.session.bridge import Bridge, Other
@@ -114,6 +125,8 @@ class Pushes:
             except NeedsPast as needs:
                 self._inbox.hold()
                 self._task = asyncio.get_running_loop().create_task(self._read(push, known, needs), name="plait past")
+            except (TooMany, Gap, Unanswerable) as error:  # An author's: as codes of a nack they say something else.
+                self._refuse(push.ref, Reject(str(error), path=error.path))
             except PlaitError as error:
                 self._refuse(push.ref, error)
             except PatchError as error:
@@ -130,6 +143,10 @@ class Pushes:
             if isinstance(error, Conflict) and push.base[1] < self._joined:
                 self._pass_over(push)
             self._refuse(push.ref, error)
+        except Exception as error:  # Not every store is plait's own.
+            self._task = None
+            log_error(error, self._actor.key, self._connection)
+            self._refuse(push.ref, StoreError("the past could not be read"))
         else:
             self._task = None
             self._take(push, known)
@@ -149,7 +166,8 @@ class Pushes:
             raise Conflict("its base is not a version of this thread")
         bridge = self._bridge_from(push, known)
         ops = self._ops(push, bridge, known)
-        self._charge(compared(ops, bridge) + carried_out(ops, document))
+        compared(ops, bridge, self._charge)
+        carried_out(ops, document, self._charge)
         rebased = rebase(ops, (other.op for other in bridge), document)
         behind = [bridge[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
         policy = self._actor.kind.policy(self._actor.thread)
@@ -228,7 +246,7 @@ class Pushes:
         history = self._actor.pipeline.history
         rows = known.changes(history, made, history.current.version)
         over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
-        self._charge(compared(ops, over))
+        compared(ops, over, self._charge)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
 

@@ -1,6 +1,6 @@
 """What a push costs everybody, as nothing else runs while it is judged: counted in messages, and bounded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from plait.errors import Conflict
@@ -18,20 +18,20 @@ _MOVED_PER_MESSAGE: Final = 100_000
 _FEW: Final = 100
 
 
-def compared(ops: Sequence[Op], others: Sequence[object]) -> float:
-    """Return what it costs to compare operations with others. Raises Conflict where it is too much."""
+def compared(ops: Sequence[Op], others: Sequence[object], charge: Callable[[float], None]) -> None:
+    """Charge what it costs to compare operations with others. Raises Conflict where it is too much."""
     pairs = len(ops) * len(others)
+    charge(min(pairs, _MOST_PAIRS) / _PAIRS_PER_MESSAGE)
     if pairs > _MOST_PAIRS:
         raise Conflict("too much has been changed at once to be brought together")
-    return pairs / _PAIRS_PER_MESSAGE
 
 
-def carried_out(ops: Sequence[Op], tree: Any) -> float:
-    """Return what the elements cost that operations move in the arrays of a state. Raises Conflict as `compared`."""
+def carried_out(ops: Sequence[Op], tree: Any, charge: Callable[[float], None]) -> None:
+    """Charge what the elements cost that operations move in the arrays of a state. Raises Conflict as `compared`."""
     if len(ops) <= _FEW:
-        return 0.0
+        return
     containers = (find(tree, parse(op.path)[:-1]) for op in ops if op.op != "replace" and op.path[-1:].isdecimal())
     moved = sum(len(container) for container in containers if isinstance(container, list | tuple))
+    charge(min(moved, _MOST_MOVED) / _MOVED_PER_MESSAGE)
     if moved > _MOST_MOVED:
         raise Conflict("too many elements of arrays would be moved at once: replace the array")
-    return moved / _MOVED_PER_MESSAGE

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import Guest, joined, until
@@ -15,6 +16,15 @@ from plait.errors import Conflict
 from plait.limits import Limits
 from plait.rpc import Stream, rpc
 from plait.thread import Thread
+
+
+class Piece(msgspec.Struct):
+    """Has a size, as its author sees to."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        assert self.size > 0, "no size"
 
 
 class Machine(Thread[Any]):
@@ -44,6 +54,13 @@ class Machine(Thread[Any]):
     @rpc
     def refuse(self) -> None:
         raise Conflict("not now", path="/n")
+
+    @rpc
+    def take(self, piece: Piece) -> None:
+        pass
+
+    def hidden(self) -> None:
+        pass
 
     @rpc
     def odd(self) -> Any:
@@ -144,6 +161,8 @@ async def test_a_method_that_returns_nothing_is_answered_without_a_value_and_one
         ("add", {"args": [1, 2, 3]}, "invalid_arguments", None),
         ("add", {"args": [1], "kwargs": {"n": 1}}, "invalid_arguments", "/n"),
         ("add", {"args": [1], "kwargs": {"power": 1}}, "invalid_arguments", "/power"),
+        ("take", {"args": [{"size": 0}]}, "invalid_arguments", "/piece"),
+        ("hidden", {}, "method_not_found", None),
         ("add", {"args": [json.loads("[" * 9 + "]" * 9)]}, "invalid_arguments", "/n"),
         ("on_start", {}, "method_not_found", None),
         ("fail", {}, "call_failed", None),

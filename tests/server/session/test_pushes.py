@@ -21,7 +21,7 @@ from tests.server.session.guests import (
     until,
 )
 
-from plait.errors import Conflict
+from plait.errors import Conflict, Gap, InvalidState, PlaitError, TooMany, Unanswerable
 from plait.limits import Limits
 from plait.retention import Retention
 from plait.thread import Thread
@@ -29,7 +29,7 @@ from plait.thread import Thread
 
 @pytest.fixture
 async def house() -> AsyncIterator[House]:
-    async with open_house(Room, Lists, Rejecting, Resolving, Typed, limits=Limits(state=2000, depth=8)) as house:
+    async with open_house(Room, Lists, Odd, Rejecting, Resolving, Typed, limits=Limits(state=2000, depth=8)) as house:
         yield house
 
 
@@ -37,6 +37,14 @@ class Lists(Thread[Any]):
     """Begins with a list."""
 
     initial_state = {"list": ["a", "b", "c"], "n": 0}  # noqa: RUF012
+
+
+class Odd(Thread[Any]):
+    """Begins with names that mean something else in JavaScript."""
+
+    initial_state = staticmethod(
+        lambda: {"__proto__": {"x": 0}, "constructor": {"prototype": 0}, "a": {"__proto__": 0}}
+    )
 
 
 class Rejecting(Lists):
@@ -158,11 +166,20 @@ async def test_a_push_that_is_refused_says_why_and_changes_nothing(
 async def test_a_path_that_leads_out_of_a_document_in_javascript_is_refused_also_where_it_is_there(
     house: House, path: str
 ) -> None:
-    actor = await house.actor(Room)
-    await actor.thread.set_state({"__proto__": {"x": 0}, "constructor": {"prototype": 0}, "a": {"__proto__": 0}})
+    actor = await house.actor(Odd)
     guest = await joined(actor, "a")
-    guest.push(put(path, 1), base=1)
-    assert nack(guest) == {"ref": 1, "code": "invalid_state", "path": path, "version": 1}
+    guest.push(put(path, 1), base=0)
+    assert nack(guest) == {"ref": 1, "code": "invalid_state", "path": path, "version": 0}
+
+
+async def test_a_whole_state_does_not_lead_out_of_a_document_in_javascript_either(house: House) -> None:
+    actor = await house.actor(Odd)
+    state = json.loads('{"__proto__": {"x": 1}}')
+    guest = await joined(actor, "a")
+    guest.push(state=state, base=0)
+    assert nack(guest)["code"] == "invalid_state"
+    with pytest.raises(InvalidState, match="__proto__"):
+        actor.thread.set_state(state)
 
 
 async def test_a_state_that_is_not_of_the_type_is_refused_with_its_place(house: House) -> None:
@@ -533,6 +550,40 @@ async def test_a_class_whose_resolve_conflict_raises_refuses_the_push(
     assert "secret" in caplog.text
 
 
+async def test_what_a_class_makes_of_both_values_stays_what_it_was_when_the_class_goes_on_with_it() -> None:
+    kept: list[str] = []
+
+    class Keeping(Lists):
+        def resolve_conflict(self, base: Any, current: Any, proposed: Any, path: str) -> Any:
+            kept.append("both")
+            return kept if proposed != "nan" else float("nan")
+
+    async with open_house(Keeping) as house:
+        actor = await house.actor(Keeping)
+        guest = await joined(actor, "a")
+        actor.thread.set_state({"list": [], "n": 1})
+        guest.push(put("/n", 2), base=0)
+        await actor.settled()
+        kept.append("later")
+        assert actor.thread.state["n"] == actor.pipeline.history.current.document["n"] == ["both"]
+        other = await joined(actor, "b")
+        other.push(put("/n", "nan"), base=0)
+        await actor.settled()
+        assert other.frames[-1]["code"] == "invalid_state"
+
+
+@pytest.mark.parametrize("error", [TooMany, Gap, Unanswerable])
+async def test_what_an_author_refuses_with_is_not_taken_for_an_answer_of_the_protocol(error: type[PlaitError]) -> None:
+    class Busy(Lists):
+        def validate_state_change(self, next_state: Any, source: Any) -> None:
+            raise error("not that many", path="/n")
+
+    async with open_house(Busy) as house:
+        guest = await joined(await house.actor(Busy), "a")
+        guest.push(put("/n", 2), base=0)
+        assert nack(guest) == {"ref": 1, "code": "rejected", "path": "/n", "version": 0}
+
+
 async def test_a_class_whose_resolve_conflict_changes_the_state_refuses_the_push_and_loses_nothing(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -636,21 +687,55 @@ async def test_a_push_that_has_to_be_compared_with_much_counts_as_many_messages(
         assert (ack["type"], nack["code"]) == ("ack", "rate_limited")
 
 
+async def test_a_push_that_would_have_to_be_compared_with_too_much_counts_as_many_messages() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=500)) as house:
+        actor = await house.actor(Room)
+        await change(actor, "x" * 10_000)
+        guest, other = await joined(actor, "a"), await joined(actor, "b")
+        other.push(*(add("/m", n) for n in range(251)), base=1)
+        guest.push(*(add("/m", n) for n in range(100)), base=1)
+        guest.push(add("/m", 1), base=1)
+        await actor.settled()
+        assert [frame["code"] for frame in guest.frames if frame["type"] != "change"] == ["conflict", "rate_limited"]
+
+
+async def test_a_past_that_a_store_fails_to_read_refuses_the_push_and_the_next_ones_are_heard(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Own(TroubledStore):
+        async def changes(self, *args: Any, **kwargs: Any) -> Any:
+            raise ZeroDivisionError("the secret of the store")
+
+    async with open_house(Room, store=Own()) as house:
+        actor = await house.actor(Room)
+        for n in range(300):
+            actor.thread.set_state({"n": n, "x": "x" * 1000})
+        guest = await joined(actor, "a")
+        guest.push(put("/n", 1), base=1)
+        guest.push(put("/n", 2), base=300)
+        await until(lambda: len(guest.transport.sent) == 3)
+        first, second = guest.frames
+        assert (first["code"], "secret" in first["message"]) == ("store_error", False)
+        assert second["type"] == "ack"
+        assert "secret" in caplog.text
+
+
 async def test_a_push_that_moves_many_elements_counts_as_many_messages_and_one_that_moves_too_many_is_refused() -> None:
     async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=1000)) as house:
         actor = await house.actor(Room)
         actor.thread.set_state({"list": [0] * 400_000})
-        guest = await joined(actor, "a")
-        guest.push(*[add("/list/0", 0)] * 2_000, base=1)
+        guest, greedy = await joined(actor, "a"), await joined(actor, "b")
         for _ in range(3):
             guest.push(*[add("/list/0", 0)] * 200, base=1)
+        for _ in range(2):
+            greedy.push(*[add("/list/0", 0)] * 2_000, base=3)
         await actor.settled()
         assert [(frame["type"], frame.get("code")) for frame in guest.frames] == [
-            ("nack", "conflict"),
             ("ack", None),
             ("ack", None),
             ("nack", "rate_limited"),
         ]
+        assert [frame["code"] for frame in greedy.frames if frame["type"] == "nack"] == ["conflict", "rate_limited"]
 
 
 async def test_a_push_that_would_hold_up_everybody_is_refused() -> None:
