@@ -56,13 +56,20 @@ def programs(page: str) -> list[Block]:
     return [next(block for block in blocks("README") if block.is_app), *own]
 
 
+def run(title: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder; one that has tests is pytest's."""
+    environment = {**os.environ, "PYTHONPATH": PROGRAM_PATH}
+    by = ["-m", "pytest"] if title.startswith("test_") else []
+    command = [sys.executable, "-W", "error", *by, title]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
 # Code
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if programs(page)])
 def test_the_programs_of_a_page_run_one_after_the_other(page: str, tmp_path: Path) -> None:
     (tmp_path / "pages").mkdir()
-    environment = {**os.environ, "PYTHONPATH": PROGRAM_PATH}
     with ExitStack() as stack:
         server: Process | None = None
         for title, code in programs(page):
@@ -78,11 +85,8 @@ def test_the_programs_of_a_page_run_one_after_the_other(page: str, tmp_path: Pat
             else:
                 # It has the store to itself.
                 stack.close()
-            command = [sys.executable, "-W", "error", title]
-            done = subprocess.run(
-                command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
-            )
-            assert done.returncode == 0, done.stderr
+            done = run(title, tmp_path)
+            assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_tutorial_and_the_first_page_have_nothing_but_programs() -> None:
@@ -120,9 +124,12 @@ def write_todos(folder: Path, app: str, page: str) -> None:
     (folder / "pages" / "index.html").write_text(page)
 
 
-def test_what_the_tutorial_adds_to_its_first_page_works_in_it(browser: Browser, tmp_path: Path) -> None:
+def test_what_the_tutorial_adds_to_its_first_page_and_its_script_work_one_after_the_other(
+    browser: Browser, tmp_path: Path
+) -> None:
     (first, button, _), (lines,) = tutorial("html"), tutorial("js")
     app = [block for block in programs("tutorial") if block.is_app][1]
+    (script,) = (block for block in programs("tutorial") if not block.is_app)
     text = first.replace("</ul>\n", f"</ul>\n{button}").replace("</script>", f"{lines}</script>")
     write_todos(tmp_path, app.code, text)
     with Process("todos:app", cwd=tmp_path) as server:
@@ -140,9 +147,16 @@ def test_what_the_tutorial_adds_to_its_first_page_works_in_it(browser: Browser, 
             page.once("dialog", lambda each: each.accept())
             page.locator("form button").click()
         assert dialog.value.message == "finish something first: at most 5 todos may be open"
+        (tmp_path / script.title).write_text(script.code.replace("localhost:8000", server.address))
+        assert "Refused: finish something first" in run(script.title, tmp_path).stderr
         page.get_by_label("todo 3").check()
-        page.locator("#clear").click()
+        expect(page.locator("output")).to_have_text("online, version 6, 0 on the way")
+        done = run(script.title, tmp_path)
+        assert done.returncode == 0, done.stderr
         expect(page.locator("li")).to_have_count(4)
+        page.get_by_label("todo 4").check()
+        page.locator("#clear").click()
+        expect(page.locator("li")).to_have_count(3)
         assert failed == []
 
 
