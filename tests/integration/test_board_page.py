@@ -404,7 +404,7 @@ def test_undo_of_what_somebody_else_has_changed_since_is_told_and_does_nothing(d
         for each in (one, other):
             expect_titles(each, "done", [title])
     one.click("#undo")
-    expect(one.locator(".notice")).to_have_text("Somebody else has changed the same since, so it stays.")
+    expect(one.locator(".notice")).to_have_text("That has been changed since, so it stays.")
     expect_titles(one, "done", ["By the other"])
 
 

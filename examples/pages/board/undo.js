@@ -49,7 +49,7 @@ export class Undo {
       this.#keep(this.#count + 1);
       const { code, message } = /** @type {Error & {code: string}} */ (error);
       const isTouched = code === "conflict";
-      notify(isTouched ? "Somebody else has changed the same since, so it stays." : `It cannot be undone: ${message}.`);
+      notify(isTouched ? "That has been changed since, so it stays." : `It cannot be undone: ${message}.`);
     }
   }
 
