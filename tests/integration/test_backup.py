@@ -6,9 +6,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import httpx
 import pytest
-from tests.integration.socket_client import TIMEOUT
+from tests.integration.socket_client import TIMEOUT, http
 from tests.running import Process
 
 from plait_client import Refused, connect
@@ -45,9 +44,10 @@ async def test_a_client_that_had_seen_more_than_the_backup_has_the_servers_state
             into_nothing, kept = room.update("/list/0", "changed meanwhile"), room.update("/text", "made meanwhile")
             put_back(backup, store)
             with Process("tests.integration.apps:app", cwd=tmp_path) as elsewhere:
-                for n in range(2, 6):
-                    httpx.put(f"http://{elsewhere.address}/threads/disk/one", json={"n": n}).raise_for_status()
-                elsewhere.end()
+                async with http(elsewhere.address) as web:
+                    for n in range(2, 6):
+                        (await web.put("/threads/disk/one", json={"n": n})).raise_for_status()
+                await asyncio.to_thread(elsewhere.end)
 
             await asyncio.to_thread(server.start)
             with pytest.raises(Refused) as refused:
@@ -56,4 +56,5 @@ async def test_a_client_that_had_seen_more_than_the_backup_has_the_servers_state
             assert await kept == 6
             assert await room.update("/n", 7) == 7
             assert room.state == {"n": 7, "text": "made meanwhile"}
-            assert httpx.get(f"http://{server.address}/threads/disk/one").json() == room.state
+            async with http(server.address) as web:
+                assert (await web.get("/threads/disk/one")).json() == room.state
