@@ -568,7 +568,7 @@ async def test_what_a_class_makes_of_both_values_stays_what_it_was_when_the_clas
         assert actor.thread.state["n"] == actor.pipeline.history.current.document["n"] == ["both"]
         other = await joined(actor, "b")
         other.push(put("/n", "nan"), base=0)
-        await actor.settled()
+        await answered(other, 1)
         assert other.frames[-1]["code"] == "invalid_state"
 
 
