@@ -26,7 +26,6 @@ __all__ = [
     "invert",
     "is_index",
     "parse",
-    "touches",
 ]
 
 
@@ -284,10 +283,3 @@ def _inverse(op: Op, parts: list[str], parent: Any, before: Any) -> Op:
         index = len(parent) if parts[-1] == "-" else parts[-1]
         return Op("remove", f"{op.path[: op.path.rindex('/')]}/{index}")
     return Op("remove", op.path) if before is msgspec.UNSET else Op("replace", op.path, before)
-
-
-def touches(ops: Iterable[Op], pointer: str) -> bool:
-    """Tell whether `ops` change what is at `pointer`, something in it, or something that it is in."""
-    return any(
-        op.path == pointer or op.path.startswith(f"{pointer}/") or pointer.startswith(f"{op.path}/") for op in ops
-    )
