@@ -65,12 +65,11 @@ class Client:
         refused = _encode(list(self._refused.values()))
         return ClientRow(self.id, ref, refused, time.time_ns() // 1000)
 
-    def refuse(self, ref: int, error: PlaitError) -> Refusal:
+    def refuse(self, ref: int, error: PlaitError) -> None:
         """Take note that a push was refused, or could not be stored."""
         self.ref = max(self.ref, ref)
-        refusal = self._refused[ref] = Refusal(ref, error.code, str(error), error.path)
+        self._refused[ref] = Refusal(ref, error.code, str(error), error.path)
         self._forget()
-        return refusal
 
     def refusal(self, ref: int) -> Refusal | None:
         """Return why an earlier push was refused, None if it was not."""

@@ -85,7 +85,6 @@ class Method:
         self.function = function
         self.is_generator = inspect.isasyncgenfunction(function)
         self._positional: list[inspect.Parameter] = []
-        self._keyword_only: set[str] = set()
         self._required: set[str] = set()
         self._decode: dict[str, Callable[[msgspec.Raw], Any]] = {}
         # The parameter that takes a Stream, if there is one.
