@@ -7,13 +7,16 @@ import msgspec
 
 from plait_schemas.members import attributes
 
-__all__ = ["NOT_JSON", "decode_json", "encode_json", "has_non_finite", "nests_deeper"]
+__all__ = ["NOT_JSON", "UNENCODABLE", "decode_json", "encode_json", "has_non_finite", "nests_deeper"]
 
 encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
 
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are not JSON, or not of the type."""
+
+UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError)
+"""What encoding raises for values that JSON does not have."""
 
 _BRACKETS: Final = bytes.maketrans(b"[]{}", b"()()")
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'{}[]"'))

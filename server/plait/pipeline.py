@@ -20,7 +20,7 @@ from plait.revision import Revision
 from plait.state import StateType, check_op, check_path, check_size
 from plait.store.protocol import ClientRow, Store, Write
 from plait.typed import NotTyped, apply_typed
-from plait_schemas.codec import decode_json, encode_json, has_non_finite
+from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
 from plait_schemas.patch import Op, PatchError, diff, find, parse
 
 __all__ = ["Pipeline"]
@@ -131,7 +131,7 @@ class Pipeline:
             plain = decode_json(encode_json(value))
         except PatchError as error:
             raise Conflict(str(error), path=pointer) from None
-        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
+        except UNENCODABLE as error:
             raise InvalidState(f"the value is not JSON: {error}", path=pointer) from None
         if has_non_finite(value):
             raise InvalidState("the value has a number that is infinite or not a number", path=pointer)

@@ -9,7 +9,7 @@ from msgspec import inspect
 
 from plait.errors import InvalidState, TooLarge
 from plait.limits import Limits
-from plait_schemas.codec import NOT_JSON, decode_json, encode_json, has_non_finite, nests_deeper
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite, nests_deeper
 from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, diff, escape
 from plait_schemas.text_patch import TextDiff
 
@@ -68,7 +68,7 @@ class StateType:
         """Return the state that server code set, and its JSON. Raises InvalidState or TooLarge."""
         try:
             data = encode_json(value)
-        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
+        except UNENCODABLE as error:
             raise InvalidState(f"the state is not JSON: {error}") from None
         if nests_deeper(data, limits.depth):
             raise _too_deep(limits.depth, "")
@@ -124,7 +124,7 @@ def check_op(op: Op, limits: Limits) -> None:
         return
     try:
         data = encode_json(op.value)
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
+    except UNENCODABLE as error:
         raise InvalidState(f"the value is not JSON: {error}", path=op.path) from None
     if nests_deeper(data, limits.depth - op.path.count("/")):
         raise _too_deep(limits.depth, op.path)

@@ -13,7 +13,7 @@ from plait.logs import log_error
 from plait.mailbox import Turn
 from plait.rpc import Method
 from plait.transport import Frame
-from plait_schemas.codec import encode_json
+from plait_schemas.codec import UNENCODABLE, encode_json
 from plait_schemas.messages import Call, Error, Result, encode
 
 __all__ = ["Calls"]
@@ -85,7 +85,7 @@ class Calls:
             nothing = result is None and not method.returns_value
             try:
                 self._send(_result(ref, msgspec.UNSET if nothing else result, done=True))
-            except (TypeError, ValueError, RecursionError) as failure:
+            except UNENCODABLE as failure:
                 self._fail(ref, CallFailed(f"the result of {method.name} is not JSON: {failure}"))
 
     def _stream(self, call: Call, what: Literal["chunk", "end", "error"], value: Any) -> Callable[[], None]:

@@ -14,6 +14,7 @@ from plait.mailbox import Turn
 from plait.rpc import Method
 from plait.transport import Frame, Transport
 from plait_schemas.cloudflare import Call, Result, encode
+from plait_schemas.codec import UNENCODABLE
 
 __all__ = ["CloudflareCalls"]
 
@@ -96,7 +97,7 @@ class CloudflareCalls:
     def _send(self, call: Call, result: Result) -> None:
         try:
             data = encode(result)
-        except (TypeError, ValueError, RecursionError) as error:
+        except UNENCODABLE as error:
             self.fail(call, f"the result of {call.method} is not JSON: {error}")
             return
         self._transport.send(Frame(data))

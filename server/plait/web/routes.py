@@ -34,7 +34,7 @@ from plait.web.front import Front, error_response
 from plait.web.lines import Lines
 from plait.web.log import changes, event_stream, state_at, wants_events
 from plait.web.streamed import Streamed
-from plait_schemas.codec import NOT_JSON, encode_json
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json
 
 __all__ = ["HttpEndpoint"]
 
@@ -251,7 +251,7 @@ def _line(what: str, value: Any) -> bytes:
 def _json(value: Any) -> Response:
     try:
         return Response(encode_json(value), media_type="application/json")
-    except (TypeError, ValueError, RecursionError) as error:
+    except UNENCODABLE as error:
         raise CallFailed(f"the result is not JSON: {error}") from None
 
 
