@@ -13,7 +13,7 @@ from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json,
 from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, diff, escape
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["UNDECODED", "StateType", "check_op", "check_path", "check_size", "json_error", "no_state"]
+__all__ = ["UNDECODED", "StateType", "check_op", "check_path", "check_size", "encoded", "json_error", "no_state"]
 
 UNDECODED: Final = object()
 """Stands for a state of which only the JSON is there yet."""
@@ -66,15 +66,7 @@ class StateType:
 
     def from_value(self, value: object, limits: Limits) -> tuple[Any, bytes]:
         """Return the state that server code set, and its JSON. Raises InvalidState or TooLarge."""
-        try:
-            data = encode_json(value)
-        except UNENCODABLE as error:
-            raise InvalidState(f"the state is not JSON: {error}") from None
-        if nests_deeper(data, limits.depth):
-            raise _too_deep(limits.depth, "")
-        if b"null" in data and has_non_finite(value):
-            raise InvalidState("the state is not JSON: it has a number that is infinite or not a number")
-        state, data = self.from_json(data, limits)
+        state, data = self.from_json(encoded("state", value, limits), limits)
         # The author's own objects where they say the same, so that unchanged parts stay identical.
         return (value if self.is_immutable and state == value else state), data
 
@@ -120,16 +112,21 @@ class StateType:
 def check_op(op: Op, limits: Limits) -> None:
     """Check where an operation leads, and what it brings into a state. Raises InvalidState or TooLarge."""
     check_path(op.path)
-    if type(op.value) in _PLAIN_SCALARS:
-        return
+    if type(op.value) not in _PLAIN_SCALARS:
+        encoded("value", op.value, limits, op.path)
+
+
+def encoded(what: str, value: object, limits: Limits, path: str | None = None) -> bytes:
+    """Return the JSON of a state, or of a value that comes to a place in one. Raises InvalidState or TooLarge."""
     try:
-        data = encode_json(op.value)
+        data = encode_json(value)
     except UNENCODABLE as error:
-        raise InvalidState(f"the value is not JSON: {error}", path=op.path) from None
-    if nests_deeper(data, limits.depth - op.path.count("/")):
-        raise _too_deep(limits.depth, op.path)
-    if b"null" in data and has_non_finite(op.value):
-        raise InvalidState("the value has a number that is infinite or not a number", path=op.path)
+        raise InvalidState(f"the {what} is not JSON: {error}", path=path) from None
+    if nests_deeper(data, limits.depth - (path or "").count("/")):
+        raise _too_deep(limits.depth, path or "")
+    if b"null" in data and has_non_finite(value):
+        raise InvalidState(f"the {what} is not JSON: it has a number that is infinite or not a number", path=path)
+    return data
 
 
 def check_path(path: str) -> None:
