@@ -13,14 +13,14 @@ import msgspec
 
 from plait.commit import Commit
 from plait.connection import Connection, Source
-from plait.errors import Conflict, Fenced, InvalidState, StoreError, Unavailable
+from plait.errors import Conflict, Fenced, StoreError, Unavailable
 from plait.history import History
 from plait.limits import Limits
 from plait.revision import Revision
-from plait.state import StateType, check_op, check_path, check_size
+from plait.state import StateType, check_op, check_path, check_size, encoded
 from plait.store.protocol import ClientRow, Store, Write
 from plait.typed import NotTyped, apply_typed
-from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
+from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import Op, PatchError, diff, find, parse
 
 __all__ = ["Pipeline"]
@@ -128,15 +128,11 @@ class Pipeline:
         """Set what is at a JSON pointer, in the name of the server."""
         try:
             parts = parse(pointer)
-            plain = decode_json(encode_json(value))
         except PatchError as error:
             raise Conflict(str(error), path=pointer) from None
-        except UNENCODABLE as error:
-            raise InvalidState(f"the value is not JSON: {error}", path=pointer) from None
-        if has_non_finite(value):
-            raise InvalidState("the value has a number that is infinite or not a number", path=pointer)
-        is_in_list = bool(parts) and isinstance(find(self.history.current.tree, parts[:-1]), list | tuple)
+        plain = decode_json(encoded("value", value, self._limits, pointer))
         before = self.history.current
+        is_in_list = bool(parts) and isinstance(find(before.tree, parts[:-1]), list | tuple)
         commit = self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
         if commit.revision is before and _is_nowhere(before, parts):
             raise Conflict(f"{pointer!r} is no place of a state of this type", path=pointer)

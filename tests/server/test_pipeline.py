@@ -597,9 +597,11 @@ async def test_an_update_sets_what_is_at_a_place(pointer: str, value: Any, state
         ("/n", {"x": [math.inf]}, InvalidState),
         ("/n/__proto__", 1, InvalidState),
         ("/n/deeper", 1, Conflict),
+        ("/n", float("nan"), InvalidState),
+        ("/n", [float("inf")], InvalidState),
     ],
 )
-async def test_an_update_of_a_place_that_is_not_there_is_refused(pointer: str, value: Any, error: Any) -> None:
+async def test_an_update_of_what_is_no_place_or_no_json_is_refused(pointer: str, value: Any, error: Any) -> None:
     async with bench(dict, initial={"n": 0, "list": [1, 2]}) as b:
         await refused(b, error, lambda: b.pipeline.update(pointer, value))
 
