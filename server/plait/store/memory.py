@@ -5,18 +5,15 @@ import time
 from collections import deque
 from itertools import takewhile
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import msgspec
 
-from plait.errors import Fenced, StoreError
+from plait.errors import StoreError
 from plait.store.page import page
-from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import CLIENT_KEPT, ChangeRow, ClientRow, Prune, Stored, ThreadKey, ThreadRow, Write
 
 __all__ = ["MemoryStore"]
-
-# What is known of a client is kept so long after its last push, in microseconds.
-_CLIENT_KEPT: Final = 30 * 24 * 3600 * 1_000_000
 
 
 class _Record(msgspec.Struct):
@@ -41,7 +38,7 @@ class _Record(msgspec.Struct):
         oldest = max((at for at in self.snapshots if at <= bound), default=0)
         self.changes = [row for row in self.changes if row.version > oldest]
         self.snapshots = {at: state for at, state in self.snapshots.items() if at >= oldest}
-        self.clients = {id: row for id, row in self.clients.items() if row.at >= now - _CLIENT_KEPT}
+        self.clients = {id: row for id, row in self.clients.items() if row.at >= now - CLIENT_KEPT}
 
 
 class MemoryStore:
@@ -130,10 +127,8 @@ class MemoryStore:
 
     def _apply(self, write: Write) -> StoreError | None:
         record = self._records.get(write.key)
-        if (record.version if record else None) != write.after or (record and record.epoch != write.epoch):
-            return Fenced(f"{write.key} was written by somebody else")
-        if (change := write.change) and not change.version == write.version == (write.after or 0) + 1:
-            return StoreError(f"{write.key}: change {change.version} is not the next one")
+        if (error := write.refusal((record.epoch, record.version) if record else None)) is not None:
+            return error
         if record is None:
             record = self._records[write.key] = _Record(write.epoch, write.version, [], {}, {})
         record.version = write.version

@@ -3,11 +3,16 @@
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 import msgspec
 
-__all__ = ["ChangeRow", "ClientRow", "Prune", "Store", "Stored", "ThreadKey", "ThreadRow", "Write"]
+from plait.errors import Fenced, StoreError
+
+__all__ = ["CLIENT_KEPT", "ChangeRow", "ClientRow", "Prune", "Store", "Stored", "ThreadKey", "ThreadRow", "Write"]
+
+CLIENT_KEPT: Final = 30 * 24 * 3600 * 1_000_000
+"""What is known of a client is kept so long after its last push, in microseconds."""
 
 
 class ThreadKey(NamedTuple):
@@ -69,6 +74,14 @@ class Write(msgspec.Struct, frozen=True):
     client: ClientRow | None = None
     # The version of the state's type, where it is not the stored one.
     state_version: int | None = None
+
+    def refusal(self, stored: tuple[str, int] | None) -> StoreError | None:
+        """Return why this cannot follow what is stored, an epoch and a version; None when it can."""
+        if self.after != (stored[1] if stored else None) or (stored and self.epoch != stored[0]):
+            return Fenced(f"{self.key} was written by somebody else")
+        if (change := self.change) and not change.version == self.version == (self.after or 0) + 1:
+            return StoreError(f"{self.key}: change {change.version} is not the next one")
+        return None
 
 
 class Stored(msgspec.Struct, frozen=True):

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
-from plait.errors import CorruptThread, Fenced, StoreError
+from plait.errors import CorruptThread, StoreError
 from plait.store.page import page
-from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import CLIENT_KEPT, ChangeRow, ClientRow, Prune, Stored, ThreadKey, ThreadRow, Write
 
 __all__ = [
     "Heads",
@@ -41,8 +41,6 @@ SELECT max(version) FROM (
     SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size FROM changes WHERE thread = ?
 ) WHERE size > ?
 """
-# What is known of a client is kept so long after its last push, in microseconds.
-_CLIENT_KEPT: Final = 30 * 24 * 3600 * 1_000_000
 
 
 def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored | None:
@@ -187,7 +185,7 @@ def _write_alone(
     row, head = write.change, heads.get(write.key)
     if row is None or head is None or write != Write(write.key, write.epoch, write.after, write.version, row):
         return False  # There is more to it than that.
-    if (write.epoch, write.after) != (head.epoch, head.version) or not row.version == write.version == head.version + 1:
+    if write.refusal((head.epoch, head.version)) is not None:
         return False
     db.execute(_INSERT_CHANGE, (head.thread, row.version, row.ops, row.source, row.at))
     heads[write.key] = _Head(head.thread, head.epoch, write.version)
@@ -204,11 +202,8 @@ def _accept(
         head = heads.get(write.key)
         if head is None and (row := db.execute(_HEAD, write.key).fetchone()):
             head = _Head(*row)
-        if (write.after, write.epoch) != ((head.version, head.epoch) if head else (None, write.epoch)):
-            outcomes[index] = Fenced(f"{write.key} was written by somebody else")
-            continue
-        if (change := write.change) and not change.version == write.version == (write.after or 0) + 1:
-            outcomes[index] = StoreError(f"{write.key}: change {change.version} is not the next one")
+        if (error := write.refusal((head.epoch, head.version) if head else None)) is not None:
+            outcomes[index] = error
             continue
         if head is None:
             added = db.execute("INSERT INTO threads (kind, name, epoch) VALUES (?, ?, ?)", (*write.key, write.epoch))
@@ -256,4 +251,4 @@ def _prune(db: sqlite3.Connection, thread: int, prune: Prune) -> None:
     if oldest is not None:
         db.execute("DELETE FROM changes WHERE thread = ? AND version <= ?", (thread, oldest))
         db.execute("DELETE FROM snapshots WHERE thread = ? AND version < ?", (thread, oldest))
-    db.execute("DELETE FROM clients WHERE thread = ? AND at < ?", (thread, now - _CLIENT_KEPT))
+    db.execute("DELETE FROM clients WHERE thread = ? AND at < ?", (thread, now - CLIENT_KEPT))
