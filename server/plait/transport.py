@@ -1,10 +1,10 @@
-"""What is between a socket and the conversation on it: frames, and the two ends that hand them to each other."""
+"""What is between a socket and its thread: frames, and the ends that hand them to each other."""
 
 from typing import Protocol
 
 from plait.revision import Revision
 
-__all__ = ["Frame", "Session", "Transport"]
+__all__ = ["Frame", "Receiver", "Session", "Transport"]
 
 
 class Frame:
@@ -21,12 +21,12 @@ class Frame:
 class Transport(Protocol):
     """Carries frames to one peer; nothing that it does waits."""
 
-    # Whether `ping` reaches the peer, and its pong comes back to the session.
+    # Whether `ping` reaches the peer, and its pong comes back to the receiver.
     can_ping: bool
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether the peer does not read as fast as is written; its session is told when it has caught up."""
+        """Whether the peer does not read as fast as is written; the receiver is told when it has caught up."""
         ...
 
     def send(self, frame: Frame) -> None:
@@ -58,8 +58,28 @@ class Transport(Protocol):
         ...
 
 
+class Receiver(Protocol):
+    """Takes what comes from a transport."""
+
+    def receive(self, data: bytes, *, is_text: bool) -> None:
+        """Take a message from the peer; text is known to be UTF-8."""
+        ...
+
+    def pong(self, payload: bytes) -> None:
+        """Take the peer's answer to a ping."""
+        ...
+
+    def drained(self) -> None:
+        """Take note that the peer, which did not read fast enough, has caught up."""
+        ...
+
+    def close(self, code: int, reason: str) -> None:
+        """Take note that the socket is closed. Called once."""
+        ...
+
+
 class Session(Protocol):
-    """The protocol's end of a connection: between its transport and its thread."""
+    """Takes what a thread tells a connection."""
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send the frame that tells of a change to `revision`."""
@@ -79,20 +99,4 @@ class Session(Protocol):
 
     def shown_version(self) -> int:
         """Return the version that the client shows, as far as is known; -1 for none."""
-        ...
-
-    def receive(self, data: bytes, *, is_text: bool) -> None:
-        """Take a message from the peer; text is known to be UTF-8."""
-        ...
-
-    def pong(self, payload: bytes) -> None:
-        """Take the peer's answer to a ping."""
-        ...
-
-    def drained(self) -> None:
-        """Take note that the peer, which did not read fast enough, has caught up."""
-        ...
-
-    def close(self, code: int, reason: str) -> None:
-        """Take note that the socket is closed. Called once."""
         ...

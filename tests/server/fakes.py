@@ -9,7 +9,7 @@ from typing import Any, Self
 from plait.errors import StoreError
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
-from plait.transport import Frame, Session
+from plait.transport import Frame, Receiver
 
 __all__ = ["FakeTransport", "TroubledStore"]
 
@@ -21,7 +21,7 @@ class FakeTransport:
 
     def __init__(self, *, can_ping: bool = True, room: int | None = None) -> None:
         self.can_ping = can_ping
-        self.session: Session | None = None
+        self.session: Receiver | None = None
         # What was sent and has not been taken, and all that was sent.
         self._unread: asyncio.Queue[Any] = asyncio.Queue()
         self.sent: list[Any] = []

@@ -125,12 +125,6 @@ class EventStream:
         """Return the version that the reader has been sent."""
         return self._follower.version
 
-    def receive(self, data: bytes, *, is_text: bool) -> None:
-        """Nothing comes from the reader of an event stream."""
-
-    def pong(self, payload: bytes) -> None:
-        """It has no pings, either."""
-
     def close(self, code: int, reason: str) -> None:
         """Take note that the stream is over."""
         self.connection.is_shut = True

@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import Receive, Send
 
-from plait.transport import Frame, Session
+from plait.transport import Frame, Receiver
 from plait.web.framing import shorten
 from plait_schemas.codes import TRY_AGAIN_LATER
 
@@ -34,7 +34,7 @@ class AsgiSocket:
         self._limit = write_buffer
         # Is told when the socket is gone.
         self._ended = ended
-        self._session: Session | None = None
+        self._receiver: Receiver | None = None
         self._queue: deque[Frame] = deque()
         # Bytes of the frames that the server has not taken yet.
         self._waiting = 0
@@ -53,9 +53,9 @@ class AsgiSocket:
         """Whether the server has not taken what is to be sent."""
         return self._waiting > _HIGH_WATER
 
-    def attach(self, session: Session) -> None:
-        """Hand what the peer sends to `session` from here on."""
-        self._session = session
+    def attach(self, receiver: Receiver) -> None:
+        """Hand what the peer sends to `receiver` from here on."""
+        self._receiver = receiver
 
     async def run(self) -> None:
         """Carry messages both ways until the socket is closed."""
@@ -121,8 +121,8 @@ class AsgiSocket:
             data: bytes = message["bytes"] if text is None else text.encode()
             if len(data) > self._max_size:
                 self.close(_TOO_BIG, f"a message may have {self._max_size} bytes")
-            elif self._session is not None:
-                self._session.receive(data, is_text=text is not None)
+            elif self._receiver is not None:
+                self._receiver.receive(data, is_text=text is not None)
 
     async def _write(self) -> None:
         while True:
@@ -134,9 +134,9 @@ class AsgiSocket:
                     await self._send({"type": "websocket.send", "bytes": frame.data})
                 self._waiting -= len(frame.data)
             self._drained.set()
-            if self._was_backed_up and self._session is not None and not self._over.is_set():
+            if self._was_backed_up and self._receiver is not None and not self._over.is_set():
                 self._was_backed_up = False
-                self._session.drained()
+                self._receiver.drained()
                 continue
             if self._over.is_set():
                 await self._send({"type": "websocket.close", "code": self._code, "reason": self._reason})
@@ -145,11 +145,11 @@ class AsgiSocket:
             await self._wake.wait()
 
     def _end(self, code: int, reason: str) -> None:
-        """Let the session know that nothing comes or goes any more."""
+        """Let the receiver know that nothing comes or goes any more."""
         if self._over.is_set():
             return
         self._over.set()
         self._wake.set()
         self._drained.set()
-        if self._session is not None:
-            self._session.close(code, reason)
+        if self._receiver is not None:
+            self._receiver.close(code, reason)

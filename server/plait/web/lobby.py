@@ -3,8 +3,7 @@
 import asyncio
 from typing import Final
 
-from plait.revision import Revision
-from plait.transport import Frame, Session, Transport
+from plait.transport import Frame, Receiver, Transport
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.codes import BAD_FRAME, GOING_AWAY
 from plait_schemas.messages import Error, Join, decode_client, encode
@@ -34,7 +33,7 @@ class Lobby:
             self._transport.close(BAD_FRAME, f"no join came within {self._patience:g} s")
             return None
 
-    def hand_over(self, session: Session) -> None:
+    def hand_over(self, session: Receiver) -> None:
         """Give a session what has come since."""
         for data, is_text in self._kept:
             session.receive(data, is_text=is_text)
@@ -44,7 +43,7 @@ class Lobby:
         """Send the client elsewhere: the server is going away."""
         self._transport.close(GOING_AWAY, "the server is shutting down")
 
-    # A session, as its transport sees it
+    # The Receiver of its transport
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Take a message."""
@@ -70,28 +69,11 @@ class Lobby:
         if not self._joined.done():
             self._joined.set_result(None)
 
-    def deliver(self, frame: Frame, revision: Revision) -> None:
-        """Nobody tells a socket that has not joined of changes."""
-
-    def send(self, frame: Frame) -> None:
-        """Send any other frame."""
-        self._transport.send(frame)
-
-    def finish(self) -> None:
-        """Nothing waits."""
-
-    def present(self, frame: Frame) -> None:
-        """Nobody tells it who is here, either."""
-
     def pong(self, payload: bytes) -> None:
         """Take the answer to a ping."""
 
     def drained(self) -> None:
         """Take note that the peer has caught up."""
-
-    def shown_version(self) -> int:
-        """It shows nothing."""
-        return -1
 
     def _refuse(self, message: str) -> None:
         self._transport.send(Frame(encode(Error("bad_frame", message))))

@@ -13,7 +13,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from plait.limits import TokenBucket
-from plait.transport import Frame, Session
+from plait.transport import Frame, Receiver
 from plait.web.framing import is_utf8, serialize, shorten
 from plait.web.reader import Reader
 from plait_schemas.codes import TRY_AGAIN_LATER
@@ -62,7 +62,7 @@ class Socket(asyncio.Protocol):
         "_outlet",
         "_protocol",
         "_reader",
-        "_session",
+        "_receiver",
         "_shutdown",
         "_timer",
         "_transport",
@@ -86,7 +86,7 @@ class Socket(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._protocol = protocol
-        self._session: Session | None = None
+        self._receiver: Receiver | None = None
         self._outlet = outlet
         # What is to be written at the end of this iteration of the loop; None when nothing is.
         self._out: list[bytes] | None = None
@@ -121,9 +121,9 @@ class Socket(asyncio.Protocol):
         """Whether what the peer sends is left unread for a while."""
         return self._reader.is_held
 
-    def attach(self, session: Session) -> None:
-        """Hand what the peer sends to `session` from here on."""
-        self._session = session
+    def attach(self, receiver: Receiver) -> None:
+        """Hand what the peer sends to `receiver` from here on."""
+        self._receiver = receiver
 
     # The Transport of a connection
 
@@ -186,8 +186,8 @@ class Socket(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_paused = False
         self._wake()
-        if self._session is not None and not self._is_closing:
-            self._session.drained()
+        if self._receiver is not None and not self._is_closing:
+            self._receiver.drained()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -206,17 +206,17 @@ class Socket(asyncio.Protocol):
             self._reader.charge(1)
         if self._is_closing:
             return
-        session = self._session
-        assert session is not None
+        receiver = self._receiver
+        assert receiver is not None
         match opcode:
             case Opcode.TEXT if is_utf8(data):
-                session.receive(data, is_text=True)
+                receiver.receive(data, is_text=True)
             case Opcode.TEXT:
                 self.close(_INVALID_DATA, "a text message is not UTF-8")
             case Opcode.BINARY:
-                session.receive(data, is_text=False)
+                receiver.receive(data, is_text=False)
             case Opcode.PONG:
-                session.pong(data)
+                receiver.pong(data)
             case Opcode.CLOSE:
                 close = self._protocol.close_rcvd
                 self._end(close.code if close else _NO_CODE, close.reason if close else "")
@@ -264,8 +264,8 @@ class Socket(asyncio.Protocol):
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if not self._is_paused:
             self._wake()
-            if size > _AT_ONCE and self._session is not None and not self._is_closing:
-                self._session.drained()
+            if size > _AT_ONCE and self._receiver is not None and not self._is_closing:
+                self._receiver.drained()
         elif self._transport.get_write_buffer_size() > self._limit:
             self.close(TRY_AGAIN_LATER, "the connection is too slow for what is sent to it")
 
@@ -284,14 +284,14 @@ class Socket(asyncio.Protocol):
                 self._write(data)
 
     def _end(self, code: int, reason: str) -> None:
-        """Let the session know that nothing comes or goes any more."""
+        """Let the receiver know that nothing comes or goes any more."""
         if self._is_closing:
             return
         self._is_closing = True
         self._wake()
         self._reader.close()
-        if self._session is not None:
-            self._session.close(code, reason)
+        if self._receiver is not None:
+            self._receiver.close(code, reason)
 
     def _wake(self) -> None:
         drained, self._drained = self._drained, None

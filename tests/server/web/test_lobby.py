@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 from tests.server.fakes import FakeTransport
 
-from plait.revision import Revision
-from plait.transport import Frame
 from plait.web.lobby import Lobby
 from plait_schemas.messages import Join
 
@@ -15,21 +13,13 @@ JOIN = b'{"type": "join", "client": "a", "have": ["e", 1]}'
 
 
 class Received:
-    """A session that keeps what it is given."""
+    """A receiver that keeps what it is given."""
 
     def __init__(self) -> None:
         self.received: list[tuple[bytes, bool]] = []
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         self.received.append((data, is_text))
-
-    def deliver(self, frame: Frame, revision: Revision) -> None: ...
-    def send(self, frame: Frame) -> None: ...
-    def finish(self) -> None: ...
-
-    def present(self, frame: Frame) -> None: ...
-    def shown_version(self) -> int:
-        return 0
 
     def pong(self, payload: bytes) -> None: ...
     def drained(self) -> None: ...

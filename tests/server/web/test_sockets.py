@@ -10,7 +10,6 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from plait.limits import TokenBucket
-from plait.revision import Revision
 from plait.transport import Frame
 from plait.web.sockets import Outlet, Socket
 
@@ -56,7 +55,7 @@ class Pipe(asyncio.Transport):
 
 
 class Received:
-    """A session that keeps what it is given."""
+    """A receiver that keeps what it is given."""
 
     def __init__(self) -> None:
         self.received: list[str] = []
@@ -72,14 +71,6 @@ class Received:
     def close(self, code: int, reason: str) -> None:
         assert self.closed is None
         self.closed = code
-
-    def deliver(self, frame: Frame, revision: Revision) -> None: ...
-    def send(self, frame: Frame) -> None: ...
-    def finish(self) -> None: ...
-
-    def present(self, frame: Frame) -> None: ...
-    def shown_version(self) -> int:
-        return 0
 
     def drained(self) -> None: ...
 
