@@ -37,7 +37,6 @@ class EventStream:
         self._follower = Follower(actor, self._queue)
         rights = Rights(principal, may_write=False, may_call=False)
         self.connection = Connection(id, self._queue, actor.pipeline.after, rights=rights, wire=PLAIT)
-        self._misses_presence = False
         # Ends the stream when it is no longer known who reads it.
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -109,17 +108,11 @@ class EventStream:
 
     def present(self, frame: Frame) -> None:
         """Send who has come and gone."""
-        if self._queue.is_backed_up:
-            self._misses_presence = True
-        else:
-            self._queue.send(frame)
+        self._follower.present(frame)
 
     def drained(self) -> None:
         """Take note that the reader has caught up."""
         self._follower.drained()
-        if self._misses_presence:
-            self._misses_presence = False
-            self.present(self._actor.presence.snapshot(PLAIT.presence))
 
     def shown_version(self) -> int:
         """Return the version that the reader has been sent."""

@@ -1,4 +1,4 @@
-"""Keeps one reader up to date with a thread's state; who does not read fast enough gets what it missed in one frame."""
+"""Keeps one reader up to date with a thread; who does not read fast enough gets what it missed in one frame."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -9,6 +9,7 @@ import msgspec
 from plait.actor import Actor
 from plait.connection import Connection
 from plait.revision import Revision
+from plait.session.wire import PLAIT
 from plait.store.protocol import ChangeRow
 from plait.transport import Frame, Transport
 from plait_schemas.codes import TRY_AGAIN_LATER
@@ -28,7 +29,7 @@ class Follower:
     What else it is sent meanwhile waits as well, and comes behind that.
     """
 
-    __slots__ = ("_actor", "_held", "_held_size", "_transport", "is_behind", "version")
+    __slots__ = ("_actor", "_held", "_held_size", "_misses_presence", "_transport", "is_behind", "version")
 
     def __init__(self, actor: Actor, transport: Transport) -> None:
         self._actor = actor
@@ -40,6 +41,8 @@ class Follower:
         # is large.
         self._held: deque[Frame] | None = None
         self._held_size = 0
+        # Whether it has not been told who has come and gone.
+        self._misses_presence = False
 
     @property
     def worth(self) -> int:
@@ -102,17 +105,31 @@ class Follower:
         elif not self._transport.is_backed_up:
             self.drained()
 
+    def present(self, frame: Frame) -> None:
+        """Send who has come and gone, or who is here when the reader has caught up."""
+        if self._transport.is_backed_up:
+            self._misses_presence = True
+        else:
+            self._transport.send(frame)
+
     def drained(self) -> None:
         """Send what waits, as much as the reader takes, which did not read fast enough and has caught up."""
         self._send_missed()
         while self._held and not self._transport.is_backed_up:
             self._send_held(self._held)
+        if self._misses_presence and not self._transport.is_backed_up:
+            self.send_presence()
 
     def catch_up(self) -> None:
         """Send all that waits, whether the reader takes it or not."""
         self._send_missed()
         while self._held:
             self._send_held(self._held)
+
+    def send_presence(self) -> None:
+        """Send who is here."""
+        self._misses_presence = False
+        self._transport.send(self._actor.presence.snapshot(PLAIT.presence))
 
     # Inside
 

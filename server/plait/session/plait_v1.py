@@ -17,7 +17,6 @@ from plait.session.follower import Follower
 from plait.session.inbox import Inbox
 from plait.session.pushes import Pushes
 from plait.session.tokens import Tokens
-from plait.session.wire import PLAIT
 from plait.store.protocol import ChangeRow
 from plait.transport import Frame, Transport
 from plait_schemas import messages
@@ -46,7 +45,6 @@ class PlaitSession:
         "_inbox",
         "_join_frame",
         "_loop",
-        "_misses_presence",
         "_pace",
         "_pushes",
         "_rows",
@@ -74,7 +72,6 @@ class PlaitSession:
         # What the client has missed, as far as it had to be read from the store.
         self._rows: list[ChangeRow] | None = None
         self._inbox = Inbox(connection, transport, self._take)
-        self._misses_presence = False
 
     async def prepare(self) -> None:
         """Read what the store knows of the client, and what it has missed. Raises StoreError."""
@@ -135,17 +132,13 @@ class PlaitSession:
         self._follower.catch_up()
 
     def present(self, frame: Frame) -> None:
-        """Send who has come and gone; a client that does not read fast enough is told who is here when it has."""
-        if self._transport.is_backed_up:
-            self._misses_presence = True
-        elif self._pushes is not None:
-            self._transport.send(frame)
+        """Send who has come and gone; nothing before the client is told that it has joined, and who is here."""
+        if self._pushes is not None:
+            self._follower.present(frame)
 
     def drained(self) -> None:
         """Take note that the peer has caught up."""
         self._follower.drained()
-        if self._misses_presence and not self._transport.is_backed_up:
-            self._send_presence()
 
     def shown_version(self) -> int:
         """Return the version that the client has been sent."""
@@ -178,8 +171,9 @@ class PlaitSession:
         answer, charge = self._answer, self._charge
         self._pushes = Pushes(actor, connection, client, self._inbox, version, answer=answer, charge=charge)
         self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
-        if connection.protocol_enabled:
-            self._send_presence()
+        # That nobody is here, too, if it may know of somebody.
+        if connection.protocol_enabled and (actor.presence or self._join_frame.have is not None):
+            self._follower.send_presence()
         assert self._tokens is not None
         self._tokens.watch()
 
@@ -247,12 +241,6 @@ class PlaitSession:
             self._fail(str(error))
             return
         self._actor.presence.set(self._connection.id, data)
-
-    def _send_presence(self) -> None:
-        """Tell the client who is here; that nobody is, if it may know of somebody."""
-        if self._actor.presence or self._misses_presence or self._join_frame.have is not None:
-            self._misses_presence = False
-            self._transport.send(self._actor.presence.snapshot(PLAIT.presence))
 
     # Answers
 
