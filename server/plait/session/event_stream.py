@@ -4,12 +4,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
 
 from plait.actor import Actor
 from plait.connection import Connection, Principal, Rights
+from plait.mailbox import resolving
 from plait.revision import Revision
 from plait.session.follower import Follower
 from plait.session.wire import PLAIT
@@ -57,14 +59,7 @@ class EventStream:
                 self.present(self._actor.presence.snapshot(PLAIT.presence))
             return True
 
-        def done(error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
+        done = partial(resolving(future), None)
         self._actor.hooks.connect(self.connection, request, join=join, done=done)
         try:
             await future
