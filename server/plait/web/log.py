@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from plait.actor import Actor
 from plait.connection import Principal
-from plait.errors import InvalidArguments, NotFound, TooMany
+from plait.errors import InvalidArguments, NotFound
 from plait.session.event_stream import EventStream
 from plait.web.front import Addresses
 from plait.web.streamed import Streamed
@@ -67,12 +67,12 @@ def wants_events(request: Request) -> bool:
 async def event_stream(actor: Actor, request: Request, principal: Principal | None, addresses: Addresses) -> Response:
     """Return a stream of what happens to a thread, from where the reader left off where that can be had.
 
-    It counts as a socket among those of its address. Raises TooMany, and what the thread's hooks do.
+    It counts as a socket among those of its address. Raises TooMany, Unavailable, and what the thread's hooks do.
     """
     id, since = request.headers.get("last-event-id"), request.query_params.get("since")
     have = _read_version(id, "Last-Event-ID") if id else _read_version(since) if since else None
-    if len(actor.connections) >= actor.limits.connections_per_thread:
-        raise TooMany(f"{actor.key} has {len(actor.connections)} connections, which is the limit; try again later")
+    if (refusal := actor.connections.refusal(actor.limits.connections_per_thread)) is not None:
+        raise refusal
     host = request.client.host if request.client else ""
     stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal, ended=partial(addresses.leave, host))
     with actor.held():
