@@ -81,26 +81,24 @@ class Plait:
             self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
         except ValueError as error:
             raise refused("allowed_origins", str(error)) from None
-        self._limits = self.settings.limits or UNLIMITED
         self._kinds = [_check_kind(kind) for kind in kinds]
         names = [kind.name for kind in self._kinds]
         if len(set(names)) < len(names):
             raise ValueError(f"two classes have the same kind: {', '.join(sorted(names))}")
         self._is_running = False
-        self._node = Node(self._kinds, self._store, self._limits)
+        self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED)
         self._compatibility = Compatibility(self._store)
         self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
-        self._front = front = Front(
+        self._front = Front(
             self._node,
             self._identity,
-            self._limits,
             self._heartbeat,
             compatibility=self._compatibility,
-            shutdown=self._drain,
+            shutdown_timeout=self.settings.shutdown_timeout,
         )
-        self._sockets = SocketEndpoint(front)
+        self._sockets = SocketEndpoint(self._front)
         self._asgi = Starlette(
-            routes=self._routes(HttpEndpoint(front)),
+            routes=self._routes(HttpEndpoint(self._front)),
             middleware=self._middleware(),
             lifespan=self.lifespan,
             exception_handlers={HTTPException: _http_error},
@@ -182,9 +180,6 @@ class Plait:
         return types_files(self._kinds)
 
     # Inside
-
-    def _drain(self) -> None:
-        self._node.drain(self.settings.shutdown_timeout)
 
     def _routes(self, threads: HttpEndpoint) -> list[BaseRoute]:
         routes: list[BaseRoute] = [

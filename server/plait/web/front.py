@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,6 @@ from plait.errors import (
     Unauthenticated,
     Unavailable,
 )
-from plait.limits import Limits
 from plait.node import Node
 from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Identity
@@ -62,21 +61,19 @@ class Front:
         self,
         node: Node,
         identity: Identity,
-        limits: Limits,
         heartbeat: Heartbeat,
         *,
         compatibility: Compatibility,
-        shutdown: Callable[[], None],
+        shutdown_timeout: float,
     ) -> None:
         self.node = node
         self.identity = identity
         self.compatibility = compatibility
-        self.limits = limits
+        self.limits = node.limits
         self.heartbeat = heartbeat
         self.outlet = Outlet()
-        self.addresses = Addresses(limits.connections_per_address)
-        # Begins to drain the node; uvicorn says through the sockets that the server is to end.
-        self._shutdown = shutdown
+        self.addresses = Addresses(self.limits.connections_per_address)
+        self._shutdown_timeout = shutdown_timeout
         self._lobbies: set[Lobby] = set()
         # Numbers the joins in the order in which they came.
         self.arrivals = itertools.count()
@@ -91,10 +88,10 @@ class Front:
             self._lobbies.discard(lobby)
 
     def shutdown(self) -> None:
-        """Send away who has not joined yet, and begin to drain the node."""
+        """Send away who has not joined yet, and begin to drain the node. uvicorn calls it through the sockets, too."""
         for lobby in tuple(self._lobbies):
             lobby.leave()
-        self._shutdown()
+        self.node.drain(self._shutdown_timeout)
 
 
 def close_code(error: BaseException) -> int:
