@@ -11,13 +11,14 @@ from starlette.responses import Response
 from plait.actor import Actor
 from plait.connection import Principal
 from plait.errors import InvalidArguments, NotFound
+from plait.history import History
 from plait.session.event_stream import EventStream
 from plait.web.front import Addresses
 from plait.web.streamed import Streamed
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import Version
 
-__all__ = ["changes", "event_stream", "state_at", "wants_events"]
+__all__ = ["changes", "event_stream", "state_at", "tag", "wants_events"]
 
 # Changes of one answer, of which there are fewer when they are large.
 _MOST_CHANGES: Final = 1000
@@ -28,8 +29,8 @@ async def state_at(actor: Actor, version: str) -> Response:
     if not _is_number(version):
         raise InvalidArguments(f"at={version[:80]}: a version is a whole number", path="/at")
     data = await actor.past.json(int(version))
-    tag = f'"{actor.pipeline.history.epoch}:{int(version)}"'
-    return Response(data, media_type="application/json", headers={"etag": tag})
+    headers = {"etag": tag(actor.pipeline.history, int(version))}
+    return Response(data, media_type="application/json", headers=headers)
 
 
 async def changes(actor: Actor, since: str | None, limit: str | None) -> Response:
@@ -57,6 +58,11 @@ async def changes(actor: Actor, since: str | None, limit: str | None) -> Respons
         ],
     }
     return Response(encode_json(body), media_type="application/json")
+
+
+def tag(history: History, version: int) -> str:
+    """Return the entity tag of a state."""
+    return f'"{history.epoch}:{version}"'
 
 
 def wants_events(request: Request) -> bool:

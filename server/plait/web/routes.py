@@ -26,13 +26,12 @@ from plait.errors import (
 )
 from plait.logs import log_error
 from plait.mailbox import resolving
-from plait.revision import Revision
 from plait.rpc import Method
 from plait.state import json_error
 from plait.web.address import Address, read_address
 from plait.web.front import Front, error_response
 from plait.web.lines import Lines
-from plait.web.log import changes, event_stream, state_at, wants_events
+from plait.web.log import changes, event_stream, state_at, tag, wants_events
 from plait.web.streamed import Streamed
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json
 
@@ -112,11 +111,11 @@ class _Exchange:
         revision = history.durable
         if revision.json is None:
             raise NotFound(f"{self._key} has no state yet")
-        tag = _tag(history.epoch, revision)
+        current = tag(history, revision.version)
         # Where the type has another field by now, the version has another text than before.
-        if revision.is_stored and {"*", tag} & _tags(self._request.headers.get("if-none-match")):
-            return Response(status_code=304, headers={"etag": tag})
-        return Response(revision.json, media_type="application/json", headers={"etag": tag})
+        if revision.is_stored and {"*", current} & _tags(self._request.headers.get("if-none-match")):
+            return Response(status_code=304, headers={"etag": current})
+        return Response(revision.json, media_type="application/json", headers={"etag": current})
 
     async def get_changes(self) -> Response:
         await self._check("read")
@@ -135,7 +134,7 @@ class _Exchange:
             raise Readonly("Connection is readonly")
         history = actor.pipeline.history
         wanted = _tags(self._request.headers.get("if-match"))
-        if wanted and not ({"*", _tag(history.epoch, history.current)} & wanted):
+        if wanted and not ({"*", tag(history, history.current.version)} & wanted):
             raise Conflict(f"the state is at version {history.current.version}, not the one in If-Match")
         try:
             commit = actor.pipeline.push(body, connection)
@@ -145,7 +144,7 @@ class _Exchange:
             log_error(error, self._key, connection)
             raise Reject("State update rejected") from None
         version = await commit
-        headers = {"etag": f'"{history.epoch}:{version}"'}
+        headers = {"etag": tag(history, version)}
         return JSONResponse({"epoch": history.epoch, "version": version}, headers=headers)
 
     async def call(self, name: str) -> Response:
@@ -253,10 +252,6 @@ def _json(value: Any) -> Response:
         return Response(encode_json(value), media_type="application/json")
     except UNENCODABLE as error:
         raise CallFailed(f"the result is not JSON: {error}") from None
-
-
-def _tag(epoch: str, revision: Revision) -> str:
-    return f'"{epoch}:{revision.version}"'
 
 
 def _tags(header: str | None) -> set[str]:
