@@ -6,6 +6,7 @@ durable, and otherwise when the last change made so far is.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -160,9 +161,8 @@ class Pipeline:
     async def settled(self) -> None:
         """Wait until every change made so far is durable, or has failed."""
         if self._pending:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.after(lambda _: None if future.done() else future.set_result(None))
-            await future
+            with suppress(StoreError):
+                await self._pending[-1]
 
     def _set_parts(self, value: object, source: Source) -> Commit | None:
         """Set a value that shares parts with the current state, by what is different; None when that cannot be done."""
