@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import os
+import shlex
 import signal
 import ssl
 import sys
@@ -111,7 +112,7 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
     logging.getLogger("watchfiles.main").addFilter(lambda record: "KeyboardInterrupt" not in str(record.msg))
     command = [sys.executable, "-m", "plait.cli", "serve", target]
     command += ["--host", host, "--port", str(port), "--log-level", log_level]
-    run_process(".", target=" ".join(map(_quote, command)), target_type="command", watch_filter=PythonFilter())
+    run_process(".", target=shlex.join(command), target_type="command", watch_filter=PythonFilter())
 
 
 @cli.command
@@ -247,10 +248,6 @@ def _cannot_listen(host: str, port: int, error: OSError) -> str:
 
 def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _quote(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"
 
 
 def _fail(message: str) -> NoReturn:
