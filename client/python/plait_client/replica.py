@@ -44,7 +44,8 @@ class Replica:
             self.replace(frame.epoch, frame.version, decode_json(frame.state))
             return None
         if frame.ops is not msgspec.UNSET:
-            self._must_have(frame.epoch)
+            if self.have is None or self.epoch != frame.epoch:
+                raise Gap
             self._set(frame.version, frame.ops)
             return frame.ops
         if self.have == (frame.epoch, frame.version):
@@ -74,10 +75,6 @@ class Replica:
     def forget(self) -> None:
         """Build no more on what is known."""
         self.is_forgotten = True
-
-    def _must_have(self, epoch: str) -> None:
-        if self.is_forgotten or self.epoch != epoch:
-            raise Gap
 
     def _set(self, version: int, ops: Sequence[Op]) -> None:
         try:
