@@ -23,8 +23,10 @@ __all__ = [
     "diff",
     "escape",
     "find",
+    "index_in",
     "invert",
     "is_index",
+    "own",
     "parse",
 ]
 
@@ -206,7 +208,7 @@ def _apply_to_object(node: dict[str, Any], key: str, rest: list[str], op: Op, ow
     if key not in node and (rest or op.op != "add"):
         raise PatchError(f"{op.path!r} does not exist")
     value = _apply(node[key], rest, op, owned) if rest else op.value
-    copy: dict[str, Any] = _own(node, owned)
+    copy: dict[str, Any] = own(node, owned)
     if op.op == "remove" and not rest:
         del copy[key]
     else:
@@ -215,12 +217,9 @@ def _apply_to_object(node: dict[str, Any], key: str, rest: list[str], op: Op, ow
 
 
 def _apply_to_array(node: list[Any], part: str, rest: list[str], op: Op, owned: Owned) -> list[Any]:
-    adds = op.op == "add" and not rest
-    index = len(node) if part == "-" and adds else _index(part, op.path)
-    if index >= len(node) + adds:
-        raise PatchError(f"{op.path!r} is past the end of the array")
+    index = index_in(node, part, op, is_last=not rest)
     value = _apply(node[index], rest, op, owned) if rest else op.value
-    copy: list[Any] = _own(node, owned)
+    copy: list[Any] = own(node, owned)
     if rest or op.op == "replace":
         copy[index] = value
     elif op.op == "add":
@@ -230,7 +229,7 @@ def _apply_to_array(node: list[Any], part: str, rest: list[str], op: Op, owned: 
     return copy
 
 
-def _own(node: Any, owned: Owned) -> Any:
+def own(node: Any, owned: Owned) -> Any:
     """Return a container that may be changed: the node itself if it is a copy already."""
     if id(node) in owned:
         return node
@@ -239,10 +238,16 @@ def _own(node: Any, owned: Owned) -> Any:
     return copy
 
 
-def _index(part: str, path: str) -> int:
+def index_in(array: Sequence[Any], part: str, op: Op, *, is_last: bool) -> int:
+    """Return where a part of an operation's path, which may be the last one, leads in an array. Raises PatchError."""
+    adds = is_last and op.op == "add"
+    if part == "-" and adds:
+        return len(array)
     if not is_index(part):
-        raise PatchError(f"{path!r}: {part!r} is not an array index")
-    return int(part)
+        raise PatchError(f"{op.path!r}: {part!r} is not an array index")
+    if (index := int(part)) >= len(array) + adds:
+        raise PatchError(f"{op.path!r} is past the end of the array")
+    return index
 
 
 # Reading and undoing

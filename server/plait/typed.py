@@ -10,7 +10,7 @@ import msgspec
 from plait.errors import InvalidState
 from plait.state import json_error
 from plait_schemas.codec import NOT_JSON, encode_json
-from plait_schemas.patch import Op, PatchError, is_index, parse
+from plait_schemas.patch import Op, Owned, PatchError, index_in, own, parse
 
 __all__ = ["NotTyped", "apply_typed"]
 
@@ -34,7 +34,7 @@ def apply_typed(state: Any, type_: Any, ops: Sequence[Op]) -> tuple[Any, list[Op
     that its place has, PatchError when the operations do not fit, and NotTyped.
     """
     made: list[Op] = []
-    owned: dict[int, Any] = {}
+    owned: Owned = {}
     for op in ops:
         place = _Place(op, parse(op.path), owned)
         state = place.put(state, type_, 0)
@@ -47,10 +47,9 @@ class _Place:
 
     __slots__ = ("_op", "_owned", "_parts", "made")
 
-    def __init__(self, op: Op, parts: list[str], owned: dict[int, Any]) -> None:
+    def __init__(self, op: Op, parts: list[str], owned: Owned) -> None:
         self._op = op
         self._parts = parts
-        # The dicts and lists that were copied, by their ids, which are theirs as long as they are kept here.
         self._owned = owned
         # The operation as it was carried out.
         self.made = op
@@ -95,7 +94,7 @@ class _Place:
             value = self.put(node[key], type_, depth + 1)
         elif not removes:
             value = self._value(type_)
-        copy: dict[Any, Any] = self._own(node)
+        copy: dict[Any, Any] = own(node, self._owned)
         if removes:
             del copy[key]
         else:
@@ -104,34 +103,22 @@ class _Place:
 
     def _into_array(self, node: list[Any] | tuple[Any, ...], type_: Any, depth: int) -> Any:
         member = _member_type(type_, type(node))
-        part, adds = self._parts[depth], self._op.op == "add" and self._is_last(depth)
-        if part != "-" and not is_index(part):
-            raise PatchError(f"{self._op.path!r}: {part!r} is not an array index")
-        index = len(node) if part == "-" and adds else int(part) if part != "-" else len(node) + 1
-        if index >= len(node) + adds:
-            raise PatchError(f"{self._op.path!r} is past the end of the array")
-        removes = self._is_last(depth) and self._op.op == "remove"
+        is_last = self._is_last(depth)
+        index = index_in(node, self._parts[depth], self._op, is_last=is_last)
+        removes = is_last and self._op.op == "remove"
         value = None
-        if not self._is_last(depth):
+        if not is_last:
             value = self.put(node[index], member, depth + 1)
         elif not removes:
             value = self._value(member)
-        elements: list[Any] = list(node) if isinstance(node, tuple) else self._own(node)
+        elements: list[Any] = list(node) if isinstance(node, tuple) else own(node, self._owned)
         if removes:
             del elements[index]
-        elif adds:
+        elif is_last and self._op.op == "add":
             elements.insert(index, value)
         else:
             elements[index] = value
         return tuple(elements) if isinstance(node, tuple) else elements
-
-    def _own(self, node: Any) -> Any:
-        """Return a dict or list that may be changed: the node itself if it is a copy already."""
-        if id(node) in self._owned:
-            return node
-        copy = node.copy()
-        self._owned[id(copy)] = copy
-        return copy
 
     def _is_last(self, depth: int) -> bool:
         return depth == len(self._parts) - 1
