@@ -81,10 +81,7 @@ class Plait:
             self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
         except ValueError as error:
             raise refused("allowed_origins", str(error)) from None
-        self._kinds = [_check_kind(kind) for kind in kinds]
-        names = [kind.name for kind in self._kinds]
-        if len(set(names)) < len(names):
-            raise ValueError(f"two classes have the same kind: {', '.join(sorted(names))}")
+        self._kinds = _check_kinds(kinds)
         self._is_running = False
         self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED)
         self._compatibility = Compatibility(self._store)
@@ -232,7 +229,12 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await JSONResponse(error_body("not_found", "there is nothing here"), 404)(scope, receive, send)
 
 
-def _check_kind(kind: type[Thread[Any]]) -> Kind:
-    if not (isinstance(kind, type) and issubclass(kind, Thread)) or kind is Thread:
-        raise TypeError(f"Plait takes subclasses of Thread, not {kind!r}")
-    return kind._kind
+def _check_kinds(classes: Sequence[type[Thread[Any]]]) -> list[Kind]:
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, Thread)) or cls is Thread:
+            raise TypeError(f"Plait takes subclasses of Thread, not {cls!r}")
+    kinds = [cls._kind for cls in classes]
+    names = [kind.name for kind in kinds]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two classes have the same kind: {', '.join(sorted(names))}")
+    return kinds

@@ -61,13 +61,7 @@ def serve_command(
     """Serve an app: a Plait, or any ASGI app that one is mounted in."""
     if workers != 1:
         _fail("a store has one writer, so that there is one worker: run several servers with a store each")
-    for file in (tls_certificate, tls_key):
-        if file is not None and not Path(file).is_file():
-            _fail(f"there is no file {file}")
-    if (tls_certificate is None) != (tls_key is None):
-        _fail("TLS needs both --tls-certificate and --tls-key")
-    if tls_certificate is not None and tls_key is not None:
-        _check_tls(tls_certificate, tls_key)
+    _check_tls(tls_certificate, tls_key)
     configure_logging(log_level)
     try:
         app = load(target)
@@ -231,7 +225,14 @@ def _look(show: Callable[[SqliteStore], Coroutine[Any, Any, None]], store: str) 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _check_tls(certificate: str, key: str) -> None:
+def _check_tls(certificate: str | None, key: str | None) -> None:
+    for file in (certificate, key):
+        if file is not None and not Path(file).is_file():
+            _fail(f"there is no file {file}")
+    if certificate is None and key is None:
+        return
+    if certificate is None or key is None:
+        _fail("TLS needs both --tls-certificate and --tls-key")
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
     except (ssl.SSLError, OSError) as error:
