@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Final
 
@@ -42,13 +42,9 @@ class EventStream:
         # Ends the stream when it is no longer known who reads it.
         self._expiry: asyncio.TimerHandle | None = None
 
-    @property
-    def worth(self) -> int:
-        """How many bytes of operations are sent rather than the whole state."""
-        return self._follower.worth
-
-    async def open(self, request: Request, have: Version | None, rows: Sequence[ChangeRow] | None) -> None:
-        """Join the thread; `rows` are as in Follower.join. Raises what the thread's hooks do."""
+    async def open(self, request: Request, have: Version | None) -> None:
+        """Join the thread for a reader that has a version. Raises StoreError, and what the thread's hooks do."""
+        rows: list[ChangeRow] | None = None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def join() -> bool:
@@ -60,10 +56,11 @@ class EventStream:
             return True
 
         done = partial(resolving(future), None)
-        self._actor.hooks.connect(self.connection, request, join=join, done=done)
         try:
+            rows = await self._follower.read_missed(have)
+            self._actor.hooks.connect(self.connection, request, join=join, done=done)
             await future
-        except BaseException:  # A hook's refusal, or whoever waits has gone.
+        except BaseException:  # The store's trouble, a hook's refusal, or whoever waits has gone.
             self._queue.close(INTERNAL_ERROR, "")
             raise
         principal = self.connection.principal

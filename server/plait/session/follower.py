@@ -44,17 +44,21 @@ class Follower:
         # Whether it has not been told who has come and gone.
         self._misses_presence = False
 
-    @property
-    def worth(self) -> int:
-        """How many bytes of operations are sent rather than the whole state."""
-        return max(self._actor.pipeline.history.durable.size, _WORTH_IT)
+    async def read_missed(self, have: Version | None) -> list[ChangeRow] | None:
+        """Return the changes behind what the reader has, as `join` takes them; None for more than are sent.
+
+        Raises StoreError.
+        """
+        if have is None or have[0] != self._actor.pipeline.history.epoch:
+            return None
+        return await self._actor.past.changes(have[1], size=self._worth)
 
     def join(
         self, connection: Connection, have: Version | None, rows: Sequence[ChangeRow] | None, last_ref: int = 0
     ) -> Joined:
         """Begin with what is durable, and return what tells the reader of it.
 
-        `rows` are the changes behind what it has, as far as they had to be read from the store.
+        `rows` are those that `read_missed` has returned.
         """
         history = self._actor.pipeline.history
         durable = history.durable
@@ -66,7 +70,7 @@ class Follower:
         if not connection.protocol_enabled or not durable.has_state:
             return joined
         missed = self._missed(have, rows)
-        if missed is None or _size(missed) > self.worth:
+        if missed is None or _size(missed) > self._worth:
             return msgspec.structs.replace(joined, state=msgspec.Raw(durable.require_json()))
         return msgspec.structs.replace(joined, ops=_ops(missed)) if missed else joined
 
@@ -133,6 +137,11 @@ class Follower:
 
     # Inside
 
+    @property
+    def _worth(self) -> int:
+        """How many bytes of operations are sent rather than the whole state."""
+        return max(self._actor.pipeline.history.durable.size, _WORTH_IT)
+
     def _send_held(self, held: deque[Frame]) -> None:
         frame = held.popleft()
         if not held:
@@ -150,7 +159,7 @@ class Follower:
         if durable.version <= self.version:
             return
         rows = history.since(self.version, durable.version)
-        if rows is not None and _size(rows) <= self.worth:
+        if rows is not None and _size(rows) <= self._worth:
             frame = encode(Changes(self.version, durable.version, _ops(rows)))
         else:
             frame = encode(Snapshot(history.epoch, durable.version, msgspec.Raw(durable.require_json())))

@@ -75,11 +75,10 @@ class PlaitSession:
 
     async def prepare(self) -> None:
         """Read what the store knows of the client, and what it has missed. Raises StoreError."""
-        actor, have = self._actor, self._join_frame.have
+        actor = self._actor
         # The client's pushes on an earlier socket may still be on their way to the disk.
         await actor.pipeline.settled()
-        if have is not None and have[0] == actor.pipeline.history.epoch:
-            self._rows = await actor.past.changes(have[1], size=self._follower.worth)
+        self._rows = await self._follower.read_missed(self._join_frame.have)
         known = actor.clients.get(self._join_frame.client)
         row = None if known is not None else await actor.past.client(self._join_frame.client)
         # From here on nothing is awaited, so that whoever enters also leaves.
@@ -167,6 +166,7 @@ class PlaitSession:
             return  # It is gone.
         actor, connection = self._actor, self._connection
         joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
+        self._rows = None
         client, version = self._client, self._follower.version
         answer, charge = self._answer, self._charge
         self._pushes = Pushes(actor, connection, client, self._inbox, version, answer=answer, charge=charge)

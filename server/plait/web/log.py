@@ -82,10 +82,8 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
     host = request.client.host if request.client else ""
     stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal, ended=partial(addresses.leave, host))
     with actor.held():
-        is_known = have is not None and have[0] == actor.pipeline.history.epoch
-        rows = await actor.past.changes(have[1], size=stream.worth) if have is not None and is_known else None
         addresses.enter(host)
-        await stream.open(request, have, rows)
+        await stream.open(request, have)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return Streamed(stream.lines(), media_type="text/event-stream", ended=stream.end, headers=headers)
 

@@ -3,22 +3,21 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 from tests.server.rooms import House, make_request, open_house
-from tests.server.session.guests import PATIENCE, Room, Slow, change, put, until
+from tests.server.session.guests import PATIENCE, Room, Slow, SlowReads, change, put, until
 from tests.server.session.guests import joined as guest_joined
 
 from plait.actor import Actor
 from plait.connection import Connection, Principal
-from plait.errors import Reject, TooMany, Unavailable
+from plait.errors import Reject, StoreError, TooMany, Unavailable
 from plait.limits import Limits
 from plait.session import event_stream
 from plait.session.event_stream import EventStream
-from plait.store.protocol import ChangeRow
 from plait_schemas.messages import Version
 
 # Two of these wait before a reader counts as slow.
@@ -45,9 +44,9 @@ class Reader:
         self.connection = self.stream.connection
         self.lines = self.stream.lines()
 
-    async def open(self, have: Version | None = None, rows: Sequence[ChangeRow] | None = None) -> None:
+    async def open(self, have: Version | None = None) -> None:
         """Join."""
-        await self.stream.open(make_request(), have, rows)
+        await self.stream.open(make_request(), have)
 
     async def next(self) -> Any:
         """Return the next event. Raises StopAsyncIteration at the end."""
@@ -186,7 +185,7 @@ async def test_it_is_told_what_it_missed_and_nothing_if_it_has_all(house: House,
     actor = await house.actor(Room)
     await change(actor, 1, 2, 3)
     reader = Reader(actor)
-    await reader.open((actor.pipeline.history.epoch, version), [])
+    await reader.open((actor.pipeline.history.epoch, version))
     _, frame = await reader.next()
     assert (frame["version"], frame.get("ops"), "state" in frame) == (3, ops, False)
 
@@ -196,8 +195,29 @@ async def test_it_is_told_the_state_if_what_it_has_is_not_there(house: House, ha
     actor = await house.actor(Room)
     await change(actor, 1, 2, 3)
     reader = Reader(actor)
-    await reader.open((have[0] or actor.pipeline.history.epoch, have[1]), None)
+    await reader.open((have[0] or actor.pipeline.history.epoch, have[1]))
     assert (await reader.next())[1]["state"] == {"n": 3}
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+async def test_what_it_missed_is_read_from_the_store_or_it_ends(is_broken: bool) -> None:
+    store = SlowReads()
+    async with open_house(Room, store=store) as house:
+        actor = await house.actor(Room)
+        await change(actor, 1, 2, 3)
+        actor.pipeline.history.forget()
+        store.is_broken = is_broken
+        reader = Reader(actor)
+        opening = reader.open((actor.pipeline.history.epoch, 1))
+        if is_broken:
+            with pytest.raises(StoreError, match="broken"):
+                await opening
+        else:
+            await opening
+            assert (await reader.next())[1]["ops"] == [put("/n", 2), put("/n", 3)]
+        assert reader.is_in is not is_broken
+        assert reader.ended == is_broken
+        assert store.reads == 1
 
 
 # Slow readers
