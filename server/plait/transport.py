@@ -96,7 +96,3 @@ class Session(Protocol):
     def present(self, frame: Frame) -> None:
         """Send who has come and gone."""
         ...
-
-    def shown_version(self) -> int:
-        """Return the version that the client shows, as far as is known; -1 for none."""
-        ...

@@ -108,9 +108,6 @@ class PlainSession:
     def drained(self) -> None:
         raise AssertionError
 
-    def shown_version(self) -> int:
-        return self.versions[-1] if self.versions else -1
-
     def close(self, code: int, reason: str) -> None:
         self._connections.discard(self._connection)
 

@@ -141,14 +141,10 @@ class CloudflareSession:
         if self._is_behind:
             self._send_state(None)
 
-    def shown_version(self) -> int:
-        """Return the version that the client shows, as far as is known."""
-        return self._sight.version
-
     # Inside
 
     def _note_departure(self, _: object = None) -> None:
-        self._actor.departures.add(self._actor.key, self._connection.id, self.shown_version())
+        self._actor.departures.add(self._actor.key, self._connection.id, self._sight.version)
 
     def _join(self) -> bool:
         actor, connection = self._actor, self._connection
@@ -185,7 +181,7 @@ class CloudflareSession:
     def _last_shown(self) -> int | None:
         """Return the version that this client showed on a socket that it had before, None if it is new here."""
         older = self._actor.connections.with_id(self._connection.id)
-        versions = [each.session.shown_version() for each in older if each.session is not None]
+        versions = [each.session._sight.version for each in older if isinstance(each.session, CloudflareSession)]
         return versions[-1] if versions else self._actor.departures.take(self._actor.key, self._connection.id)
 
     def _told(self) -> None:

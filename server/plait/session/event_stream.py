@@ -106,10 +106,6 @@ class EventStream:
         """Take note that the reader has caught up."""
         self._follower.drained()
 
-    def shown_version(self) -> int:
-        """Return the version that the reader has been sent."""
-        return self._follower.version
-
     def close(self, code: int, reason: str) -> None:
         """Take note that the stream is over."""
         self.connection.is_shut = True

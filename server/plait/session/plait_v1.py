@@ -139,10 +139,6 @@ class PlaitSession:
         """Take note that the peer has caught up."""
         self._follower.drained()
 
-    def shown_version(self) -> int:
-        """Return the version that the client has been sent."""
-        return self._follower.version
-
     # Joining
 
     def _join(self) -> bool:
