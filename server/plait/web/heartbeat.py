@@ -16,9 +16,6 @@ class Heartbeat:
         self._sockets: dict[Socket, None] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def __len__(self) -> int:
-        return len(self._sockets)
-
     def add(self, socket: Socket) -> None:
         """Watch a socket."""
         self._sockets[socket] = None
