@@ -144,7 +144,7 @@ class Joined(_Frame, frozen=True):
 
 
 class Change(_Frame, frozen=True):
-    """The next version. `source` is a connection's id, or "server"."""
+    """The next version. `source` is a connection's id, "server", "migration", or "undo", a version and its source."""
 
     version: int
     ops: Sequence[Op]
@@ -201,7 +201,7 @@ class Result(_Frame, frozen=True):
 
 
 class Error(_Frame, frozen=True):
-    """The call `ref` failed; without a ref, a frame was bad."""
+    """The call `ref` failed; without a ref, another frame was bad, or was refused."""
 
     code: str
     message: str

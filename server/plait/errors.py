@@ -9,7 +9,7 @@ PlaitError
 ├── TooMany             messages or connections came faster, or in greater number, than a limit allows
 ├── Unauthenticated     nobody is known behind the request
 ├── Forbidden           the principal may not do this
-├── NotFound            there is no such kind or name
+├── NotFound            there is no such kind, name or version
 ├── MethodNotFound      there is no such rpc
 ├── Conflict            the state has another version than the one asked for, or others have changed the same
 ├── Gap                 a push came before the ones in front of it
@@ -132,7 +132,7 @@ class Forbidden(PlaitError):
 
 
 class NotFound(PlaitError):
-    """There is no such kind or name."""
+    """There is no such kind, name or version."""
 
     code = "not_found"
     status = 404

@@ -120,7 +120,7 @@ export interface Joined {
   readonly max_frame?: number | null;
 }
 
-/** The next version. `source` is a connection's id, or "server". */
+/** The next version. `source` is a connection's id, "server", "migration", or "undo", a version and its source. */
 export interface Change {
   readonly type: "change";
   readonly version: number;
@@ -178,7 +178,7 @@ export interface Result {
   readonly value?: Json;
 }
 
-/** The call `ref` failed; without a ref, a frame was bad. */
+/** The call `ref` failed; without a ref, another frame was bad, or was refused. */
 export interface Error {
   readonly type: "error";
   readonly code: string;
