@@ -1,7 +1,6 @@
 """A thread told over server-sent events, to those who cannot open a socket: what the native protocol tells, one way."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -14,6 +13,7 @@ from plait.connection import Connection, Principal, Rights
 from plait.mailbox import resolving
 from plait.revision import Revision
 from plait.session.follower import Follower
+from plait.session.tokens import seconds_left
 from plait.session.wire import PLAIT
 from plait.store.protocol import ChangeRow
 from plait.transport import Frame
@@ -63,9 +63,9 @@ class EventStream:
         except BaseException:  # The store's trouble, a hook's refusal, or whoever waits has gone.
             self._queue.close(INTERNAL_ERROR, "")
             raise
-        principal = self.connection.principal
-        if not self._queue.is_over and principal is not None and principal.expires_at is not None:
-            loop, left = asyncio.get_running_loop(), max(0.0, principal.expires_at - time.time())
+        left = seconds_left(self.connection.principal)
+        if left is not None and not self._queue.is_over:
+            loop = asyncio.get_running_loop()
             self._expiry = loop.call_later(left, self._queue.close, UNAUTHENTICATED, "the token has expired")
 
     async def lines(self) -> AsyncIterator[bytes]:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from plait.connection import Connection, Rights
+from plait.connection import Connection, Principal, Rights
 from plait.errors import PlaitError, Unauthenticated
 from plait.transport import Frame
 from plait_schemas.codes import FORBIDDEN, INTERNAL_ERROR, UNAUTHENTICATED
 from plait_schemas.messages import AuthExpiring, encode
 
-__all__ = ["Tokens"]
+__all__ = ["Tokens", "seconds_left"]
 
 log = logging.getLogger("plait.sockets")
 
@@ -45,7 +45,7 @@ class Tokens:
         Who has just sent one is not asked at once for what is as short-lived, but when half of its time has passed.
         """
         self._stop_timer()
-        left = self._left()
+        left = seconds_left(self._connection.principal)
         if left is None:
             return
         pause = max(left - _NOTICE, max(left / 2, _PAUSE) if is_renewed else 0.0)
@@ -94,7 +94,7 @@ class Tokens:
                 self.renew(newer)
 
     def _ask(self) -> None:
-        left = self._left()
+        left = seconds_left(self._connection.principal)
         assert left is not None
         self._transport_send(Frame(encode(AuthExpiring(round(left, 3)))))
         self._wait(left, self._expire)
@@ -102,13 +102,6 @@ class Tokens:
     def _expire(self) -> None:
         self._timer = None
         self._connection.close(UNAUTHENTICATED, "the token has expired")
-
-    def _left(self) -> float | None:
-        """Return for how many seconds more the token is good, None where it has no end."""
-        principal = self._connection.principal
-        if principal is None or principal.expires_at is None:
-            return None
-        return max(0.0, principal.expires_at - time.time())
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         self._stop_timer()
@@ -118,3 +111,10 @@ class Tokens:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def seconds_left(principal: Principal | None) -> float | None:
+    """Return for how long it is still known who somebody is, None where that has no end."""
+    if principal is None or principal.expires_at is None:
+        return None
+    return max(0.0, principal.expires_at - time.time())
