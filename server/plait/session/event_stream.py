@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -71,7 +71,7 @@ class EventStream:
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the stream, until the thread ends it."""
         while True:
-            async for event in self._queue.events():
+            for event in self._queue.events():
                 yield event
             if self._queue.is_over:
                 return
@@ -137,7 +137,7 @@ class _Queue:
     def is_backed_up(self) -> bool:
         return self._size > _HIGH_WATER
 
-    async def events(self) -> AsyncIterator[bytes]:
+    def events(self) -> Iterator[bytes]:
         """Yield what waits."""
         while self._events:
             event = self._events.popleft()
