@@ -101,6 +101,7 @@ class Pipeline:
 
     def push(self, data: bytes, source: Connection) -> Commit:
         """Change the state to what a client sent as JSON."""
+        self._check_open()
         return self._apply(*self._type.from_json(data, self._limits), source)
 
     def change(
@@ -169,7 +170,6 @@ class Pipeline:
         current, type_ = self.history.current, self._type
         if not (type_.is_immutable and current.has_state):
             return None
-        self._check_open()
         try:
             ops = diff(current.base, value)
             for op in ops:
@@ -194,7 +194,6 @@ class Pipeline:
         return Revision(type_, state=state), diff(before.base, state) if before.has_state else [Op("add", "", state)]
 
     def _apply(self, state: Any, data: bytes, source: Source) -> Commit:
-        self._check_open()
         ops = self.history.diff(state, data, self._limits)
         for op in ops:
             check_path(op.path)
