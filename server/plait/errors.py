@@ -28,6 +28,8 @@ PlaitError
 import asyncio
 from typing import ClassVar
 
+from plait_schemas import codes
+
 __all__ = [
     "CallFailed",
     "Conflict",
@@ -58,10 +60,14 @@ __all__ = [
 
 
 class PlaitError(Exception):
-    """Base of all errors: `code` is stable on the wire, `status` is for HTTP, and `str()` may be shown to clients."""
+    """Base of all errors: `code` is stable on the wire, and `str()` may be shown to clients.
+
+    `status` is for HTTP, `close_code` for a socket that it closes.
+    """
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
+    close_code: ClassVar[int] = codes.INTERNAL_ERROR
 
     def __init__(self, message: str, *, path: str | None = None, detail: str = "") -> None:
         super().__init__(message)
@@ -115,6 +121,7 @@ class TooMany(PlaitError):
 
     code = "rate_limited"
     status = 429
+    close_code = codes.TRY_AGAIN_LATER
 
 
 class Unauthenticated(PlaitError):
@@ -122,6 +129,7 @@ class Unauthenticated(PlaitError):
 
     code = "unauthenticated"
     status = 401
+    close_code = codes.UNAUTHENTICATED
 
 
 class Forbidden(PlaitError):
@@ -129,6 +137,7 @@ class Forbidden(PlaitError):
 
     code = "forbidden"
     status = 403
+    close_code = codes.FORBIDDEN
 
 
 class NotFound(PlaitError):
@@ -136,6 +145,7 @@ class NotFound(PlaitError):
 
     code = "not_found"
     status = 404
+    close_code = codes.NOT_FOUND
 
 
 class MethodNotFound(PlaitError):
@@ -171,6 +181,7 @@ class Outdated(PlaitError):
 
     code = "outdated"
     status = 409
+    close_code = codes.OUTDATED
 
 
 class TurnTimeout(PlaitError):
@@ -185,6 +196,7 @@ class Unavailable(PlaitError):
 
     code = "unavailable"
     status = 503
+    close_code = codes.TRY_AGAIN_LATER
 
 
 class CallFailed(PlaitError):
@@ -199,6 +211,7 @@ class StoreError(PlaitError):
 
     code = "store_error"
     status = 503
+    close_code = codes.TRY_AGAIN_LATER
 
 
 class CorruptThread(StoreError):
@@ -206,6 +219,7 @@ class CorruptThread(StoreError):
 
     code = "corrupt_thread"
     status = 500
+    close_code = codes.INTERNAL_ERROR
 
 
 class MigrationFailed(StoreError):
@@ -213,6 +227,7 @@ class MigrationFailed(StoreError):
 
     code = "migration_failed"
     status = 500
+    close_code = codes.INTERNAL_ERROR
 
 
 class NewerState(StoreError):
@@ -220,6 +235,7 @@ class NewerState(StoreError):
 
     code = "newer_state"
     status = 500
+    close_code = codes.INTERNAL_ERROR
 
 
 class Fenced(StoreError):

@@ -11,27 +11,14 @@ from starlette.responses import JSONResponse
 from starlette.types import Scope
 
 from plait.compatibility import Compatibility
-from plait.errors import (
-    CorruptThread,
-    Forbidden,
-    MigrationFailed,
-    NewerState,
-    NotFound,
-    Outdated,
-    PlaitError,
-    StoreError,
-    TooMany,
-    Unauthenticated,
-    Unavailable,
-)
+from plait.errors import PlaitError, TooMany
 from plait.node import Node
 from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Identity
 from plait.web.lobby import Lobby
 from plait.web.sockets import Outlet
-from plait_schemas import codes
 
-__all__ = ["Addresses", "Front", "as_get", "close_code", "error_body", "error_response", "with_token"]
+__all__ = ["Addresses", "Front", "as_get", "error_body", "error_response", "with_token"]
 
 
 class Addresses:
@@ -92,25 +79,6 @@ class Front:
         for lobby in tuple(self._lobbies):
             lobby.leave()
         self.node.drain(self._shutdown_timeout)
-
-
-def close_code(error: BaseException) -> int:
-    """Return the close code that tells a client of an error, and whether it may come again."""
-    match error:
-        case Unauthenticated():
-            return codes.UNAUTHENTICATED
-        case Forbidden():
-            return codes.FORBIDDEN
-        case NotFound():
-            return codes.NOT_FOUND
-        case Outdated():
-            return codes.OUTDATED
-        case CorruptThread() | MigrationFailed() | NewerState():
-            return codes.INTERNAL_ERROR
-        case TooMany() | Unavailable() | StoreError():
-            return codes.TRY_AGAIN_LATER
-        case _:
-            return codes.INTERNAL_ERROR
 
 
 def error_response(error: BaseException) -> JSONResponse:

@@ -24,11 +24,12 @@ from plait.session.wire import PLAIT
 from plait.store.protocol import ThreadKey
 from plait.web.address import read_address
 from plait.web.asgi import AsgiSocket
-from plait.web.front import Addresses, Front, as_get, close_code, with_token
+from plait.web.front import Addresses, Front, as_get, with_token
 from plait.web.handshake import EXTENSION, Handshake
 from plait.web.heartbeat import Heartbeat
 from plait.web.lobby import Lobby
 from plait.web.sockets import ABNORMAL, Socket
+from plait_schemas.codes import INTERNAL_ERROR
 from plait_schemas.messages import SUBPROTOCOL
 
 __all__ = ["SocketEndpoint"]
@@ -245,6 +246,7 @@ def _nothing() -> None:
 def _close(socket: Socket | AsgiSocket, error: Exception) -> None:
     if isinstance(error, PlaitError):
         log.info("a socket was refused, %s: %s", error.code, error)
+        socket.close(error.close_code, str(error))
     else:
         log.error("a socket could not be opened: %s", type(error).__name__, exc_info=error)
-    socket.close(close_code(error), str(error) if isinstance(error, PlaitError) else "internal error")
+        socket.close(INTERNAL_ERROR, "internal error")
