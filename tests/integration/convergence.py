@@ -287,13 +287,13 @@ class World:
         actor = await self.actor()
         with actor.held():
             connection = Connection(client_id(join.client), wire, actor.pipeline.after, wire=PLAIT)
-            session = PlaitSession(actor, connection, wire, join)
+            session = PlaitSession(actor, connection, wire, join, Tokens(connection, wire.send, _nobody))
             await session.prepare()
             if wire.closed is not None:
                 session.close(ABNORMAL, "")
                 return
             wire.session = session
-            session.open(make_request(), Tokens(connection, wire.send, _nobody))
+            session.open(make_request())
 
     def _observe(self, member: Member) -> None:
         session = member.session

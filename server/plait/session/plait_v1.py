@@ -54,7 +54,14 @@ class PlaitSession:
     )
 
     def __init__(
-        self, actor: Actor, connection: Connection, transport: Transport, join: Join, *, arrival: int = 0
+        self,
+        actor: Actor,
+        connection: Connection,
+        transport: Transport,
+        join: Join,
+        tokens: Tokens,
+        *,
+        arrival: int = 0,
     ) -> None:
         self._actor = actor
         # The number of the join, in the order in which they came: of one client's sockets the last is the one it uses.
@@ -62,7 +69,8 @@ class PlaitSession:
         self._connection = connection
         self._transport = transport
         self._join_frame = join
-        self._tokens: Tokens | None = None
+        # Watches who the client is.
+        self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._pace = actor.limits.pace(self._loop.time())
         self._follower = Follower(actor, transport)
@@ -84,9 +92,8 @@ class PlaitSession:
         # From here on nothing is awaited, so that whoever enters also leaves.
         self._client = actor.clients.enter(self._join_frame.client, row)
 
-    def open(self, request: Request, tokens: Tokens) -> None:
-        """Join the thread; `tokens` watches who the client is."""
-        self._tokens = tokens
+    def open(self, request: Request) -> None:
+        """Join the thread."""
         self._actor.hooks.connect(self._connection, request, join=self._join, done=self._opened)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
@@ -99,8 +106,7 @@ class PlaitSession:
     def close(self, code: int, reason: str) -> None:
         """Take note that the socket is closed."""
         self._connection.is_shut = True
-        if self._tokens is not None:
-            self._tokens.close()
+        self._tokens.close()
         self._calls.close()
         self._inbox.close()
         if self._pushes is not None:
@@ -170,7 +176,6 @@ class PlaitSession:
         # That nobody is here, too, if it may know of somebody.
         if connection.protocol_enabled and (actor.presence or self._join_frame.have is not None):
             self._follower.send_presence()
-        assert self._tokens is not None
         self._tokens.watch()
 
     def _opened(self, error: BaseException | None) -> None:
@@ -207,7 +212,6 @@ class PlaitSession:
             case messages.Presence():
                 self._present(bytes(message.data))
             case messages.Auth():
-                assert self._tokens is not None
                 self._tokens.renew(message.token)
             case messages.Ping():
                 self._transport.send(_PONG)

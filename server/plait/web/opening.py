@@ -184,13 +184,14 @@ class _Opening:
             with actor.held():
                 connection = Connection(client_id(join.client), socket, actor.pipeline.after, rights=rights, wire=PLAIT)
                 self._place.connection = connection
-                session = PlaitSession(actor, connection, socket, join, arrival=arrival)
+                tokens = Tokens(connection, socket.send, partial(self._rights_by_token, key))
+                session = PlaitSession(actor, connection, socket, join, tokens, arrival=arrival)
                 await session.prepare()
                 if lobby.is_closed:
                     session.close(ABNORMAL, "")
                     return
                 socket.attach(session)
-                session.open(self._request, Tokens(connection, socket.send, partial(self._rights_by_token, key)))
+                session.open(self._request)
         lobby.hand_over(session)
 
     async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:

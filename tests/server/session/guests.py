@@ -62,15 +62,15 @@ class Guest:
         self.connection = Connection(
             client_id(client), self.transport, actor.pipeline.after, rights=Rights(principal), wire=PLAIT
         )
-        self.session = PlaitSession(actor, self.connection, self.transport, Join(client, have), arrival=arrival)
-        self._renew = renew or nobody
+        tokens = Tokens(self.connection, self.transport.send, renew or nobody)
+        self.session = PlaitSession(actor, self.connection, self.transport, Join(client, have), tokens, arrival=arrival)
         self._ref = 0
 
     async def open(self) -> None:
         """Ask to be let in."""
         await self.session.prepare()
         self.transport.session = self.session
-        self.session.open(make_request(), Tokens(self.connection, self.transport.send, self._renew))
+        self.session.open(make_request())
 
     @property
     def frames(self) -> list[Any]:

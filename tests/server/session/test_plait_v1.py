@@ -19,7 +19,6 @@ from tests.server.session.guests import (
     change,
     joined,
     joins,
-    nobody,
     opening,
     put,
     until,
@@ -30,7 +29,6 @@ from plait.connection import Connection
 from plait.errors import StoreError
 from plait.limits import UNLIMITED, Limits
 from plait.rpc import rpc
-from plait.session.tokens import Tokens
 from plait.thread import Thread
 
 # Joining
@@ -447,7 +445,7 @@ async def test_a_push_on_the_older_socket_that_is_still_on_its_way_is_in_what_th
         house.store.is_held = True
         older.push(put("/n", 1), base=0)
         newer.transport.session = newer.session
-        newer.session.open(make_request(), Tokens(newer.connection, newer.transport.send, nobody))
+        newer.session.open(make_request())
         assert older.closed == 4408
         older.push(put("/n", 2), base=0)
         newer.push(put("/n", 1), base=0)
