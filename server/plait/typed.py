@@ -88,14 +88,9 @@ class _Place:
         key = self._parts[depth]
         if key not in node and (self._op.op != "add" or not self._is_last(depth)):
             raise PatchError(f"{self._op.path!r} does not exist")
-        removes = self._is_last(depth) and self._op.op == "remove"
-        value = None
-        if not self._is_last(depth):
-            value = self.put(node[key], type_, depth + 1)
-        elif not removes:
-            value = self._value(type_)
+        value = self._member(node, key, type_, depth)
         copy: dict[Any, Any] = own(node, self._owned)
-        if removes:
+        if value is msgspec.UNSET:
             del copy[key]
         else:
             copy[key] = value
@@ -105,20 +100,21 @@ class _Place:
         member = _member_type(type_, type(node))
         is_last = self._is_last(depth)
         index = index_in(node, self._parts[depth], self._op, is_last=is_last)
-        removes = is_last and self._op.op == "remove"
-        value = None
-        if not is_last:
-            value = self.put(node[index], member, depth + 1)
-        elif not removes:
-            value = self._value(member)
+        value = self._member(node, index, member, depth)
         elements: list[Any] = list(node) if isinstance(node, tuple) else own(node, self._owned)
-        if removes:
+        if value is msgspec.UNSET:
             del elements[index]
         elif is_last and self._op.op == "add":
             elements.insert(index, value)
         else:
             elements[index] = value
         return tuple(elements) if isinstance(node, tuple) else elements
+
+    def _member(self, node: Any, at: Any, type_: Any, depth: int) -> Any:
+        """Return what is to be at a key or an index, as one of a type; UNSET for nothing."""
+        if not self._is_last(depth):
+            return self.put(node[at], type_, depth + 1)
+        return msgspec.UNSET if self._op.op == "remove" else self._value(type_)
 
     def _is_last(self, depth: int) -> bool:
         return depth == len(self._parts) - 1
