@@ -1,10 +1,13 @@
 """What is between a socket and its thread: frames, and the ends that hand them to each other."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from plait.revision import Revision
 
-__all__ = ["Frame", "Receiver", "Session", "Transport"]
+__all__ = ["HIGH_WATER", "Frame", "Receiver", "Session", "Transport"]
+
+HIGH_WATER: Final = 64 * 1024
+"""Bytes that wait before a peer counts as slow, where plait holds them itself."""
 
 
 class Frame:

@@ -16,14 +16,12 @@ from plait.session.follower import Follower
 from plait.session.tokens import seconds_left
 from plait.session.wire import PLAIT
 from plait.store.protocol import ChangeRow
-from plait.transport import Frame
+from plait.transport import HIGH_WATER, Frame
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER, UNAUTHENTICATED
 from plait_schemas.messages import Version, encode
 
 __all__ = ["EventStream"]
 
-# Bytes that wait before the reader counts as slow.
-_HIGH_WATER: Final = 64 * 1024
 # A comment is sent after so many seconds of silence, so that nobody on the way takes the stream for dead.
 _SILENCE: Final = 20.0
 
@@ -135,7 +133,7 @@ class _Queue:
 
     @property
     def is_backed_up(self) -> bool:
-        return self._size > _HIGH_WATER
+        return self._size > HIGH_WATER
 
     def events(self) -> Iterator[bytes]:
         """Yield what waits."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import Receive, Send
 
-from plait.transport import Frame, Receiver
+from plait.transport import HIGH_WATER, Frame, Receiver
 from plait.web.framing import shorten
 from plait_schemas.codes import TRY_AGAIN_LATER
 
@@ -16,8 +16,6 @@ __all__ = ["AsgiSocket"]
 _CLOSE_TIMEOUT: Final = 5.0
 _NO_CODE: Final = 1005
 _TOO_BIG: Final = 1009
-# Bytes that wait before the peer counts as slow.
-_HIGH_WATER: Final = 64 * 1024
 
 
 class AsgiSocket:
@@ -51,7 +49,7 @@ class AsgiSocket:
     @property
     def is_backed_up(self) -> bool:
         """Whether the server has not taken what is to be sent."""
-        return self._waiting > _HIGH_WATER
+        return self._waiting > HIGH_WATER
 
     def attach(self, receiver: Receiver) -> None:
         """Hand what the peer sends to `receiver` from here on."""

@@ -3,14 +3,10 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Final
 
-from plait.transport import Frame
+from plait.transport import HIGH_WATER, Frame
 
 __all__ = ["Lines"]
-
-# Bytes that wait before the reader counts as slow.
-_HIGH_WATER: Final = 64 * 1024
 
 
 class Lines:
@@ -31,7 +27,7 @@ class Lines:
     @property
     def is_backed_up(self) -> bool:
         """Whether the reader is slow."""
-        return self._size > _HIGH_WATER
+        return self._size > HIGH_WATER
 
     @property
     def is_full(self) -> bool:
