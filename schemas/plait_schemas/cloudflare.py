@@ -11,6 +11,7 @@ __all__ = [
     "Call",
     "ClientFrame",
     "Identity",
+    "Reason",
     "Result",
     "StateError",
     "StatePush",
@@ -18,6 +19,9 @@ __all__ = [
     "encode",
     "encode_state",
 ]
+
+Reason = Literal["Connection is readonly", "State update rejected"]
+"""Why a state was refused."""
 
 READONLY: Final = "Connection is readonly"
 REJECTED: Final = "State update rejected"
@@ -55,7 +59,7 @@ class Identity(msgspec.Struct, frozen=True, tag_field="type", tag="cf_agent_iden
 class StateError(msgspec.Struct, frozen=True, tag_field="type", tag="cf_agent_state_error"):
     """Tells the sender of a state frame that it was refused."""
 
-    error: Literal["Connection is readonly", "State update rejected"]
+    error: Reason
 
 
 class Result(msgspec.Struct, frozen=True, tag_field="type", tag="rpc", omit_defaults=True):

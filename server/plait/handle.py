@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from plait.actor import Actor
 from plait.errors import CallFailed
 from plait.kind import Kind
 from plait.mailbox import resolving
-from plait.rpc import Method
+from plait.rpc import Method, Sent
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Handle"]
@@ -82,7 +82,7 @@ class Handle:
 
     async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         actor = await self._node.actor(self._key)
-        queue: asyncio.Queue[tuple[Literal["chunk", "end", "error"], Any]] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[Sent, Any]] = asyncio.Queue()
         failure: BaseException | None = None
 
         def done(_: Any, error: BaseException | None) -> None:

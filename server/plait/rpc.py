@@ -11,7 +11,7 @@ from plait.errors import InvalidArguments
 from plait.state import json_error
 from plait_schemas.codec import NOT_JSON, nests_deeper
 
-__all__ = ["Method", "Stream", "StreamSink", "methods", "rpc"]
+__all__ = ["Method", "Sent", "Stream", "StreamSink", "methods", "rpc"]
 
 log = logging.getLogger("plait.rpc")
 
@@ -19,7 +19,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK: Final = "__plait_rpc__"
 
-StreamSink = Callable[[Literal["chunk", "end", "error"], Any], Callable[[], None]]
+Sent = Literal["chunk", "end", "error"]
+"""What a stream sends: something, its end, or the error that ends it."""
+
+StreamSink = Callable[[Sent, Any], Callable[[], None]]
 """Takes what a stream sends, and returns what lets it go. Raises TypeError or ValueError for what is not JSON."""
 
 
@@ -52,7 +55,7 @@ class Stream:
 
     __slots__ = ("_emit_to", "is_ended")
 
-    def __init__(self, emit: Callable[[Literal["chunk", "end", "error"], Any], None]) -> None:
+    def __init__(self, emit: Callable[[Sent, Any], None]) -> None:
         self._emit_to = emit
         self.is_ended = False
 
@@ -68,7 +71,7 @@ class Stream:
         """End the stream with an error."""
         self._emit("error", message)
 
-    def _emit(self, what: Literal["chunk", "end", "error"], value: object) -> None:
+    def _emit(self, what: Sent, value: object) -> None:
         if self.is_ended:
             raise RuntimeError("the stream has ended")
         self._emit_to(what, value)

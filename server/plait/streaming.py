@@ -7,7 +7,7 @@ from typing import Any, Final
 from plait.connection import Connection, Gate
 from plait.errors import StoreError
 from plait.mailbox import Done
-from plait.rpc import Method, Stream, StreamSink
+from plait.rpc import Method, Sent, Stream, StreamSink
 from plait.waiting import outcome
 
 __all__ = ["Streaming"]
@@ -76,7 +76,7 @@ class Streaming:
                 await self._connection.drained()
         self._stream.end()
 
-    def _emit(self, what: Any, value: Any) -> None:
+    def _emit(self, what: Sent, value: Any) -> None:
         go = self._sink(what, value)
 
         def release(failure: StoreError | None) -> None:

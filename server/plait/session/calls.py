@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -11,7 +11,7 @@ from plait.connection import Connection
 from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError, public_message
 from plait.logs import log_error
 from plait.mailbox import Turn
-from plait.rpc import Method
+from plait.rpc import Method, Sent
 from plait.transport import Frame
 from plait_schemas.codec import UNENCODABLE, encode_json
 from plait_schemas.messages import Call, Error, Result, encode
@@ -88,7 +88,7 @@ class Calls:
             except UNENCODABLE as failure:
                 self._fail(ref, CallFailed(f"the result of {method.name} is not JSON: {failure}"))
 
-    def _stream(self, call: Call, what: Literal["chunk", "end", "error"], value: Any) -> Callable[[], None]:
+    def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
         if what == "error":
             frame = Frame(encode(Error(CallFailed.code, value, call.ref)))
         else:

@@ -8,7 +8,7 @@ answers by itself, and a write that crossed a state frame is answered with the s
 import asyncio
 import math
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from starlette.requests import Request
 
@@ -27,6 +27,7 @@ from plait_schemas.cloudflare import (
     REJECTED,
     Call,
     Identity,
+    Reason,
     StateError,
     StatePush,
     decode_client,
@@ -243,12 +244,12 @@ class CloudflareSession:
         self._confirmation = None
         self._actor.pipeline.after(self._send_state)
 
-    def _reject(self, reason: Literal["Connection is readonly", "State update rejected"], error: BaseException) -> None:
+    def _reject(self, reason: Reason, error: BaseException) -> None:
         log_error(error, self._actor.key, self._connection)
         self._tell_rejected(reason)
         self._actor.pipeline.after(self._send_state)
 
-    def _tell_rejected(self, reason: Literal["Connection is readonly", "State update rejected"]) -> None:
+    def _tell_rejected(self, reason: Reason) -> None:
         frame = Frame(encode(StateError(reason)))
         # Behind what was sent before, whatever became of the changes before it.
         self._actor.pipeline.after(lambda _: self._transport.send(frame))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -11,7 +11,7 @@ from plait.connection import Connection
 from plait.errors import Forbidden, PlaitError, public_message
 from plait.logs import log_error
 from plait.mailbox import Turn
-from plait.rpc import Method
+from plait.rpc import Method, Sent
 from plait.transport import Frame, Transport
 from plait_schemas.cloudflare import Call, Result, encode
 from plait_schemas.codec import UNENCODABLE
@@ -80,7 +80,7 @@ class CloudflareCalls:
             nothing = result is None and not method.returns_value
             self._send(call, Result(call.id, True, msgspec.UNSET if nothing else result, done=True))
 
-    def _stream(self, call: Call, what: Literal["chunk", "end", "error"], value: Any) -> Callable[[], None]:
+    def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
         if what == "error":
             send = partial(self.fail, call, value)
         else:
