@@ -172,12 +172,12 @@ class Pushes:
         behind = [bridge[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
         policy = self._actor.kind.policy(self._actor.thread)
         origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, known)
-        origin = msgspec.UNSET
+        made_on = msgspec.UNSET
         if callable(policy) and any(each.is_contested for each in origins):
-            origin = known.document((push.made or push.base)[1])
+            made_on = known.document((push.made or push.base)[1])
         before = pipeline.history.current
         try:
-            merged = partial(merge, rebased, origins, document=document, policy=policy, base=origin)
+            merged = partial(merge, rebased, origins, document=document, policy=policy, base=made_on)
             ops = pipeline.ask(merged)
             commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         except Exception:
