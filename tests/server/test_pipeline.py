@@ -1,7 +1,6 @@
 """The path of a change: validated, applied, made durable, then let out."""
 
 import asyncio
-import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -593,8 +592,6 @@ async def test_an_update_sets_what_is_at_a_place(pointer: str, value: Any, state
         ("/list/x", 1, Conflict),
         ("n", 1, Conflict),
         ("/n", object(), InvalidState),
-        ("/n", float("nan"), InvalidState),
-        ("/n", {"x": [math.inf]}, InvalidState),
         ("/n/__proto__", 1, InvalidState),
         ("/n/deeper", 1, Conflict),
         ("/n", float("nan"), InvalidState),
