@@ -67,7 +67,8 @@ def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
 def taking_back(ops: Iterable[Op], document: Any) -> list[Op]:
     """Return what would take back operations on a document, those that fit.
 
-    It has no values, which may be large: it is for others to be rebased over.
+    It has no values, which may be large: it is for others to be rebased over. What leads into a value that is not known
+    is lost.
     """
     shape = Shape(document)
     inverse: list[Op] = []
@@ -142,10 +143,12 @@ def _pass(mine: Step, other: Step) -> None:
         mine.parts, other.parts = moved or place, other_moved or other_place
     elif place[: len(other_place)] == other_place[: len(place)]:
         mine.is_contested = True
-        mine.is_gone = other.name == "remove" and len(other_place) < len(place)
-        other.is_gone = len(place) <= len(other_place)
-        if is_same and other.name == "remove":
-            mine.name = "add"
+        if len(other_place) < len(place):
+            other.take_in(mine)
+        else:
+            other.is_gone = True
+            if is_same and other.name == "remove":
+                mine.name = "add"
 
 
 def _behind(step: Step, place: Sequence[str], other: Step, *, yields: bool) -> list[str] | None:

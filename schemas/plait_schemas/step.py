@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from plait_schemas.patch import Op, escape, is_index, parse
+from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_index, parse
 from plait_schemas.shape import Shape
 
 __all__ = ["Step", "is_place", "leads_through", "pointer"]
@@ -14,10 +14,12 @@ __all__ = ["Step", "is_place", "leads_through", "pointer"]
 class Step:
     """One operation on its way, with its place taken apart."""
 
-    __slots__ = ("_value", "is_contested", "is_done", "is_gone", "moves", "name", "parts")
+    __slots__ = ("_owned", "_value", "is_contested", "is_done", "is_gone", "moves", "name", "parts")
 
     def __init__(self, op: Op) -> None:
         self._value = op.value
+        # What of the value has been copied, and may be changed in place.
+        self._owned: Owned | None = None
         self.name: Literal["add", "remove", "replace"] = op.op
         self.parts = parse(op.path)
         # Whether it puts an element into an array or takes one out, so that the elements behind it move. Where
@@ -34,6 +36,24 @@ class Step:
 
     def op(self) -> Op:
         return Op(self.name, self.pointer, self._value)
+
+    def take_in(self, inner: "Step") -> None:
+        """Let another be done inside what this one has put at its place; where it does not fit, it is gone.
+
+        As with members that others have removed, one that is not there is added, or need not be removed.
+        """
+        rest = inner.parts[len(self.parts) :]
+        if isinstance(find(self._value, rest[:-1]), dict) and find(self._value, rest) is msgspec.UNSET:
+            if inner.name == "remove":
+                inner.is_gone = inner.is_done = True
+                return
+            inner.name = "add"
+        if self._owned is None:
+            self._owned = {}
+        try:
+            self._value = apply(self._value, [Op(inner.name, pointer(rest), inner._value)], self._owned)
+        except PatchError:
+            inner.is_gone = True
 
     def look_up(self, shape: Shape, *, has_happened: bool | None = None) -> None:
         """See what it puts an element into.

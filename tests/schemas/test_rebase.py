@@ -8,7 +8,7 @@ import pytest
 from tests.schemas.test_patch import text
 
 from plait_schemas.patch import Op, PatchError, apply
-from plait_schemas.rebase import Rebased, rebase
+from plait_schemas.rebase import Rebased, rebase, taking_back
 
 UNSET = msgspec.UNSET
 Given = tuple[Any, ...]
@@ -109,6 +109,16 @@ CONTESTED: dict[str, tuple[Given, Given, Given]] = {
         ("replace", "/object", {"x": {"y": 2}}),
         ("replace", "/object/x/y", 1),
     ),
+    "what others have left out of what they replaced": (
+        ("replace", "/object/x/y", 1),
+        ("replace", "/object", {"x": {}}),
+        ("add", "/object/x/y", 1),
+    ),
+    "an element of a list that others have replaced": (
+        ("add", "/list/1", 1),
+        ("replace", "/list", ["A"]),
+        ("add", "/list/1", 1),
+    ),
     "the whole document": (("replace", "", 1), ("add", "/new", 2), ("replace", "", 1)),
     "in a document that others have replaced": (("add", "/new", 1), ("replace", "", {}), ("add", "/new", 1)),
     "the same element": (("replace", "/list/1", 1), ("replace", "/list/1", 2), ("replace", "/list/1", 1)),
@@ -131,6 +141,12 @@ LOST: dict[str, tuple[Given, Given]] = {
     "an element that is gone": (("replace", "/list/1", 1), ("remove", "/list/1")),
     "in an element that is gone": (("replace", "/rows/1/n", 1), ("remove", "/rows/1")),
     "an insertion into an array that is gone": (("add", "/list/0", 1), ("remove", "/list")),
+    "in an object that others have left out": (("replace", "/object/x/y", 1), ("replace", "/object", {"z": 1})),
+    "a removal in an object that others have left out": (("remove", "/object/x/y"), ("replace", "/object", {})),
+    "an element that others have left out": (("replace", "/list/2", 1), ("replace", "/list", ["A"])),
+    "an insertion behind the end of what others have left": (("add", "/list/3", 1), ("add", "/list", ["A"])),
+    "in what others have replaced by a number": (("add", "/object/a", 1), ("replace", "/object", 5)),
+    "in a document that is a number": (("add", "/a", 1), ("replace", "", 5)),
 }
 
 
@@ -162,6 +178,29 @@ def test_operations_into_what_is_gone_are_lost(case: str) -> None:
 def test_what_both_have_removed_is_done(place: str) -> None:
     found = rebased(DOCUMENT, [("remove", place), ("add", "/new", 1)], [("remove", place)])
     assert found == Rebased([Op("add", "/new", 1)], [], False, [], [])
+
+
+def test_what_others_have_left_out_of_what_they_replaced_need_not_be_removed() -> None:
+    found = rebased(DOCUMENT, [("remove", "/object/x/y"), ("add", "/new", 1)], [("replace", "/object", {"x": {}})])
+    assert (found.ops, found.is_lost) == ([Op("add", "/new", 1)], False)
+
+
+def test_what_leads_into_what_was_put_into_others_value_is_there() -> None:
+    value: dict[str, Any] = {"b": {}}
+    mine: list[Given] = [("add", "/object/c", {}), ("add", "/object/c/d", 1), ("add", "/object/c/e", 2)]
+    found = rebased(DOCUMENT, mine, [("replace", "/object", value)])
+    assert (found.ops, found.is_lost) == ([Op(*op) for op in mine], False)
+    assert found.over == [Op("replace", "/object", {"b": {}, "c": {"d": 1, "e": 2}})]
+    assert (value, mine[0][2]) == ({"b": {}}, {})
+
+
+@pytest.mark.parametrize("place", ["/object", "/rows/0", ""])
+def test_what_leads_into_what_is_taken_back_is_lost_and_not_done_to_what_was_there_before(place: str) -> None:
+    document = {"object": {"n": 0}, "rows": [{"n": 0}], "n": 0}
+    back = taking_back([Op("replace", place, {"n": 1})], document)
+    assert rebase([Op("replace", f"{place}/n", 2)], back, document).is_lost
+    again = rebase([Op("replace", place, {"n": 3})], back, document)
+    assert (again.ops, again.is_lost) == ([Op("replace", place, {"n": 3})], False)
 
 
 def test_over_nothing_operations_stay_as_they_are() -> None:

@@ -2,10 +2,10 @@
 
 import { isEqual, isObject, share } from "./json.js";
 import type { Json } from "./json.js";
-import { PatchError, apply, diff, invert } from "./patch.js";
+import { PatchError, apply, diff } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Joined, Op, Version } from "./protocol.js";
-import { rebase } from "./rebase.js";
+import { rebase, takingBack } from "./rebase.js";
 
 /** A push without an answer; it changes as the server's state does, and keeps its identity until it is answered. */
 export interface Pending {
@@ -113,7 +113,7 @@ export class Fold {
     const index = this.#pushes.indexOf(push);
     const before = this.#pushes.slice(0, index).findLast(isVisible)?.after ?? this.#confirmed;
     this.#take(push);
-    if (isVisible(push)) this.#refold(invert(before, push.ops), { start: index, takesBack: true });
+    if (isVisible(push)) this.#refold(takingBack(push.ops, before), { start: index, takesBack: true });
   }
 
   // The server's state

@@ -155,7 +155,7 @@ function indexOf(part: string, path: string): number {
   return Number(part);
 }
 
-// Reading and undoing
+// Reading
 
 /** Returns what is at a place of a document, undefined when there is nothing. */
 export function find(document: Document, parts: readonly string[]): Document {
@@ -165,26 +165,4 @@ export function find(document: Document, parts: readonly string[]): Document {
 function member(node: Document, part: string): Document {
   if (Array.isArray(node)) return isIndex(part) ? (node[Number(part)] as Document) : undefined;
   return isObject(node) && Object.hasOwn(node, part) ? node[part] : undefined;
-}
-
-/** Returns the operations that lead back to `document` from what `ops` make of it. */
-export function invert(document: Document, ops: readonly Op[]): Op[] {
-  const inverse: Op[] = [];
-  for (const op of ops) {
-    inverse.push(inverseOf(op, document));
-    document = apply(document, [op]);
-  }
-  return inverse.reverse();
-}
-
-function inverseOf(op: Op, document: Document): Op {
-  const parts = parse(op.path);
-  const before = find(document, parts);
-  const parent = find(document, parts.slice(0, -1));
-  if (parts.length > 0 && op.op === "add" && Array.isArray(parent)) {
-    const index = parts.at(-1) === "-" ? parent.length : parts.at(-1);
-    return { op: "remove", path: `${op.path.slice(0, op.path.lastIndexOf("/"))}/${index}` };
-  }
-  if (before === undefined) return { op: "remove", path: op.path };
-  return { op: op.op === "remove" ? "add" : "replace", path: op.path, value: before };
 }

@@ -5,9 +5,10 @@
  * others put in and took out, and of two insertions at one index the earlier stays in front.
  */
 
-import { escape, isIndex, parse } from "./patch.js";
+import { PatchError, apply, escape, find, isIndex, parse } from "./patch.js";
 import type { Document } from "./patch.js";
 import { isObject } from "./json.js";
+import type { Json } from "./json.js";
 import type { Op } from "./protocol.js";
 import { Shape } from "./shape.js";
 
@@ -66,15 +67,20 @@ function without(ops: readonly Op[], over: readonly Op[], lostAt: number, docume
   return [...before.over, ...takingBack(before.ops, there), ...present(rest)];
 }
 
-/** Returns what would take back operations on a document, those that fit, without the values. */
-function takingBack(ops: readonly Op[], document: Document): Op[] {
+/**
+ * Returns what would take back operations on a document, those that fit. It has no values: it is for others to be
+ * rebased over. What leads into a value that is not known is lost.
+ */
+export function takingBack(ops: readonly Op[], document: Document): Op[] {
   const shape = new Shape(document);
   const inverse: Op[] = [];
   for (const op of ops) {
     const parts = parse(op.path);
     const isThere = shape.look(parts) !== undefined;
-    if (isThere || op.op === "add") {
-      inverse.push(inverseOf(op, parts, shape.look(parts.slice(0, -1)), isThere));
+    const container = shape.look(parts.slice(0, -1));
+    const fits = op.op === "add" ? parts.length === 0 || typeof container === "object" : isThere;
+    if (fits) {
+      inverse.push(inverseOf(op, parts, container, isThere));
       shape.do(op.op, parts, op.value);
     }
   }
@@ -117,7 +123,8 @@ class Step {
   isGone = false;
   /** The very same has been done. */
   isDone = false;
-  readonly #op: Op;
+  /** As it was given, or is by what was done inside its value. */
+  #op: Op;
 
   constructor(op: Op) {
     this.#op = op;
@@ -134,6 +141,28 @@ class Step {
     const { name, pointer } = this;
     if (name === this.#op.op && pointer === this.#op.path) return this.#op;
     return { ...this.#op, op: name, path: pointer };
+  }
+
+  /**
+   * Lets another be done inside what this one has put at its place; where it does not fit, it is gone. As with members
+   * that others have removed, one that is not there is added, or need not be removed.
+   */
+  takeIn(inner: Step): void {
+    const { value } = this.#op;
+    const rest = inner.parts.slice(this.parts.length);
+    if (isObject(find(value, rest.slice(0, -1))) && find(value, rest) === undefined) {
+      if (inner.name === "remove") {
+        inner.isGone = inner.isDone = true;
+        return;
+      }
+      inner.name = "add";
+    }
+    try {
+      this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op: inner.name, path: pointer(rest) }]) as Json };
+    } catch (error) {
+      if (!(error instanceof PatchError)) throw error;
+      inner.isGone = true;
+    }
   }
 
   /**
@@ -172,9 +201,12 @@ function pass(mine: Step, other: Step): void {
     other.parts = otherMoved ?? otherPlace;
   } else if (isWithin(place, otherPlace) || isWithin(otherPlace, place)) {
     mine.isContested = true;
-    mine.isGone = other.name === "remove" && otherPlace.length < place.length;
-    other.isGone = place.length <= otherPlace.length;
-    if (isSame && other.name === "remove") mine.name = "add";
+    if (otherPlace.length < place.length) {
+      other.takeIn(mine);
+    } else {
+      other.isGone = true;
+      if (isSame && other.name === "remove") mine.name = "add";
+    }
   }
 }
 

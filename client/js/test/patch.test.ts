@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Json } from "../src/json.js";
-import { PatchError, apply, diff, escape, find, invert, parse } from "../src/patch.js";
+import { PatchError, apply, diff, escape, find, parse } from "../src/patch.js";
 import type { Document } from "../src/patch.js";
 import type { Op } from "../src/protocol.js";
 import { Random } from "./random.js";
@@ -24,15 +24,6 @@ test("the difference to an edited document leads to it and leaves the rest as it
     const after = apply(before, random.ops(before)) as Json;
     expect(apply(before, diff(before, after))).toEqual(after);
     expect(JSON.stringify(before)).toBe(text);
-  }
-});
-
-test("the inverse of operations leads back", () => {
-  for (const seed of SEEDS) {
-    const random = new Random(seed);
-    const before = random.object(4);
-    const ops = random.ops(before);
-    expect(apply(apply(before, ops), invert(before, ops))).toEqual(before);
   }
 });
 

@@ -11,7 +11,8 @@ from plait_client.pending import Pending, Push, fold
 from plait_client.replica import Gap, Replica
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Ack, Change, Changes, Joined, Snapshot, Version
-from plait_schemas.patch import FORBIDDEN_KEYS, Op, PatchError, apply, decode_ops, diff, invert, parse
+from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, decode_ops, diff, parse
+from plait_schemas.rebase import taking_back
 
 __all__ = ["Document"]
 
@@ -87,9 +88,8 @@ class Document:
     def refused(self, push: Push, index: int) -> None:
         """Show no more a push that was refused, and was at an index of the pending ones; those behind it move."""
         before = self._pending.fold(self._replica.state, index)
-        try:
-            over = invert(before, push.ops) if push.is_shown else []
-        except PatchError:
+        over = taking_back(push.ops, before) if push.is_shown else []
+        if len(over) < len(push.ops):
             over = []  # It did not fit, and so was not shown.
         state, at = self._replica.state, self._replica.base
         self.shown = self._pending.move(over, state, at, start=index, takes_back=bool(over))

@@ -206,8 +206,12 @@ class Pushes:
         return self._bridge.unknown(push, rows)
 
     def _pass_over(self, push: Push) -> None:
-        """Take note that a client has not shown a push since it was lost, so that those behind it were made without."""
-        self._bridge = self._bridge._replace(ref=push.ref)
+        """Take note that a client has not shown a push since it was lost, so that those behind it were made without.
+
+        They may have been made on those in front of it all the same.
+        """
+        if self._bridge.ref == push.ref - 1:
+            self._bridge = self._bridge._replace(ref=push.ref)
 
     def _bridge_behind_refused(self, push: Push, rebased: Rebased, behind: list[Other]) -> Bridge:
         """Return the bridge behind a push that was compared, and refused.

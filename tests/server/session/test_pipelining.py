@@ -327,3 +327,48 @@ async def test_what_was_refused_is_not_taken_for_a_change_of_others(house: House
     _, ack, state = await pushed(house, Guarded, ([bad], 0), ([good], 0))
     assert ack == {"type": "ack", "ref": 2, "version": 1}
     assert state[0]["id"] == "good"
+
+
+@pytest.mark.parametrize("in_place", ["/list/0", "/marks"])
+async def test_what_leads_into_a_refused_replacement_is_not_done_to_what_was_there(house: House, in_place: str) -> None:
+    replace = {"op": "replace", "path": in_place, "value": item("bad")}
+    bad = {"op": "add", "path": "/list/-", "value": item("bad")}
+    tag = {"op": "add", "path": f"{in_place}/tags/x", "value": 1}
+    refused, nack, state = await pushed(house, Items, ([replace, bad], 0), ([tag], 0))
+    assert (refused["code"], nack["code"]) == ("rejected", "conflict")
+    assert state == [item(f"s{n}") for n in range(4)]
+
+
+async def test_what_finds_no_place_in_what_others_have_set_is_lost_and_no_later_push_is_refused_for_it(
+    house: House,
+) -> None:
+    actor = await house.actor(Items)
+    actor.thread.set_state({**actor.thread.state, "marks": {"m": {"n": 0}}})
+    guest, other = await joined(actor, "a"), await joined(actor, "b")
+    other.push({"op": "replace", "path": "/marks", "value": {"z": 1}}, base=1)
+    other.push({"op": "add", "path": "/marks/m", "value": {"n": 1}}, base=2)
+    add = {"op": "add", "path": "/list/0", "value": item("n")}
+    guest.push(add, {"op": "replace", "path": "/marks/m/n", "value": 2}, base=1, answered=0)
+    guest.push({"op": "add", "path": "/list/1/tags/x", "value": 1}, base=1, answered=0)
+    for n in range(3):
+        guest.push({"op": "add", "path": f"/list/{n}/tags/y", "value": 1}, base=2, answered=0)
+    await actor.settled()
+    frames = [frame for frame in guest.frames if frame["type"] != "change"]
+    assert [(frame["type"], frame.get("code")) for frame in frames] == [("nack", "conflict"), *[("ack", None)] * 4]
+    assert [item["tags"] for item in actor.thread.state["list"]] == [{"x": 1, "y": 1}, {"y": 1}, {"y": 1}, {}]
+    assert actor.thread.state["marks"] == {"z": 1, "m": {"n": 1}}
+
+
+async def test_a_lost_push_does_not_end_the_refusing_of_those_that_may_have_been_made_on_another(house: House) -> None:
+    actor = await house.actor(Items)
+    guest, other = await joined(actor, "a"), await joined(actor, "b")
+    other.push({"op": "remove", "path": "/list/2"}, base=0)
+    guest.push({"op": "add", "path": "/marks/m/o", "value": 1}, base=1, answered=0)  # It does not fit.
+    guest.push({"op": "add", "path": "/list/0", "value": item("n")}, base=1, answered=0)
+    guest.push({"op": "add", "path": "/list/3/tags/x", "value": 1}, base=0, answered=0)  # What it leads into is gone.
+    guest.push({"op": "add", "path": "/list/1/tags/x", "value": 1}, base=1, answered=0)
+    guest.push({"op": "add", "path": "/list/0/tags/x", "value": 1}, base=1, answered=4)
+    await actor.settled()
+    frames = [frame for frame in guest.frames if frame["type"] != "change"]
+    assert [frame.get("code") for frame in frames] == [*["conflict"] * 4, None]
+    assert actor.thread.state["list"] == [{"id": "s0", "tags": {"x": 1}}, item("s1"), item("s3")]
