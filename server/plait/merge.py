@@ -36,14 +36,18 @@ def merge(
         if contested:
             raise Conflict("somebody else has changed the same", path=contested[0])
         return rebased.ops
-    return [_resolve(op, origin, base, document, policy) if origin.is_contested else op for op, origin in pairs]
+    resolved = (_resolve(op, origin, base, document, policy) if origin.is_contested else op for op, origin in pairs)
+    return [op for op in resolved if op is not None]
 
 
-def _resolve(op: Op, origin: Origin, base: Any, document: Any, resolve: Resolve) -> Op:
+def _resolve(op: Op, origin: Origin, base: Any, document: Any, resolve: Resolve) -> Op | None:
     before, current = _at(base, origin.before), _at(document, origin.now)
+    is_inserted = op.op == "add" and isinstance(_at(document, op.path.rpartition("/")[0]), list | tuple)
+    if is_inserted:
+        before = current = msgspec.UNSET  # What is at its index is another element, which stays.
     value = resolve(_given(before), _given(current), _given(op.value), op.path)
-    if value is None and op.op == "remove":
-        return op
+    if value is None and (is_inserted or op.op == "remove"):
+        return None if is_inserted else op
     if has_non_finite(value):
         raise InvalidState("resolve_conflict returned a number that is infinite or not a number", path=op.path)
     value = _given(value)

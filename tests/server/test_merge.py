@@ -84,6 +84,15 @@ def test_a_hook_is_told_nothing_as_none() -> None:
     assert state["n"] == [0, None, 2, "/n"]
 
 
+@pytest.mark.parametrize("index", ["0", "1", "-"])
+def test_a_hook_is_asked_of_an_element_and_not_of_the_one_at_its_index_which_is_another(index: str) -> None:
+    others = [Op("replace", "/list", ["A", "B"])]
+    _, state = merged([Op("add", f"/list/{index}", "new")], others, both)
+    assert [None, None, "new", f"/list/{index}"] in state["list"]
+    ops, state = merged([Op("add", f"/list/{index}", "new")], others, lambda base, current, proposed, path: current)
+    assert (ops, state["list"]) == ([], ["A", "B"])
+
+
 def test_what_a_hook_has_nothing_for_and_was_to_go_goes() -> None:
     _, state = merged([Op("remove", "/n")], [Op("replace", "/n", 1)], nothing)
     assert "n" not in state
