@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -172,6 +172,7 @@ class Actor:
         done: Done,
         *,
         sink: StreamSink | None = None,
+        drained: Callable[[], Awaitable[object]] | None = None,
         connection: Connection | None = None,
         request: Request | None = None,
         by_client: bool = False,
@@ -179,12 +180,15 @@ class Actor:
     ) -> Turn:
         """Run an rpc, which `connection` has called by `size` bytes.
 
-        `done` gets its outcome when the changes before it are durable; a stream's goes to `sink`.
+        `done` gets its outcome when the changes before it are durable; a stream's goes to `sink`,
+        and `drained`, or that of the connection, is called after each chunk to wait for a reader who is behind.
         """
         args, kwargs = arguments
         if method.is_stream:
             assert sink is not None
-            streaming = Streaming(sink, self.pipeline.after, connection, self.hooks.report)
+            if connection is not None:
+                drained = connection.drained
+            streaming = Streaming(sink, self.pipeline.after, connection, self.hooks.report, drained)
             done = streaming.telling(done)
             work = partial(streaming.run, method, self.thread, args, kwargs)
         else:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from plait.actor import Actor
 from plait.errors import CallFailed
@@ -13,6 +13,9 @@ from plait.rpc import Method, Sent
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Handle"]
+
+# A stream by generator is so many chunks ahead of its reader, and then waits.
+_AHEAD: Final = 16
 
 
 class Node(Protocol):
@@ -83,6 +86,7 @@ class Handle:
     async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         actor = await self._node.actor(self._key)
         queue: asyncio.Queue[tuple[Sent, Any]] = asyncio.Queue()
+        ahead = asyncio.Semaphore(_AHEAD)
         failure: BaseException | None = None
 
         def done(_: Any, error: BaseException | None) -> None:
@@ -91,9 +95,10 @@ class Handle:
                 failure = error
                 queue.put_nowait(("error", str(error)))
 
-        turn = actor.call(
-            method, (list(args), kwargs), done, sink=lambda what, value: partial(queue.put_nowait, (what, value))
-        )
+        def sink(what: Sent, value: Any) -> Callable[[], None]:
+            return partial(queue.put_nowait, (what, value))
+
+        turn = actor.call(method, (list(args), kwargs), done, sink=sink, drained=ahead.acquire)
         try:
             while True:
                 what, value = await queue.get()
@@ -102,5 +107,6 @@ class Handle:
                 if what == "end":
                     return
                 yield value
+                ahead.release()
         finally:
             turn.cancel()

@@ -1,7 +1,8 @@
 """One streamed answer: its chunks leave behind the changes that were made before them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 from plait.connection import Connection, Gate
@@ -19,7 +20,7 @@ _CHUNKS_AT_ONCE: Final = 64
 class Streaming:
     """Runs a method that streams, and hands what it sends to `sink`."""
 
-    __slots__ = ("_connection", "_failed", "_gate", "_report", "_sink", "_stream")
+    __slots__ = ("_connection", "_drained", "_failed", "_gate", "_report", "_sink", "_stream")
 
     def __init__(
         self,
@@ -27,10 +28,13 @@ class Streaming:
         gate: Gate,
         connection: Connection | None,
         report: Callable[[BaseException, Connection | None], None],
+        drained: Callable[[], Awaitable[object]] | None,
     ) -> None:
         self._sink = sink
         self._gate = gate
         self._connection = connection
+        # Called after each chunk that was yielded; waits while the reader is behind.
+        self._drained = drained
         # Takes an error that came when the stream had ended.
         self._report = report
         self._stream = Stream(self._emit)
@@ -67,13 +71,15 @@ class Streaming:
 
     async def _yield(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         count = 0
-        async for chunk in method.function(thread, *args, **kwargs):
-            self._stream.send(chunk)
-            count += 1
-            if count % _CHUNKS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            if self._connection is not None:
-                await self._connection.drained()
+        # Whatever ends it, what the generator does last is of this turn.
+        async with aclosing(method.function(thread, *args, **kwargs)) as chunks:
+            async for chunk in chunks:
+                self._stream.send(chunk)
+                count += 1
+                if count % _CHUNKS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                if self._drained is not None:
+                    await self._drained()
         self._stream.end()
 
     def _emit(self, what: Sent, value: Any) -> None:

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from tests.server.rooms import open_house
 
+from plait.current import current
 from plait.errors import CallFailed, InvalidState, MethodNotFound, StoreError
+from plait.mailbox import resolving
 from plait.rpc import Stream, rpc
 from plait.thread import Thread
 
@@ -193,3 +195,80 @@ async def test_a_stream_that_nobody_reads_any_more_is_ended() -> None:
         await stream.aclose()
         await outcome(thread.ended.wait())
         assert await house.handle(Room).state() == Game(0)
+
+
+class Source(Thread[int]):
+    """Streams numbers, and takes its time to end."""
+
+    initial_state = 0
+
+    @rpc
+    async def count(self, to: int) -> AsyncIterator[int]:
+        try:
+            for self.made in range(1, to + 1):
+                yield self.made
+        finally:
+            await asyncio.sleep(0)
+            self.ended_in = current().thread
+            self.set_state(-1)
+
+
+async def test_a_generator_whose_reader_has_gone_ends_in_its_turn() -> None:
+    async with open_house(Source) as house:
+        actor = await house.actor(Source)
+        thread: Any = actor.thread
+        stream = house.handle(Source).count(10_000)
+        assert await outcome(anext(stream)) == 1
+        await stream.aclose()
+        await outcome(actor.settled())
+        assert thread.ended_in is thread
+        assert thread.state == -1
+
+
+async def test_a_generator_that_sends_what_is_no_chunk_ends_in_its_turn() -> None:
+    async with open_house(Source) as house:
+        actor = await house.actor(Source)
+        thread: Any = actor.thread
+
+        def refuse(what: object, value: object) -> Any:
+            raise TypeError("not JSON")
+
+        ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        actor.call(actor.kind.methods["count"], ([3], {}), resolving(ended), sink=refuse)
+        with pytest.raises(TypeError, match="not JSON"):
+            await outcome(ended)
+        assert thread.ended_in is thread
+
+
+async def test_a_generator_waits_for_a_reader_who_is_slow() -> None:
+    async with open_house(Source) as house:
+        thread: Any = (await house.actor(Source)).thread
+        stream = house.handle(Source).count(200)
+        for n in range(1, 201):
+            assert await outcome(anext(stream)) == n
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert thread.made <= n + 20
+        assert [n async for n in stream] == []
+
+
+async def test_a_generator_waits_for_a_reader_while_its_chunks_wait_for_the_disk() -> None:
+    class Storing(Thread[int]):
+        initial_state = 0
+
+        @rpc
+        async def count(self) -> AsyncIterator[int]:
+            for n in range(200):
+                self.set_state(n + 1)
+                yield n
+
+    async with open_house(Storing) as house:
+        await house.actor(Storing)
+        house.store.is_held = True
+        stream = house.handle(Storing).count()
+        first = asyncio.create_task(anext(stream))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert 1 < len(house.store.submitted) < 30
+        house.store.release()
+        assert [await outcome(first), *[n async for n in stream]] == list(range(200))
