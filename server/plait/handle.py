@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 from plait.actor import Actor
 from plait.errors import CallFailed
@@ -11,6 +11,7 @@ from plait.kind import Kind
 from plait.mailbox import resolving
 from plait.rpc import Method, Sent
 from plait.store.protocol import ThreadKey
+from plait_schemas.codec import encode_json
 
 __all__ = ["Handle"]
 
@@ -85,28 +86,53 @@ class Handle:
 
     async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         actor = await self._node.actor(self._key)
-        queue: asyncio.Queue[tuple[Sent, Any]] = asyncio.Queue()
-        ahead = asyncio.Semaphore(_AHEAD)
-        failure: BaseException | None = None
-
-        def done(_: Any, error: BaseException | None) -> None:
-            nonlocal failure
-            if error is not None:
-                failure = error
-                queue.put_nowait(("error", str(error)))
-
-        def sink(what: Sent, value: Any) -> Callable[[], None]:
-            return partial(queue.put_nowait, (what, value))
-
-        turn = actor.call(method, (list(args), kwargs), done, sink=sink, drained=ahead.acquire)
+        reader = _Reader(None if method.is_generator else actor.limits.write_buffer)
+        turn = actor.call(method, (list(args), kwargs), reader.done, sink=reader.sink, drained=reader.drained)
         try:
-            while True:
-                what, value = await queue.get()
-                if what == "error":
-                    raise failure or CallFailed(value)
-                if what == "end":
-                    return
-                yield value
-                ahead.release()
+            async for chunk in reader:
+                yield chunk
         finally:
             turn.cancel()
+
+
+class _Reader:
+    """Iterates over the chunks of a stream. A generator waits for it; what is sent by hand may fill its `room`."""
+
+    def __init__(self, room: int | None) -> None:
+        self._queue: asyncio.Queue[tuple[Sent, Any, int]] = asyncio.Queue()
+        self._ahead = asyncio.Semaphore(_AHEAD)
+        # Bytes of JSON that may wait, None for any number, and those that do.
+        self._room = room
+        self._waiting = 0
+        self._is_full = False
+        # Takes a place among the chunks that may wait.
+        self.drained = self._ahead.acquire
+
+    def sink(self, what: Sent, value: Any) -> Callable[[], None]:
+        """Take what the stream sends. Raises CallFailed for what has no room, and for all that comes behind it."""
+        size = 0
+        if self._room is not None and what == "chunk":
+            size = len(encode_json(value))
+            self._is_full = self._is_full or (self._waiting > 0 and self._waiting + size > self._room)
+        if self._is_full:
+            raise CallFailed("the reader is too slow for what is sent to it")
+        self._waiting += size
+        return partial(self._queue.put_nowait, (what, value, size))
+
+    def done(self, _: Any, error: BaseException | None) -> None:
+        """Take the outcome of the turn."""
+        if error is not None:
+            self._queue.put_nowait(("error", error, 0))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        what, value, size = await self._queue.get()
+        if what == "error":
+            raise value if isinstance(value, BaseException) else CallFailed(value)
+        if what == "end":
+            raise StopAsyncIteration
+        self._waiting -= size
+        self._ahead.release()
+        return value

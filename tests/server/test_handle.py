@@ -10,6 +10,7 @@ from tests.server.rooms import open_house
 
 from plait.current import current
 from plait.errors import CallFailed, InvalidState, MethodNotFound, StoreError
+from plait.limits import DEFAULT_LIMITS
 from plait.mailbox import resolving
 from plait.rpc import Stream, rpc
 from plait.thread import Thread
@@ -272,3 +273,41 @@ async def test_a_generator_waits_for_a_reader_while_its_chunks_wait_for_the_disk
         assert 1 < len(house.store.submitted) < 30
         house.store.release()
         assert [await outcome(first), *[n async for n in stream]] == list(range(200))
+
+
+class ByHand(Thread[None]):
+    """Sends numbers until it cannot."""
+
+    @rpc
+    async def talk(self, stream: Stream, *, waits: bool, insists: bool = False) -> None:
+        for self.made in range(100_000):
+            try:
+                stream.send("x" * 90)
+            except CallFailed:
+                if not insists:
+                    raise
+                return
+            if waits:
+                await asyncio.sleep(0)
+
+
+SMALL = msgspec.structs.replace(DEFAULT_LIMITS, write_buffer=1000)
+
+
+@pytest.mark.parametrize("insists", [False, True])
+async def test_a_stream_by_hand_ends_when_more_waits_than_the_write_buffer_holds(insists: bool) -> None:
+    async with open_house(ByHand, limits=SMALL) as house:
+        stream = house.handle(ByHand).talk(waits=False, insists=insists)
+        assert [await outcome(anext(stream)) for _ in range(10)] == ["x" * 90] * 10
+        with pytest.raises(CallFailed, match="too slow"):
+            await outcome(anext(stream))
+        thread: Any = (await house.actor(ByHand)).thread
+        assert thread.made == 10
+
+
+async def test_a_stream_by_hand_goes_on_while_its_reader_keeps_up() -> None:
+    async with open_house(ByHand, limits=SMALL) as house:
+        stream = house.handle(ByHand).talk(waits=True)
+        for _ in range(2000):
+            await outcome(anext(stream))
+        await stream.aclose()
