@@ -51,6 +51,8 @@ class MemoryStore:
         self._open = False
 
     async def __aenter__(self) -> Self:
+        if self._open:
+            raise StoreError("the store is open already: open it once, or give each app a store of its own")
         self._open = True
         return self
 

@@ -104,6 +104,7 @@ class ThreadRow(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """Keeps threads. Entering it opens it, leaving it writes what is pending and closes it.
 
+    Entering raises StoreError when it cannot be opened, also when it is open already, which changes nothing for it.
     A write is atomic. The writes of one thread are carried out in the order of `submit`; when one fails, those
     that lean on it fail, too. Of different threads any number may share one transaction.
     """

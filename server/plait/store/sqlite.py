@@ -67,7 +67,8 @@ class SqliteStore:
         self._idle = asyncio.Event()
         self._idle.set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Whether writes are taken.
+        # Whether it has been opened, or is being opened or closed; and whether writes are taken.
+        self._is_entered = False
         self._is_open = False
         self._lock: IO[bytes] | None = None
         self._reader: _Connection | None = None
@@ -79,6 +80,11 @@ class SqliteStore:
         return SqliteStore(self.path, readonly=True)
 
     async def __aenter__(self) -> Self:
+        if self._is_entered:
+            raise StoreError(
+                f"the store {self.path} is open already: open it once, or give each app a store of its own"
+            )
+        self._is_entered = True
         self._loop = asyncio.get_running_loop()
         try:
             if not self._readonly:
@@ -165,6 +171,7 @@ class SqliteStore:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+        self._is_entered = False
 
     def _flush(self) -> None:
         """Hand what is pending to the writer; when that is done, what has become pending meanwhile."""

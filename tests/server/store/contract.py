@@ -645,3 +645,21 @@ async def test_a_write_that_comes_while_the_store_closes_is_carried_out_or_refus
     results = await outcomes(futures)
     accepted = results.index(StoreError) if StoreError in results else len(results)
     assert results == [None] * accepted + [StoreError] * (len(results) - accepted)
+
+
+async def test_a_store_that_is_open_is_not_opened_again_and_goes_on(store: Store) -> None:
+    async with store:
+        await put(store, beginning())
+        with pytest.raises(StoreError, match="open already"):
+            await store.__aenter__()
+        await put(store, change(1))
+        assert await versions(store) == (1, [1])
+    async with store:
+        assert await versions(store) == (1, [1])
+
+
+async def test_of_two_who_open_a_store_at_once_one_has_it(store: Store) -> None:
+    results = await asyncio.gather(*(store.__aenter__() for _ in range(2)), return_exceptions=True)
+    assert sorted(isinstance(each, StoreError) for each in results) == [False, True]
+    await put(store, beginning())
+    await store.__aexit__(None, None, None)
