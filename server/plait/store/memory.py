@@ -11,7 +11,17 @@ import msgspec
 
 from plait.errors import StoreError
 from plait.store.page import page
-from plait.store.protocol import CLIENT_KEPT, ChangeRow, ClientRow, Prune, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import (
+    CLIENT_DAYS,
+    DAY,
+    ChangeRow,
+    ClientRow,
+    Prune,
+    Stored,
+    ThreadKey,
+    ThreadRow,
+    Write,
+)
 
 __all__ = ["MemoryStore"]
 
@@ -38,7 +48,10 @@ class _Record(msgspec.Struct):
         oldest = max((at for at in self.snapshots if at <= bound), default=0)
         self.changes = [row for row in self.changes if row.version > oldest]
         self.snapshots = {at: state for at, state in self.snapshots.items() if at >= oldest}
-        self.clients = {id: row for id, row in self.clients.items() if row.at >= now - CLIENT_KEPT}
+        # It was not wrong on many days: on so many of them clients must have pushed since.
+        days = sorted({row.at // DAY for row in self.clients.values() if row.at <= now})[-CLIENT_DAYS:]
+        young = now - CLIENT_DAYS * DAY
+        self.clients = {id: row for id, row in self.clients.items() if row.at >= young or row.at // DAY >= days[0]}
 
 
 class MemoryStore:

@@ -9,10 +9,24 @@ import msgspec
 
 from plait.errors import Fenced, StoreError
 
-__all__ = ["CLIENT_KEPT", "ChangeRow", "ClientRow", "Prune", "Store", "Stored", "ThreadKey", "ThreadRow", "Write"]
+__all__ = [
+    "CLIENT_DAYS",
+    "DAY",
+    "ChangeRow",
+    "ClientRow",
+    "Prune",
+    "Store",
+    "Stored",
+    "ThreadKey",
+    "ThreadRow",
+    "Write",
+]
 
-CLIENT_KEPT: Final = 30 * 24 * 3600 * 1_000_000
-"""What is known of a client is kept so long after its last push, in microseconds."""
+DAY: Final = 24 * 3600 * 1_000_000
+"""A day, in microseconds."""
+
+CLIENT_DAYS: Final = 30
+"""What is known of a client is kept for so many days after its last push, and for so many on which others push."""
 
 
 class ThreadKey(NamedTuple):
@@ -138,7 +152,10 @@ class Store(Protocol):
         ...
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
-        """Return what is known of a client's pushes to a thread. It is kept for 30 days after the last."""
+        """Return what is known of a client's pushes to a thread.
+
+        It is kept for 30 days after the last, and until others have pushed on 30 days, lest a wrong clock ends it.
+        """
         ...
 
     def submit(self, write: Write) -> asyncio.Future[None]:

@@ -8,7 +8,17 @@ from typing import Any, Final, NamedTuple
 
 from plait.errors import CorruptThread, StoreError
 from plait.store.page import page
-from plait.store.protocol import CLIENT_KEPT, ChangeRow, ClientRow, Prune, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import (
+    CLIENT_DAYS,
+    DAY,
+    ChangeRow,
+    ClientRow,
+    Prune,
+    Stored,
+    ThreadKey,
+    ThreadRow,
+    Write,
+)
 
 __all__ = [
     "Heads",
@@ -40,6 +50,13 @@ _PAST_BYTES: Final = """
 SELECT max(version) FROM (
     SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size FROM changes WHERE thread = ?
 ) WHERE size > ?
+"""
+# The clock may have been wrong by any time, but not on many days: on so many of them clients must have pushed since.
+_FORGET_CLIENTS: Final = """
+DELETE FROM clients WHERE thread = :thread AND at < :now - :day * :days AND at / :day < (
+    SELECT min(day) FROM (
+        SELECT DISTINCT at / :day AS day FROM clients WHERE thread = :thread AND at <= :now
+        ORDER BY day DESC LIMIT :days))
 """
 
 
@@ -251,4 +268,4 @@ def _prune(db: sqlite3.Connection, thread: int, prune: Prune) -> None:
     if oldest is not None:
         db.execute("DELETE FROM changes WHERE thread = ? AND version <= ?", (thread, oldest))
         db.execute("DELETE FROM snapshots WHERE thread = ? AND version < ?", (thread, oldest))
-    db.execute("DELETE FROM clients WHERE thread = ? AND at < ?", (thread, now - CLIENT_KEPT))
+    db.execute(_FORGET_CLIENTS, {"thread": thread, "now": now, "day": DAY, "days": CLIENT_DAYS})

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import pytest
@@ -513,15 +513,37 @@ async def test_a_client_of_a_write_that_was_refused_is_not_stored(store: Store) 
         assert await store.client(OTHER, "c") is None
 
 
+async def kept(store: Store, ages: Sequence[float]) -> list[float]:
+    """Return those of some clients, whose last pushes were so many days ago, that a snapshot leaves."""
+    rows = {age: client_row(str(age), age=age * DAY) for age in ages}
+    await put(store, beginning(), *(change(version, client=row) for version, row in enumerate(rows.values(), 1)))
+    await put(store, change(len(rows) + 1, snapshot=b"", prune=Prune()))
+    found = {age: await store.client(ROOM, row.client) for age, row in rows.items()}
+    assert all(row in (None, rows[age]) for age, row in found.items())
+    return [age for age, row in found.items() if row is not None]
+
+
 async def test_a_client_is_kept_for_30_days_after_its_last_push(store: Store) -> None:
-    rows = [client_row(str(days), age=days * DAY) for days in (0, 29, 31, 400)]
     async with store:
-        await put(store, beginning(), beginning(key=OTHER))
-        for version, row in enumerate(rows, 1):
-            await put(store, change(version, client=row), change(version, key=OTHER, client=row))
-        await put(store, change(5, snapshot=b"5", prune=Prune()))
-        assert [await store.client(ROOM, row.client) for row in rows] == [rows[0], rows[1], None, None]
-        assert [await store.client(OTHER, row.client) for row in rows] == rows
+        row = client_row("31", age=31 * DAY)
+        await put(store, beginning(key=OTHER), change(1, key=OTHER, client=row))
+        assert await kept(store, [400, *range(35), 0.1]) == [*range(30), 0.1]
+        assert await store.client(OTHER, "31") == row
+
+
+JUMPS: dict[str, list[float]] = {
+    "nobody has pushed since": [40, 41, 70],
+    "one has pushed since": [0, 40, 41, 70],
+    "many have pushed on two days since": [*(day + n / 1000 for day in range(2) for n in range(50)), 70],
+    "it was ahead before": [*range(-100, 0), 0, 40, 41, 70],
+    "others have pushed on 29 days": [0, *range(40, 68), 75],
+}
+
+
+@pytest.mark.parametrize("ages", JUMPS.values(), ids=JUMPS)
+async def test_a_clock_that_jumps_ahead_forgets_no_client(store: Store, ages: list[float]) -> None:
+    async with store:
+        assert await kept(store, ages) == ages
 
 
 # The version of the state's type
