@@ -135,9 +135,9 @@ class Turn:
             if isinstance(result, CoroutineType) or (result is not None and inspect.isawaitable(result)):
                 result = await result
         except asyncio.CancelledError as cancelled:
+            error = self._why_cancelled(cancelled, task)
             if self._is_cancelled:
                 task.uncancel()
-            error = TurnTimeout(f"{self.name} took too long") if self.is_expired else cancelled
         except Exception as failure:
             error = failure
         finally:
@@ -147,6 +147,17 @@ class Turn:
         if task.cancelling():
             # Not by us: the loop is being closed.
             raise asyncio.CancelledError
+
+    def _why_cancelled(self, cancelled: asyncio.CancelledError, task: asyncio.Task[None]) -> BaseException:
+        """Return what a turn that has ended by CancelledError is to be known to have raised."""
+        if self.is_expired:
+            return TurnTimeout(f"{self.name} took too long")
+        if task.cancelling():
+            return cancelled
+        # It is no end that anybody asked for, and would look like one to whoever waits for the outcome.
+        error = RuntimeError(f"{self.name}: what it waited for was cancelled")
+        error.__cause__ = cancelled
+        return error
 
     def cancel(self) -> None:
         """Cancel the turn, which ends when its code has taken note; one that has not begun never does."""

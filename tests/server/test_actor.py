@@ -287,16 +287,23 @@ async def test_an_on_error_that_raises_is_logged_and_does_not_go_round(caplog: p
     assert "in on_error" in caplog.text
 
 
-async def test_a_hook_in_which_something_else_was_cancelled_does_not_stop_the_thread() -> None:
+async def wait_for_what_is_cancelled() -> None:
+    task = asyncio.create_task(asyncio.Event().wait())
+    task.cancel()
+    await task
+
+
+async def test_a_hook_in_which_something_else_was_cancelled_has_failed_and_does_not_stop_the_thread() -> None:
     class Cancelling(Room):
         async def on_message(self, connection: Connection, data: str | bytes) -> None:
-            task = asyncio.create_task(asyncio.Event().wait())
-            task.cancel()
-            await task
+            await wait_for_what_is_cancelled()
 
         @rpc
         async def cancel(self) -> None:
             raise asyncio.CancelledError
+
+        def on_error(self, error: BaseException, connection: Connection | None) -> None:
+            self.lines.append((str(error), connection and connection.id))
 
     async with open_house(Cancelling) as house:
         client = await house.join(Cancelling, "a")
@@ -305,8 +312,43 @@ async def test_a_hook_in_which_something_else_was_cancelled_does_not_stop_the_th
         assert await outcome(house.handle(Cancelling).state()) == 1
         client.call("1", "cancel")
         found = await client.next()
-        assert (found["id"], found["success"]) == ("1", False)
-        await lines(house, Cancelling)
+        assert (found["id"], found["success"], found["error"]) == (
+            "1",
+            False,
+            "rpc cancel: what it waited for was cancelled",
+        )
+        with pytest.raises(RuntimeError, match="was cancelled"):
+            await outcome(house.handle(Cancelling).cancel())
+        assert await lines(house, Cancelling) == [("on_message: what it waited for was cancelled", "a")]
+
+
+async def test_a_client_is_not_let_in_where_something_else_was_cancelled_and_that_is_told() -> None:
+    class Cancelling(Room):
+        async def on_connect(self, connection: Connection, request: Request) -> None:
+            await wait_for_what_is_cancelled()
+
+        def on_error(self, error: BaseException, connection: Connection | None) -> None:
+            self.lines.append(str(error))
+
+    async with open_house(Cancelling) as house:
+        client = Client(await house.actor(Cancelling), "a")
+        client.open()
+        while await client.next() is not None:
+            pass
+        assert client.transport.closed is not None
+        assert client.transport.closed[0] == 1011
+        assert await lines(house, Cancelling) == ["on_connect: what it waited for was cancelled"]
+
+
+async def test_a_thread_does_not_wake_when_something_else_was_cancelled_in_on_start() -> None:
+    class Cancelling(Room):
+        async def on_start(self) -> None:
+            await wait_for_what_is_cancelled()
+
+    async with open_house(Cancelling) as house:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="on_start: what it waited for was cancelled"):
+                await outcome(house.handle(Cancelling).state())
 
 
 # What is running
