@@ -168,6 +168,7 @@ class World:
         assert self._node._sweeper is not None
         self._node._sweeper.cancel()
         await self.rest()
+        await self.disk.__aexit__(None, None, None)
         await self.start()
 
     async def stop(self) -> None:

@@ -131,7 +131,6 @@ class Schedule:
 async def play(kind: type[Thread[Any]], clients: int, steps: int, seed: int) -> None:
     """Play one schedule and check how it ends."""
     world = World(kind, [f"client-{index}" for index in range(clients)])
-    await world.disk.__aenter__()
     await world.start()
     schedule = Schedule(world, random.Random(seed))
     for member in world.members:
@@ -149,7 +148,6 @@ async def play(kind: type[Thread[Any]], clients: int, steps: int, seed: int) -> 
         assert msgspec.json.decode(states[version]) == msgspec.json.decode(seen)
     await check_tokens(world, schedule)
     await world.stop()
-    await world.disk.__aexit__(None, None, None)
 
 
 async def check_tokens(world: World, schedule: Schedule) -> None:
