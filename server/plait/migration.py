@@ -10,7 +10,7 @@ from plait.history import History, read
 from plait.kind import Kind
 from plait.state import no_state
 from plait.store.protocol import ChangeRow, Store, Stored, ThreadKey, Write
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.patch import diff
 
 __all__ = ["Outcome", "bring_up", "bring_up_all", "migrated"]
@@ -49,6 +49,8 @@ def migrated(key: ThreadKey, kind: Kind, stored: Stored) -> bytes | None:
     except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
         returned = f"what the migrations return is not a state of {kind.cls.__name__}: {no_state(error)}"
         raise MigrationFailed(what, detail=returned) from error
+    if has_non_finite(document) or has_non_finite(state):
+        raise MigrationFailed(what, detail="what the migrations return has a number that is infinite or not a number")
     # With the fields that the migrations left to the type.
     return data if kind.state_type.is_plain else encode_json(state)
 

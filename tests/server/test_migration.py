@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import math
 import re
 from collections.abc import Awaitable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
 import pytest
@@ -89,7 +90,10 @@ async def written(store: TroubledStore, cls: type[Thread[Any]] = First, points: 
 
 
 class Kept(TroubledStore):
-    """A store that stays open when a house leaves it."""
+    """A store that is open already when a house enters it, and stays so when one leaves it."""
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -99,7 +103,7 @@ class Kept(TroubledStore):
 
 async def kept_store() -> Kept:
     store = Kept()
-    await store.__aenter__()
+    await store.inner.__aenter__()
     return store
 
 
@@ -360,6 +364,30 @@ class NotJson(Thread[Any]):
         return object()
 
 
+class NotFinite(Thread[Any]):
+    kind = "room"
+    state_version = 2
+
+    @staticmethod
+    @migrate(from_=1)
+    def wrong(state: Any) -> Any:
+        return {"scores": [state["points"] * 1e308 * 10]}
+
+
+class Undefined(msgspec.Struct, frozen=True):
+    score: float = math.nan
+
+
+class LeftUndefined(Thread[Undefined]):
+    kind = "room"
+    state_version = 2
+
+    @staticmethod
+    @migrate(from_=1)
+    def leave(state: Any) -> Any:
+        return {}
+
+
 @pytest.mark.parametrize(
     ("cls", "says"),
     [
@@ -368,6 +396,8 @@ class NotJson(Thread[Any]):
         (Wrong, r": what the migrations return is not a state of Wrong: Expected `float`, got `str`, at /score$"),
         (Checked, r": what the migrations return is not a state of Checked: KeyError: 5\.0$"),
         (NotJson, r": what the migrations return is not a state of NotJson: TypeError: "),
+        (NotFinite, r": what the migrations return has a number that is infinite or not a number$"),
+        (LeftUndefined, r": what the migrations return has a number that is infinite or not a number$"),
     ],
 )
 async def test_a_migration_that_fails_leaves_the_thread_as_it_was_and_only_the_log_says_why(
