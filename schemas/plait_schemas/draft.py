@@ -5,11 +5,11 @@ from typing import Any, Final, SupportsIndex
 
 import msgspec
 
-from plait_schemas.codec import decode_json
+from plait_schemas.codec import decode_json, has_non_finite
 from plait_schemas.members import attributes
 from plait_schemas.patch import Op, diff, escape
 
-__all__ = ["Draft", "DraftList", "DraftObject", "draft", "recorded"]
+__all__ = ["Draft", "DraftList", "DraftObject", "NotFinite", "draft", "recorded"]
 
 _CONTAINERS: Final = (dict, list, tuple)
 
@@ -26,16 +26,35 @@ def draft(document: Any) -> "Draft":
     return _wrap(document, None, "")
 
 
+class NotFinite(ValueError):
+    """What was to be put into a draft has a NaN or an infinity, at or inside `path`."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"what is put at {path} has a number that is infinite or not a number")
+        self.path = path
+
+
+class _Log(list[Op]):
+    """What has been done to a draft, until it is closed."""
+
+    is_closed = False
+
+    def append(self, op: Op) -> None:
+        if self.is_closed:
+            raise RuntimeError("the draft is of a block that has been left, and changes nothing any more")
+        super().append(op)
+
+
 class Draft:
     """An object or array of a draft, at its place in the whole. Containers are copied when they are first changed."""
 
-    __slots__ = ("_children", "_container", "_is_owned", "_key", "_ops", "_parent")
+    __slots__ = ("_children", "_container", "_is_owned", "_key", "_log", "_parent")
 
     _children: dict[Any, "Draft"]
     _container: Any
     _is_owned: bool
     _key: str | int
-    _ops: list[Op]
+    _log: _Log
     _parent: "Draft | None"
 
     def __init__(self, container: Any, parent: "Draft | None", key: str | int) -> None:
@@ -45,7 +64,7 @@ class Draft:
         set_(self, "_key", key)
         set_(self, "_is_owned", False)
         set_(self, "_children", {})
-        set_(self, "_ops", parent._ops if parent is not None else [])
+        set_(self, "_log", parent._log if parent is not None else _Log())
 
     def __len__(self) -> int:
         return len(self._container)
@@ -88,7 +107,14 @@ class Draft:
         return self._container
 
     def _record(self, op: Any, key: str | int, value: Any = msgspec.UNSET) -> None:
-        self._ops.append(Op(op, self._path(key), value))
+        self._log.append(Op(op, self._path(key), value))
+
+    def _taken(self, key: str | int, value: Any) -> Any:
+        """Return a value that is to be put at a place, as JSON has it. Raises TypeError or NotFinite."""
+        data = _encode(value)
+        if b"null" in data and has_non_finite(value):
+            raise NotFinite(self._path(key))
+        return decode_json(data)
 
 
 class DraftObject(Draft, MutableMapping[str, Any]):
@@ -102,7 +128,7 @@ class DraftObject(Draft, MutableMapping[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         if isinstance(value, Draft) and value is self._children.get(key):
             return  # As `draft.list += …` does, when it has put in what is new.
-        value = _plain(value)
+        value = self._taken(key, value)
         exists = key in self._container
         before = self._container[key] if exists else msgspec.UNSET
         if type(value) is type(before) and value == before and not _is_container(value):
@@ -154,13 +180,13 @@ class DraftList(Draft, MutableSequence[Any]):
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, slice):
             changed = self._container.copy()
-            changed[index] = [_plain(each) for each in value]
+            changed[index] = [self._taken(index.indices(len(self))[0], each) for each in value]
             self._become(changed)
             return
         place = self._index(index)
         if isinstance(value, Draft) and value is self._children.get(place):
             return
-        value = _plain(value)
+        value = self._taken(place, value)
         self._record("replace", place, value)
         self._own()[place] = value
         self._children.pop(place, None)
@@ -180,7 +206,7 @@ class DraftList(Draft, MutableSequence[Any]):
     def insert(self, index: SupportsIndex, value: Any) -> None:
         """Put a value in front of an index."""
         place = slice(index, None).indices(len(self))[0]
-        value = _plain(value)
+        value = self._taken(place, value)
         self._record("add", place, value)
         self._own().insert(place, value)
         self._renumber(place, 1)
@@ -203,7 +229,7 @@ class DraftList(Draft, MutableSequence[Any]):
         prefix = self._path(0).removesuffix("/0")
         for op in diff(self._container, elements):
             value = op.value if op.value is msgspec.UNSET else _plain(op.value)
-            self._ops.append(Op(op.op, prefix + op.path, value))
+            self._log.append(Op(op.op, prefix + op.path, value))
         self._own()[:] = elements
         self._children.clear()
 
@@ -269,5 +295,6 @@ _encode = msgspec.json.Encoder(enc_hook=_unwrap).encode
 
 
 def recorded(draft: Draft) -> list[Op]:
-    """Return what has been done to a draft."""
-    return draft._ops
+    """Return what has been done to a draft, at its end: what is done to it from here on raises RuntimeError."""
+    draft._log.is_closed = True
+    return draft._log

@@ -5,12 +5,12 @@ from types import TracebackType
 from typing import Any
 
 from plait.commit import Commit
-from plait.errors import Conflict
+from plait.errors import Conflict, InvalidState
 from plait.past import Past
 from plait.pipeline import Pipeline
 from plait.store.protocol import ChangeRow
 from plait.work import Work
-from plait_schemas.draft import Draft, draft, recorded
+from plait_schemas.draft import Draft, NotFinite, draft, recorded
 
 __all__ = ["Edit"]
 
@@ -20,7 +20,7 @@ class Edit:
 
     With `async with`, leaving the block waits until the change is durable and sent. What others change while the
     block awaits something is kept: the change is brought behind theirs. Leaving raises what `set_state` raises, and
-    Conflict when what was edited is gone.
+    Conflict when what was edited is gone. An edit and its draft are for one block.
     """
 
     __slots__ = ("_base", "_draft", "_older", "_past", "_pipeline", "_was_durable", "commit")
@@ -38,6 +38,8 @@ class Edit:
         self.commit: Commit | None = None
 
     def __enter__(self) -> Any:
+        if self._draft is not None:
+            raise RuntimeError("this edit has been entered before: each block takes an `edit()` of its own")
         history = self._pipeline.history
         self._base, self._was_durable = history.current, history.current is history.durable
         self._draft = draft(self._base.tree)
@@ -46,10 +48,12 @@ class Edit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            return
         assert self._draft is not None
         ops = recorded(self._draft)
+        if isinstance(error, NotFinite):
+            raise InvalidState(str(error), path=error.path) from error
+        if error is not None:
+            return
         history = self._pipeline.history
         base = self._base.version
         if not self._was_durable and self._base is not history.current:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 import random
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.draft import Draft, DraftList, DraftObject, draft, recorded
+from plait_schemas.draft import Draft, DraftList, DraftObject, NotFinite, draft, recorded
 from plait_schemas.patch import Op, apply
 
 
@@ -211,12 +212,33 @@ def test_a_part_that_was_taken_out_refuses() -> None:
     inner, first, second = made["a"]["b"], made["list"][0], made["list"][1]
     del made["a"]
     made["list"].pop(0)
-    before = list(recorded(made))
     for part in (inner, first):
         with pytest.raises(RuntimeError, match="taken out"):
             part["x"] = 1
     second["x"] = 1
-    assert recorded(made) == [*before, Op("add", "/list/0/x", 1)]
+    assert recorded(made) == [Op("remove", "/a"), Op("remove", "/list/0"), Op("add", "/list/0/x", 1)]
+
+
+def test_a_draft_whose_operations_have_been_taken_refuses_more() -> None:
+    made: Any = draft({"a": {"b": {}}, "list": [{}, 1]})
+    inner, first = made.a.b, made.list[0]
+    made.a.n = 1
+    assert recorded(made) == [Op("add", "/a/n", 1)]
+    changes: list[Callable[[], object]] = [
+        lambda: made.__setitem__("a", 2),
+        lambda: made.__delitem__("a"),
+        lambda: setattr(inner, "x", 1),
+        lambda: first.update(x=1),
+        lambda: made["list"].append(2),
+        made["list"].pop,
+        lambda: made["list"].__setitem__(slice(0, 1), [5]),
+        made["list"].reverse,
+    ]
+    for change in changes:
+        with pytest.raises(RuntimeError, match="has been left"):
+            change()
+    assert recorded(made) == [Op("add", "/a/n", 1)]
+    assert made == {"a": {"b": {}, "n": 1}, "list": [{}, 1]}
 
 
 @pytest.mark.parametrize(
@@ -306,6 +328,38 @@ def test_what_is_not_json_is_refused_and_nothing_is_recorded(value: Any) -> None
             change()
     assert recorded(made) == []
     assert made == {"a": 1, "list": [1]}
+
+
+class Point(msgspec.Struct, frozen=True):
+    x: float
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, [None, {"x": math.nan}], Point(math.nan)])
+def test_a_number_that_json_does_not_have_is_refused_at_its_place(value: Any) -> None:
+    made: Any = draft({"a": 1, "list": [1, 2]})
+    changes: dict[str, list[Callable[[], object]]] = {
+        "/a": [lambda: made.__setitem__("a", value), lambda: setattr(made, "a", value)],
+        "/b": [lambda: made.update(b=value), lambda: made.setdefault("b", value)],
+        "/list/1": [
+            lambda: made["list"].__setitem__(1, value),
+            lambda: made["list"].insert(1, value),
+            lambda: made["list"].__setitem__(slice(1, 2), [value]),
+        ],
+        "/list/2": [lambda: made["list"].append(value), lambda: made["list"].extend([value])],
+    }
+    for path, each in changes.items():
+        for change in each:
+            with pytest.raises(NotFinite, match=path) as raised:
+                change()
+            assert raised.value.path == path
+    assert recorded(made) == []
+    assert made == {"a": 1, "list": [1, 2]}
+
+
+def test_null_and_large_numbers_are_put_in_as_they_are() -> None:
+    made: Any = draft({})
+    made.a = [None, 1e308, "null"]
+    assert recorded(made) == [Op("add", "/a", [None, 1e308, "null"])]
 
 
 @pytest.mark.parametrize("document", [None, 1, "text", True])

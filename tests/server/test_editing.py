@@ -1,7 +1,9 @@
 """A large state that is changed in place."""
 
 import asyncio
-from collections.abc import Awaitable
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import msgspec
@@ -116,6 +118,59 @@ async def test_a_block_that_raises_changes_nothing() -> None:
                 raise LookupError
         assert (thread.version, thread.state) == (0, before)
         assert len(house.store.submitted) == 1
+
+
+async def test_a_draft_changes_nothing_after_its_block_and_says_so() -> None:
+    async with open_house(Board) as house:
+        thread = await board(house)
+        with thread.edit() as left:
+            card = left.cards[0]
+            card.n = 1
+        with contextlib.suppress(LookupError), thread.edit() as raised:
+            raise LookupError
+        async with thread.edit() as waited:
+            waited.cards[0].n += 1
+        changes: list[Callable[[], object]] = [
+            lambda: setattr(card, "n", 7),
+            lambda: left.cards.append({}),
+            lambda: raised.update(title="late"),
+            lambda: setattr(waited, "title", "late"),
+        ]
+        for change in changes:
+            with pytest.raises(RuntimeError, match="has been left"):
+                change()
+        assert (thread.version, thread.state["cards"][0]) == (2, {"n": 2})
+
+
+async def test_an_edit_is_for_one_block() -> None:
+    async with open_house(Board) as house:
+        thread = await board(house)
+        edit = thread.edit()
+        with edit as draft:
+            draft.title = "kept"
+            with pytest.raises(RuntimeError, match="entered before"):
+                edit.__enter__()
+        with pytest.raises(RuntimeError, match="entered before"):
+            await edit.__aenter__()
+        assert (thread.version, thread.state["title"]) == (1, "kept")
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+async def test_a_number_that_json_does_not_have_is_refused_with_its_place(number: float) -> None:
+    async with open_house(Board) as house:
+        thread = await board(house)
+        for is_awaited in (False, True):
+            with pytest.raises(InvalidState, match="infinite or not a number") as refused:  # noqa: PT012
+                if is_awaited:
+                    async with thread.edit() as draft:
+                        draft.cards[1].n = [number]
+                else:
+                    with thread.edit() as draft:
+                        draft.title = "half"
+                        draft.cards[1].n = [number]
+            assert refused.value.path == "/cards/1/n"
+        assert thread.version == 0
+        assert thread.state["title"] != "half"
 
 
 async def test_a_block_in_which_nothing_is_done_makes_no_version() -> None:
