@@ -341,7 +341,7 @@ async def test_a_client_is_not_let_in_where_something_else_was_cancelled_and_tha
 
 
 async def test_a_thread_does_not_wake_when_something_else_was_cancelled_in_on_start() -> None:
-    class Cancelling(Room):
+    class Cancelling(Thread[Any]):
         async def on_start(self) -> None:
             await wait_for_what_is_cancelled()
 

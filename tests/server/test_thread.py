@@ -224,17 +224,17 @@ class Untyped(Thread[Any]):
 
 
 async def test_a_version_that_is_of_another_type_can_be_told_from_one_that_is_not_kept() -> None:
-    async with TroubledStore() as store:
-        async with open_house(Untyped, store=store) as house:
-            await outcome((await awake(house, Untyped)).set_state({"score": 7, "players": []}))
-        async with open_house(GameRoom, store=store) as house:
-            game = await awake(house, GameRoom)
-            assert await outcome(game.at(1)) == Game(7)
-            for look in (game.at, game.revert):
-                with pytest.raises(InvalidState, match="version 0 is of another type") as raised:
-                    await look(0)
-                assert raised.value.path == "/score"
-            assert (game.version, game.state) == (1, Game(7))
+    store = TroubledStore()
+    async with open_house(Untyped, store=store) as house:
+        await outcome((await awake(house, Untyped)).set_state({"score": 7, "players": []}))
+    async with open_house(GameRoom, store=store) as house:
+        game = await awake(house, GameRoom)
+        assert await outcome(game.at(1)) == Game(7)
+        for look in (game.at, game.revert):
+            with pytest.raises(InvalidState, match="version 0 is of another type") as raised:
+                await look(0)
+            assert raised.value.path == "/score"
+        assert (game.version, game.state) == (1, Game(7))
 
 
 class Blank(Thread[dict[str, Any]]):
