@@ -180,14 +180,11 @@ class Actor:
     ) -> Turn:
         """Run an rpc, which `connection` has called by `size` bytes.
 
-        `done` gets its outcome when the changes before it are durable; a stream's goes to `sink`,
-        and `drained`, or that of the connection, is called after each chunk to wait for a reader who is behind.
+        `done` gets its outcome when the changes before it are durable; a stream's goes to `sink` as `drained` lets it.
         """
         args, kwargs = arguments
         if method.is_stream:
             assert sink is not None
-            if connection is not None:
-                drained = connection.drained
             streaming = Streaming(sink, self.pipeline.after, connection, self.hooks.report, drained)
             done = streaming.telling(done)
             work = partial(streaming.run, method, self.thread, args, kwargs)

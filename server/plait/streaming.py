@@ -33,8 +33,8 @@ class Streaming:
         self._sink = sink
         self._gate = gate
         self._connection = connection
-        # Called after each chunk that was yielded; waits while the reader is behind.
-        self._drained = drained
+        # Called after each chunk that was yielded; waits while the reader, a connection or another, is behind.
+        self._drained = drained if connection is None else connection.drained
         # Takes an error that came when the stream had ended.
         self._report = report
         self._stream = Stream(self._emit)
