@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from ssl import SSLContext
 from typing import Any
 
 from tests.client.peer import Link, Peer
@@ -140,7 +141,7 @@ class Server:
 
 
 @asynccontextmanager
-async def serve() -> AsyncIterator[Server]:
+async def serve(*, tls: SSLContext | None = None) -> AsyncIterator[Server]:
     """Serve on a free port as long as the block lasts."""
     server = Server()
     async with serve_sockets(
@@ -150,8 +151,9 @@ async def serve() -> AsyncIterator[Server]:
         subprotocols=[Subprotocol(SUBPROTOCOL)],
         process_request=server.greet,
         close_timeout=1,
+        ssl=tls,
     ) as listener:
         port = next(iter(listener.sockets)).getsockname()[1]
-        server.url = f"ws://127.0.0.1:{port}/threads/note/a"
+        server.url = f"{'ws' if tls is None else 'wss'}://127.0.0.1:{port}/threads/note/a"
         yield server
         await server.close_all()

@@ -5,7 +5,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from ssl import SSLContext
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -143,6 +143,8 @@ class Carrier:
 
     async def _open(self) -> ClientConnection:
         target = self._target
+        # None would be an error at a `wss://` URL, for which the certificates of the system are taken then.
+        tls: dict[str, Any] = {} if target.ssl is None else {"ssl": target.ssl}
         return await _Connect(
             target.url,
             additional_headers=target.headers,
@@ -150,8 +152,8 @@ class Carrier:
             compression=None,
             max_size=None,
             ping_interval=None,
-            ssl=target.ssl,
             subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]
+            **tls,
         )
 
     async def _converse(self, socket: ClientConnection, token: str | None) -> int:
