@@ -1,13 +1,14 @@
 """Between bytes and values: JSON in and out, and what JSON text may not hold."""
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from plait_schemas.members import attributes
 
-__all__ = ["NOT_JSON", "UNENCODABLE", "decode_json", "encode_json", "has_non_finite", "nests_deeper"]
+__all__ = ["NOT_JSON", "UNENCODABLE", "decode_json", "encode_finite", "encode_json", "has_non_finite", "nests_deeper"]
 
 encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
@@ -57,3 +58,11 @@ def has_non_finite(value: Any) -> bool:
             case other if (names := attributes(other)) is not None:
                 waiting += [getattr(other, name) for name in names.values()]
     return False
+
+
+def encode_finite(value: Any, encode: Callable[[Any], bytes] = encode_json) -> bytes:
+    """Return `value` as JSON. Raises ValueError where a NaN or an infinity is in it."""
+    data = encode(value)
+    if b"null" in data and has_non_finite(value):
+        raise ValueError("JSON has no number that is infinite or not a number")
+    return data

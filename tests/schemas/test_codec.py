@@ -1,6 +1,7 @@
 """What JSON text may not hold, held against slower ways to tell."""
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plait_schemas.codec import decode_json, encode_json, has_non_finite, nests_deeper
+from plait_schemas.codec import decode_json, encode_finite, encode_json, has_non_finite, nests_deeper
+from plait_schemas.patch import Op
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.text('[]{}()"\\/\n\t\bnu0é', max_size=10)
 DOCUMENTS = st.recursive(
@@ -92,3 +94,11 @@ def test_json_has_only_finite_numbers(document: Any) -> None:
 @given(DOCUMENTS.filter(lambda document: "e" not in str(document)))
 def test_what_is_encoded_is_decoded_as_it_was(document: Any) -> None:
     assert decode_json(encode_json(document)) == document
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_encoding_refuses_what_would_become_null(number: float) -> None:
+    for value in (number, [None, (number,)], {"a": {number}}, Op("add", "/n", number)):
+        with pytest.raises(ValueError, match="infinite or not a number"):
+            encode_finite(value)
+    assert encode_finite([None, "null", 1.5]) == b'[null,"null",1.5]'
