@@ -13,7 +13,7 @@ import msgspec
 
 from plait_schemas.patch import Op, diff, escape
 
-__all__ = ["difference"]
+__all__ = ["difference", "may_be_same", "name"]
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
@@ -63,7 +63,7 @@ def _add_array(before: list[Any], after: list[Any], path: str, ops: list[Op]) ->
         both = min(len(removed), len(added))
         for index in range(both):
             place = f"{path}/{at + index}"
-            if _may_be_same(removed[index], added[index]):
+            if may_be_same(removed[index], added[index]):
                 _add(removed[index], added[index], place, ops)
             else:
                 ops += [Op("remove", place), Op("add", place, added[index])]
@@ -71,7 +71,7 @@ def _add_array(before: list[Any], after: list[Any], path: str, ops: list[Op]) ->
         ops += [Op("add", f"{path}/{at + index}", added[index]) for index in range(both, len(added))]
 
 
-def _may_be_same(old: Any, new: Any) -> bool:
+def may_be_same(old: Any, new: Any) -> bool:
     """Tell whether two elements may be one: an own change is rather refused than made to another."""
     if isinstance(old, dict) and isinstance(new, dict):
         return not _has_changed(old.get("id"), new.get("id"))
@@ -102,7 +102,7 @@ def _gaps(old: list[Any], new: list[Any]) -> list[_Gap]:
     return gaps
 
 
-def _name(item: Any) -> bytes:
+def name(item: Any) -> bytes:
     """Return what an element is known by: its id, or all that it is."""
     id = item.get("id") if isinstance(item, dict) else None
     return b"id" + _canonical(id) if isinstance(id, str | int) else _canonical(item)
@@ -111,7 +111,7 @@ def _name(item: Any) -> bytes:
 def _common(old: list[Any], new: list[Any]) -> list[tuple[int, int]]:
     """Return the indices, in either array, of the elements that are in both."""
     numbers: dict[bytes, int] = {}
-    a, b = ([numbers.setdefault(_name(item), len(numbers)) for item in items] for items in (old, new))
+    a, b = ([numbers.setdefault(name(item), len(numbers)) for item in items] for items in (old, new))
     shorter = min(len(a), len(b))
     head = next((index for index in range(shorter) if a[index] != b[index]), shorter)
     tail = next((index for index in range(shorter - head) if a[-1 - index] != b[-1 - index]), shorter - head)

@@ -1,6 +1,6 @@
 """A thread's state as a client has it: as the server told it, and as it is shown with what is pending."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +9,7 @@ from plait_client.align import difference
 from plait_client.happenings import Changed
 from plait_client.pending import Pending, Push, fold
 from plait_client.replica import Gap, Replica
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import decode_json, encode_finite, encode_json
 from plait_schemas.messages import Ack, Change, Changes, Joined, Snapshot, Version
 from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, decode_ops, diff, parse
 from plait_schemas.rebase import taking_back
@@ -26,18 +26,24 @@ class Document:
         # What the user sees: JSON values that nobody changes.
         self.shown: Any = None
 
-    def edit(self, ops: Iterable[Op]) -> Push | None:
-        """Change what is shown; None where there is nothing to do. Raises ValueError for what does not fit."""
-        ops = decode_ops(encode_json(list(ops)))
+    def edit(self, ops: Iterable[Op], check: Callable[[Any], None] | None = None) -> Push | None:
+        """Change what is shown; None where there is nothing to do. Raises ValueError for what does not fit.
+
+        `check` is given what would be shown, and may raise.
+        """
+        ops = decode_ops(encode_finite(list(ops)))
         for op in ops:
             if not FORBIDDEN_KEYS.isdisjoint(parse(op.path)):
                 raise ValueError(f"a path must not have one of {sorted(FORBIDDEN_KEYS)}: {op.path!r}")
-        self.shown = apply(self.shown, ops)
+        shown = apply(self.shown, ops)
+        if check is not None:
+            check(shown)
+        self.shown = shown
         return self._pending.add(self._replica.base, ops) if ops else None
 
     def set(self, state: Any) -> Push | None:
         """Change what is shown to `state`; None where it is that already."""
-        return self.edit(diff(self.shown, decode_json(encode_json(state))))
+        return self.edit(diff(self.shown, decode_json(encode_finite(state))))
 
     # What the server tells
 

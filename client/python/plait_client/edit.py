@@ -26,6 +26,7 @@ class Edit(Generic[T]):
         self._state = state
         self._push = push
         self._draft = draft(state)
+        self._is_entered = False
         self._pushed: T | None = None
 
     @property
@@ -36,6 +37,9 @@ class Edit(Generic[T]):
         return self._pushed
 
     def __enter__(self) -> Any:
+        if self._is_entered:
+            raise RuntimeError("an edit has one block: call edit for each")
+        self._is_entered = True
         return self._draft
 
     def __exit__(

@@ -73,6 +73,10 @@ class Live:
         """Let what the session has to send be sent, and what has happened in it be told, but not from within this."""
         asyncio.get_running_loop().call_soon(self._tell)
 
+    def refused(self, error: Refused) -> None:
+        """Tell of a change that was refused here, but not from within this."""
+        asyncio.get_running_loop().call_soon(self.listeners.call, "refusal", error)
+
     async def next_news(self) -> None:
         """Wait until anything may be different. Raises what has ended it."""
         self.check_open()

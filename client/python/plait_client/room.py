@@ -12,10 +12,10 @@ from plait_client.changes import Changes
 from plait_client.edit import AwaitableEdit, onto
 from plait_client.errors import Disconnected, Refused, Unanswered
 from plait_client.live import Live
-from plait_client.pending import Push
 from plait_client.session import Status
+from plait_client.typed import written
 from plait_client.view import View
-from plait_schemas.patch import Op, find, parse
+from plait_schemas.patch import Op, diff, find, parse
 
 __all__ = ["Remove", "Room"]
 
@@ -106,16 +106,22 @@ class Room(Generic[S]):
     # Changing the state
 
     def set(self, state: S | Callable[[S], S]) -> Awaitable[int]:
-        """Change the state to another, or to what a function makes of it."""
+        """Change the state to another, or to what a function makes of it: all in which it differs from the one shown.
+
+        What the client's `state_type` has no field for stays as it is.
+        """
         self._live.check_open()
-        value: Any = state(self.state) if callable(state) else state
-        return self._pushed(self._session.set(value))
+        shown = self.shown()
+        given: Any = self.state if callable(state) or self._shown.takes(shown) else shown
+        value = state(given) if callable(state) else state
+        return self.push(shown, diff(shown, written(value, given, shown)))
 
     def update(self, pointer: str, value: Any) -> Awaitable[int]:
         """Change what is at a JSON pointer, or put it there. Raises ValueError where the pointer leads nowhere."""
         self._live.check_open()
-        is_new = find(self._session.shown, parse(pointer)) is msgspec.UNSET
-        return self._pushed(self._session.edit([Op("add" if is_new else "replace", pointer, value)]))
+        shown = self.shown()
+        is_new = find(shown, parse(pointer)) is msgspec.UNSET
+        return self.push(shown, [Op("add" if is_new else "replace", pointer, value)])
 
     def edit(self) -> AwaitableEdit:
         """Return a block in which the state is changed in place: `with room.edit() as draft:`.
@@ -133,12 +139,22 @@ class Room(Generic[S]):
     def push(self, made_on: Any, ops: list[Op]) -> Awaitable[int]:
         """Change the state by operations that were made on what was shown then. Raises ValueError, Refused."""
         self._live.check_open()
-        return self._pushed(self._session.edit(onto(made_on, ops, self._session.shown)))
-
-    def _pushed(self, push: Push | None) -> Awaitable[int]:
+        try:
+            push = self._session.edit(onto(made_on, ops, self.shown()), check=self._check)
+        except Refused as error:
+            self._live.refused(error)
+            raise
         outcome = self._live.outcomes.wait(push, self.version)
         self._live.tell_soon()
         return outcome
+
+    def _check(self, document: Any) -> None:
+        """Raise Refused for what is no state of the client's type, unless what is shown is none either."""
+        try:
+            self._shown(document)
+        except msgspec.ValidationError as error:
+            if self._shown.takes(self.shown()):
+                raise Refused("invalid_state", str(error)) from error
 
     # Calling and sending
 
@@ -213,11 +229,17 @@ class Room(Generic[S]):
         return StopAsyncIteration() if self._live.is_closed else self._live.ending()
 
     async def wait_for(self, predicate: Callable[[S], object], timeout: float | None = None) -> S:
-        """Wait until the state that is shown is as wanted, and return it. Raises TimeoutError."""
+        """Wait until there is a state, and the one that is shown is as wanted, and return it. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
-            while not predicate(state := self.state):
+            while not (self._is_to_be_seen and predicate(state := self.state)):
                 await self._live.next_news()
         return state
+
+    @property
+    def _is_to_be_seen(self) -> bool:
+        """Whether there is a state; one of another type counts where no answer can make it another."""
+        shown = self.shown()
+        return shown is not None and (self.pending == 0 or self._shown.takes(shown))
 
     # The end
 

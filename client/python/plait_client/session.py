@@ -13,7 +13,7 @@ from plait_client.presence import Presences
 from plait_client.pushes import Pushes
 from plait_client.replica import Gap, Replica
 from plait_schemas import codes, messages
-from plait_schemas.codec import encode_json
+from plait_schemas.codec import encode_finite
 from plait_schemas.messages import ClientMessage, ServerMessage
 from plait_schemas.patch import Op
 
@@ -105,12 +105,12 @@ class Session:
 
     # Changing
 
-    def edit(self, ops: Iterable[Op]) -> Push | None:
+    def edit(self, ops: Iterable[Op], check: Callable[[Any], None] | None = None) -> Push | None:
         """Change what is shown; None where there is nothing to do. Raises ValueError for what does not fit.
 
-        Not before the first join: what is changed must be known.
+        Not before the first join: what is changed must be known. `check` is given what would be shown, and may raise.
         """
-        push = self._document.edit(ops)
+        push = self._document.edit(ops, check)
         self._pushes.send_due()
         return push
 
@@ -127,8 +127,8 @@ class Session:
 
         Only for a session that has joined.
         """
-        values = {name: msgspec.Raw(encode_json(value)) for name, value in (kwargs or {}).items()}
-        raw = [msgspec.Raw(encode_json(value)) for value in args]
+        values = {name: msgspec.Raw(encode_finite(value)) for name, value in (kwargs or {}).items()}
+        raw = [msgspec.Raw(encode_finite(value)) for value in args]
         frame = messages.Call(self._last_call + 1, method, raw, values)
         self._limit.check(frame)
         self._last_call = frame.ref
@@ -151,7 +151,7 @@ class Session:
 
     def send(self, data: Any) -> None:
         """Send an ordinary message, behind the pushes before. Only for a session that has joined. Raises TooLarge."""
-        frame = messages.Message(msgspec.Raw(encode_json(data)))
+        frame = messages.Message(msgspec.Raw(encode_finite(data)))
         self._limit.check(frame)
         self._pushes.behind(lambda: self._send(frame))
 
@@ -162,7 +162,7 @@ class Session:
 
     def set_presence(self, data: Any) -> None:
         """Let others see `data` of this client, also on sockets to come; None for nothing. Raises TooLarge."""
-        frame = messages.Presence(msgspec.Raw(encode_json(data)))
+        frame = messages.Presence(msgspec.Raw(encode_finite(data)))
         self._limit.check(frame)
         self._presences.set(frame)
         if self.status == "online":

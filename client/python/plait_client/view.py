@@ -24,6 +24,14 @@ class View(Generic[S]):
             self._document = document
         return cast(S, self._state)
 
+    def takes(self, document: Any) -> bool:
+        """Return whether `document` is a state of the type."""
+        try:
+            self(document)
+        except msgspec.ValidationError:
+            return False
+        return True
+
     def convert(self, document: Any) -> S:
         """Return the state that `document` is, each time another object."""
         if document is None or self._type is Any:

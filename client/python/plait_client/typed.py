@@ -1,0 +1,102 @@
+"""A typed state that was changed, as the JSON that is shown.
+
+Only what is different is written. What the type has no field for stays, and so does what it would write in other words:
+a time, a set in another order, a default that was left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from plait_client.align import may_be_same, name
+from plait_schemas.codec import decode_json, encode_finite
+from plait_schemas.members import attributes
+from plait_schemas.patch import diff
+
+__all__ = ["written"]
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+def written(new: Any, old: Any, document: Any) -> Any:
+    """Return `document`, which is `old` by a type, with all in which `new` differs from that. Raises ValueError."""
+    if new is old:
+        return document
+    if old is document:
+        return _json(new)
+    match _members(new), _members(old), document:
+        case dict() as after, dict() as before, dict() if _is_one_type(new, old):
+            return _object(after, before, document)
+        case list() | tuple() as after, list() | tuple() as before, list() if len(before) == len(document):
+            return _array(after, before, document)
+        case set() | frozenset() as after, set() | frozenset() as before, list() if after != before:
+            return _set(after, document)
+    return _json(new) if diff(old, new) else document
+
+
+def _json(value: Any) -> Any:
+    return decode_json(encode_finite(value))
+
+
+def _members(value: Any) -> Any:
+    """Return a Struct or dataclass as a dict, also with what is left out of its JSON as it is a default."""
+    names = attributes(value)
+    if names is not None and not (isinstance(value, msgspec.Struct) and value.__struct_config__.array_like):
+        fields = {key: getattr(value, attribute) for key, attribute in names.items()}
+        return {key: field for key, field in fields.items() if field is not msgspec.UNSET}
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else next(iter(_json({key: None}))): value[key] for key in value}
+    return value
+
+
+def _is_one_type(new: Any, old: Any) -> bool:
+    """Tell whether two objects may have members of the same meaning; those of a union's other type have not."""
+    return type(new) is type(old) or isinstance(new, dict)
+
+
+def _object(after: Mapping[str, Any], before: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    members = {key: value for key, value in document.items() if key in after or key not in before}
+    for key, value in after.items():
+        if key in before and key in document:
+            members[key] = written(value, before[key], document[key])
+        elif key not in before or diff(before[key], value):
+            members[key] = _json(value)
+    return members
+
+
+def _set(after: set[Any] | frozenset[Any], document: Sequence[Any]) -> list[Any]:
+    """Return the elements in the order in which they are shown, and then those that are added."""
+    elements = {_canonical(element): element for element in sorted(_json(after), key=_canonical)}
+    kept = {_canonical(element): element for element in document if _canonical(element) in elements}
+    return list((kept | elements).values())
+
+
+# Arrays
+
+
+def _array(after: Sequence[Any], before: Sequence[Any], document: Sequence[Any]) -> list[Any]:
+    return [
+        _json(value) if index is None else written(value, before[index], document[index])
+        for value, index in zip(after, _origins(after, before), strict=True)
+    ]
+
+
+def _origins(after: Sequence[Any], before: Sequence[Any]) -> list[int | None]:
+    """Return the index in `before` at which each element was, None for one that is new.
+
+    They are known by their `id`, or by all that they are; one that has changed may be known by its place.
+    """
+    places: dict[bytes, list[int]] = {}
+    for index in reversed(range(len(before))):
+        places.setdefault(name(_members(before[index])), []).append(index)
+    found = [places[key].pop() if places.get(key := name(_members(value))) else None for value in after]
+    taken = set(found)
+    return [
+        at if index is None and at < len(before) and at not in taken and _may_be(before[at], value) else index
+        for at, (value, index) in enumerate(zip(after, found, strict=True))
+    ]
+
+
+def _may_be(old: Any, new: Any) -> bool:
+    return may_be_same(_members(old), _members(new))

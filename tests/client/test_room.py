@@ -1,0 +1,195 @@
+"""Changing and waiting, as the author of a program sees it, against a real socket."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from tests.client.serving import TIMEOUT, Server
+
+from plait_client import Refused, Room, connect, connect_sync
+from plait_schemas import messages
+from plait_schemas.patch import Op
+
+T = TypeVar("T")
+
+
+class Note(msgspec.Struct, frozen=True):
+    n: int = 0
+    tags: frozenset[str] = frozenset()
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    """Return what comes, in time."""
+    async with asyncio.timeout(TIMEOUT):
+        return await awaitable
+
+
+def pushed(server: Server) -> list[Op]:
+    """Return all operations that have come."""
+    return [op for push in server.frames(messages.Push) for op in push.ops]
+
+
+# A client's type
+
+
+@pytest.mark.parametrize("change", [lambda note: replace(note, n=2), Note(2, frozenset("abc"))])
+async def test_what_the_clients_type_does_not_see_or_sees_in_another_order_is_left_alone(
+    server: Server, change: Any
+) -> None:
+    server.peer.state = {"n": 1, "tags": ["c", "a", "b"], "note": "precious"}
+    async with connect(server.url, state_type=Note) as room:
+        await soon(room.set(change))
+    assert server.peer.state == {"n": 2, "tags": ["c", "a", "b"], "note": "precious"}
+    assert pushed(server) == [Op("replace", "/n", 2)]
+
+
+async def test_a_change_of_a_set_names_only_the_elements_that_it_is_about(server: Server) -> None:
+    server.peer.state = {"n": 1, "tags": ["c", "a", "b"]}
+    async with connect(server.url, state_type=Note) as room:
+        await soon(room.set(lambda note: replace(note, tags=note.tags - {"a"} | {"d"})))
+    assert server.peer.state["tags"] == ["c", "b", "d"]
+
+
+async def test_a_state_that_is_not_of_the_clients_type_may_be_set_to_one_that_is(server: Server) -> None:
+    server.peer.state = {"n": "one", "tags": 5, "note": 1}
+    async with connect(server.url, state_type=Note) as room:
+        room.update("/n", 1)
+        await soon(room.set(Note(2)))
+        assert room.state == Note(2)
+    assert server.peer.state == {"n": 2, "tags": []}
+
+
+async def test_what_the_clients_type_refuses_is_shown_to_nobody(server: Server) -> None:
+    async with connect(server.url, state_type=Note) as room:
+        refusals: asyncio.Queue[Any] = asyncio.Queue()
+        room.on_refused(refusals.put_nowait)
+        waiting = asyncio.create_task(room.wait_for(lambda note: note.n == 10))
+        await asyncio.sleep(0)
+        with pytest.raises(Refused, match=r"Expected `int`, got `str` - at `\$\.n` \(invalid_state\)") as caught:
+            await room.update("/n", "a typo in a form")
+        assert await soon(refusals.get()) is caught.value
+        with pytest.raises(Refused, match="invalid_state"):
+            async with room.edit() as draft:
+                draft.tags = 5
+        await soon(room.update("/n", 10))
+        assert (await soon(waiting)).n == 10
+    assert pushed(server) == [Op("replace", "/n", 10)]
+
+
+# Changes inside changes
+
+
+@pytest.mark.parametrize("state_type", [dict, Note])
+async def test_what_is_changed_inside_the_function_is_kept(server: Server, state_type: Any) -> None:
+    server.peer.state = {"n": 1, "tags": ["a"]}
+    async with connect(server.url, state_type=state_type) as room:
+
+        def change(state: Any) -> Any:
+            room.update("/tags/-", "b")
+            with room.edit() as draft:
+                draft["tags"].append("c")
+            return {**state, "n": 2} if isinstance(state, dict) else replace(state, n=2)
+
+        await soon(room.set(change))
+    assert server.peer.state == {"n": 2, "tags": ["a", "b", "c"]}
+
+
+async def test_an_edit_has_one_block(server: Server) -> None:
+    async with connect(server.url) as room:
+        edit = room.edit()
+        async with edit as draft:
+            draft["tags"].append("first")
+        with pytest.raises(RuntimeError, match="one block"):
+            edit.__enter__()
+        with pytest.raises(RuntimeError, match="one block"):
+            await edit.__aenter__()
+    assert server.peer.state["tags"] == ["a", "first"]
+
+
+async def test_an_edit_of_what_is_gone_is_told_like_any_refusal(server: Server) -> None:
+    server.peer.state = {"by": {"ada": []}}
+    async with connect(server.url) as room:
+        refusals: asyncio.Queue[Any] = asyncio.Queue()
+        room.on_refused(refusals.put_nowait)
+        edit = room.edit()
+        draft = edit.__enter__()
+        draft["by"]["ada"].append(1)
+        server.peer.change([Op("remove", "/by/ada")])
+        await soon(room.wait_for(lambda state: not state["by"]))
+        with pytest.raises(Refused, match="gone") as caught:
+            edit.__exit__(None, None, None)
+        assert await soon(refusals.get()) is caught.value
+
+
+# What is no JSON
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+async def test_what_is_not_a_number_of_json_is_refused_where_it_is_said(server: Server, number: float) -> None:
+    async with connect(server.url) as room:
+        says: list[Callable[[], object]] = [
+            lambda: room.update("/n", number),
+            lambda: room.set({"n": [number]}),
+            lambda: room.set(lambda state: {**state, "n": {number}}),
+            lambda: _edited(room, number),
+            lambda: room.send({"n": number}),
+            lambda: room.set_presence((None, number)),
+        ]
+        for say in says:
+            with pytest.raises(ValueError, match="infinite or not a number"):
+                say()
+        for call in (room.call("add", number), room.call("add", n=number), anext(room.stream("count", number))):
+            with pytest.raises(ValueError, match="infinite or not a number"):
+                await call
+        await soon(room.update("/tags", None))
+        assert room.pending == 0
+    assert [type(frame) for frame in server.received] == [messages.Join, messages.Push]
+
+
+def _edited(room: Room[Any], number: float) -> None:
+    with room.edit() as draft:
+        draft["n"] = number
+
+
+# Waiting
+
+
+async def test_waiting_asks_only_about_a_state_that_there_is(server: Server) -> None:
+    server.peer.state = None
+    async with connect(server.url) as room:
+        waiting = asyncio.create_task(room.wait_for(lambda state: len(state["players"]) == 2))
+        await soon(room.set({"n": 1, "players": []}))
+        await soon(room.update("/players", ["Ada", "Grace"]))
+        assert await soon(waiting) == {"n": 1, "players": ["Ada", "Grace"]}
+
+
+async def test_waiting_looks_past_a_state_that_a_change_without_an_answer_makes_one_of_another_type(
+    server: Server,
+) -> None:
+    class Pair(msgspec.Struct):
+        n: int
+        tags: Annotated[list[str], msgspec.Meta(max_length=2)]
+
+    server.is_holding = True
+    async with connect(server.url, state_type=Pair) as room:
+        changes = room.changes()
+        with room.edit() as draft:
+            draft["n"] = -1
+            draft["tags"].append("b")
+        waiting = asyncio.create_task(room.wait_for(lambda state: state.tags == ["x", "a"]))
+        server.peer.change([Op("add", "/tags/0", "x")])
+        await soon(anext(changes))
+        with pytest.raises(msgspec.ValidationError):
+            _ = room.state
+        server.release()
+        assert (await soon(waiting)).n == 1
+
+
+def test_waiting_without_asyncio_asks_only_about_a_state_that_there_is(other_server: Server) -> None:
+    other_server.peer.state = None
+    with connect_sync(other_server.url) as room, pytest.raises(TimeoutError):
+        room.wait_for(lambda state: len(state["players"]) == 2, timeout=0.01)
