@@ -1,5 +1,12 @@
 """Callbacks: who is called, and who no more."""
 
+import asyncio
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+
 from plait_client.listeners import Listeners
 
 
@@ -23,3 +30,36 @@ def test_ending_one_registration_twice_leaves_another_of_the_same_callback() -> 
     remove()
     listeners.call("goal", 1)
     assert got == [1]
+
+
+def test_a_callback_that_finds_something_cancelled_is_logged_and_the_others_are_called(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    got: list[int] = []
+    listeners = Listeners()
+
+    def look(value: int) -> None:
+        raise asyncio.CancelledError
+
+    listeners.add("goal", look)
+    listeners.add("goal", got.append)
+    listeners.call("goal", 1)
+    assert got == [1]
+    assert [record.getMessage() for record in caplog.records] == ["a callback for goal failed"]
+
+
+def test_a_callback_may_end_the_program() -> None:
+    listeners = Listeners()
+    listeners.add("goal", sys.exit)
+    with pytest.raises(SystemExit, match="over"):
+        listeners.call("goal", "over")
+
+
+def test_a_callback_that_nobody_would_await_is_refused() -> None:
+    async def callback(value: Any, more: int = 0) -> None:
+        pass
+
+    listeners = Listeners()
+    for each in (callback, partial(callback, more=1)):
+        with pytest.raises(TypeError, match="plain function"):
+            listeners.add("goal", each)

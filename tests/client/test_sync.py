@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 import threading
 from http import HTTPStatus
 from typing import Any
@@ -298,3 +299,34 @@ def test_sending_without_a_connection_raises(other_server: Server) -> None:
         room.wait_for(lambda _: room.status == "offline", TIMEOUT)
         with pytest.raises(Disconnected):
             room.send(1)
+
+
+def test_a_callback_that_ends_the_program_ends_what_waits(other_server: Server) -> None:
+    before = threads()
+    with pytest.raises(SystemExit, match="the game is over"), connect_sync(other_server.url, timeout=None) as room:  # noqa: PT012
+        room.on_event("stop", lambda data: sys.exit("the game is over"))
+        room.send({"event": "stop"})
+        for _ in room.changes():
+            pass
+    assert threads() == before
+    assert room.state["n"] == 1
+    for use in (lambda: room.update("/n", 2), lambda: room.call("add", 1), room.close):
+        with pytest.raises(SystemExit, match="the game is over"):
+            use()
+
+
+def test_a_callback_that_ends_the_program_does_so_at_the_latest_when_the_client_is_closed(
+    other_server: Server,
+) -> None:
+    ended = threading.Event()
+
+    def callback(message: Any) -> None:
+        ended.set()
+        sys.exit("the game is over")
+
+    room = connect_sync(other_server.url)
+    room.on_message(callback)
+    room.send(1)
+    assert ended.wait(TIMEOUT)
+    with pytest.raises(SystemExit, match="the game is over"):
+        room.close()

@@ -68,7 +68,8 @@ class Carrier:
         self._hurry = asyncio.Event()
         self._socket: ClientConnection | None = None
         self._has_joined = False
-        self._is_finishing = False
+        # Whether it ends when what is waiting has been sent and answered.
+        self.is_finishing = False
 
     def wake(self) -> None:
         """The session may have frames to send, or something to do earlier than it had."""
@@ -77,7 +78,7 @@ class Carrier:
 
     def finish(self) -> bool:
         """End when what is waiting has been sent and answered; return whether there is a socket for that."""
-        self._is_finishing = True
+        self.is_finishing = True
         self._wake.set()
         return self._socket is not None
 
@@ -87,21 +88,30 @@ class Carrier:
         return callable(self._target.token)
 
     async def fetch_token(self) -> str | None:
-        """Return the token to be shown at this time. Raises what the author's function raises, and TimeoutError."""
+        """Return the token to be shown at this time.
+
+        Raises what the author's function raises, ClientError where that was cancelled by others, and TimeoutError.
+        """
         token = self._target.token
         if token is None or isinstance(token, str):
             return token
-        async with asyncio.timeout(_FETCHING if self._was_joined else None):
-            fetched = token()
-            return await fetched if inspect.isawaitable(fetched) else fetched
+        try:
+            async with asyncio.timeout(_FETCHING if self._was_joined else None):
+                fetched = token()
+                return await fetched if inspect.isawaitable(fetched) else fetched
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise ClientError("what the function waits for was cancelled") from error
 
     async def run(self) -> None:
         """Connect, and connect again, until the session has stopped or `finish` was called, which is not told."""
-        while self._session.stopped is None and not self._is_finishing:
+        while self._session.stopped is None and not self.is_finishing:
             self._has_joined = False
             code = await self._attempt()
             self._session.lost(code)
-            if self._is_finishing:
+            if self.is_finishing:
                 # What is lost then is lost to the end, which whoever has called `finish` tells.
                 return
             self._tell()
@@ -207,7 +217,7 @@ class Carrier:
             while True:
                 self._wake.clear()
                 await self._send(socket)
-                if self._is_finishing and not self._session.is_busy:
+                if self.is_finishing and not self._session.is_busy:
                     await socket.close()
                     return
                 await self._wake.wait()

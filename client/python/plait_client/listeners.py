@@ -1,5 +1,6 @@
 """Callbacks of a client's author."""
 
+import inspect
 import logging
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -17,7 +18,9 @@ class Listeners:
         self._callbacks: dict[Hashable, dict[object, Callable[[Any], object]]] = {}
 
     def add(self, what: Hashable, callback: Callable[[Any], object]) -> Callable[[], None]:
-        """Call `callback` from here on; return a function that ends that."""
+        """Call `callback` from here on; return a function that ends that. Raises TypeError for an `async def`."""
+        if inspect.iscoroutinefunction(callback):
+            raise TypeError("a callback is a plain function: nobody would await what an `async def` returns")
         callbacks = self._callbacks.setdefault(what, {})
         registration = object()
         callbacks[registration] = callback
@@ -32,5 +35,8 @@ class Listeners:
         for callback in tuple(self._callbacks.get(what, {}).values()):
             try:
                 callback(value)
-            except Exception:
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException:
+                # Also a CancelledError, of a future that it looked at: the task that calls it cannot be cancelled here.
                 logger.exception("a callback for %s failed", what)

@@ -8,7 +8,7 @@ from weakref import WeakSet
 from plait_client.calls import Calls
 from plait_client.carrier import Carrier, Target, no_token
 from plait_client.changes import Changes
-from plait_client.errors import Closed, Refused, Unanswered, close_message
+from plait_client.errors import ClientError, Closed, Refused, Unanswered, close_message
 from plait_client.happenings import Acked, CallLost, Changed, Happening, Joined, Nacked
 from plait_client.listeners import Listeners
 from plait_client.pending import Push
@@ -97,8 +97,10 @@ class Live:
             tasks = [task for task in (self._task, self._renewing) if task is not None]
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
-            self._end(_CLOSED)
+            try:
+                await asyncio.wait(tasks)
+            finally:
+                self._end(_CLOSED)
 
     def abandon(self) -> None:
         """Close it when nobody can wait for that."""
@@ -112,10 +114,17 @@ class Live:
     async def _run(self) -> None:
         try:
             await self.carrier.run()
+        except asyncio.CancelledError:
+            if not self.carrier.is_finishing:
+                self._fail(ClientError("the task that carries the connection was cancelled"))
+            raise
         except Exception as error:
             # Of the function that fetches the token, or a ClientError that says what the server does not do.
-            self._failure = error
-            self._end(_FAILED)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self._end(_FAILED)
 
     def _end(self, code: int) -> None:
         if self.session.stopped is None:

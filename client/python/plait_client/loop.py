@@ -25,6 +25,8 @@ class LoopThread:
         self._lock = threading.RLock()
         self._is_closing = False
         self._outstanding: set[concurrent.futures.Future[Any]] = set()
+        # The SystemExit or KeyboardInterrupt with which a callback has ended the loop.
+        self._ending: BaseException | None = None
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="plait client", daemon=True)
         self._thread.start()
@@ -34,18 +36,30 @@ class LoopThread:
         with asyncio.Runner() as runner:
             self._loop = runner.get_loop()
             self._is_ready.set()
-            self._loop.run_forever()
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                with self._lock:
+                    self._is_closing, self._ending = True, error
         for future in tuple(self._outstanding):
             future.cancel()
 
     def wait(self, function: Callable[[], Awaitable[T]], timeout: float | None, missing: str = "no answer") -> T:
         """Call a function in the loop, and return what its awaitable gives. Raises Closed at the end.
 
-        Raises TimeoutError, which says what is `missing` when the time is over. Interrupting this, as with Ctrl-C,
-        cancels what is under way.
+        Raises TimeoutError, which says what is `missing` when the time is over, and the SystemExit of a callback.
+        Interrupting this, as with Ctrl-C, cancels what is under way.
         """
         self._check_thread()
-        return _result(self._submit(lambda: _within(function, timeout, missing)))
+        try:
+            return _result(self._submit(lambda: _within(function, timeout, missing)))
+        except Closed:
+            self._check_ending()
+            raise
+
+    def _check_ending(self) -> None:
+        if self._ending is not None:
+            raise self._ending
 
     def _submit(self, function: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         with self._lock:
@@ -75,10 +89,14 @@ class LoopThread:
         return _result(future)
 
     def close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Wait for `last`, and end the loop and its thread when those who wait for something have been told."""
+        """Wait for `last`, and end the loop and its thread when those who wait for something have been told.
+
+        Raises the SystemExit of a callback, which has ended them before.
+        """
         self._check_thread()
         self.begin_close(last)
         self._thread.join()
+        self._check_ending()
 
     def begin_close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
         """Do as `close` does, but wait for nothing."""
@@ -95,7 +113,8 @@ class LoopThread:
             if others:
                 await asyncio.wait(others, timeout=_PATIENCE)
         finally:
-            self._loop.stop()
+            if self._ending is None:
+                self._loop.stop()
 
     def _check_thread(self) -> None:
         if threading.current_thread() is self._thread:
