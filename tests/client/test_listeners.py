@@ -48,11 +48,19 @@ def test_a_callback_that_finds_something_cancelled_is_logged_and_the_others_are_
     assert [record.getMessage() for record in caplog.records] == ["a callback for goal failed"]
 
 
-def test_a_callback_may_end_the_program() -> None:
+def test_a_callback_may_end_the_program_and_the_others_are_called() -> None:
+    got: list[str] = []
     listeners = Listeners()
     listeners.add("goal", sys.exit)
-    with pytest.raises(SystemExit, match="over"):
+    listeners.add("goal", got.append)
+
+    async def main() -> None:
         listeners.call("goal", "over")
+        await asyncio.Event().wait()
+
+    with pytest.raises(SystemExit, match="over"):
+        asyncio.run(main())
+    assert got == ["over"]
 
 
 def test_a_callback_that_nobody_would_await_is_refused() -> None:

@@ -309,7 +309,7 @@ def test_a_callback_that_ends_the_program_ends_what_waits(other_server: Server) 
         for _ in room.changes():
             pass
     assert threads() == before
-    assert room.state["n"] == 1
+    assert (room.state["n"], room.status) == (1, "closed")
     for use in (lambda: room.update("/n", 2), lambda: room.call("add", 1), room.close):
         with pytest.raises(SystemExit, match="the game is over"):
             use()

@@ -1,5 +1,6 @@
 """Callbacks of a client's author."""
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Hashable
@@ -11,7 +12,10 @@ logger = logging.getLogger(__name__)
 
 
 class Listeners:
-    """Callbacks by what they wait for. One that raises is logged, and the others are called all the same."""
+    """Callbacks by what they wait for. One that raises is logged, and the others are called all the same.
+
+    SystemExit and KeyboardInterrupt end the loop.
+    """
 
     def __init__(self) -> None:
         # By what they wait for, and then by their registration: a callback may be there more than once.
@@ -35,8 +39,13 @@ class Listeners:
         for callback in tuple(self._callbacks.get(what, {}).values()):
             try:
                 callback(value)
-            except (SystemExit, KeyboardInterrupt):
-                raise
+            except (SystemExit, KeyboardInterrupt) as ending:
+                # Out of the loop itself: the task that calls this may be cancelled before it has ended by it.
+                asyncio.get_running_loop().call_soon(_raise, ending)
             except BaseException:
                 # Also a CancelledError, of a future that it looked at: the task that calls it cannot be cancelled here.
                 logger.exception("a callback for %s failed", what)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
