@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import threading
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
 
@@ -330,3 +331,14 @@ def test_a_callback_that_ends_the_program_does_so_at_the_latest_when_the_client_
     assert ended.wait(TIMEOUT)
     with pytest.raises(SystemExit, match="the game is over"):
         room.close()
+
+
+def test_closing_a_loop_over_rooms_sends_what_was_not_awaited_before_the_program_ends(other_server: Server) -> None:
+    async def main() -> None:
+        async with aclosing(aiter(connect(other_server.url))) as rooms:
+            async for room in rooms:
+                room.update("/n", 2)
+                break
+
+    asyncio.run(main())
+    assert other_server.peer.state["n"] == 2

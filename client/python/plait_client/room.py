@@ -172,7 +172,10 @@ class Room(Generic[S]):
         return result
 
     async def stream(self, method: str, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        """Call a method and iterate over all that it gives. Leaving the loop cancels it. Raises as `call` does."""
+        """Call a method and iterate over all that it gives. Raises as `call` does.
+
+        Closing it cancels the call; leaving the loop does so, unless it is kept in a variable.
+        """
         self._live.check_open()
         async with aclosing(self._live.calls.run(method, args, kwargs)) as results:
             async for _, value in results:

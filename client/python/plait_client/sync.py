@@ -159,7 +159,7 @@ class SyncRoom(Generic[S]):
         return self._wait(lambda: self._room.call(method, *args, **kwargs), f"no result of {method}")
 
     def stream(self, method: str, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
-        """Call a method and iterate over all that it gives. Leaving the loop cancels it."""
+        """Call a method and iterate over all that it gives. Closing it, or leaving the loop, cancels the call."""
         values = self._room.stream(method, *args, **kwargs)
         try:
             while (value := self._wait(lambda: anext(values, _END), f"nothing from {method}")) is not _END:
