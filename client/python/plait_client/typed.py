@@ -87,16 +87,16 @@ def _origins(after: Sequence[Any], before: Sequence[Any]) -> list[int | None]:
 
     They are known by their `id`, or by all that they are; one that has changed may be known by its place.
     """
+    # Most are where they were, and need no look.
+    origins = [at if at < len(before) and before[at] is value else None for at, value in enumerate(after)]
     places: dict[bytes, list[int]] = {}
-    for index in reversed(range(len(before))):
+    for index in sorted(set(range(len(before))).difference(origins), reverse=True):
         places.setdefault(name(_members(before[index])), []).append(index)
-    found = [places[key].pop() if places.get(key := name(_members(value))) else None for value in after]
-    taken = set(found)
-    return [
-        at if index is None and at < len(before) and at not in taken and _may_be(before[at], value) else index
-        for at, (value, index) in enumerate(zip(after, found, strict=True))
-    ]
-
-
-def _may_be(old: Any, new: Any) -> bool:
-    return may_be_same(_members(old), _members(new))
+    for at, value in enumerate(after):
+        if origins[at] is None and places.get(key := name(_members(value))):
+            origins[at] = places[key].pop()
+    taken = set(origins)
+    for at, (old, new) in enumerate(zip(before, after, strict=False)):
+        if origins[at] is None and at not in taken and may_be_same(_members(old), _members(new)):
+            origins[at] = at
+    return origins
