@@ -59,8 +59,9 @@ def test_what_a_program_has_not_changed_is_written_as_it_was() -> None:
     assert written(equal, msgspec.convert(table, Table), table) == table
 
 
-def test_a_set_keeps_its_order_and_what_is_put_in_comes_last() -> None:
-    assert shown({"tags": ["b", "c", "a"]}, tags=frozenset("cbxd"))["tags"] == ["b", "c", "d", "x"]
+def test_a_set_keeps_its_order_and_what_is_put_in_comes_where_something_was_taken_out_or_last() -> None:
+    assert shown({"tags": ["b", "a", "c"]}, tags=frozenset("cbxd"))["tags"] == ["b", "d", "c", "x"]
+    assert shown({"tags": ["b", "a", "c"]}, tags=frozenset("cb"))["tags"] == ["b", "c"]
 
 
 def test_a_default_that_was_left_out_is_written_when_it_has_changed() -> None:

@@ -66,10 +66,12 @@ def _object(after: Mapping[str, Any], before: Mapping[str, Any], document: Mappi
 
 
 def _set(after: set[Any] | frozenset[Any], document: Sequence[Any]) -> list[Any]:
-    """Return the elements in the order in which they are shown, and then those that are added."""
-    elements = {_canonical(element): element for element in sorted(_json(after), key=_canonical)}
-    kept = {_canonical(element): element for element in document if _canonical(element) in elements}
-    return list((kept | elements).values())
+    """Return the elements as they are shown; those that are added come where others were taken out, and then last."""
+    elements = {_canonical(element): element for element in _json(after)}
+    shown = [_canonical(element) for element in document]
+    added = sorted(elements.keys() - set(shown))
+    keys = [key if key in elements else added.pop(0) for key in shown if key in elements or added]
+    return [elements[key] for key in (*keys, *added)]
 
 
 # Arrays
