@@ -128,23 +128,25 @@ async def test_a_peer_that_goes_on_sending_is_told_why_its_socket_is_closed_and_
         assert _close_code(await _read_all(bare)) == code
 
 
-async def test_a_message_in_many_fragments_costs_about_its_own_size(address: str) -> None:
-    with bare_socket(address) as bare:
-        await open_socket(bare, "/threads/room/one")
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(bare, _frame(0x01, b"") + _frame(0x89, b"begun"))
-        await _read_until(bare, b"\x8a\x05begun")
-        tracemalloc.start()
-        try:
-            for _ in range(200):
-                await loop.sock_sendall(bare, (_frame(0x00, b"ab") + _frame(0x00, b"")) * 100)
-            await loop.sock_sendall(bare, _frame(0x89, b"there"))
-            await _read_until(bare, b"\x8a\x05there")
-            assert tracemalloc.get_traced_memory()[0] < 300_000
-        finally:
-            tracemalloc.stop()
-        await loop.sock_sendall(bare, _frame(0x80, b"!"))
-        assert b"ab" * 20_000 + b"!" in await _read_until(bare, b"b!")
+async def test_a_message_in_many_fragments_costs_about_its_own_size() -> None:
+    limits = Limits(messages_per_second=100_000, message_burst=100_000)
+    async with running(serve(limits=limits)) as address:
+        with bare_socket(address) as bare:
+            await open_socket(bare, "/threads/room/one")
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(bare, _frame(0x01, b"") + _frame(0x89, b"begun"))
+            await _read_until(bare, b"\x8a\x05begun")
+            tracemalloc.start()
+            try:
+                for _ in range(200):
+                    await loop.sock_sendall(bare, (_frame(0x00, b"ab") + _frame(0x00, b"")) * 100)
+                await loop.sock_sendall(bare, _frame(0x89, b"there"))
+                await _read_until(bare, b"\x8a\x05there")
+                assert tracemalloc.get_traced_memory()[0] < 300_000
+            finally:
+                tracemalloc.stop()
+            await loop.sock_sendall(bare, _frame(0x80, b"!"))
+            assert b"ab" * 20_000 + b"!" in await _read_until(bare, b"b!")
 
 
 async def test_a_state_over_the_limit_is_rejected_and_its_sender_is_shown_the_true_one() -> None:

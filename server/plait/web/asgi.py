@@ -1,17 +1,20 @@
 """WebSockets under any ASGI server, by ASGI's messages. There it is the server's own pings that find dead peers."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 
 from plait.transport import HIGH_WATER, Frame, Receiver
 from plait.web.framing import shorten
-from plait_schemas.codes import TRY_AGAIN_LATER
+from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["AsgiSocket"]
+
+log = logging.getLogger("plait.sockets")
 
 _CLOSE_TIMEOUT: Final = 5.0
 _NO_CODE: Final = 1005
@@ -108,19 +111,25 @@ class AsgiSocket:
     # Inside
 
     async def _read(self) -> None:
-        while not self._over.is_set():
-            await self._may_read.wait()
-            message = await self._receive()
-            if message["type"] == "websocket.disconnect":
-                self._queue.clear()
-                self._end(message.get("code") or _NO_CODE, message.get("reason") or "")
-                return
-            text = message.get("text")
-            data: bytes = message["bytes"] if text is None else text.encode()
-            if len(data) > self._max_size:
-                self.close(_TOO_BIG, f"a message may have {self._max_size} bytes")
-            elif self._receiver is not None:
-                self._receiver.receive(data, is_text=text is not None)
+        try:
+            while not self._over.is_set():
+                await self._may_read.wait()
+                self._take(await self._receive())
+        except Exception:
+            log.exception("a socket is closed, as what came on it could not be handled")
+            self.close(INTERNAL_ERROR, "internal error")
+
+    def _take(self, message: Message) -> None:
+        if message["type"] == "websocket.disconnect":
+            self._queue.clear()
+            self._end(message.get("code") or _NO_CODE, message.get("reason") or "")
+            return
+        text = message.get("text")
+        data: bytes = message["bytes"] if text is None else text.encode()
+        if len(data) > self._max_size:
+            self.close(_TOO_BIG, f"a message may have {self._max_size} bytes")
+        elif self._receiver is not None:
+            self._receiver.receive(data, is_text=text is not None)
 
     async def _write(self) -> None:
         while True:

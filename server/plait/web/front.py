@@ -16,7 +16,7 @@ from plait.node import Node
 from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Identity
 from plait.web.lobby import Lobby
-from plait.web.sockets import Outlet
+from plait.web.outlet import Outlet
 
 __all__ = ["Addresses", "Front", "as_get", "error_body", "error_response", "with_token"]
 

@@ -23,7 +23,8 @@ from websockets.server import ServerProtocol
 from websockets.utils import accept_key
 
 from plait.limits import TokenBucket
-from plait.web.sockets import Outlet, Socket
+from plait.web.outlet import Outlet
+from plait.web.sockets import Socket
 
 __all__ = ["EXTENSION", "Handshake"]
 

@@ -46,7 +46,10 @@ class Incoming:
         self._at = 0
 
     def parse(self, handle: Callable[[Opcode, bytes], None]) -> int:
-        """Parse a slice, hand over each message and control frame in it, and return how many frames there were."""
+        """Parse a slice, hand over what is in it, and return how many frames there were.
+
+        That is each message, each control frame, and an empty CONT for each fragment that ends no message.
+        """
         start, end = self._at, self._at + self._slice
         data = self._unread[start:end]
         if end < len(self._unread):
@@ -67,7 +70,7 @@ class Incoming:
         return len(frames)
 
     def _join(self, frame: Frame, handle: Callable[[Opcode, bytes], None]) -> None:
-        """Hand over the message that a frame ends, if it ends one."""
+        """Hand over the message that a frame ends, or that it ends none."""
         if frame.opcode is not Opcode.CONT:
             self._opcode = frame.opcode
         if self._begun is None:
@@ -79,3 +82,5 @@ class Incoming:
         if frame.fin:
             data, self._begun = bytes(self._begun), None
             handle(self._opcode, data)
+        else:
+            handle(Opcode.CONT, b"")

@@ -53,7 +53,7 @@ class Reader:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._incoming = Incoming(protocol)
-        # Counts the frames that reach no session's limits: pings, and the pongs that nobody asked for.
+        # Counts the frames that reach no session's limits: pings, the pongs that nobody asked for, and fragments.
         self._bucket = bucket
         self._handle = handle
         self._parsed = parsed
@@ -79,7 +79,7 @@ class Reader:
             self._read()
 
     def charge(self, count: int) -> None:
-        """Count control frames of the peer; those that it is asked for are counted before, the other way."""
+        """Count frames of the peer; those that it is asked for are counted before, the other way."""
         if self._bucket is not None:
             self._bucket.charge(count)
 

@@ -4,6 +4,7 @@ Frames to the peer are written straight to the asyncio transport, each made once
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -15,10 +16,13 @@ from websockets.server import ServerProtocol
 from plait.limits import TokenBucket
 from plait.transport import Frame, Receiver
 from plait.web.framing import is_utf8, serialize, shorten
+from plait.web.outlet import Outlet
 from plait.web.reader import Reader
-from plait_schemas.codes import TRY_AGAIN_LATER
+from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
-__all__ = ["ABNORMAL", "Outlet", "Socket"]
+__all__ = ["ABNORMAL", "Socket"]
+
+log = logging.getLogger("plait.sockets")
 
 _CLOSE_TIMEOUT: Final = 5.0
 # Bytes that are written in one iteration of the loop before states are held back, to be sent as one.
@@ -26,25 +30,8 @@ _AT_ONCE: Final = 256 * 1024
 ABNORMAL: Final = 1006
 _NO_CODE: Final = 1005
 _INVALID_DATA: Final = 1007
-_HEARTBEATS: Final = frozenset({Opcode.PING, Opcode.PONG})
-
-
-class Outlet:
-    """Writes what sockets have to send once an iteration of the loop: one system call for many frames."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Socket] = []
-
-    def add(self, socket: "Socket") -> None:
-        """Have `socket` write when the callbacks that are running have ended."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._waiting.append(socket)
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for socket in waiting:
-            socket.flush()
+# Frames that reach no session's limits: heartbeats, and the fragments that end no message.
+_COUNTED: Final = frozenset({Opcode.PING, Opcode.PONG, Opcode.CONT})
 
 
 class Socket(asyncio.Protocol):
@@ -202,10 +189,17 @@ class Socket(asyncio.Protocol):
     # Inside
 
     def _handle(self, opcode: Opcode, data: bytes) -> None:
-        if opcode in _HEARTBEATS:
+        if opcode in _COUNTED:
             self._reader.charge(1)
         if self._is_closing:
             return
+        try:
+            self._take(opcode, data)
+        except Exception:
+            log.exception("a socket is closed, as what came on it could not be handled")
+            self.close(INTERNAL_ERROR, "internal error")
+
+    def _take(self, opcode: Opcode, data: bytes) -> None:
         receiver = self._receiver
         assert receiver is not None
         match opcode:

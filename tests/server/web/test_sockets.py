@@ -11,7 +11,8 @@ from websockets.server import ServerProtocol
 
 from plait.limits import TokenBucket
 from plait.transport import Frame
-from plait.web.sockets import Outlet, Socket
+from plait.web.outlet import Outlet
+from plait.web.sockets import Socket
 
 # More than is ever to be handled in one go, though one packet brings it.
 MANY = 20_000
@@ -189,6 +190,29 @@ async def test_what_was_not_handled_when_the_socket_is_closed_is_dropped() -> No
     assert peer.session.closed == 1013
 
 
+@pytest.mark.parametrize("failing", [0, 500], ids=["in its first turn", "in a later one"])
+async def test_a_session_that_fails_closes_its_socket_with_1011_and_is_read_to_its_end(
+    failing: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Received):
+        def receive(self, data: bytes, *, is_text: bool) -> None:
+            if data == b"%d" % failing:
+                raise LookupError("the secret of the session")
+            super().receive(data, is_text=is_text)
+
+    peer = Peer(session=Failing())
+    peer.socket.data_received(texts(1000))
+    await settled(peer)
+    assert peer.session.received == [str(n) for n in range(failing)]
+    assert peer.session.closed == 1011
+    assert (1011).to_bytes(2) + b"internal error" in peer.pipe.written
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], LookupError)
+    peer.socket.data_received(frame(Opcode.CLOSE, (1011).to_bytes(2)))
+    assert peer.pipe.is_closed
+
+
 @pytest.mark.parametrize("end", ["eof", "lost"])
 async def test_the_end_of_a_peer_comes_behind_what_it_has_said(end: str) -> None:
     peer = Peer()
@@ -255,6 +279,25 @@ async def test_pings_past_the_limit_are_not_read_while_messages_are_not_counted_
     assert 1000 <= peer.pongs < 1000 + MOST
     assert not peer.pipe.is_read
     assert peer.socket.is_held
+
+
+async def test_fragments_that_end_no_message_are_not_read_past_the_limit_either() -> None:
+    peer = Peer(bucket=TokenBucket(0.001, 1000, asyncio.get_running_loop().time()))
+    peer.socket.data_received(frame(Opcode.TEXT, b"a", fin=False) + frame(Opcode.CONT, fin=False) * MANY)
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    peer.socket.data_received(frame(Opcode.CONT, b"b"))
+    assert not peer.pipe.is_read
+    assert peer.socket.is_held
+    assert peer.session.received == []
+
+
+async def test_a_message_in_fragments_within_the_limit_is_read_as_a_whole() -> None:
+    peer = Peer(bucket=TokenBucket(0.001, 1000, asyncio.get_running_loop().time()))
+    peer.socket.data_received(frame(Opcode.TEXT, b"a", fin=False) + frame(Opcode.CONT, b"b", fin=False) * 500)
+    peer.socket.data_received(frame(Opcode.CONT, b"c"))
+    await settled(peer)
+    assert peer.session.received == ["a" + "b" * 500 + "c"]
 
 
 async def test_answers_to_pings_of_the_server_do_not_count_to_the_limit() -> None:
