@@ -24,7 +24,7 @@ from websockets.utils import accept_key
 
 from plait.limits import TokenBucket
 from plait.web.outlet import Outlet
-from plait.web.sockets import Socket
+from plait.web.sockets import ABNORMAL, Socket
 
 __all__ = ["EXTENSION", "Handshake"]
 
@@ -54,7 +54,12 @@ class Handshake(asyncio.Protocol):
         self._app_state = app_state
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._key = ""
+        # What the peer has sent without waiting for the answer.
+        self._early = b""
         self._is_over = False
+        # Whether the app has been told of the peer, and whether that is gone.
+        self._is_connected = False
+        self._lost = asyncio.Event()
         self._denial: tuple[int, RawHeaders] = (500, [])
 
     def accept(
@@ -87,7 +92,8 @@ class Handshake(asyncio.Protocol):
         self._transport.set_protocol(socket)
         chosen = b"" if subprotocol is None else b"Sec-WebSocket-Protocol: %b\r\n" % subprotocol.encode()
         socket.greet(_SWITCHING % (accept_key(self._key).encode(), chosen))
-        self._transport.resume_reading()
+        if self._early:
+            socket.data_received(self._early)
         return socket
 
     # asyncio.Protocol
@@ -98,7 +104,10 @@ class Handshake(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take the request, which uvicorn has parsed and writes here once more, in one piece."""
-        self._transport.pause_reading()
+        if self._key:
+            self._transport.pause_reading()
+            self._early += data
+            return
         line, *lines = data.partition(b"\r\n\r\n")[0].split(b"\r\n")
         headers = [(name.lower(), value.strip()) for name, _, value in (each.partition(b":") for each in lines)]
         if problem := self._check(line, headers):
@@ -111,6 +120,7 @@ class Handshake(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_over = True
+        self._lost.set()
         self._server.connections.discard(cast(Any, self))
 
     def shutdown(self) -> None:
@@ -172,7 +182,11 @@ class Handshake(asyncio.Protocol):
         self._answer(500, [], b"Internal Server Error\n")
 
     async def _receive(self) -> dict[str, Any]:
-        return {"type": "websocket.connect"}
+        if not self._is_connected:
+            self._is_connected = True
+            return {"type": "websocket.connect"}
+        await self._lost.wait()
+        return {"type": "websocket.disconnect", "code": ABNORMAL}
 
     async def _send(self, message: dict[str, Any]) -> None:
         match message["type"]:

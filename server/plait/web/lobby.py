@@ -48,6 +48,7 @@ class Lobby:
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Take a message."""
         if self._joined.done():
+            self._transport.pause()
             self._kept.append((data, is_text))
             return
         try:
@@ -60,7 +61,7 @@ class Lobby:
         elif not 0 < len(message.client) <= 128:
             self._refuse("the id of a client has 1 to 128 characters")
         else:
-            self._transport.pause()
+            # Read on, so that the end of a peer that waits to be let in is noticed.
             self._joined.set_result(message)
 
     def close(self, code: int, reason: str) -> None:

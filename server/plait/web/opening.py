@@ -7,8 +7,9 @@ network failure and try for ever.
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -16,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from plait.actor import Actor
 from plait.clients import client_id
 from plait.connection import Connection, Principal, Rights
-from plait.errors import PlaitError, TooMany, Unauthenticated
+from plait.errors import PlaitError, Unauthenticated
 from plait.session.cloudflare import CLOUDFLARE, CloudflareSession
 from plait.session.plait_v1 import PlaitSession
 from plait.session.tokens import Tokens
@@ -36,6 +37,9 @@ __all__ = ["SocketEndpoint"]
 
 log = logging.getLogger("plait.sockets")
 
+T = TypeVar("T")
+Join = Callable[[Socket | AsgiSocket], Awaitable[None]]
+
 
 class SocketEndpoint:
     """The ASGI app of WebSockets."""
@@ -44,23 +48,31 @@ class SocketEndpoint:
         self._front = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        opening = _Opening(self._front, scope, receive, send)
-        await (opening.open_native() if opening.is_native else opening.open())
+        if (await receive())["type"] == "websocket.connect":
+            await _Opening(self._front, scope, receive, send).open()
 
 
 class _Place:
     """What a socket has of its address's share; nothing of how it was opened is kept with it."""
 
-    __slots__ = ("_addresses", "_host", "connection")
+    __slots__ = ("_addresses", "_host", "connection", "joining")
 
     def __init__(self, addresses: Addresses, host: str) -> None:
         self._addresses = addresses
         self._host = host
         # The socket as its thread sees it, once it is on its way to join.
         self.connection: Connection | None = None
+        # What joins it, which nobody waits for any more once the peer is gone.
+        self.joining: asyncio.Task[None] | None = None
+
+    def enter(self) -> None:
+        """Count the socket among those of its address. Raises TooMany."""
+        self._addresses.enter(self._host)
 
     def leave(self) -> None:
         """Count the socket no longer among those of its address, when what came by it has been done."""
+        if self.joining is not None:
+            self.joining.cancel()
         leave = partial(self._addresses.leave, self._host)
         if self.connection is None:
             leave()
@@ -82,35 +94,23 @@ class _Opening:
         self._host = self._request.client.host if self._request.client else ""
         self._place = _Place(front.addresses, self._host)
 
-    @property
-    def is_native(self) -> bool:
-        """Whether the client offers the native protocol."""
-        return self._subprotocol is not None
-
     async def open(self) -> None:
-        """Open a socket of the Cloudflare protocol: whoever is behind it is known by the request."""
+        """Let the socket in, or refuse it."""
         try:
             key = self._address()
-            principal = await self._front.identity.principal(self._request)
-            if isinstance(principal, Response):
-                await principal(self._scope, self._receive, self._send)
-                return
-            rights = await self._rights(key, principal)
-            # Wakes the thread, so that what prevents it is known before the socket is accepted.
-            await self._front.node.actor(key)
+            self._place.enter()
         except Exception as error:
             await self._refuse(error)
             return
-        await self._run(lambda socket: self._join(socket, key, rights))
-
-    async def open_native(self) -> None:
-        """Open a socket of the native protocol: whoever is behind it may be known by the join."""
+        socket = None
         try:
-            key = self._address()
-        except Exception as error:
-            await self._refuse(error)
-            return
-        await self._run(lambda socket: self._join_native(socket, key))
+            if (join := await self._admit(key)) is not None:
+                socket = await self._accept(self._place.leave)
+        finally:
+            if socket is None:
+                self._place.leave()
+        if socket is not None and join is not None:
+            await self._run(socket, join)
 
     # Inside
 
@@ -119,6 +119,50 @@ class _Opening:
         self._front.node.kind(key.kind)
         self._front.identity.check_origin(self._request)
         return key
+
+    async def _admit(self, key: ThreadKey) -> Join | None:
+        """Return what joins the socket to its thread; None when it is refused, or its peer is gone.
+
+        Whoever is behind a socket of the Cloudflare protocol is known by the request, behind one of the native protocol
+        by the join.
+        """
+        if self._subprotocol is not None:
+            return partial(self._join_native, key)
+        try:
+            found = await self._unless_gone(self._check(key))
+        except Exception as error:
+            await self._refuse(error)
+            return None
+        if isinstance(found, Response):
+            await found(self._scope, self._receive, self._send)
+            return None
+        return None if found is None else partial(self._join, key, found)
+
+    async def _check(self, key: ThreadKey) -> Rights | Response:
+        principal = await self._front.identity.principal(self._request)
+        if isinstance(principal, Response):
+            return principal
+        rights = await self._rights(key, principal)
+        # Wakes the thread, so that what prevents it is known before the socket is accepted.
+        await self._front.node.actor(key)
+        return rights
+
+    async def _unless_gone(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return what comes of `work`, or None when the peer is gone before."""
+        working, leaving = asyncio.create_task(work), asyncio.create_task(self._gone())
+        try:
+            await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (working, leaving):
+                task.cancel()
+            await asyncio.wait([working, leaving])
+        if leaving.cancelled():
+            return working.result()
+        return leaving.result()
+
+    async def _gone(self) -> None:
+        """Wait until the peer is gone; before a socket is accepted, nothing else is received."""
+        await self._receive()
 
     async def _rights(self, key: ThreadKey, principal: Principal | None) -> Rights:
         identity = self._front.identity
@@ -135,34 +179,15 @@ class _Opening:
             if isinstance(socket, AsgiSocket):
                 await socket.run()
 
-    async def _run(self, join: Callable[[Socket | AsgiSocket], Awaitable[None]]) -> None:
-        """Accept the socket and have `join` join it to its thread; what prevents that closes it."""
-        front = self._front
-        try:
-            front.addresses.enter(self._host)
-        except TooMany as error:
-            await self._refuse(error)
-            return
-        socket = await self._accept(self._place.leave)
-        if socket is None:
-            self._place.leave()
-            return
-
-        async def enter() -> None:
-            try:
-                await join(socket)
-            except Exception as error:
-                _close(socket, error)
-
-        if isinstance(socket, AsgiSocket):
-            async with asyncio.TaskGroup() as group:
-                entering = group.create_task(enter())
+    async def _run(self, socket: Socket | AsgiSocket, join: Join) -> None:
+        """Have `join` join the socket to its thread; what prevents that closes it."""
+        async with asyncio.TaskGroup() as group:
+            self._place.joining = group.create_task(_try(join, socket))
+            if isinstance(socket, AsgiSocket):
                 await socket.run()
-                entering.cancel()
-        else:
-            await enter()
+        self._place.joining = None
 
-    async def _join(self, socket: Socket | AsgiSocket, key: ThreadKey, rights: Rights) -> None:
+    async def _join(self, key: ThreadKey, rights: Rights, socket: Socket | AsgiSocket) -> None:
         actor = await self._actor(key)
         connection = Connection(self._id(), socket, actor.pipeline.after, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
@@ -170,7 +195,7 @@ class _Opening:
         socket.attach(session)
         session.open(self._request)
 
-    async def _join_native(self, socket: Socket | AsgiSocket, key: ThreadKey) -> None:
+    async def _join_native(self, key: ThreadKey, socket: Socket | AsgiSocket) -> None:
         lobby = Lobby(socket)
         socket.attach(lobby)
         with self._front.waiting(lobby):
@@ -210,8 +235,10 @@ class _Opening:
     async def _accept(self, ended: Callable[[], None]) -> Socket | AsgiSocket | None:
         limits = self._front.limits
         if self._handshake is None:
-            await self._receive()
-            await self._send({"type": "websocket.accept", "subprotocol": self._subprotocol})
+            try:
+                await self._send({"type": "websocket.accept", "subprotocol": self._subprotocol})
+            except OSError:
+                return None  # The peer is gone, as ASGI has it.
             return AsgiSocket(
                 self._receive, self._send, max_size=limits.frame, write_buffer=limits.write_buffer, ended=ended
             )
@@ -242,6 +269,13 @@ def _ended(heartbeat: Heartbeat, ended: Callable[[], None], socket: Socket) -> N
 
 def _nothing() -> None:
     pass
+
+
+async def _try(join: Join, socket: Socket | AsgiSocket) -> None:
+    try:
+        await join(socket)
+    except Exception as error:
+        _close(socket, error)
 
 
 def _close(socket: Socket | AsgiSocket, error: Exception) -> None:

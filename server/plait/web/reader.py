@@ -60,8 +60,8 @@ class Reader:
         self._cut = cut
         # Goes on with what has come, when others have had their turns.
         self._turn: asyncio.Handle | None = None
-        # Whether what the peer sends is left unread: for a while, or for good.
-        self._is_held = False
+        # Whether what the peer sends is left unread: for a while, which begins with the reader, or for good.
+        self._is_held = True
         self._is_stopped = False
         # Whether the peer says nothing more than what has come, and whether that is of no interest.
         self._is_cut = False
@@ -75,7 +75,9 @@ class Reader:
     def feed(self, data: bytes) -> None:
         """Take what has come."""
         self._incoming.feed(data)
-        if not self.is_held:
+        if self.is_held:
+            self._pause_transport()
+        else:
             self._read()
 
     def charge(self, count: int) -> None:

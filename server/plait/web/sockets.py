@@ -109,8 +109,9 @@ class Socket(asyncio.Protocol):
         return self._reader.is_held
 
     def attach(self, receiver: Receiver) -> None:
-        """Hand what the peer sends to `receiver` from here on."""
+        """Hand what the peer sends to `receiver` from here on; without one, nothing is read."""
         self._receiver = receiver
+        self._reader.resume()
 
     # The Transport of a connection
 

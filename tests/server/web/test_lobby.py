@@ -36,8 +36,9 @@ def enter(**options: Any) -> tuple[FakeTransport, Lobby]:
 async def test_a_join_is_returned_and_what_comes_behind_it_is_kept_for_the_session() -> None:
     transport, lobby = enter()
     lobby.receive(JOIN, is_text=True)
-    assert transport.is_paused
+    assert not transport.is_paused
     lobby.receive(b"second", is_text=True)
+    assert transport.is_paused
     lobby.receive(b"\x00", is_text=False)
     assert await lobby.join() == Join("a", ("e", 1))
     session = Received()
