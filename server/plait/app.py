@@ -29,7 +29,7 @@ from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
 from plait.thread import Thread
 from plait.types import types_files
-from plait.web.front import Front, error_body
+from plait.web.front import Front, error_body, error_response
 from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.opening import SocketEndpoint
@@ -220,9 +220,7 @@ async def _healthy(request: Request) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code = error.detail.lower().replace(" ", "_")
-    return JSONResponse(error_body(code, error.detail), error.status_code, headers=error.headers)
+    return error_response(error)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
@@ -57,6 +58,8 @@ class GameRoom(Thread[Game]):
     async def on_request(self, request: Request) -> Response:
         if request.url.path.endswith("/wrong"):
             return "not a response"  # type: ignore[return-value]
+        if status := request.query_params.get("raise"):
+            raise HTTPException(int(status), "no such book", headers={"X-Shelf": "7"})
         body = (await request.body()).decode()
         principal = request.state.principal
         who = None if principal is None else principal.id
@@ -74,6 +77,10 @@ class GameRoom(Thread[Game]):
         assert found.request is not None
         principal = found.connection.principal
         return [None if principal is None else principal.id, found.request.method]
+
+    @rpc(name="große Namen/list")
+    def list_names(self) -> int:
+        return len(self.state.players)
 
     @rpc
     def nothing(self) -> None:
@@ -255,6 +262,14 @@ async def test_a_call_takes_arguments_by_place_and_by_name(web: httpx.AsyncClien
     assert (await web.post("/threads/game-room/one/rpc/whoAmI", json={})).json() == {"result": [None, "POST"]}
 
 
+async def test_the_name_of_an_rpc_may_have_any_characters(web: httpx.AsyncClient) -> None:
+    answer = await web.post("/threads/game-room/one/rpc/gro%C3%9Fe%20Namen%2Flist")
+    assert answer.json() == {"result": 0}
+    for name in ("gro%FFe", "gro%C3%9Fe%2520Namen%2Flist"):
+        answer = await web.post(f"/threads/game-room/one/rpc/{name}")
+        assert error_of(answer) == (404, "method_not_found")
+
+
 async def test_a_call_that_fails_is_an_error(web: httpx.AsyncClient) -> None:
     for method, body, expected, path in (
         ("add_player", '{"args":[1]}', (422, "invalid_arguments"), "/name"),
@@ -374,6 +389,36 @@ async def test_on_request_answers_everything_else(web: httpx.AsyncClient, method
 
 async def test_an_on_request_that_returns_no_response_is_500(web: httpx.AsyncClient) -> None:
     assert error_of(await web.get("/threads/game-room/one/wrong")) == (500, "internal")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, "bad_request"),
+        (401, "unauthenticated"),
+        (403, "forbidden"),
+        (404, "not_found"),
+        (413, "too_large"),
+        (418, "i_m_a_teapot"),
+        (429, "rate_limited"),
+        (499, "error"),
+        (500, "internal"),
+        (503, "unavailable"),
+    ],
+)
+async def test_an_http_exception_of_on_request_is_answered_as_it_says(
+    web: httpx.AsyncClient, status: int, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await web.get(f"/threads/game-room/one/page?raise={status}")
+    assert error_of(answer) == (status, code)
+    assert answer.json()["error"]["message"] == "no such book"
+    assert answer.headers["x-shelf"] == "7"
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_an_http_exception_without_a_body_has_none(web: httpx.AsyncClient) -> None:
+    answer = await web.get("/threads/game-room/one/page?raise=304")
+    assert (answer.status_code, answer.content, answer.headers["x-shelf"]) == (304, b"", "7")
 
 
 async def test_without_on_request_everything_else_is_404(web: httpx.AsyncClient) -> None:
@@ -533,6 +578,8 @@ async def test_who_is_nobody_gets_401_and_who_may_not_403() -> None:
                 raise RuntimeError("the secret of the session table")
             case "elsewhere":
                 return Response("log in", 303, headers={"Location": "/login"})
+            case "unpaid":
+                raise HTTPException(402, "pay first")
             case name:
                 return Principal(name)
 
@@ -567,6 +614,7 @@ async def test_who_is_nobody_gets_401_and_who_may_not_403() -> None:
         assert await statuses("eve") == [403, 403, 403, 201]
         assert await statuses("broken") == [500] * 4
         assert await statuses("elsewhere") == [303] * 4
+        assert await statuses("unpaid") == [402] * 4
         # Who may call and not write cannot write by calling.
         answer = await web.post(f"{url}/rpc/add_player", json={"args": ["a"]}, headers={"Authorization": "dee"})
         assert error_of(answer) == (403, "readonly")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from tests.integration.native_client import NativeClient
 from tests.integration.socket_client import (
     TIMEOUT,
@@ -42,6 +43,11 @@ class Room(Thread[Any]):
 
     def on_message(self, connection: Connection, data: str | bytes) -> None:
         connection.send(data)
+
+    async def on_request(self, request: Request) -> Response:
+        if "stream" in request.query_params:
+            return PlainTextResponse(str(sum([len(chunk) async for chunk in request.stream()])))
+        return PlainTextResponse(str(len(await request.body())))
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
         self._codes.append(code)
@@ -171,9 +177,13 @@ async def test_a_body_over_the_limit_is_413() -> None:
         for answer in (
             await web.put("/threads/room/one", json="x" * 1000),
             await web.post("/threads/room/one/rpc/echo", json={"args": ["x" * 1000]}),
+            await web.post("/threads/room/one/own", json="x" * 1000),
+            await web.post("/threads/room/one/own?stream=1", json="x" * 1000),
+            await web.post("/threads/room/one/own", content=_chunks(100, 11)),
         ):
             assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
         assert (await web.put("/threads/room/one", json="x" * 900)).is_success
+        assert (await web.post("/threads/room/one/own", content=_chunks(100, 10))).text == "1000"
 
 
 async def test_what_nests_too_deep_is_refused(address: str) -> None:
@@ -612,6 +622,11 @@ async def _push_large(client: Client, times: int) -> int:
         if n % 10 == 9:
             peak = max(peak, await client.call("memory"))
     return peak
+
+
+async def _chunks(size: int, count: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield b"x" * size
 
 
 def _texts(client: Client) -> list[str | bytes]:

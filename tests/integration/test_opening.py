@@ -5,7 +5,9 @@ import json
 from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Message
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, websocket
 from tests.running import running
@@ -101,6 +103,54 @@ async def test_what_a_peer_sends_before_it_is_answered_is_read_when_it_is_in() -
                 checked.set()
                 while b"\x81\x05early" not in received:
                     received += await loop.sock_recv(bare, 65536)
+
+
+# What authenticate answers by itself
+
+
+@pytest.mark.parametrize("protocol", ["native", "cloudflare"])
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, 4401), (403, 4403), (402, 4403), (404, 4404), (429, 1013), (500, 1013), (503, 1013)]
+)
+async def test_an_http_exception_of_authenticate_is_told_by_its_close_code(
+    protocol: str, status: int, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def authenticate(request: Request) -> Principal:
+        raise HTTPException(status, "not you")
+
+    async with running(serve(authenticate=authenticate)) as address:
+        if protocol == "native":
+            client = await _native(address)
+            await client.send(json.dumps({"type": "join", "client": "a"}))
+        else:
+            client = await websocket(f"ws://{address}/threads/room/one")
+        await asyncio.wait_for(client.wait_closed(), TIMEOUT)
+        assert (client.close_code, client.close_reason) == (code, "not you")
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(
+    ("response", "head", "body"),
+    [
+        (Response("no", 499), b"HTTP/1.1 499 \r\n", b"no"),
+        (Response("no", 999), b"HTTP/1.1 999 \r\n", b"no"),
+        (Response("pay", 402), b"HTTP/1.1 402 Payment Required\r\n", b"pay"),
+        (StreamingResponse(iter(["first ", "second"]), 402), b"HTTP/1.1 402 Payment Required\r\n", b"first second"),
+    ],
+    ids=["499", "999", "402", "streamed"],
+)
+async def test_a_response_of_authenticate_is_sent_as_a_whole(response: Response, head: bytes, body: bytes) -> None:
+    async with running(serve(authenticate=lambda request: response)) as address:
+        with bare_socket(address) as bare:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(bare, f"GET /threads/room/one HTTP/1.1\r\n{OPENING}\r\n".encode())
+            answer = b""
+            async with asyncio.timeout(TIMEOUT):
+                while data := await loop.sock_recv(bare, 65536):
+                    answer += data
+    assert answer.startswith(head)
+    assert b"\r\ncontent-length: %d\r\n" % len(body) in answer
+    assert answer.endswith(b"\r\n\r\n" + body)
 
 
 # By ASGI's messages

@@ -1,24 +1,33 @@
 """What sockets and routes share: the node behind them, and who may come in."""
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from plait.compatibility import Compatibility
-from plait.errors import PlaitError, TooMany
+from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
 from plait.node import Node
 from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Identity
 from plait.web.lobby import Lobby
 from plait.web.outlet import Outlet
 
-__all__ = ["Addresses", "Front", "as_get", "error_body", "error_response", "with_token"]
+__all__ = ["Addresses", "Front", "as_get", "as_refusal", "error_body", "error_response", "with_token"]
+
+
+# Statuses that have one of plait's own codes.
+_CODES: Final = {
+    kind.status: kind.code for kind in (Unauthenticated, Forbidden, NotFound, TooLarge, TooMany, Unavailable)
+} | {500: "internal"}
 
 
 class Addresses:
@@ -81,16 +90,44 @@ class Front:
         self.node.drain(self._shutdown_timeout)
 
 
-def error_response(error: BaseException) -> JSONResponse:
-    """Return an error in the one shape that all have over HTTP; of those that are not plait's nothing is told."""
-    if not isinstance(error, PlaitError):
-        return JSONResponse(error_body("internal", "internal error"), 500)
-    return JSONResponse(error_body(error.code, str(error), error.path), error.status)
+def error_response(error: BaseException) -> Response:
+    """Return an error in the one shape that all have over HTTP.
+
+    Of those that are neither plait's nor an HTTPException, which is raised to be shown, nothing is told.
+    """
+    match error:
+        case PlaitError():
+            return JSONResponse(error_body(error.code, str(error), error.path), error.status)
+        case HTTPException(status_code=204 | 304):
+            return Response(status_code=error.status_code, headers=error.headers)
+        case HTTPException():
+            body = error_body(_code(error.status_code), str(error.detail) or "refused")
+            return JSONResponse(body, error.status_code, headers=error.headers)
+        case _:
+            return JSONResponse(error_body("internal", "internal error"), 500)
+
+
+def as_refusal(error: HTTPException) -> PlaitError:
+    """Return what an HTTPException is on a socket, where a client comes again only after TooMany and Unavailable."""
+    if error.status_code >= 500:
+        return Unavailable(str(error.detail))
+    kinds = {401: Unauthenticated, 404: NotFound, 429: TooMany}
+    return kinds.get(error.status_code, Forbidden)(str(error.detail))
 
 
 def error_body(code: str, message: str, path: str | None = None) -> dict[str, Any]:
     """Return the JSON of an error."""
     return {"error": {"code": code, "message": message} | ({} if path is None else {"path": path})}
+
+
+def _code(status: int) -> str:
+    """Return the code of an error that is known by its status."""
+    if (code := _CODES.get(status)) is not None:
+        return code
+    try:
+        return re.sub("[^a-z]+", "_", HTTPStatus(status).phrase.lower())
+    except ValueError:
+        return PlaitError.code
 
 
 def with_token(request: Request, token: str) -> Request:

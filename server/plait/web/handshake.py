@@ -60,7 +60,9 @@ class Handshake(asyncio.Protocol):
         # Whether the app has been told of the peer, and whether that is gone.
         self._is_connected = False
         self._lost = asyncio.Event()
+        # The app's response, as far as it has come.
         self._denial: tuple[int, RawHeaders] = (500, [])
+        self._body = b""
 
     def accept(
         self,
@@ -193,7 +195,9 @@ class Handshake(asyncio.Protocol):
             case "websocket.http.response.start":
                 self._denial = (message["status"], list(message["headers"]))
             case "websocket.http.response.body":
-                self._answer(*self._denial, message.get("body", b""))
+                self._body += message.get("body", b"")
+                if not message.get("more_body", False):
+                    self._answer(*self._denial, self._body)
             case "websocket.close":
                 self._answer(403, [], b"Forbidden\n")
             case _:
@@ -207,13 +211,14 @@ class Handshake(asyncio.Protocol):
         if self._is_over:
             return
         self._is_over = True
-        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
+        lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode()]
         lines += [b"%b: %b" % header for header in headers if header[0].lower() != b"content-length"]
         lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
         self._transport.write(b"\r\n".join(lines))
         self._transport.close()
 
 
+_PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 _SWITCHING: Final = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Accept: %b\r\n%b\r\n"

@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from plait.actor import Actor
 from plait.clients import client_id
-from plait.connection import Connection, Principal, Rights
+from plait.connection import Connection, Rights
 from plait.errors import PlaitError, Unauthenticated
 from plait.session.cloudflare import CLOUDFLARE, CloudflareSession
 from plait.session.plait_v1 import PlaitSession
@@ -25,7 +27,7 @@ from plait.session.wire import PLAIT
 from plait.store.protocol import ThreadKey
 from plait.web.address import read_address
 from plait.web.asgi import AsgiSocket
-from plait.web.front import Addresses, Front, as_get, with_token
+from plait.web.front import Addresses, Front, as_get, as_refusal, with_token
 from plait.web.handshake import EXTENSION, Handshake
 from plait.web.heartbeat import Heartbeat
 from plait.web.lobby import Lobby
@@ -139,12 +141,10 @@ class _Opening:
         return None if found is None else partial(self._join, key, found)
 
     async def _check(self, key: ThreadKey) -> Rights | Response:
-        principal = await self._front.identity.principal(self._request)
-        if isinstance(principal, Response):
-            return principal
-        rights = await self._rights(key, principal)
-        # Wakes the thread, so that what prevents it is known before the socket is accepted.
-        await self._front.node.actor(key)
+        rights = await self._rights(key, self._request)
+        if isinstance(rights, Rights):
+            # Wakes the thread, so that what prevents it is known before the socket is accepted.
+            await self._front.node.actor(key)
         return rights
 
     async def _unless_gone(self, work: Coroutine[Any, Any, T]) -> T | None:
@@ -164,8 +164,12 @@ class _Opening:
         """Wait until the peer is gone; before a socket is accepted, nothing else is received."""
         await self._receive()
 
-    async def _rights(self, key: ThreadKey, principal: Principal | None) -> Rights:
+    async def _rights(self, key: ThreadKey, request: Request) -> Rights | Response:
+        """Return what whoever is behind a request may do, or the answer that `authenticate` wants to be given."""
         identity = self._front.identity
+        principal = await identity.principal(request)
+        if isinstance(principal, Response):
+            return principal
         await identity.check(principal, key, "connect")
         return Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
@@ -221,10 +225,10 @@ class _Opening:
 
     async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
         request = self._request if token is None else with_token(self._request, token)
-        principal = await self._front.identity.principal(request)
-        if isinstance(principal, Response):
+        rights = await self._rights(key, request)
+        if isinstance(rights, Response):
             raise Unauthenticated("this server wants to know who you are")
-        return await self._rights(key, principal)
+        return rights
 
     async def _actor(self, key: ThreadKey) -> Actor:
         actor = await self._front.node.actor(key)
@@ -279,6 +283,8 @@ async def _try(join: Join, socket: Socket | AsgiSocket) -> None:
 
 
 def _close(socket: Socket | AsgiSocket, error: Exception) -> None:
+    if isinstance(error, HTTPException):
+        error = as_refusal(error)
     if isinstance(error, PlaitError):
         log.info("a socket was refused, %s: %s", error.code, error)
         socket.close(error.close_code, str(error))

@@ -5,11 +5,13 @@ import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
+from urllib.parse import unquote
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from plait.actor import Actor
 from plait.connection import Connection, Rights
@@ -55,7 +57,7 @@ class HttpEndpoint:
         self._front = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
+        request = Request(scope, _bounded(receive, self._front.limits.frame), send)
         address: Address | None = None
         try:
             address = read_address(scope)
@@ -63,7 +65,7 @@ class HttpEndpoint:
         except ClientDisconnect:
             return
         except Exception as error:
-            if address is not None and not isinstance(error, PlaitError):
+            if address is not None and not isinstance(error, PlaitError | HTTPException):
                 log_error(error, address.key, None)
             response = error_response(error)
         await response(scope, receive, send)
@@ -128,7 +130,7 @@ class _Exchange:
 
     async def put_state(self) -> Response:
         await self._check("write")
-        body = await self._body()
+        body = await self._request.body()
         actor, connection = await self._enter()
         if connection.readonly:
             raise Readonly("Connection is readonly")
@@ -149,9 +151,9 @@ class _Exchange:
 
     async def call(self, name: str) -> Response:
         await self._check("call")
-        body = await self._body()
+        body = await self._request.body()
         actor, connection = await self._enter()
-        method = actor.kind.method(name)
+        method = actor.kind.method(unquote(name))
         try:
             call = _decode_call(body) if body.strip() else CallBody()
         except NOT_JSON as error:
@@ -196,17 +198,6 @@ class _Exchange:
             connection.readonly = True
         return actor, connection
 
-    async def _body(self) -> bytes:
-        limit = self._front.limits.frame
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in self._request.stream():
-            size += len(chunk)
-            if size > limit:
-                raise TooLarge(f"a body may have {limit} bytes")
-            chunks.append(chunk)
-        return b"".join(chunks)
-
     async def _outcome(self, future: asyncio.Future[Any]) -> Any:
         try:
             return await future
@@ -241,6 +232,21 @@ class _Exchange:
             method, arguments, done, sink=sink, connection=connection, request=self._request, by_client=True
         )
         return Streamed(lines.read(), media_type="application/x-ndjson", ended=ended)
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """Return a `receive` that raises TooLarge when the body of a request has more than `limit` bytes."""
+    size = 0
+
+    async def bounded() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise TooLarge(f"a body may have {limit} bytes")
+        return message
+
+    return bounded
 
 
 def _line(what: str, value: Any) -> bytes:
