@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from plait.connection import Connection, Principal, Rights
-from plait.errors import PlaitError, Unauthenticated
+from plait.errors import PlaitError
 from plait.transport import Frame
 from plait_schemas.codes import FORBIDDEN, INTERNAL_ERROR, UNAUTHENTICATED
 from plait_schemas.messages import AuthExpiring, encode
@@ -74,10 +74,8 @@ class Tokens:
         before = self._connection.principal
         try:
             rights = await self._renew(token)
-        except Unauthenticated as error:
-            self._connection.close(UNAUTHENTICATED, str(error))
         except PlaitError as error:
-            self._connection.close(FORBIDDEN, str(error))
+            self._connection.close(error.close_code, str(error))
         except Exception as error:  # Whatever the author's `authenticate` raises.
             log.error("a fresh token could not be looked at: %s", type(error).__name__, exc_info=error)
             self._connection.close(INTERNAL_ERROR, "internal error")

@@ -10,7 +10,7 @@ from tests.server.rooms import open_house
 from tests.server.session.guests import Guest, Room, joined, until
 
 from plait.connection import Connection, Principal, Rights
-from plait.errors import Forbidden, Unauthenticated
+from plait.errors import Forbidden, Unauthenticated, Unavailable
 
 
 def known(id: str = "ada", *, left: float | None = None, **claims: Any) -> Principal:
@@ -25,6 +25,8 @@ async def renew(token: str) -> Rights:
             raise Unauthenticated("who is that?")
         case ["banned"]:
             raise Forbidden("not you")
+        case ["later"]:
+            raise Unavailable("the users cannot be asked")
         case ["broken"]:
             raise ZeroDivisionError("secret")
         case [name, left, *may]:
@@ -110,7 +112,9 @@ async def test_a_fresh_token_leaves_readonly_what_the_author_has_made_so() -> No
         assert guest.connection.readonly
 
 
-@pytest.mark.parametrize(("token", "code"), [("nobody", 4401), ("banned", 4403), ("bob 99", 4403), ("broken", 1011)])
+@pytest.mark.parametrize(
+    ("token", "code"), [("nobody", 4401), ("banned", 4403), ("later", 1013), ("bob 99", 4403), ("broken", 1011)]
+)
 async def test_a_fresh_token_that_is_not_good_closes_the_socket(
     token: str, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
