@@ -43,9 +43,9 @@ function isFold({ at, confirmed, pushes }: JsonObject, next: number): boolean {
 }
 
 function isPush(push: JsonObject): push is JsonObject & { ref: number } {
-  const { ref, made, ops, lostOn, isOrphan = false, isSettled = false } = push;
+  const { ref, made, ops, lostOn, isOrphan = false, isSettled = false, isSent = true } = push;
   if (!isCount(ref) || !isVersion(made) || !(lostOn === undefined || isVersion(lostOn))) return false;
-  if (typeof isOrphan !== "boolean" || typeof isSettled !== "boolean") return false;
+  if (![isOrphan, isSettled, isSent].every((flag) => typeof flag === "boolean")) return false;
   return Array.isArray(ops) && ops.every(isOp);
 }
 

@@ -29,11 +29,21 @@ export interface Pending {
   after: Document;
 }
 
+export interface KeptPush extends Pick<Pending, "ref" | "made" | "ops">, Partial<Answerable> {
+  /**
+   * Whether its number may be that under which the server has it, unless false: a copy of what is kept may have been sent.
+   * False for what was made before this life had joined: another one may have used the number for something else.
+   */
+  isSent?: boolean;
+}
+
+type Answerable = Pick<Pending, "lostOn" | "isOrphan" | "isSettled">;
+
 /** What can be kept beyond this life of a client. */
 export interface KeptFold {
   at: Version;
   confirmed?: Document;
-  pushes: (Pick<Pending, "ref" | "made" | "ops"> & Partial<Pick<Pending, "lostOn" | "isOrphan" | "isSettled">>)[];
+  pushes: KeptPush[];
 }
 
 export class Fold {
@@ -41,6 +51,8 @@ export class Fold {
   #confirmed: Document = undefined;
   // Something of the server's did not fit: what is known is shown on, but not resumed from.
   #isForgotten = false;
+  // In this life.
+  #hasJoined = false;
   #shown: Document = undefined;
   #pushes: Pending[] = [];
 
@@ -70,13 +82,13 @@ export class Fold {
 
   // Pushes
 
-  /** Goes on where another life has ended; its pushes may have been sent. */
+  /** Goes on where another life has ended. */
   restore({ at, confirmed, pushes }: KeptFold): void {
     this.#at = at;
     this.#confirmed = confirmed;
-    this.#pushes = pushes.map(({ ref, made, ops, lostOn, isOrphan = false, isSettled = false }) => ({
+    this.#pushes = pushes.map(({ ref, made, ops, lostOn, isOrphan = false, isSettled = false, isSent = true }) => ({
       ...newPush(ref, made, ops),
-      sent: ops,
+      sent: isSent ? ops : undefined,
       lostOn,
       isOrphan,
       isSettled,
@@ -87,8 +99,8 @@ export class Fold {
   /** Returns what leads on from here; undefined when there is nothing that the server will not tell. */
   keep(): KeptFold | undefined {
     if (this.#at === undefined || this.#pushes.length === 0) return undefined;
-    const pushes = this.#pushes.map(({ ref, made, ops, lostOn, isOrphan, isSettled }) => {
-      return { ref, made, ops, lostOn, isOrphan, isSettled };
+    const pushes = this.#pushes.map(({ ref, made, ops, lostOn, isOrphan, isSettled, sent }) => {
+      return { ref, made, ops, lostOn, isOrphan, isSettled, isSent: this.#hasJoined || sent !== undefined };
     });
     return { at: this.#at, confirmed: this.#confirmed, pushes };
   }
@@ -133,6 +145,7 @@ export class Fold {
     else if (version === 0 && !ops) this.#rejoin(at, undefined, undefined, lastRef);
     else throw new PatchError("what was missed is missing");
     this.#isForgotten = false;
+    this.#hasJoined = true;
   }
 
   /** The server has carried out the operations of the versions behind `from`, up to `to`. Throws as `advance` does. */

@@ -214,15 +214,18 @@ test("what comes while a new socket is asked for is not looked at", () => {
   expect(session.shown).toEqual(STATE);
 });
 
+/** What a session keeps, as it is read by another. */
+function kept(session: Session): NonNullable<ReturnType<Session["takeBacklog"]>> {
+  return JSON.parse(JSON.stringify(session.takeBacklog())) as NonNullable<ReturnType<Session["takeBacklog"]>>;
+}
+
 test("another life of a client goes on with the pushes that it kept, and shows them before it has joined", () => {
   const first = joined();
   first.push([{ op: "add", path: "/list/0", value: { t: "mine" } }]);
   first.lost(1006);
   first.push([replace("/list/0/t", "MINE")]);
-  const backlog = JSON.parse(JSON.stringify(first.takeBacklog())) as NonNullable<ReturnType<Session["takeBacklog"]>>;
-
   const second = new Session({ client: "c2", now: () => 0 });
-  second.restore(backlog);
+  second.restore(kept(first));
   expect(second.shown).toEqual(first.shown);
   second.open();
   expect(second.takeFrames()).toEqual([{ type: "join", client: "c1", have: ["e", 1] }]);
@@ -235,6 +238,25 @@ test("another life of a client goes on with the pushes that it kept, and shows t
   ]);
   second.push([replace("/n", 2)]);
   expect(second.takeFrames()).toMatchObject([{ ref: 3 }]);
+});
+
+test("what another life has made before it could join is sent, whatever numbers the server has seen by then", () => {
+  const first = joined();
+  first.lost(1006);
+  first.push([replace("/list/0/t", "A")]);
+  const second = new Session({ client: "c2", now: () => 0 });
+  second.restore(kept(first));
+  second.push([replace("/n", 2)]);
+  const third = new Session({ client: "c3", now: () => 0 });
+  third.restore(kept(second));
+  third.open();
+  third.takeFrames();
+  // A copy of the first life has sent its push, and two more.
+  third.receive({ ...JOINED, version: 4, state: { ...STATE, list: [{ t: "A" }, { t: "C" }] }, last_ref: 3 });
+  expect(third.takeFrames()).toMatchObject([
+    { type: "push", ref: 1, ops: [] },
+    { type: "push", ref: 4, ops: [replace("/n", 2)] },
+  ]);
 });
 
 test("what is to be kept is said once, and without a state when nothing is pending", () => {

@@ -157,6 +157,7 @@ test("a backlog of which a part is not right is as if nothing were there", async
     { fold: { ...fold, pushes: [{ ...push, made: 1 }] } },
     { fold: { ...fold, pushes: [{ ...push, lostOn: 1 }] } },
     { fold: { ...fold, pushes: [{ ...push, isSettled: 1 }] } },
+    { fold: { ...fold, pushes: [{ ...push, isSent: 1 }] } },
     op({ op: "move" }),
     op({ path: "n" }),
     op({ path: "/\ud83d" }),
