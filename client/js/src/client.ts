@@ -8,7 +8,6 @@ import { produce } from "./draft.js";
 import { Early } from "./early.js";
 import { PlaitError, raise } from "./errors.js";
 import type { SessionEvent } from "./events.js";
-import type { Pending } from "./fold.js";
 import { plain } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
@@ -16,6 +15,7 @@ import { messageOf } from "./messages.js";
 import type { ThreadOptions } from "./options.js";
 import { PatchError, find, parse } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
+import type { Op } from "./protocol.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { Session } from "./session.js";
@@ -124,42 +124,56 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * Resolves to the version that has it, and rejects with the reason when the server refuses.
    */
   set(next: State | ((state: State) => State)): Promise<number> {
-    return this.#change(() =>
-      this.#session.set(typeof next === "function" ? (next as (state: State) => State)(this.state as State) : next),
-    );
+    const make = typeof next === "function" ? (next as (state: State) => State) : () => next;
+    return this.#change(() => this.#leadingTo(make));
   }
 
   /** Changes a draft of the state as the function likes, and does with it as `set` does. */
   edit(recipe: (draft: State) => unknown): Promise<number> {
-    return this.#change(() => this.#session.set(produce(this.state as State, recipe)));
+    return this.#change(() => this.#leadingTo((state) => produce(state, recipe)));
   }
 
   /** Sets one place of the state, by its JSON pointer; `-` behind an array's pointer puts an element at its end. */
   update(pointer: string, value: unknown): Promise<number> {
     return this.#change(() => {
       const isThere = find(this.#session.shown, parse(pointer)) !== undefined;
-      return this.#session.push([{ op: isThere ? "replace" : "add", path: pointer, value: plain(value) }]);
+      return [{ op: isThere ? "replace" : "add", path: pointer, value: plain(value) }];
     });
   }
 
-  #change(make: () => Pending | undefined): Promise<number> {
+  /** Returns what does to the state as `make` does, which may make changes of its own meanwhile. */
+  #leadingTo(make: (state: State) => State): Op[] {
+    const before = this.#session.shown;
+    return this.#session.leadingTo(make(before as State), before);
+  }
+
+  #change(make: () => readonly Op[]): Promise<number> {
     const answer = new Deferred<number>();
     this.#early.inTurn(() => this.#push(make, answer), { isChange: true });
     this.#tell();
     return answer.promise;
   }
 
-  #push(make: () => Pending | undefined, answer: Deferred<number>): void {
-    if (this.status === "closed") return answer.reject(this.#link.closedError);
+  #push(make: () => readonly Op[], answer: Deferred<number>): void {
+    if (this.status === "closed") return this.#refuse(answer, this.#link.closedError);
+    let ops: readonly Op[] = [];
     try {
-      const push = make();
+      ops = make();
+      const push = this.#session.push(ops);
       if (push) this.#answers.addPush(push, answer);
       else answer.resolve(this.version as number);
     } catch (error) {
+      if (error instanceof PatchError) this.#refuse(answer, new PlaitError("bad_state", error.message), ops);
       // Nobody else would hear of it.
-      answer.raise(error instanceof PatchError ? new PlaitError("bad_state", error.message) : error);
+      else answer.raise(error);
     }
     this.#link.pump();
+  }
+
+  /** Refuses a change that is none of the session's. */
+  #refuse(answer: Deferred<number>, error: PlaitError, ops: readonly Op[] = []): void {
+    answer.reject(error);
+    this.#subscribers.refused.tell({ error, ops });
   }
 
   // Calling methods

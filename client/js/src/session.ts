@@ -17,6 +17,7 @@ import { Presences } from "./presence.js";
 import type { PresenceRecord } from "./presence.js";
 import type { Ack, Error as Failure, Joined, Message, Nack, Op, ServerMessage, Version } from "./protocol.js";
 import { Pushes } from "./pushes.js";
+import { rebase } from "./rebase.js";
 
 export interface SessionOptions {
   client: string;
@@ -186,9 +187,16 @@ export class Session {
     return push;
   }
 
-  /** Pushes what makes `next` of what is shown; undefined when it is the same. */
-  set(next: unknown): Pending | undefined {
-    return this.push(diff(this.shown, plain(next, this.shown)));
+  /**
+   * Returns what makes `next`, which was made of `before`, of what is shown. Throws a PatchError where something that was
+   * pushed in between has taken away what it leads into.
+   */
+  leadingTo(next: unknown, before: Document = this.shown): Op[] {
+    const ops = diff(before, plain(next, before));
+    const between = before === undefined ? [] : diff(before, this.shown as Json);
+    const { ops: moved, isLost } = rebase(ops, between, this.shown);
+    if (isLost) throw new PatchError("what it changes was taken away by a change that was made within it");
+    return moved;
   }
 
   /** Calls a method, as soon as the thread is joined and knows of the pushes made so far. Returns the call's ref. */

@@ -103,6 +103,43 @@ test("an edit sends what it has changed, and an update one place", async () => {
   expect(client.state).toEqual({ n: 1, list: ["a", "b", "c"], title: "U" });
 });
 
+test("a change that is made within another one stays, before it", async () => {
+  const [client, peer] = await joined();
+  const log = (text: string) => client.edit((draft) => void draft.list.push(text));
+  void client.edit((draft) => {
+    void log("inner");
+    draft.list.push("outer");
+    draft.n = 2;
+  });
+  void client.set((note) => {
+    void client.update("/title", "inner");
+    return { ...note, n: 3 };
+  });
+  const ops = [];
+  for (let each = 0; each < 4; each++) ops.push((await peer.take("push")).ops);
+  expect(ops).toEqual([
+    [{ op: "add", path: "/list/1", value: "inner" }],
+    [
+      { op: "replace", path: "/n", value: 2 },
+      { op: "add", path: "/list/2", value: "outer" },
+    ],
+    [{ op: "add", path: "/title", value: "inner" }],
+    [{ op: "replace", path: "/n", value: 3 }],
+  ]);
+  expect(client.state).toEqual({ n: 3, list: ["a", "inner", "outer"], title: "inner" });
+});
+
+test("a change to what another one that is made within it takes away is refused", async () => {
+  const [client, peer] = await joined({}, { state: { n: 1, list: [{ text: "a" }] } });
+  const outer = client.set((note) => {
+    void client.update("/list", []);
+    return { ...note, list: [{ text: "b" }] as never };
+  });
+  await expect(outer).rejects.toMatchObject({ code: "bad_state" });
+  expect([client.state, client.pending]).toEqual([{ n: 1, list: [] }, 1]);
+  expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "/list", value: [] }]);
+});
+
 test("setting what is there already resolves to the version that has it", async () => {
   const [client, peer] = await joined();
   expect(await client.set({ n: 1, list: ["a"] })).toBe(1);
@@ -144,6 +181,22 @@ test("what cannot be done to the state is refused here", async () => {
   await expect(client.set(() => expect.fail("in an updater"))).rejects.toThrow("in an updater");
   expect(peer.frames.waiting).toEqual([]);
   expect(client.state).toEqual({ n: 1, list: ["a"] });
+});
+
+test("a change that nobody awaits and whose place is gone is told as refused, and is no error", async () => {
+  const others = await uncaught("unhandledRejection", async () => {
+    const [client, peer] = await joined();
+    const refusals: unknown[] = [];
+    client.onRefused((refusal) => refusals.push(refusal));
+    void client.update("/list/7/done", true);
+    await client.set((note) => note);
+    expect(refusals).toMatchObject([
+      { error: { code: "bad_state" }, ops: [{ op: "add", path: "/list/7/done", value: true }] },
+    ]);
+    client.send("behind");
+    await peer.take("message");
+  });
+  expect(others).toEqual([]);
 });
 
 test("changes made while offline are sent when the thread is joined again", async () => {
