@@ -37,6 +37,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   readonly #link: Link;
   readonly #ready = new Deferred<void>();
+  readonly #ended = new Deferred<void>();
   readonly #early = new Early(() => this.status === "closed" || this.#session.at !== undefined);
   readonly #answers = new Answers();
   readonly #caller: Caller;
@@ -52,6 +53,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       onEvent: (event) => this.#handle(event),
       onBytes: (data) => this.#subscribers.message.tell(data),
       onMoved: () => this.#tell(),
+      onEnd: () => this.#end(),
     });
     this.#caller = new Caller(this.#link, this.#early, this.#answers);
     this.#strays = new Strays(options, (event) => this.#subscribers.take(event));
@@ -92,9 +94,9 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#link.trouble;
   }
 
-  /** How many changes the server has not answered for. */
+  /** How many changes the server has not answered for; one that a join has answered for counts no more. */
   get pending(): number {
-    return this.#session.pushes.length + this.#early.changes;
+    return this.#session.pushes.filter((push) => !push.isSettled).length + this.#early.changes;
   }
 
   /** The id by which others know this client; it stays the same over reconnects. Undefined before the first join. */
@@ -200,9 +202,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /**
    * Sends a message to the thread's `on_message`, bytes as a binary one, now or when it is joined next. Throws a
-   * PlaitError when it is larger than the server takes.
+   * PlaitError when it is larger than the server takes, and when the client is closed.
    */
   send(data: unknown): void {
+    this.#checkOpen();
     const message = messageOf(data);
     this.#early.inTurn(() => {
       this.#session.message(message);
@@ -211,10 +214,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   /**
-   * Says what others are to see of this connection, and of those that follow it; null takes it away. Throws a PlaitError,
-   * and changes nothing, when it is larger than the server takes.
+   * Says what others are to see of this connection, and of those that follow it; null takes it away. Throws as `send`
+   * does, and changes nothing then.
    */
   setPresence(data: unknown): void {
+    this.#checkOpen();
     this.#session.setPresence(plain(data));
     this.#link.pump();
   }
@@ -254,7 +258,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     const look = () => {
       const state = this.#session.shown as State | undefined;
       if (state !== undefined && predicate(state)) return state;
-      if (this.status === "closed") throw this.#link.closedError;
+      this.#checkOpen();
       return undefined;
     };
     return whenFound(look, (fn) => this.subscribe(fn), signal);
@@ -267,10 +271,17 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#link.connect();
   }
 
-  /** Ends the connection for good. What waits for an answer is rejected; what is in a storage stays there. */
-  close(): void {
+  /**
+   * Closes the client for good; resolves when its connection has ended. Before that, what waits is sent, and its changes
+   * are answered, for up to five seconds and as long as there is a connection. What a storage keeps just stays there.
+   */
+  close(): Promise<void> {
     this.#link.close();
-    this.#end();
+    return this.#ended.promise;
+  }
+
+  #checkOpen(): void {
+    if (this.status === "closed") throw this.#link.closedError;
   }
 
   get #session(): Session {
@@ -286,16 +297,19 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       // Where no lock is given, there are no places of others.
       this.#strays.send().catch(() => undefined);
     } else if (event.type === "dropped") raise(event.error);
-    else if (event.type === "stopped") this.#end();
+    // Whoever asks for nothing would otherwise see a page that just stands still.
+    else if (event.type === "stopped" && this.error) console.error(this.error);
   }
 
-  /** Nothing more will be heard. */
   #end(): void {
     const error = this.#link.closedError;
     this.#strays.close();
     this.#ready.reject(error);
     this.#early.run();
+    const dropped = this.#link.keeps ? [] : this.#session.pushes.filter((push) => !push.isSettled);
+    for (const push of dropped) this.#subscribers.take({ type: "refused", push, error });
     this.#answers.failAll(error);
+    this.#ended.resolve();
   }
 
   #tell(): void {

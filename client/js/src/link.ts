@@ -19,11 +19,16 @@ import type { Place } from "./storage.js";
  */
 export type Status = "connecting" | "online" | "offline" | "closed";
 
+/** So many milliseconds what waits may take to be sent and answered when a link is closed. */
+const CLOSING = 5_000;
+
 export interface LinkListener {
   onEvent: (event: SessionEvent) => void;
   onBytes: (data: ArrayBuffer) => void;
   /** Something may read differently; behind the events that say why. */
   onMoved: () => void;
+  /** Nothing more will be heard. */
+  onEnd: () => void;
 }
 
 export class Link {
@@ -38,6 +43,10 @@ export class Link {
   // As the server has it.
   #token: string | undefined = undefined;
   #isStarted = false;
+  #isClosed = false;
+  #isEnded = false;
+  // Ends a link that is closed while what waits is on its way.
+  #closing: ReturnType<typeof setTimeout> | undefined = undefined;
   #timer: ReturnType<typeof setTimeout> | undefined = undefined;
   #timerAt = Infinity;
 
@@ -50,7 +59,12 @@ export class Link {
   }
 
   get status(): Status {
-    return this.#status;
+    return this.#isClosed ? "closed" : this.#status;
+  }
+
+  /** Whether what has no answer is kept for another life. */
+  get keeps(): boolean {
+    return this.#place?.keeps ?? false;
   }
 
   /** Why the link was closed, unless it was by `close`. */
@@ -70,7 +84,7 @@ export class Link {
 
   /** Begins, in a place of the storage that is the link's from now on; does nothing a second time. */
   connect(place?: Place): void {
-    if (this.#isStarted || this.#status === "closed") return;
+    if (this.#isStarted || this.#isClosed) return;
     const socket = this.#newSocket();
     this.#isStarted = true;
     const { storage } = this.#options;
@@ -81,16 +95,32 @@ export class Link {
       .then((claimed) => this.#start(socket, claimed));
   }
 
-  /** Ends it for good; what is in the storage stays there. */
-  close(error?: PlaitError): void {
-    if (this.#status === "closed") return;
-    this.#status = "closed";
-    this.#error = error;
+  /**
+   * Closes it for good: at once where a storage keeps what waits or there is no connection, else as soon as that is sent
+   * and answered.
+   */
+  close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    this.#closing = setTimeout(() => this.#end(), CLOSING);
+    this.pump();
+  }
+
+  get #isFinishing(): boolean {
+    return !this.keeps && this.#status === "online" && this.session.isBusy;
+  }
+
+  #end(error?: PlaitError): void {
+    if (this.#isEnded) return;
+    if (!this.#isClosed) this.#error = error;
+    this.#isClosed = this.#isEnded = true;
     this.session.stop(this.closedError);
     this.#socket?.stop();
     this.#place?.release();
     clearTimeout(this.#timer);
+    clearTimeout(this.#closing);
     this.pump();
+    this.#listener.onEnd();
   }
 
   /** Carries out what the session has decided; to be called whenever it was told something. */
@@ -106,6 +136,7 @@ export class Link {
     }
     this.#schedule();
     this.#listener.onMoved();
+    if (this.#isClosed && !this.#isFinishing) this.#end();
   }
 
   #newSocket(): Socket {
@@ -133,7 +164,7 @@ export class Link {
   }
 
   #start(socket: Socket, place: Place | undefined): void {
-    if (this.#status === "closed") return place?.release();
+    if (this.#isClosed) return place?.release();
     this.#place = place;
     const backlog = place?.read();
     if (backlog) this.session.restore(backlog);
@@ -160,7 +191,7 @@ export class Link {
     else if (event.type === "rejoin") {
       this.#status = "offline";
       this.#socket?.renew();
-    } else if (event.type === "stopped") this.close(event.error);
+    } else if (event.type === "stopped") this.#end(event.error);
     else if (event.type === "auth_expiring") void this.#refresh();
   }
 

@@ -39,8 +39,9 @@ export type UseThreadOptions<State> = Omit<ThreadOptions<State>, "connect"> & Th
 
 /**
  * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread
- * share one; of their options, those of the first count, and the last token. It is another when kind, name, host, url or
- * client are, and for a component that comes when the one there was is closed for good.
+ * share one; of their options, those of the first count, and the last token. It is another when kind, name, host, url,
+ * client or storage are, and for a component that comes when the one there was is closed for good, or was left by those
+ * who used it with another text as its token.
  */
 export function useThread<State = any, Rpcs = AnyRpcs, Events = AnyEvents>(
   options: UseThreadOptions<State>,
@@ -49,17 +50,18 @@ export function useThread<State = any, Rpcs = AnyRpcs, Events = AnyEvents>(
   const held = useRef<ThreadClient | undefined>(undefined);
   const client = clients.get(options, held.current);
   // The token is asked of the options of the last render, so that a function in them need not stay the same.
-  useCommit(() => clients.setToken(client, options.token));
+  const token = useLatest(options.token);
+  useCommit(() => clients.setToken(client, options.token, held.current));
   useEffect(() => {
-    const release = clients.hold(client);
-    // It was closed while this component was hidden: the next render makes another.
+    const release = clients.hold(client, token.current);
+    // It was closed while this component was hidden, or is somebody else's: the next render makes another.
     if (!release) return again();
     held.current = client;
     return () => {
       held.current = undefined;
       release();
     };
-  }, [client]);
+  }, [client, token]);
   useHandlers(client, useLatest(options));
   return client as unknown as ThreadClient<State, Rpcs, Events>;
 }

@@ -74,6 +74,11 @@ export class Session {
     return this.#pushes.all;
   }
 
+  /** Whether an answer to a push may still come, whose fate may be known, or something waits to be sent. */
+  get isBusy(): boolean {
+    return this.pushes.length > 0 || this.#calls.first !== undefined;
+  }
+
   get presence(): PresenceRecord {
     return this.#presences.all;
   }

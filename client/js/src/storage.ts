@@ -30,11 +30,17 @@ export class Place {
   readonly #storage: StorageLike;
   readonly #key: string;
   readonly release: () => void;
+  #keeps = true;
 
   constructor(storage: StorageLike, key: string, release: () => void) {
     this.#storage = storage;
     this.#key = key;
     this.release = release;
+  }
+
+  /** Whether it has what was written last. */
+  get keeps(): boolean {
+    return this.#keeps;
   }
 
   read(): Backlog | undefined {
@@ -45,9 +51,11 @@ export class Place {
   write(backlog: Backlog): void {
     try {
       this.#storage.setItem(this.#key, JSON.stringify(backlog));
+      this.#keeps = true;
     } catch {
       // The storage is full. An old queue would be worse than none: its numbers would be given out twice.
       attempt(() => this.#storage.removeItem(this.#key));
+      this.#keeps = false;
     }
   }
 }

@@ -42,8 +42,8 @@ export class Strays {
       onBytes: () => undefined,
       onMoved: () => {
         if (link.session.pushes.length === 0) link.close();
-        if (link.status === "closed") this.#links.delete(link);
       },
+      onEnd: () => this.#links.delete(link),
     });
     this.#links.add(link);
     link.connect(place);

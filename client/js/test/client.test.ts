@@ -1,6 +1,6 @@
 import { getEventListeners } from "node:events";
 
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
 import { PlaitError, ThreadClient } from "../src/index.js";
@@ -284,16 +284,69 @@ test("a client that is refused at once is never ready", async () => {
 
 test("closing ends the socket and rejects what waits", async () => {
   const [client, peer] = await joined();
-  const change = client.update("/n", 2);
   const waiting = client.waitFor((note) => note.n === 100);
   const call = client.call("add_player", "Ada");
   const stream = client.stream("count", 3);
   client.close();
   await peer.closed.take();
   for (const lost of [call, stream.next(), stream.result]) await expect(lost).rejects.toMatchObject({ code: "closed" });
-  await expect(change).rejects.toMatchObject({ code: "closed" });
   await expect(waiting).rejects.toMatchObject({ code: "closed" });
   expect([client.status, client.error]).toEqual(["closed", undefined]);
+});
+
+test("closing waits until the changes and messages before it are sent, and takes nothing more", async () => {
+  const [client, peer] = await joined();
+  const changes = Array.from({ length: 100 }, (_, n) => client.update("/n", n));
+  client.send("last");
+  const closed = client.close();
+  expect(client.status).toBe("closed");
+  await expect(client.update("/n", -1)).rejects.toMatchObject({ code: "closed" });
+  for (let version = 2; version < 102; version++) {
+    peer.send({ type: "ack", ref: (await peer.take("push")).ref, version });
+  }
+  expect((await peer.take("message")).data).toBe("last");
+  expect((await Promise.all(changes)).at(-1)).toBe(101);
+  await closed;
+  await peer.closed.take();
+});
+
+test("what closing drops is rejected and told as refused: at a loss of the connection, and before there is one", async () => {
+  const [client, peer] = await joined();
+  const early = open({ connect: false });
+  const told: string[] = [];
+  for (const each of [client, early]) each.onRefused(({ error }) => told.push(error.code));
+  const changes = [client.update("/n", 2), early.update("/n", 3)];
+  await peer.take("push");
+  const closed = [client.close(), early.close()];
+  expect(told).toEqual(["closed"]);
+  peer.drop();
+  await Promise.all(closed);
+  for (const change of changes) await expect(change).rejects.toMatchObject({ code: "closed" });
+  expect(told).toEqual(["closed", "closed"]);
+});
+
+test("closing waits no longer than five seconds", async () => {
+  const [client, peer] = await joined();
+  const change = client.update("/n", 2);
+  await peer.take("push");
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  try {
+    void client.close();
+    vi.advanceTimersByTime(4_999);
+    expect(client.pending).toBe(1);
+    vi.advanceTimersByTime(1);
+  } finally {
+    vi.useRealTimers();
+  }
+  await expect(change).rejects.toMatchObject({ code: "closed" });
+  await peer.closed.take();
+});
+
+test("a client that is closed throws for what is said through it", async () => {
+  const [client] = await joined();
+  void client.close();
+  expect(() => client.send("hello")).toThrow(PlaitError);
+  expect(() => client.setPresence({ at: 1 })).toThrow("closed");
 });
 
 test("a call resolves to what the method returns, under either of its names", async () => {

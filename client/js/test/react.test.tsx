@@ -333,8 +333,20 @@ test("the token of the last render is used, of whichever component and whatever 
   expect((await second.join({ state: { n: 1, list: [] } })).token).toBe("three");
 });
 
+test("another user in the place of one finds another socket, with a token of their own", async () => {
+  const { root, element } = mount(<Status key="ada" token="ada" />);
+  const first = await server.peer();
+  expect((await first.join({ state: { n: 1, list: [] } })).token).toBe("ada");
+  await text(element, "online");
+  root.render(<Status key="bob" token="bob" />);
+  const second = await server.peer();
+  expect((await second.join({ state: { n: 1, list: [] } })).token).toBe("bob");
+  await text(element, "online");
+  await first.closed.take();
+});
+
 test("a token that was rendered anew is sent when the one before it is about to expire, the same one is not", async () => {
-  const { root, element } = mount(<Count token="one" />);
+  const { root, element } = mount([<Count key="1" token="one" />]);
   const first = await peer();
   await text(element, "1");
   first.send({ type: "auth_expiring", in: 30 });

@@ -2,6 +2,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 
 import { SharedClients } from "../src/shared.js";
+import { MemoryStorage } from "./storages.js";
 
 const OPTIONS = { host: "127.0.0.1:1", kind: "note", name: "a" };
 
@@ -15,7 +16,7 @@ test("a client that was rendered and that nobody came for is closed, and gives w
   expect([clients.get(OPTIONS), abandoned.status]).toEqual([abandoned, "connecting"]);
   vi.advanceTimersByTime(1_000);
   expect(abandoned.status).toBe("closed");
-  expect(clients.hold(abandoned)).toBeUndefined();
+  expect(clients.hold(abandoned, undefined)).toBeUndefined();
   expect(clients.get(OPTIONS)).not.toBe(abandoned);
   vi.advanceTimersByTime(60_000);
   expect(vi.getTimerCount()).toBe(0);
@@ -24,11 +25,42 @@ test("a client that was rendered and that nobody came for is closed, and gives w
 test("a client that is held stays, until a moment after it is let go", () => {
   const clients = new SharedClients();
   const client = clients.get(OPTIONS);
-  const release = clients.hold(client);
+  const release = clients.hold(client, undefined);
   vi.advanceTimersByTime(600_000);
   expect([clients.get(OPTIONS), client.status === "closed"]).toEqual([client, false]);
   release?.();
-  clients.hold(clients.get(OPTIONS))?.();
+  clients.hold(clients.get(OPTIONS), undefined)?.();
   vi.advanceTimersByTime(1_000);
   expect(client.status).toBe("closed");
+});
+
+test("a client that was let go with changes that have no answer is kept for them, and tells what it drops at last", () => {
+  const clients = new SharedClients();
+  const client = clients.get(OPTIONS);
+  const refused: string[] = [];
+  client.onRefused(({ error }) => refused.push(error.code));
+  const release = clients.hold(client, undefined);
+  void client.update("/n", 1);
+  release?.();
+  vi.advanceTimersByTime(60_000);
+  expect([clients.get(OPTIONS), refused]).toEqual([client, []]);
+  vi.advanceTimersByTime(1_000);
+  expect([client.status, refused]).toEqual(["closed", ["closed"]]);
+});
+
+test("a client that was let go is not for another token, another storage or another id", () => {
+  const clients = new SharedClients();
+  const ada = { ...OPTIONS, token: "ada", storage: new MemoryStorage() };
+  const client = clients.get(ada);
+  clients.hold(client, "ada")?.();
+  expect(clients.get(ada)).toBe(client);
+  expect(clients.get({ ...ada, storage: new MemoryStorage() })).not.toBe(client);
+  expect(clients.get({ ...ada, client: "bob" })).not.toBe(client);
+  clients.setToken(client, "bob");
+  expect(clients.hold(client, "bob")).toBeUndefined();
+  expect(clients.get(ada)).toBe(client);
+  const bob = clients.get({ ...ada, token: "bob" });
+  expect([bob === client, clients.get({ ...ada, token: "bob" })]).toEqual([false, bob]);
+  vi.advanceTimersByTime(1_000);
+  expect([client.status, bob.status]).toEqual(["closed", "connecting"]);
 });
