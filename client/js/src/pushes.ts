@@ -39,9 +39,10 @@ export class Pushes {
     return this.fold.pushes;
   }
 
-  /** Until when the server does not want any. */
-  get heldUntil(): number | undefined {
-    return this.#window.heldUntil;
+  /** When to go on sending, where the server has asked for patience; what is `waiting` may have to wait for longer. */
+  resumesAt(waiting: Follower | undefined): number {
+    const { heldUntil = Infinity, freeAt = Infinity } = this.#window;
+    return Math.min(heldUntil, waiting ? freeAt : Infinity);
   }
 
   // To keep
@@ -87,7 +88,10 @@ export class Pushes {
     if (suspect && !suspect.isSettled) return this.#refuse(suspect, tooLarge("change"));
     if (waiting && this.#window.has(this.#indexOf(waiting))) return undefined;
     const push = this.#window.next(this.all);
-    if (push === undefined) return undefined;
+    if (push === undefined) {
+      if (this.all.length === 0 && !waiting) this.#window.end();
+      return undefined;
+    }
     const frame = this.#frame(push);
     if (!push.isSettled) {
       if (push.isOrphan)
@@ -129,9 +133,9 @@ export class Pushes {
     this.#window.reset();
   }
 
-  /** The server may be sent pushes again, and what is `waiting` for that. */
-  release(waiting: Follower | undefined): void {
-    this.#window.release(this.all.length === 0 && waiting === undefined);
+  /** Some time has passed. */
+  release(): void {
+    this.#window.release();
   }
 
   // What the server has not seen, and is not to see

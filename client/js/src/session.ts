@@ -147,18 +147,15 @@ export class Session {
   /** When `tick` is to be called, if ever. */
   due(): number | undefined {
     if (this.#phase === "idle" || this.#phase === "stopped") return undefined;
-    return Math.min(this.#heartbeat.due, this.#pushes.heldUntil ?? Infinity);
+    return Math.min(this.#heartbeat.due, this.#pushes.resumesAt(this.#calls.first));
   }
 
   /** Does what is due. */
   tick(): void {
     if (this.due() === undefined) return;
-    const now = this.#options.now();
-    if (now >= (this.#pushes.heldUntil ?? Infinity)) {
-      this.#pushes.release(this.#calls.first);
-      this.#flush();
-    }
-    const silence = this.#heartbeat.check(now);
+    this.#pushes.release();
+    this.#flush();
+    const silence = this.#heartbeat.check(this.#options.now());
     if (silence === "ask") this.#send({ type: "ping" });
     else if (silence === "give up") this.#rejoin();
   }

@@ -15,10 +15,11 @@ export class SendWindow {
   #sent = 0;
   /** Refs of pushes on this socket that are to be sent again: their own answers mean nothing. */
   #stale: number[] = [];
-  /** Until when nothing is sent. */
+  /** Until when no push is sent. */
   heldUntil: number | undefined = undefined;
-  // The longest that the server has asked to wait; 0 while it takes what comes.
+  // The longest that the server has asked to wait; 0 while it has not, or what came too fast is done with.
   #pace = 0;
+  #freeAt = 0;
 
   constructor(now: () => number) {
     this.#now = now;
@@ -29,13 +30,22 @@ export class SendWindow {
     this.#sent = 0;
     this.#stale = [];
     this.heldUntil = undefined;
-    this.#pace = 0;
+    this.#pace = this.#freeAt = 0;
   }
 
-  /** The time has come; `isIdle` tells whether nothing waits for it. */
-  release(isIdle: boolean): void {
-    this.heldUntil = undefined;
-    if (isIdle) this.#pace = 0;
+  /** Some time has passed. */
+  release(): void {
+    if (this.heldUntil !== undefined && this.#now() >= this.heldUntil) this.heldUntil = undefined;
+  }
+
+  /** When a call or a message may go out; undefined for at once. */
+  get freeAt(): number | undefined {
+    return this.#now() < this.#freeAt ? this.#freeAt : undefined;
+  }
+
+  /** All that came too fast is done with. */
+  end(): void {
+    this.#pace = 0;
   }
 
   /** Returns the next push that is to be sent, if there is one. */
@@ -56,12 +66,14 @@ export class SendWindow {
 
   /**
    * Tells whether a call or message behind the push at `index` may go out; if so, it does. While the server takes only a
-   * few, it would refuse one where it lets a push come again: then each waits until it can be taken.
+   * few, it would refuse one where it lets a push come again: then each waits until it can be taken, as far behind what
+   * was taken before as the server has asked for.
    */
   letPass(index: number): boolean {
+    if (this.freeAt !== undefined) return false;
     if (this.#pace === 0) return this.has(index);
     if (index >= 0 || this.heldUntil !== undefined) return false;
-    this.#rest();
+    this.#spent();
     return true;
   }
 
@@ -69,7 +81,7 @@ export class SendWindow {
   answered(index: number): void {
     if (index < this.#sent) this.#sent--;
     this.#stale = [];
-    if (this.#sent === 0 && this.#pace > 0) this.#rest();
+    this.#spent();
   }
 
   /** Tells whether a nack is for what is to be sent again anyway. */
@@ -91,14 +103,11 @@ export class SendWindow {
   hold(nack: Nack): void {
     const wait = nack.retry_after ?? RETRY_AFTER;
     this.#pace = Math.max(this.#pace, APART, wait);
-    this.#wait(wait);
+    this.heldUntil = Math.max(this.heldUntil ?? 0, this.#now() + wait);
   }
 
-  #rest(): void {
-    this.#wait(this.#pace);
-  }
-
-  #wait(seconds: number): void {
-    this.heldUntil = Math.max(this.heldUntil ?? 0, this.#now() + seconds);
+  /** The server has taken something by this time. */
+  #spent(): void {
+    if (this.#pace > 0) this.#freeAt = this.#now() + this.#pace;
   }
 }
