@@ -5,6 +5,14 @@ import type { ThreadOptions } from "./options.js";
 
 type Place = Pick<ThreadOptions<unknown>, "kind" | "name" | "host" | "secure" | "url">;
 
+/** Throws a TypeError where a thread has neither a kind and a name nor an address. */
+export function checkNamed({ kind, name, url }: Partial<Place>): void {
+  const isText = (value: unknown) => typeof value === "string" && value !== "";
+  if (url === undefined && !(isText(kind) && isText(name))) {
+    throw new TypeError("A thread is known by its kind and its name, or by a url");
+  }
+}
+
 /** Tells whether there is something that an address can be made of. */
 export function isPlaced({ host, url }: Partial<Place>): boolean {
   return url !== undefined || host !== undefined || globalThis.location !== undefined;

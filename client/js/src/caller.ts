@@ -1,6 +1,7 @@
 /** Calls methods through a session, and gives each caller the stream of its chunks. */
 
 import type { Answers } from "./answers.js";
+import { Deferred } from "./deferred.js";
 import type { Early } from "./early.js";
 import { PlaitError } from "./errors.js";
 import { plain } from "./json.js";
@@ -25,6 +26,17 @@ export class Caller {
     this.#link = link;
     this.#early = early;
     this.#answers = answers;
+  }
+
+  /** Calls a method as `call` does. That it fails is heard of when nobody waits, unless its own side has ended it. */
+  result(method: string, options: CallOptions): Promise<unknown> {
+    const result = new Deferred<unknown>();
+    this.call(method, options).result.then(result.resolve, (error: unknown) => {
+      const isClosed = this.#link.status === "closed" && !this.#link.error;
+      if (isClosed || options.signal?.aborted) result.reject(error);
+      else result.raise(error);
+    });
+    return result.promise;
   }
 
   /** Calls a method behind what was asked for before it; the chunks end where it may not, or its signal is aborted. */

@@ -48,7 +48,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.kind = options.kind;
     this.name = options.name;
     this.initialState = options.initialState;
-    this.rpc = rpcFace<Rpcs>((method, args) => this.#caller.call(method, { args }).result);
+    this.rpc = rpcFace<Rpcs>((method, args) => this.#caller.result(method, { args }));
     this.#link = new Link(options, {
       onEvent: (event) => this.#handle(event),
       onBytes: (data) => this.#subscribers.message.tell(data),
@@ -187,7 +187,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /** Calls a method with keyword arguments, or so that it can be cancelled. */
   callWith<Name extends keyof Rpcs & string>(method: Name, options: CallOptions = {}): Promise<ResultOf<Rpcs, Name>> {
-    return this.#caller.call(method, options).result as Promise<ResultOf<Rpcs, Name>>;
+    return this.#caller.result(method, options) as Promise<ResultOf<Rpcs, Name>>;
   }
 
   /** Calls a method that streams. The calling begins at once, not with the first look at a chunk. */

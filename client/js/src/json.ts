@@ -55,7 +55,8 @@ export function isWellFormed(text: string): boolean {
 }
 
 /**
- * Returns `value` as it arrives on the other side of a socket: without undefined members, dates as text.
+ * Returns `value` as it arrives on the other side of a socket: without undefined members, dates as text, an instance of
+ * a class as its members.
  * Parts that are the same objects in `known` are returned as they are and not looked at; all others are copied, so that
  * nobody else can change them. Throws a TypeError for what JSON cannot say.
  */
@@ -66,12 +67,17 @@ export function plain(value: unknown, known?: unknown): Json {
 function plainAt(depth: number, value: unknown, known: unknown): Json {
   if (value === null || typeof value === "boolean") return value;
   if (typeof value === "string") return plainText(value);
-  if (typeof value === "number") return Number.isFinite(value) ? value : null;
-  if (typeof value !== "object") throw new TypeError(`JSON has no ${typeof value}`);
+  if (typeof value === "number" && Number.isFinite(value)) return value;
+  if (typeof value !== "object") throw new TypeError(`JSON has no ${typeof value === "number" ? value : typeof value}`);
   if (value === known) return value as Json;
   checkDepth(depth);
   if ("toJSON" in value && typeof value.toJSON === "function") return plainAt(depth + 1, value.toJSON(), undefined);
-  if (!Array.isArray(value)) return plainObject(depth, value, isObject(known) ? known : {});
+  if (!Array.isArray(value)) {
+    // What holds its content otherwise than in members, as a Map does, would arrive empty.
+    const kind = Object.prototype.toString.call(value).slice(8, -1);
+    if (kind !== "Object") throw new TypeError(`JSON has no ${kind}`);
+    return plainObject(depth, value, isObject(known) ? known : {});
+  }
   const before: readonly unknown[] = Array.isArray(known) ? known : [];
   return Array.from(value, (item: unknown, at) => (item === undefined ? null : plainAt(depth + 1, item, before[at])));
 }

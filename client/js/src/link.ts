@@ -1,6 +1,6 @@
 /** A session with what it needs from outside: sockets, a clock, tokens, a storage. */
 
-import { isPlaced, socketUrl } from "./address.js";
+import { checkNamed, isPlaced, socketUrl } from "./address.js";
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { randomId } from "./options.js";
@@ -50,8 +50,9 @@ export class Link {
   #timer: ReturnType<typeof setTimeout> | undefined = undefined;
   #timerAt = Infinity;
 
-  /** Throws a PlaitError where the address of the thread is none. */
+  /** Throws a PlaitError where the address of the thread is none, and a TypeError where there is no thread. */
   constructor(options: ThreadOptions<unknown>, listener: LinkListener) {
+    checkNamed(options);
     if (isPlaced(options)) socketUrl(options);
     this.#options = options;
     this.#listener = listener;

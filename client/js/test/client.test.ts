@@ -369,6 +369,33 @@ test("a call that fails rejects with the server's error, and one may have keywor
   await expect(result).rejects.toMatchObject({ code: "invalid_arguments", path: "/name" });
 });
 
+test("a call that fails and that nobody awaits is heard of, but not one that closing ends", async () => {
+  const others = await uncaught("unhandledRejection", async (heard) => {
+    const [client, peer] = await joined();
+    void client.call("add_player", "Ada");
+    peer.send({ type: "error", ref: (await peer.take("call")).ref, code: "rejected", message: "no" });
+    expect(await heard.take()).toMatchObject({ code: "rejected" });
+    void client.rpc.addPlayer("Grace");
+    peer.send({ type: "error", ref: (await peer.take("call")).ref, code: "call_failed", message: "no" });
+    expect(await heard.take()).toMatchObject({ code: "call_failed" });
+    const stream = client.stream("count", 3);
+    peer.send({ type: "error", ref: (await peer.take("call")).ref, code: "rejected", message: "no" });
+    await expect(stream.next()).rejects.toMatchObject({ code: "rejected" });
+    void client.call("add_player", "Edsger");
+    await peer.take("call");
+    await client.close();
+    await peer.closed.take();
+  });
+  expect(others).toEqual([]);
+});
+
+test("a thread without a kind or a name is a mistake, unless it has a url", () => {
+  for (const more of [{ kind: undefined }, { name: undefined }, { name: "" }, { kind: 7 }]) {
+    expect(() => open(more as never)).toThrow(TypeError);
+  }
+  open({ kind: undefined, name: undefined, url: `ws://${server.host}/threads/note/a` } as never);
+});
+
 test("a call is cancelled by its signal", async () => {
   const [client, peer] = await joined();
   const controller = new AbortController();

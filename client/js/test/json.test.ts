@@ -26,16 +26,20 @@ test("equal parts of different documents become the old ones", () => {
   expect(next.list[1]).toEqual({ n: 3 });
 });
 
+class Point {
+  x = 1;
+}
+
 test("parts that are known are returned as they are, and all others are copied", () => {
   const part = { list: [1, "a", null, true] };
   const copied = plain({ part });
   expect(copied).toEqual({ part });
   expect((copied as { part: unknown }).part).not.toBe(part);
   expect(plain(part, part)).toBe(part);
-  const value = plain({ part, at: new Date(0), gone: undefined, nan: NaN, list: [undefined] }, { part }) as {
+  const value = plain({ part, at: new Date(0), gone: undefined, own: new Point(), list: [undefined] }, { part }) as {
     part: unknown;
   };
-  expect(value).toEqual({ part, at: "1970-01-01T00:00:00.000Z", nan: null, list: [null] });
+  expect(value).toEqual({ part, at: "1970-01-01T00:00:00.000Z", own: { x: 1 }, list: [null] });
   expect(Object.keys(value)).not.toContain("gone");
   expect(value.part).toBe(part);
 });
@@ -46,7 +50,12 @@ function nested(depth: number): unknown {
 }
 
 test("what JSON cannot say is refused", () => {
-  for (const value of [() => 1, 1n, Symbol("s"), undefined]) expect(() => plain(value)).toThrow(TypeError);
+  const texts = [() => 1, 1n, Symbol("s"), undefined, NaN, -Infinity];
+  const objects = [new Map(), new Set(), /x/, new Error("x"), Promise.resolve(), new Uint8Array(1), new ArrayBuffer(1)];
+  for (const value of [...texts, ...objects]) {
+    expect(() => plain(value)).toThrow(TypeError);
+    if (value !== undefined) expect(() => plain({ value: [value] })).toThrow(TypeError);
+  }
 });
 
 test("half of a surrogate pair is refused, in a text and in a key", () => {

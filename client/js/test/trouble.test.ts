@@ -56,6 +56,19 @@ test("a WebSocket that cannot be made is the trouble, and is shown in the consol
   expect(await shown.take()).toBeInstanceOf(SyntaxError);
 });
 
+test("what stops a client by itself is shown in the console once, and nothing when it is closed", async () => {
+  const [client] = open({});
+  const peer = await server.peer();
+  peer.close(4404);
+  await expect(client.ready).rejects.toMatchObject({ code: "not_found" });
+  const [closed] = open({});
+  const other = await server.peer();
+  await other.join({ state: {} });
+  await closed.ready;
+  await closed.close();
+  expect(shown.waiting).toEqual([client.error]);
+});
+
 test("a connection that is lost leaves what it was closed with", async () => {
   const [client, troubles] = open({});
   const peer = await server.peer();
