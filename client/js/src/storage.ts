@@ -3,6 +3,7 @@
 import { threadId } from "./address.js";
 import { readBacklog } from "./backlog.js";
 import type { Backlog } from "./backlog.js";
+import { Copies } from "./copies.js";
 import type { ThreadOptions } from "./options.js";
 
 /** What of localStorage is used. */
@@ -31,6 +32,7 @@ export class Place {
   readonly #key: string;
   readonly release: () => void;
   #keeps = true;
+  #isEmpty = false;
 
   constructor(storage: StorageLike, key: string, release: () => void) {
     this.#storage = storage;
@@ -43,7 +45,13 @@ export class Place {
     return this.#keeps;
   }
 
+  /** What is there is somebody else's: it is not read. */
+  empty(): void {
+    this.#isEmpty = true;
+  }
+
   read(): Backlog | undefined {
+    if (this.#isEmpty) return undefined;
     const text = attempt(() => this.#storage.getItem(this.#key));
     return typeof text === "string" ? readBacklog(text) : undefined;
   }
@@ -52,6 +60,7 @@ export class Place {
     try {
       this.#storage.setItem(this.#key, JSON.stringify(backlog));
       this.#keeps = true;
+      this.#isEmpty = false;
     } catch {
       // The storage is full. An old queue would be worse than none: its numbers would be given out twice.
       attempt(() => this.#storage.removeItem(this.#key));
@@ -83,10 +92,10 @@ export function storageKey(options: ThreadOptions<unknown>): string {
 /**
  * Returns a place under `key` that no other client has: one with a queue if there is any, else the first of `key`
  * itself, `key#2` and so on, so that two tabs are two clients. Without locks the storage has to be the client's own, as a
- * tab's sessionStorage is.
+ * tab's sessionStorage is; what another page goes on with, of which that is a copy, is not read.
  */
 export async function claim(storage: StorageLike, key: string, locks: LocksLike | undefined): Promise<Place> {
-  if (!locks) return new Place(storage, key, () => undefined);
+  if (!locks) return claimAlone(storage, key);
   const queues = queuesIn(storage, key);
   for (const [index, name] of [...queues, ...placesOf(key)].entries()) {
     // The page before this one may still be holding what it has left behind.
@@ -99,6 +108,14 @@ export async function claim(storage: StorageLike, key: string, locks: LocksLike 
     if (release) return new Place(storage, name, release);
   }
   throw new Error("all places are taken");
+}
+
+async function claimAlone(storage: StorageLike, key: string): Promise<Place> {
+  if (!("BroadcastChannel" in globalThis)) return new Place(storage, key, () => undefined);
+  const place: Place = new Place(storage, key, () => copies.close());
+  const copies = new Copies(key, () => place.read()?.client);
+  if (await copies.ask()) place.empty();
+  return place;
 }
 
 /** Yields the places with a queue whose clients are gone; each is to be released. */

@@ -2,6 +2,7 @@ import { afterEach, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
 import { ThreadClient } from "../src/index.js";
+import type { Backlog } from "../src/backlog.js";
 import type { StorageLike } from "../src/index.js";
 import { claim, storageKey } from "../src/storage.js";
 import type { Peer } from "./server.js";
@@ -222,6 +223,33 @@ test("a queue that is held for longer belongs to another tab", async () => {
     fold: { at: ["e", 1], confirmed: {}, pushes: [] },
   });
   expect((await claim(storage, "key", locks)).read()).toBeUndefined();
+});
+
+test("where there are no locks, a tab that is a copy of another one is another client, with nothing to send", async () => {
+  const storage = new MemoryStorage();
+  const [first, peer] = await join(open(storage));
+  peer.drop();
+  await new Promise<void>((resolve) => first.subscribe(() => first.status === "offline" && resolve()));
+  void first.update("/n", 2);
+  const copied = new MemoryStorage();
+  for (const [key, text] of storage.items) copied.setItem(key, text);
+
+  const again = await server.peer();
+  const { client } = await again.join({ state: { n: 1 } });
+  const [second, other] = await join(open(copied));
+  expect([second.state, second.pending, first.pending]).toEqual([{ n: 1 }, 0, 1]);
+  void second.update("/n", 3);
+  expect((await other.take("push")).ops).toMatchObject([{ value: 3 }]);
+  const ids = [storage, copied].map(({ items }) => (JSON.parse([...items.values()][0] as string) as Backlog).client);
+  expect([ids[0], ids[0] === ids[1]]).toEqual([client, false]);
+});
+
+test("of two copies that come at a time where there are no locks, one goes on", async () => {
+  const storages = [new MemoryStorage(), new MemoryStorage()];
+  for (const storage of storages) storage.setItem("key", JSON.stringify({ client: "one", next: 1 }));
+  const places = await Promise.all(storages.map((storage) => claim(storage, "key", undefined)));
+  expect(places.filter((place) => place.read()?.client === "one")).toHaveLength(1);
+  for (const place of places) place.release();
 });
 
 test("a queue that was left is taken rather than an empty place", async () => {
