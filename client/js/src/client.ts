@@ -3,19 +3,19 @@
 import { Answers } from "./answers.js";
 import { Caller } from "./caller.js";
 import type { CallOptions } from "./caller.js";
+import { Changer } from "./changer.js";
 import { Deferred } from "./deferred.js";
 import { produce } from "./draft.js";
 import { Early } from "./early.js";
-import { PlaitError, raise } from "./errors.js";
+import { raise } from "./errors.js";
+import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { plain } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
 import { messageOf } from "./messages.js";
 import type { ThreadOptions } from "./options.js";
-import { PatchError, find, parse } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
-import type { Op } from "./protocol.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { Session } from "./session.js";
@@ -40,6 +40,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #ended = new Deferred<void>();
   readonly #early = new Early(() => this.status === "closed" || this.#session.at !== undefined);
   readonly #answers = new Answers();
+  readonly #changer: Changer;
   readonly #caller: Caller;
   readonly #subscribers = new Subscribers();
   readonly #strays: Strays;
@@ -55,6 +56,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       onMoved: () => this.#tell(),
       onEnd: () => this.#end(),
     });
+    this.#changer = new Changer(this.#link, this.#early, this.#answers, this.#subscribers);
     this.#caller = new Caller(this.#link, this.#early, this.#answers);
     this.#strays = new Strays(options, (event) => this.#subscribers.take(event));
     if (options.connect !== false) this.connect();
@@ -127,55 +129,17 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    */
   set(next: State | ((state: State) => State)): Promise<number> {
     const make = typeof next === "function" ? (next as (state: State) => State) : () => next;
-    return this.#change(() => this.#leadingTo(make));
+    return this.#changer.set(make as (state: unknown) => State);
   }
 
   /** Changes a draft of the state as the function likes, and does with it as `set` does. */
   edit(recipe: (draft: State) => unknown): Promise<number> {
-    return this.#change(() => this.#leadingTo((state) => produce(state, recipe)));
+    return this.#changer.set((state) => produce(state as State, recipe));
   }
 
   /** Sets one place of the state, by its JSON pointer; `-` behind an array's pointer puts an element at its end. */
   update(pointer: string, value: unknown): Promise<number> {
-    return this.#change(() => {
-      const isThere = find(this.#session.shown, parse(pointer)) !== undefined;
-      return [{ op: isThere ? "replace" : "add", path: pointer, value: plain(value) }];
-    });
-  }
-
-  /** Returns what does to the state as `make` does, which may make changes of its own meanwhile. */
-  #leadingTo(make: (state: State) => State): Op[] {
-    const before = this.#session.shown;
-    return this.#session.leadingTo(make(before as State), before);
-  }
-
-  #change(make: () => readonly Op[]): Promise<number> {
-    const answer = new Deferred<number>();
-    this.#early.inTurn(() => this.#push(make, answer), { isChange: true });
-    this.#tell();
-    return answer.promise;
-  }
-
-  #push(make: () => readonly Op[], answer: Deferred<number>): void {
-    if (this.status === "closed") return this.#refuse(answer, this.#link.closedError);
-    let ops: readonly Op[] = [];
-    try {
-      ops = make();
-      const push = this.#session.push(ops);
-      if (push) this.#answers.addPush(push, answer);
-      else answer.resolve(this.version as number);
-    } catch (error) {
-      if (error instanceof PatchError) this.#refuse(answer, new PlaitError("bad_state", error.message), ops);
-      // Nobody else would hear of it.
-      else answer.raise(error);
-    }
-    this.#link.pump();
-  }
-
-  /** Refuses a change that is none of the session's. */
-  #refuse(answer: Deferred<number>, error: PlaitError, ops: readonly Op[] = []): void {
-    answer.reject(error);
-    this.#subscribers.refused.tell({ error, ops });
+    return this.#changer.update(pointer, value);
   }
 
   // Calling methods

@@ -8,16 +8,14 @@ import type { PlaitError } from "./errors.js";
 import type { SessionEvent, Unsent } from "./events.js";
 import type { Pending } from "./fold.js";
 import { Heartbeat } from "./heartbeat.js";
-import { plain } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
 import type { Bytes, Outgoing } from "./messages.js";
-import { PatchError, diff } from "./patch.js";
+import { PatchError } from "./patch.js";
 import type { Document } from "./patch.js";
 import { Presences } from "./presence.js";
 import type { PresenceRecord } from "./presence.js";
 import type { Ack, Error as Failure, Joined, Message, Nack, Op, ServerMessage, Version } from "./protocol.js";
 import { Pushes } from "./pushes.js";
-import { rebase } from "./rebase.js";
 
 export interface SessionOptions {
   client: string;
@@ -187,18 +185,6 @@ export class Session {
     const push = this.#pushes.add(ops);
     this.#flush();
     return push;
-  }
-
-  /**
-   * Returns what makes `next`, which was made of `before`, of what is shown. Throws a PatchError where something that was
-   * pushed in between has taken away what it leads into.
-   */
-  leadingTo(next: unknown, before: Document = this.shown): Op[] {
-    const ops = diff(before, plain(next, before));
-    const between = before === undefined ? [] : diff(before, this.shown as Json);
-    const { ops: moved, isLost } = rebase(ops, between, this.shown);
-    if (isLost) throw new PatchError("what it changes was taken away by a change that was made within it");
-    return moved;
   }
 
   /** Calls a method, as soon as the thread is joined and knows of the pushes made so far. Returns the call's ref. */

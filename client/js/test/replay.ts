@@ -3,7 +3,8 @@
 import { expect } from "vitest";
 
 import type { Outgoing } from "../src/messages.js";
-import { apply } from "../src/patch.js";
+import { plain } from "../src/json.js";
+import { apply, diff } from "../src/patch.js";
 import type { Document } from "../src/patch.js";
 import type { Op, ServerMessage } from "../src/protocol.js";
 import { Session } from "../src/session.js";
@@ -32,7 +33,7 @@ export class Replay {
     if (name === "open") session.open();
     else if (name === "lost") session.lost(value as number);
     else if (name === "edit") session.push(value as Op[]);
-    else if (name === "set") session.push(session.leadingTo(value));
+    else if (name === "set") session.push(diff(session.shown, plain(value)));
     else if (name === "receive") session.receive(value as ServerMessage);
     else if (name === "wait") this.#wait(value as number);
     this.#gather();

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 
 import { PlaitError } from "../src/errors.js";
 import type { Json } from "../src/json.js";
-import { PatchError } from "../src/patch.js";
+import { PatchError, diff } from "../src/patch.js";
 import { UNANSWERED } from "../src/protocol.js";
 import type { Joined, Op, ServerMessage } from "../src/protocol.js";
 import { Session } from "../src/session.js";
@@ -105,7 +105,7 @@ test("operations that do not fit are refused, and nothing is pushed", () => {
 
 test("setting what is shown already pushes nothing", () => {
   const session = joined();
-  expect(session.leadingTo(structuredClone(STATE))).toEqual([]);
+  expect(session.push(diff(session.shown, structuredClone(STATE)))).toBeUndefined();
   expect(session.takeFrames()).toEqual([]);
 });
 

@@ -244,14 +244,6 @@ test("where there are no locks, a tab that is a copy of another one is another c
   expect([ids[0], ids[0] === ids[1]]).toEqual([client, false]);
 });
 
-test("of two copies that come at a time where there are no locks, one goes on", async () => {
-  const storages = [new MemoryStorage(), new MemoryStorage()];
-  for (const storage of storages) storage.setItem("key", JSON.stringify({ client: "one", next: 1 }));
-  const places = await Promise.all(storages.map((storage) => claim(storage, "key", undefined)));
-  expect(places.filter((place) => place.read()?.client === "one")).toHaveLength(1);
-  for (const place of places) place.release();
-});
-
 test("a queue that was left is taken rather than an empty place", async () => {
   const storage = new MemoryStorage();
   const locks = new Locks();

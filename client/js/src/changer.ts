@@ -1,0 +1,89 @@
+/** Changes the state through a session, and gives each who does a promise of the version that has it. */
+
+import type { Answers } from "./answers.js";
+import { Deferred } from "./deferred.js";
+import type { Early } from "./early.js";
+import { PlaitError } from "./errors.js";
+import { plain } from "./json.js";
+import type { Json } from "./json.js";
+import type { Link } from "./link.js";
+import { PatchError, diff, find, parse } from "./patch.js";
+import type { Document } from "./patch.js";
+import type { Op } from "./protocol.js";
+import { rebase } from "./rebase.js";
+import type { Subscribers } from "./subscribers.js";
+
+export class Changer {
+  readonly #link: Link;
+  readonly #early: Early;
+  readonly #answers: Answers;
+  readonly #subscribers: Subscribers;
+
+  constructor(link: Link, early: Early, answers: Answers, subscribers: Subscribers) {
+    this.#link = link;
+    this.#early = early;
+    this.#answers = answers;
+    this.#subscribers = subscribers;
+  }
+
+  /** Sets the state to what `make` makes of it, which may make changes of its own meanwhile. */
+  set(make: (state: Document) => unknown): Promise<number> {
+    return this.#change(() => {
+      const before = this.#shown;
+      return leadingTo(plain(make(before), before), before, this.#shown);
+    });
+  }
+
+  /** Sets one place of the state. */
+  update(pointer: string, value: unknown): Promise<number> {
+    return this.#change(() => {
+      const isThere = find(this.#shown, parse(pointer)) !== undefined;
+      return [{ op: isThere ? "replace" : "add", path: pointer, value: plain(value) }];
+    });
+  }
+
+  get #shown(): Document {
+    return this.#link.session.shown;
+  }
+
+  #change(make: () => readonly Op[]): Promise<number> {
+    const answer = new Deferred<number>();
+    this.#early.inTurn(() => this.#push(make, answer), { isChange: true });
+    this.#link.pump();
+    return answer.promise;
+  }
+
+  #push(make: () => readonly Op[], answer: Deferred<number>): void {
+    const { session, status, closedError } = this.#link;
+    if (status === "closed") return this.#refuse(answer, closedError);
+    let ops: readonly Op[] = [];
+    try {
+      ops = make();
+      const push = session.push(ops);
+      if (push) this.#answers.addPush(push, answer);
+      else answer.resolve(session.at?.[1] as number);
+    } catch (error) {
+      if (error instanceof PatchError) this.#refuse(answer, new PlaitError("bad_state", error.message), ops);
+      // Nobody else would hear of it.
+      else answer.raise(error);
+    }
+    this.#link.pump();
+  }
+
+  /** Refuses a change that is none of the session's. */
+  #refuse(answer: Deferred<number>, error: PlaitError, ops: readonly Op[] = []): void {
+    answer.reject(error);
+    this.#subscribers.refused.tell({ error, ops });
+  }
+}
+
+/**
+ * Returns what makes `next`, which was made of `before`, of what is shown. Throws a PatchError where what was pushed in
+ * between has taken away what it leads into.
+ */
+function leadingTo(next: Json, before: Document, shown: Document): Op[] {
+  const between = before === undefined ? [] : diff(before, shown as Json);
+  const { ops, isLost } = rebase(diff(before, next), between, shown);
+  if (isLost) throw new PatchError("what it changes was taken away by a change that was made within it");
+  return ops;
+}
