@@ -1,22 +1,26 @@
-import { expect, test } from "vitest";
+import { afterEach, expect, test } from "vitest";
 
 import { Copies } from "../src/copies.js";
 
+const opened: Copies[] = [];
+
+afterEach(() => opened.splice(0).forEach((each) => each.close()));
+
+/** A page that may be a copy of another, as this client. */
+function copy(client: string | undefined): Copies {
+  const copies = new Copies("key", () => client);
+  opened.push(copies);
+  return copies;
+}
+
 test("of two pages that ask at a time for one client, one goes on; who asks later does not", async () => {
-  const [first, second, later] = Array.from({ length: 3 }, () => new Copies("key", () => "one")) as [
-    Copies,
-    Copies,
-    Copies,
-  ];
-  const found = await Promise.all([first.ask(), second.ask()]);
+  const both = [copy("one"), copy("one")];
+  const found = await Promise.all(both.map((each) => each.ask()));
   expect(found.sort()).toEqual([false, true]);
-  expect(await later.ask()).toBe(true);
-  for (const each of [first, second, later]) each.close();
+  expect(await copy("one").ask()).toBe(true);
 });
 
 test("pages with other clients, or with none, are not in the way", async () => {
-  const clients = ["one", "two", undefined];
-  const copies = clients.map((client) => new Copies("key", () => client));
-  expect(await Promise.all(copies.map((each) => each.ask()))).toEqual([false, false, false]);
-  for (const each of copies) each.close();
+  const pages = [copy("one"), copy("two"), copy(undefined)];
+  expect(await Promise.all(pages.map((each) => each.ask()))).toEqual([false, false, false]);
 });

@@ -31,7 +31,7 @@ export class People {
     const next = { ...this.#mine, ...changes };
     if (JSON.stringify(next) === JSON.stringify(this.#mine)) return;
     this.#mine = next;
-    this.#client.setPresence(next);
+    if (this.#client.status !== "closed") this.#client.setPresence(next);
   }
 
   /** Show who is here; somebody with two pages is one person. */

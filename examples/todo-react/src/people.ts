@@ -35,7 +35,9 @@ export type Show = (change: Partial<Person>) => void;
 export function useMe(list: TodoList): [Person, Show] {
   const [me, setMe] = useState(stored);
   const show = useCallback<Show>((change) => setMe((before) => ({ ...before, ...change })), []);
-  useEffect(() => list.setPresence(me), [list, me]);
+  useEffect(() => {
+    if (list.status !== "closed") list.setPresence(me);
+  }, [list, me]);
   useEffect(() => localStorage.setItem(KEY, JSON.stringify({ name: me.name, hue: me.hue })), [me.name, me.hue]);
   return [me, show];
 }
