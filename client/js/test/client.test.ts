@@ -216,6 +216,21 @@ test("changes made while offline are sent when the thread is joined again", asyn
   expect(client.status).toBe("online");
 });
 
+test("a change that a join has answered for is pending no more, though its answer is to come", async () => {
+  const [client, peer] = await joined();
+  const version = client.update("/n", 2);
+  await peer.take("push");
+  peer.drop();
+  await until(client, () => client.status === "offline");
+  expect(client.pending).toBe(1);
+  const again = await server.peer();
+  await again.join({ version: 2, last_ref: 1, ops: [{ op: "replace", path: "/n", value: 2 }] });
+  expect(await again.take("push")).toMatchObject({ ref: 1, ops: [] });
+  expect([client.pending, client.state?.n]).toEqual([0, 2]);
+  again.send({ type: "ack", ref: 1, version: 2 });
+  expect(await version).toBe(2);
+});
+
 test("changes of others are told with who made them, when they are shown", async () => {
   const [client, peer] = await joined();
   const told: unknown[] = [];
