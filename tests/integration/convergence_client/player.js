@@ -178,6 +178,8 @@ export class Player {
   async rest() {
     while (this.#open.size > 0) await Promise.all(this.#open);
     await this.until(() => this.client.pending === 0);
+    // Those that a join has answered for have their own answers before this one.
+    await this.sync();
     for (const [number, outcome] of Object.entries(this.outcomes)) {
       // Made in a life that ended before the answer: the next one was told of refusals only.
       if (outcome === null) this.outcomes[number] = this.#inherited.get(Number(number)) ?? "ack";
