@@ -7,9 +7,8 @@ network failure and try for ever.
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -30,6 +29,7 @@ from plait.web.asgi import AsgiSocket
 from plait.web.front import Addresses, Front, as_get, as_refusal, with_token
 from plait.web.handshake import EXTENSION, Handshake
 from plait.web.heartbeat import Heartbeat
+from plait.web.leaving import unless_gone
 from plait.web.lobby import Lobby
 from plait.web.sockets import ABNORMAL, Socket
 from plait_schemas.codes import INTERNAL_ERROR
@@ -39,7 +39,6 @@ __all__ = ["SocketEndpoint"]
 
 log = logging.getLogger("plait.sockets")
 
-T = TypeVar("T")
 Join = Callable[[Socket | AsgiSocket], Awaitable[None]]
 
 
@@ -131,7 +130,7 @@ class _Opening:
         if self._subprotocol is not None:
             return partial(self._join_native, key)
         try:
-            found = await self._unless_gone(self._check(key))
+            found = await unless_gone(self._check(key), self._receive)
         except Exception as error:
             await self._refuse(error)
             return None
@@ -146,23 +145,6 @@ class _Opening:
             # Wakes the thread, so that what prevents it is known before the socket is accepted.
             await self._front.node.actor(key)
         return rights
-
-    async def _unless_gone(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return what comes of `work`, or None when the peer is gone before."""
-        working, leaving = asyncio.create_task(work), asyncio.create_task(self._gone())
-        try:
-            await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (working, leaving):
-                task.cancel()
-            await asyncio.wait([working, leaving])
-        if leaving.cancelled():
-            return working.result()
-        return leaving.result()
-
-    async def _gone(self) -> None:
-        """Wait until the peer is gone; before a socket is accepted, nothing else is received."""
-        await self._receive()
 
     async def _rights(self, key: ThreadKey, request: Request) -> Rights | Response:
         """Return what whoever is behind a request may do, or the answer that `authenticate` wants to be given."""
