@@ -82,7 +82,7 @@ def test_no_path_leads_through_what_leads_out_of_the_document(path: str) -> None
 def test_what_is_pushed_is_a_copy() -> None:
     session = build_session()
     tags = ["a"]
-    session.set({"n": 1, "tags": tags})
+    session.edit([Op("add", "/tags", tags)])
     tags.append("b")
     assert session.shown == {"n": 1, "tags": ["a"]}
     assert take(session)[0]["ops"] == [{"op": "add", "path": "/tags", "value": ["a"]}]

@@ -1,22 +1,18 @@
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { afterEach, expect, test } from "vitest";
 import { WebSocket } from "ws";
 
 import { isFinal } from "../src/codes.js";
 import { Socket } from "../src/socket.js";
 import type { SocketOptions } from "../src/socket.js";
-import { Arrivals, Server } from "./server.js";
+import { Arrivals } from "./server.js";
+import { server, serving } from "./serving.js";
 
-let server: Server;
+serving();
+
 const opened: Socket[] = [];
 
-beforeEach(async () => {
-  server = new Server();
-  await server.start();
-});
-
-afterEach(async () => {
+afterEach(() => {
   for (const socket of opened.splice(0)) socket.stop();
-  await server.stop();
 });
 
 function connect(options: Partial<SocketOptions> = {}) {

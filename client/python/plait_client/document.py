@@ -11,7 +11,7 @@ from plait_client.pending import Pending, Push, fold
 from plait_client.replica import Gap, Replica
 from plait_schemas.codec import decode_json, encode_finite, encode_json
 from plait_schemas.messages import Ack, Change, Changes, Joined, Snapshot, Version
-from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, decode_ops, diff, parse
+from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, decode_ops, parse
 from plait_schemas.rebase import taking_back
 
 __all__ = ["Document"]
@@ -40,10 +40,6 @@ class Document:
             check(shown)
         self.shown = shown
         return self._pending.add(self._replica.base, ops) if ops else None
-
-    def set(self, state: Any) -> Push | None:
-        """Change what is shown to `state`; None where it is that already."""
-        return self.edit(diff(self.shown, decode_json(encode_finite(state))))
 
     # What the server tells
 

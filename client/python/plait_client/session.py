@@ -114,12 +114,6 @@ class Session:
         self._pushes.send_due()
         return push
 
-    def set(self, state: Any) -> Push | None:
-        """Change what is shown to `state`; None where it is that already."""
-        push = self._document.set(state)
-        self._pushes.send_due()
-        return push
-
     # Everything else that is said
 
     def call(self, method: str, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None) -> int:

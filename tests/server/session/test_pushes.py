@@ -671,34 +671,6 @@ async def test_what_comes_behind_a_push_for_which_the_past_is_read_is_carried_ou
         assert [frame["type"] for frame in guest.frames] == ["pong"]
 
 
-# What it costs
-
-
-async def test_a_push_that_has_to_be_compared_with_much_counts_as_many_messages() -> None:
-    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=10)) as house:
-        actor = await house.actor(Room)
-        await change(actor, "x" * 10_000)
-        guest, other = await joined(actor, "a"), await joined(actor, "b")
-        other.push(*(add("/m", n) for n in range(100)), base=1)
-        guest.push(*(add("/m", n) for n in range(6)), base=1)
-        guest.push(add("/m", 1), base=1)
-        await actor.settled()
-        ack, nack = (frame for frame in guest.frames if frame["type"] != "change")
-        assert (ack["type"], nack["code"]) == ("ack", "rate_limited")
-
-
-async def test_a_push_that_would_have_to_be_compared_with_too_much_counts_as_many_messages() -> None:
-    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=500)) as house:
-        actor = await house.actor(Room)
-        await change(actor, "x" * 10_000)
-        guest, other = await joined(actor, "a"), await joined(actor, "b")
-        other.push(*(add("/m", n) for n in range(251)), base=1)
-        guest.push(*(add("/m", n) for n in range(100)), base=1)
-        guest.push(add("/m", 1), base=1)
-        await actor.settled()
-        assert [frame["code"] for frame in guest.frames if frame["type"] != "change"] == ["conflict", "rate_limited"]
-
-
 async def test_a_past_that_a_store_fails_to_read_refuses_the_push_and_the_next_ones_are_heard(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -720,6 +692,22 @@ async def test_a_past_that_a_store_fails_to_read_refuses_the_push_and_the_next_o
         assert "secret" in caplog.text
 
 
+# What it costs
+
+
+async def test_a_push_that_has_to_be_compared_with_much_counts_as_many_messages() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=10)) as house:
+        actor = await house.actor(Room)
+        await change(actor, "x" * 10_000)
+        guest, other = await joined(actor, "a"), await joined(actor, "b")
+        other.push(*(add("/m", n) for n in range(100)), base=1)
+        guest.push(*(add("/m", n) for n in range(6)), base=1)
+        guest.push(add("/m", 1), base=1)
+        await actor.settled()
+        ack, nack = (frame for frame in guest.frames if frame["type"] != "change")
+        assert (ack["type"], nack["code"]) == ("ack", "rate_limited")
+
+
 async def test_a_push_that_moves_many_elements_counts_as_many_messages_and_one_that_moves_too_many_is_refused() -> None:
     async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=1000)) as house:
         actor = await house.actor(Room)
@@ -738,17 +726,19 @@ async def test_a_push_that_moves_many_elements_counts_as_many_messages_and_one_t
         assert [frame["code"] for frame in greedy.frames if frame["type"] == "nack"] == ["conflict", "rate_limited"]
 
 
-async def test_a_push_that_would_hold_up_everybody_is_refused() -> None:
-    async with open_house(Room) as house:
+async def test_a_push_that_would_hold_up_everybody_is_refused_and_counts_as_what_it_would_have_cost() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=500)) as house:
         actor = await house.actor(Room)
         await change(actor, "x" * 10_000)
         guest, other = await joined(actor, "a"), await joined(actor, "b")
         other.push(*(add("/m", n) for n in range(251)), base=1)
         guest.push(*(add("/m", n) for n in range(100)), base=1)
+        guest.push(add("/m", 1), base=1)
         await actor.settled()
-        (refused,) = (frame for frame in guest.frames if frame["type"] != "change")
+        refused, next_one = (frame for frame in guest.frames if frame["type"] != "change")
         assert (refused["type"], refused["code"]) == ("nack", "conflict")
         assert "too much" in refused["message"]
+        assert next_one["code"] == "rate_limited"
 
 
 async def test_a_base_from_before_the_join_is_brought_behind_what_came_since() -> None:
