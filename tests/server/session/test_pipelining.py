@@ -363,12 +363,13 @@ async def test_a_lost_push_does_not_end_the_refusing_of_those_that_may_have_been
     actor = await house.actor(Items)
     guest, other = await joined(actor, "a"), await joined(actor, "b")
     other.push({"op": "remove", "path": "/list/2"}, base=0)
-    guest.push({"op": "add", "path": "/marks/m/o", "value": 1}, base=1, answered=0)  # It does not fit.
+    guest.push({"op": "add", "path": "/marks/m", "value": 1}, base=1)
+    guest.push({"op": "add", "path": "/marks/n/o", "value": 1}, base=1, answered=0)  # It does not fit.
     guest.push({"op": "add", "path": "/list/0", "value": item("n")}, base=1, answered=0)
     guest.push({"op": "add", "path": "/list/3/tags/x", "value": 1}, base=0, answered=0)  # What it leads into is gone.
     guest.push({"op": "add", "path": "/list/1/tags/x", "value": 1}, base=1, answered=0)
-    guest.push({"op": "add", "path": "/list/0/tags/x", "value": 1}, base=1, answered=4)
+    guest.push({"op": "add", "path": "/list/0/tags/x", "value": 1}, base=1, answered=5)
     await actor.settled()
     frames = [frame for frame in guest.frames if frame["type"] != "change"]
-    assert [frame.get("code") for frame in frames] == [*["conflict"] * 4, None]
+    assert [frame.get("code") for frame in frames] == [None, *["conflict"] * 4, None]
     assert actor.thread.state["list"] == [{"id": "s0", "tags": {"x": 1}}, item("s1"), item("s3")]
