@@ -16,3 +16,10 @@ pytest.register_assert_rewrite(
 def anyio_backend() -> str:
     """Run async tests on asyncio only."""
     return "asyncio"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the long runs be longer."""
+    parser.addoption(
+        "--schedules", type=int, default=500, help="how many schedules of edits beside a rebuilding server"
+    )

@@ -28,7 +28,7 @@ from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import Join, decode_client, decode_server, encode
-from plait_schemas.patch import PatchError, apply
+from plait_schemas.patch import Op, PatchError, apply, diff
 
 __all__ = ["Member", "World", "decode"]
 
@@ -93,11 +93,27 @@ class Member:
         self.numbers: dict[int, int] = {}
         self.pushes: list[Push] = []
 
+    def push(self, number: int, ops: list[Op]) -> bool:
+        """Push operations on what is shown, and tell whether there were any."""
+        push = self.session.edit(ops)
+        self.made(number, push)
+        self.note()
+        return push is not None
+
+    def set(self, number: int, state: Any) -> bool:
+        """Push what is different in a whole state, and tell whether anything is."""
+        return self.push(number, diff(self.session.shown, state))
+
     def made(self, number: int, push: Push | None) -> None:
         """Remember a push under a number."""
         if push is not None:
             self.numbers[id(push)] = number
             self.pushes.append(push)
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether every push has had its outcome."""
+        return len(self.outcomes) == len(self.pushes)
 
     def note(self) -> None:
         """Take down what has happened, and check what is shown."""
@@ -325,7 +341,7 @@ class World:
         wire = member.wire
         if wire is None or wire.up or wire.down or wire.is_joining or wire.closed is not None:
             return True
-        return bool(member.session.pending) or len(member.outcomes) < len(member.pushes)
+        return bool(member.session.pending) or not member.has_answers
 
     async def versions(self) -> list[bytes]:
         """Return the state of each version, from the log alone."""

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Driver", "bundle_client", "driving"]
+__all__ = ["FOLDER", "Driver", "bundle_client", "bundle_sessions", "driving"]
 
 FOLDER: Final = Path(__file__).parent / "convergence_client"
 CLIENT: Final = Path(__file__).parents[2] / "client" / "js"
@@ -19,15 +19,25 @@ TIMEOUT: Final = 60.0
 
 def bundle_client(folder: Path) -> Path:
     """Bundle the client from its sources into a folder; install what that needs where that has not been done."""
+    return _bundle(folder / "client.mjs", 'export * from "./index.js";')
+
+
+def bundle_sessions(folder: Path) -> Path:
+    """Bundle what the client has inside: its session, and how it compares states."""
+    return _bundle(
+        folder / "sessions.mjs", 'export { Session } from "./session.js"; export { diff } from "./patch.js";'
+    )
+
+
+def _bundle(bundle: Path, entry: str) -> Path:
     esbuild = CLIENT / "node_modules" / ".bin" / "esbuild"
     if not esbuild.exists() or not (CLIENT / "node_modules" / "ws").exists():
         npm = shutil.which("npm")
         if npm is None:
             raise RuntimeError("npm is missing: install Node.js 20 or newer with npm, to test the TypeScript client")
         subprocess.run([npm, "install", "--no-audit", "--no-fund"], cwd=CLIENT, check=True)
-    bundle = folder / "client.mjs"
-    command = [str(esbuild), "src/index.ts", "--bundle", "--format=esm", "--log-level=error", f"--outfile={bundle}"]
-    subprocess.run(command, cwd=CLIENT, check=True)
+    command = [str(esbuild), "--bundle", "--format=esm", "--loader=ts", "--log-level=error", f"--outfile={bundle}"]
+    subprocess.run(command, cwd=CLIENT / "src", check=True, input=entry.encode())
     return bundle
 
 

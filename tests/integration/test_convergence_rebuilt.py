@@ -1,0 +1,258 @@
+"""A server that rebuilds its lists, and clients that edit elements of them: each edit reaches the element it means.
+
+Every element carries a secret, and everything that is written into an element names the secret of the one that is
+meant. So a state in which some element holds another's secret is one in which an edit has gone astray.
+"""
+
+import asyncio
+import logging
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pytest
+from tests.integration.convergence import Member, World
+from tests.integration.convergence_sessions import NodeMember, NodeSessions, node_sessions
+from tests.integration.rebuilt_lists import (
+    KINDS,
+    NAMES,
+    REBUILDS,
+    Element,
+    Lists,
+    check_secrets,
+    drag,
+    element,
+    plain,
+    secrets,
+)
+
+from plait import Thread
+from plait_schemas.patch import Op
+
+log = logging.getLogger(__name__)
+
+# The same again: PLAIT_SEED=… pytest …
+SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
+
+State = dict[str, Any]
+
+
+class Target(NamedTuple):
+    """An element of a list that a client is shown."""
+
+    name: str
+    path: str
+    items: list[Element]
+    at: int
+
+    @property
+    def secret(self) -> str:
+        return str(self.items[self.at]["secret"])
+
+
+class Schedule:
+    """Does one thing after another, as dice say."""
+
+    def __init__(self, world: World, dice: random.Random) -> None:
+        self.world = world
+        self.dice = dice
+        self.counts: Counter[str] = Counter()
+        self._count = 0
+        # By number: what a client meant to take out.
+        self.removals: dict[int, tuple[Member, str]] = {}
+        # What the server has taken out, and what clients have put into the lists that always exist.
+        self.dropped: set[str] = set()
+        self.insertions: dict[int, tuple[Member, str]] = {}
+
+    async def step(self) -> None:
+        """Do something."""
+        world, dice = self.world, self.dice
+        member = dice.choice(world.members)
+        what = dice.choices(
+            ["edit", "up", "down", "connect", "cut", "hold", "release", "server", "kill"],
+            [20, 25, 25, 8, 2, 2, 4, 10, 0.3],
+        )[0]
+        match what:
+            case "edit" if member.session.epoch is not None:
+                self.edit(member)
+            case "up":
+                for _ in range(dice.randint(1, 4)):
+                    await world.carry_up(member)
+            case "down":
+                for _ in range(dice.randint(1, 4)):
+                    world.carry_down(member)
+            case "connect":
+                world.connect(member)
+            case "cut":
+                world.cut(member)
+            case "hold" | "release":
+                world.hold(is_held=what == "hold")
+            case "server" if (actor := world.awake()) is not None:
+                self.rebuild(actor.thread)
+            case "kill":
+                await world.kill()
+            case _:
+                pass
+        await world.rest()
+        for each in world.members:
+            check_secrets(each.session.shown)
+            check_secrets(each.session.confirmed)
+
+    # The server
+
+    def rebuild(self, thread: Thread[Any]) -> None:
+        """Let the server set a state whose lists it has built anew."""
+        name = self.dice.choice(list(NAMES))
+        before, after = plain(thread.state), plain(thread.state)
+        after[name] = self._rebuilt(name, after[name])
+        if name == "items" and self.dice.random() < 0.5:
+            for item in after[name]:
+                item.pop("inner", None) if self.dice.random() < 0.1 else None
+                if item.get("inner"):
+                    item["inner"] = self._rebuilt(name, item["inner"])
+        self.dropped |= set(secrets(before)) - set(secrets(after))
+        self.counts["rebuilds"] += 1
+        value = msgspec.convert(after, type(thread.state)) if isinstance(thread.state, Lists) else after
+        thread.set_state(value)
+
+    def _rebuilt(self, name: str, items: list[Element]) -> list[Element]:
+        dice = self.dice
+        if items:
+            items = dice.choice(REBUILDS)(items, dice)
+        for _ in range(dice.choice([0, 0, 1, 1, 2]) + (len(items) < 3)):
+            items.insert(dice.choice([0, len(items), dice.randint(0, len(items))]), element(name, self._secret("v")))
+        if NAMES[name] is not None and dice.random() < 0.4:
+            for item in items:
+                if dice.random() < 0.3:
+                    item["marks"][f"v{self._next()}"] = item["secret"]
+        return items
+
+    # The clients
+
+    def edit(self, member: Member) -> None:
+        """Let a client change what it is shown."""
+        number, dice = self._next(), self.dice
+        target = self._target(member.session.shown)
+        kinds = ["mark", "mark", "text", "tag", "two", "remove", "insert", "drag", "filter"]
+        kind = dice.choice(kinds) if target.items else "insert"
+        if kind in ("drag", "filter"):
+            self._rebuild(member, number, target.name, kind)
+            return
+        ops = self._ops(number, kind, target)
+        if kind == "remove":
+            self.removals[number] = member, target.secret
+        if kind == "insert" and target.path == f"/{target.name}":
+            self.insertions[number] = member, ops[0].value["secret"]
+        self._made(member, kind, is_pushed=member.push(number, ops))
+
+    def _target(self, shown: State) -> "Target":
+        dice = self.dice
+        name = dice.choice(list(NAMES))
+        path, items = f"/{name}", shown[name]
+        if name == "items" and items and items[0].get("inner") and dice.random() < 0.4:
+            path, items = f"/{name}/0/inner", items[0]["inner"]
+        return Target(name, path, items, dice.randrange(len(items)) if items else 0)
+
+    def _ops(self, number: int, kind: str, target: "Target") -> list[Op]:
+        name, path, items, at = target
+        if kind == "insert":
+            return [Op("add", f"{path}/{self.dice.randint(0, len(items))}", element(name, self._secret("c")))]
+        secret, place = target.secret, f"{path}/{at}"
+        match kind:
+            case "text":
+                return [Op("replace", f"{place}/text", f"{secret}:{number}")]
+            case "tag":
+                return [Op("add", f"{place}/tags/{self.dice.randint(0, len(items[at]['tags']))}", f"{secret}:{number}")]
+            case "remove":
+                return [Op("remove", place)]
+            case "two":
+                other = self.dice.randrange(len(items))
+                return [
+                    Op("add", f"{place}/marks/m{number}", secret),
+                    Op("add", f"{path}/{other}/marks/n{number}", items[other]["secret"]),
+                ]
+            case _:
+                return [Op("add", f"{place}/marks/m{number}", secret)]
+
+    def _rebuild(self, member: Member, number: int, name: str, kind: str) -> None:
+        """Let a client set a whole state, with a list that it has built anew."""
+        after = plain(member.session.shown)
+        if kind == "drag":
+            after[name] = drag(after[name], self.dice)
+        else:
+            taken = after[name].pop(self.dice.randrange(len(after[name])))
+            self.removals[number] = member, taken["secret"]
+        self._made(member, kind, is_pushed=member.set(number, after))
+
+    def _made(self, member: Member, kind: str, *, is_pushed: bool) -> None:
+        self.counts[kind] += is_pushed
+        self.world.flush(member)
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _secret(self, who: str) -> str:
+        return f"{who}{self._next()}"
+
+    # The end
+
+    def check(self, final: State) -> None:
+        """Check that what is there is what was left there, once."""
+        found = Counter(secrets(final))
+        assert set(found.values()) <= {1}, f"elements that are there twice: {found - Counter(set(found))}"
+        for number, (member, secret) in self.removals.items():
+            if member.outcomes.get(number) == "ack":
+                assert secret not in found, f"{secret} was taken out, which was acknowledged, and is there"
+        taken = self.dropped | {secret for _, secret in self.removals.values()}
+        for number, (member, secret) in self.insertions.items():
+            if member.outcomes[number] == "ack":
+                assert secret in found or secret in taken, (
+                    f"{secret} was put in, which was acknowledged, and is not there"
+                )
+
+
+async def play(seed: int, kind: type[Thread[Any]], node: NodeSessions) -> Counter[str]:
+    """Play one schedule, and check how it ends."""
+    dice = random.Random(seed)
+    clients = dice.randint(2, 5)
+    in_node = dice.randint(0, clients)
+    world = World(kind, [f"python-{n}" for n in range(clients - in_node)])
+    node.tell("forget", name="")
+    world.members += [NodeMember(node, world, f"node-{n}") for n in range(in_node)]
+    await world.start()
+    schedule = Schedule(world, dice)
+    for member in world.members:
+        world.connect(member)
+    for _ in range(dice.randint(20, 120)):
+        await schedule.step()
+    await world.quiet()
+    final = plain((await world.actor()).thread.state)
+    check_secrets(final)
+    for member in world.members:
+        assert member.session.shown == member.session.confirmed == final, f"{member.name} shows another state"
+    schedule.check(final)
+    outcomes = Counter(outcome for member in world.members for outcome in member.outcomes.values())
+    await world.stop()
+    return schedule.counts + outcomes
+
+
+@pytest.mark.timeout(0)
+def test_no_edit_reaches_another_element_however_the_server_rebuilds_its_lists(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    log.warning("PLAIT_SEED=%d", SEED)
+    counts: Counter[str] = Counter()
+    count: int = pytestconfig.getoption("schedules") or 0
+    with node_sessions(tmp_path) as node:
+        for seed in range(SEED, SEED + count):
+            try:
+                counts += asyncio.run(play(seed, KINDS[seed % len(KINDS)], node))
+            except Exception as error:
+                error.add_note(f"schedule {seed}")
+                raise
+    log.warning("%d schedules: %s", count, dict(counts))
+    assert all(counts[what] for what in ("ack", "conflict", "rebuilds", "drag", "filter", "remove", "two"))
