@@ -16,7 +16,7 @@ import psutil
 from benchmarks.peer import COLYSEUS, PEER
 from benchmarks.results import cpu_seconds, tree
 
-__all__ = ["SERVERS", "Server", "ServerError", "serve"]
+__all__ = ["SERVERS", "Recipe", "Server", "ServerError", "plait", "serve"]
 
 ROOT = Path(__file__).parent.parent
 START_TIMEOUT = 30.0
@@ -49,13 +49,20 @@ class Recipe(msgspec.Struct, frozen=True):
 
     command: Sequence[str]
     environment: Mapping[str, str] = {}
+    cwd: Path = ROOT
+
+
+def plait(root: Path, python: Path) -> Recipe:
+    """The server of a checkout, run with the Python that has it installed."""
+    return Recipe(
+        (str(python.parent / "plait"), "serve", "benchmarks.agents:app", "--port", "{port}"),
+        {"BENCH_STORE": "sqlite:///{folder}/plait.db", "PYTHONPATH": str(root)},
+        root,
+    )
 
 
 SERVERS = {
-    "plait": Recipe(
-        (str(Path(sys.executable).parent / "plait"), "serve", "benchmarks.agents:app", "--port", "{port}"),
-        {"BENCH_STORE": "sqlite:///{folder}/plait.db", "PYTHONPATH": str(ROOT)},
-    ),
+    "plait": plait(ROOT, Path(sys.executable)),
     "cloudflare": Recipe(("node", str(PEER / "serve.mjs"), "{folder}", "{port}")),
     "colyseus": Recipe(("node", str(COLYSEUS / "serve.mjs"), "{folder}", "{port}")),
     "socket": Recipe((sys.executable, "-m", "benchmarks.bare", "{folder}", "{port}")),
@@ -63,16 +70,16 @@ SERVERS = {
 
 
 @contextmanager
-def serve(name: str, folder: Path) -> Iterator[Server]:
+def serve(name: str, folder: Path, recipe: Recipe | None = None) -> Iterator[Server]:
     """Run a server that keeps its data in a folder; it is ended on leaving."""
-    recipe, port = SERVERS[name], free_port()
+    recipe, port = recipe or SERVERS[name], free_port()
     told = {"folder": str(folder), "port": str(port)}
     log = folder.with_suffix(".log")
     folder.mkdir(exist_ok=True)
     with log.open("w") as output:
         process = subprocess.Popen(
             [part.format(**told) for part in recipe.command],
-            cwd=ROOT,
+            cwd=recipe.cwd,
             env={**os.environ, **{key: value.format(**told) for key, value in recipe.environment.items()}},
             stdout=output,
             stderr=subprocess.STDOUT,
