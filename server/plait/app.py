@@ -81,7 +81,7 @@ class Plait:
             self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
         except ValueError as error:
             raise refused("allowed_origins", str(error)) from None
-        self._kinds = _check_kinds(kinds)
+        self._kinds = _check_kinds(kinds, self.settings.limits or UNLIMITED)
         self._is_running = False
         self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED)
         self._compatibility = Compatibility(self._store)
@@ -227,7 +227,9 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await JSONResponse(error_body("not_found", "there is nothing here"), 404)(scope, receive, send)
 
 
-def _check_kinds(classes: Sequence[type[Thread[Any]]]) -> list[Kind]:
+def _check_kinds(classes: Sequence[type[Thread[Any]]], limits: Limits) -> list[Kind]:
+    if not classes:
+        raise TypeError("Plait() has no Thread classes: give it those that it is to serve, such as Plait(GameRoom)")
     for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, Thread)) or cls is Thread:
             raise TypeError(f"Plait takes subclasses of Thread, not {cls!r}")
@@ -235,4 +237,6 @@ def _check_kinds(classes: Sequence[type[Thread[Any]]]) -> list[Kind]:
     names = [kind.name for kind in kinds]
     if len(set(names)) < len(names):
         raise ValueError(f"two classes have the same kind: {', '.join(sorted(names))}")
+    for kind in kinds:
+        kind.check(limits)
     return kinds

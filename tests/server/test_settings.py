@@ -1,6 +1,7 @@
 """Settings, and the environment variables that take their place."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +12,11 @@ from plait.settings import Settings
 from plait.store.memory import MemoryStore
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
+from plait.thread import Thread
+
+
+class Room(Thread[Any]):
+    pass
 
 
 def test_an_empty_environment_changes_nothing() -> None:
@@ -78,7 +84,7 @@ def test_a_variable_that_makes_no_sense_is_an_error_that_names_it(environment: d
 
 def test_pages_that_are_not_there_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^static: .*nowhere' is not a folder$"):
-        Plait(store="memory://", static=tmp_path / "nowhere")
+        Plait(Room, store="memory://", static=tmp_path / "nowhere")
 
 
 # Stores
