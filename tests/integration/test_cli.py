@@ -20,7 +20,9 @@ import pytest
 from tests.integration.socket_client import TIMEOUT, connected, http
 from tests.running import Process
 
+from plait.cli import cli
 from plait.history import read
+from plait.settings import COMMAND_VARIABLES
 from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 
@@ -172,14 +174,17 @@ async def test_serve_serves_a_module_of_the_working_directory(folder: Path) -> N
 async def test_serve_takes_settings_from_the_environment(folder: Path) -> None:
     more = {
         "PLAIT_STORE": "sqlite:///other.db",
-        "PLAIT_LIMITS_FRAME": "100",
+        "PLAIT_LIMITS_FRAME": "1000",
         "PLAIT_ALLOWED_ORIGINS": "https://a.example",
+        "PLAIT_LIMIT_STATE": "2000",
     }
     with Process("game:app", cwd=folder, environment=more) as server:
         async with connected(server.address, "/threads/room/one", origin="https://a.example") as client:
             assert await client.call("add") == 1
-            await client.send("x" * 101)
+            await client.send("x" * 1001)
             assert await client.until_closed() == 1009
+        (line,) = [line for line in server.log.read_text().splitlines() if "PLAIT_LIMIT_STATE" in line]
+    assert line.endswith("is not a setting and is ignored; did you mean PLAIT_LIMITS_STATE?")
     assert (folder / "other.db").exists()
     assert not (folder / "plait.db").exists()
 
@@ -246,7 +251,9 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
         ("PLAIT_LIMITS", "off", "PLAIT_LIMITS='off': it can only be 'none'"),
         ("PLAIT_STORE", "nonsense://", "PLAIT_STORE: 'nonsense://' is no store"),
         ("PLAIT_STORE", "", "PLAIT_STORE: '' is no store"),
-        ("PLAIT_STATIC", "nowhere", "PLAIT_STATIC: 'nowhere' is not a folder"),
+        ("PLAIT_STATIC", "nowhere", "PLAIT_STATIC: 'nowhere' is not a folder: make it with `mkdir /"),
+        ("PLAIT_PING_INTERVAL", "0", "PLAIT_PING_INTERVAL='0': must be a number of seconds, at least 0.1"),
+        ("PLAIT_LIMITS_FRAME", "0", "PLAIT_LIMITS_FRAME='0': must be at least 1000"),
     ],
 )
 def test_a_setting_that_is_wrong_is_named(folder: Path, variable: str, value: str, says: str) -> None:
@@ -581,6 +588,12 @@ def test_types_says_what_is_wrong(folder: Path, arguments: list[str], says: str)
     (folder / "odd.py").write_text(GAME.replace("def add(self)", "def add(self, n: complex)"))
     (folder / "threads_only.py").write_text(GAME.replace("app = Plait(Room)", ""))
     assert says in complaint(folder, "types", *arguments, *([] if "--out" in arguments else ["--out", "types"]))
+
+
+def test_the_variables_of_the_commands_are_known_to_the_settings() -> None:
+    arguments = [each for name in cli if name[0] != "-" for each in cli[name].assemble_argument_collection()]
+    variables = {variable for each in arguments for variable in each.parameter.env_var or ()}
+    assert variables == COMMAND_VARIABLES | {"PLAIT_STORE"}
 
 
 def test_the_command_says_what_there_is(folder: Path) -> None:
