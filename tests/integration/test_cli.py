@@ -288,6 +288,20 @@ def test_what_plait_refuses_in_a_module_is_one_line_with_the_place(folder: Path,
         assert done.returncode == 1
 
 
+def test_an_app_that_plait_is_mounted_in_says_in_one_line_why_it_cannot_start(folder: Path) -> None:
+    (folder / "outer.py").write_text(
+        "from game import app as game\n"
+        "from starlette.applications import Starlette\n"
+        "from starlette.routing import Mount\n"
+        "app = Starlette(routes=[Mount('/', game)], lifespan=game.lifespan)\n"
+    )
+    done = plait(folder, "serve", "outer:app", "--port", "0", PLAIT_STORE="sqlite:///missing/game.db")
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "missing/game.db" in line]
+    assert "ERROR   uvicorn.error: " in line
+
+
 def test_a_name_that_is_nearly_a_hook_is_said_with_its_place(folder: Path) -> None:
     (folder / "near.py").write_text(GAME.replace("on_message", "onMessage"))
     done = plait(folder, "types", "near:app", "--out", "types")
@@ -405,6 +419,24 @@ async def test_dev_serves_anew_when_a_file_is_edited(folder: Path) -> None:
         async with connected(f"127.0.0.1:{port}", "/threads/room/one") as client:
             assert await client.call("edition") == "second"
             assert await client.call("add") == 2
+
+
+async def test_dev_says_what_is_wrong_and_serves_when_it_is_mended(folder: Path) -> None:
+    (folder / "game.py").write_text("import not_installed\n")
+    port = str(free_port())
+    together = ["/bin/sh", "-c", 'exec "$@" 2>&1', "sh"]
+    async with command(folder, "dev", "game:app", "--port", port, before=together) as process:
+        assert process.stdout is not None
+        said = await asyncio.wait_for(process.stdout.readuntil(b"No module named 'not_installed'\n"), TIMEOUT)
+        assert said.splitlines()[-1].startswith(b"plait: game does not import: game.py, line 1: ModuleNotFoundError")
+        assert b"Traceback" not in said
+        (folder / "game.py").write_text(GAME)
+        assert await address_of(process) == f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("arguments", [["game.py:app"], ["game"]])
+def test_dev_ends_when_no_edit_would_help(folder: Path, arguments: list[str]) -> None:
+    assert "write" in complaint(folder, "dev", *arguments)
 
 
 @pytest.mark.parametrize("name", ["serve", "dev"])
