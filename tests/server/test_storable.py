@@ -3,6 +3,7 @@
 import re
 import types
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, NamedTuple, Optional, TypedDict, TypeVar
 
@@ -125,7 +126,7 @@ def test_an_initial_state_that_is_inherited_is_checked_against_the_type_of_each_
 
 def test_an_initial_state_may_be_missing_or_declared_in_an_abstract_class() -> None:
     class Abstract(Thread[State], Generic[State]):
-        initial_state: State
+        initial_state: State | Callable[[], State]
 
     class Empty(Abstract[Game]):
         pass
