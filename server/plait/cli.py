@@ -98,7 +98,7 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
     try:
         from watchfiles import PythonFilter, run_process  # noqa: PLC0415
     except ImportError:
-        _fail("`plait dev` needs watchfiles: pip install 'plait[reload]'")
+        _fail("`plait dev` needs watchfiles: pip install watchfiles")
     try:
         check_target(target)
     except LoadError as error:
