@@ -26,8 +26,8 @@ COMMAND_VARIABLES: Final = frozenset(
 )
 """The variables that the commands read, beside those of the settings."""
 
-# The least number of seconds for each setting that has one; of the others it is 0.
-_LEAST: Final = {"ping_interval": 0.1, "ping_timeout": 0.1}
+# The least of the settings that are a number of seconds; of the others it is 0.1.
+_LEAST: Final = {"shutdown_timeout": 0.0}
 
 
 class SettingError(ValueError):
@@ -94,7 +94,7 @@ def _explain(name: str, value: object) -> str | None:
     """Return why a setting of the right type cannot have this value, None when it can."""
     if not isinstance(value, float):
         return None
-    least = _LEAST.get(name, 0.0)
+    least = _LEAST.get(name, 0.1)
     return None if least <= value < math.inf else f"must be a number of seconds, at least {least:g}"
 
 

@@ -93,7 +93,8 @@ def test_a_state_type_that_json_can_hold_is_taken(state: Any) -> None:
 @pytest.mark.parametrize(
     ("state", "initial", "says"),
     [
-        (Game, {"scroe": 1}, "Room.initial_state does not fit Game: Object missing required field `score`"),
+        (Game, {}, "Room.initial_state does not fit Game: Object missing required field `score`"),
+        (Game, {"scroe": 1}, "Room.initial_state does not fit Game: "),
         (Game, {"score": "1"}, "Room.initial_state does not fit Game: Expected `int`, got `str`, at /score"),
         (Game, None, "Room.initial_state does not fit Game: Expected `object`, got `null`"),
         (list[int], {}, "Room.initial_state does not fit list[int]: Expected `array`, got `object`"),
