@@ -288,20 +288,6 @@ def test_what_plait_refuses_in_a_module_is_one_line_with_the_place(folder: Path,
         assert done.returncode == 1
 
 
-def test_an_app_that_plait_is_mounted_in_says_in_one_line_why_it_cannot_start(folder: Path) -> None:
-    (folder / "outer.py").write_text(
-        "from game import app as game\n"
-        "from starlette.applications import Starlette\n"
-        "from starlette.routing import Mount\n"
-        "app = Starlette(routes=[Mount('/', game)], lifespan=game.lifespan)\n"
-    )
-    done = plait(folder, "serve", "outer:app", "--port", "0", PLAIT_STORE="sqlite:///missing/game.db")
-    assert done.returncode == 3
-    assert "Traceback" not in done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if "missing/game.db" in line]
-    assert "ERROR   uvicorn.error: " in line
-
-
 def test_a_name_that_is_nearly_a_hook_is_said_with_its_place(folder: Path) -> None:
     (folder / "near.py").write_text(GAME.replace("on_message", "onMessage"))
     done = plait(folder, "types", "near:app", "--out", "types")

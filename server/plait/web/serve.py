@@ -31,7 +31,7 @@ def configure_logging(level: LogLevel) -> None:
         {
             "version": 1,
             "disable_existing_loggers": False,
-            "filters": {"context": {"()": "plait.logs.ContextFilter"}, "startup": {"()": _StartupFilter}},
+            "filters": {"context": {"()": "plait.logs.ContextFilter"}},
             "formatters": {"line": {"format": "%(asctime)s %(levelname)-7s %(name)s%(context)s: %(message)s"}},
             "handlers": {
                 "stderr": {
@@ -42,11 +42,7 @@ def configure_logging(level: LogLevel) -> None:
                 }
             },
             "root": {"handlers": ["stderr"], "level": level.upper()},
-            "loggers": {
-                "aiosqlite": {"level": "WARNING"},
-                "asyncio": {"level": "WARNING"},
-                "uvicorn.error": {"filters": ["startup"]},
-            },
+            "loggers": {"aiosqlite": {"level": "WARNING"}, "asyncio": {"level": "WARNING"}},
         }
     )
 
@@ -108,16 +104,6 @@ def serve(
     server.run(sockets=[bound])
     faulthandler.cancel_dump_traceback_later()
     return server.started
-
-
-class _StartupFilter(logging.Filter):
-    """Leaves one line of the traceback that an ASGI app sends when plait refuses to start in its lifespan."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        lines = str(record.msg).rstrip().splitlines()
-        if lines and lines[0].startswith("Traceback") and lines[-1].startswith("plait.errors."):
-            record.msg = lines[-1].partition(": ")[2]
-        return True
 
 
 class _Server(uvicorn.Server):
