@@ -1,6 +1,7 @@
 """Plait: the ASGI application, which puts threads, store, limits and identity together."""
 
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,7 @@ from plait.kind import Kind
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.migration import Outcome, bring_up_all
 from plait.node import Node
-from plait.settings import Settings, refused
+from plait.settings import Settings, find_unknown_variables, refused
 from plait.store.protocol import Store, ThreadKey
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
@@ -36,6 +37,8 @@ from plait.web.opening import SocketEndpoint
 from plait.web.routes import HttpEndpoint
 
 __all__ = ["Plait"]
+
+log = logging.getLogger("plait.settings")
 
 # The JavaScript client in one file, for pages without a build step.
 _CLIENT: Final = Path(__file__).parent / "web" / "client.js"
@@ -62,6 +65,7 @@ class Plait:
         ping_interval: float = 20.0,
         ping_timeout: float = 20.0,
     ) -> None:
+        _check_types(store, allowed_origins, authenticate=authenticate, authorize=authorize)
         given = Settings(
             store=store if isinstance(store, str) else "",
             allowed_origins=(allowed_origins,) if isinstance(allowed_origins, str) else tuple(allowed_origins),
@@ -72,6 +76,9 @@ class Plait:
             ping_timeout=ping_timeout,
         )
         self.settings = given.with_environment()
+        for variable, near in find_unknown_variables().items():
+            hint = f"; did you mean {near}?" if near else ""
+            log.warning("the environment variable %s is not a setting and is ignored%s", variable, hint)
         try:
             url = self.settings.store
             self._store: Store = open_store(url) if url or isinstance(store, str) else store
@@ -81,7 +88,7 @@ class Plait:
             self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
         except ValueError as error:
             raise refused("allowed_origins", str(error)) from None
-        self._kinds = _check_kinds(kinds)
+        self._kinds = _check_kinds(kinds, self.settings.limits or UNLIMITED)
         self._is_running = False
         self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED)
         self._compatibility = Compatibility(self._store)
@@ -188,7 +195,8 @@ class Plait:
         ]
         if (folder := self.settings.static) is not None:
             if not Path(folder).is_dir():
-                raise refused("static", f"{folder!r} is not a folder")
+                remedy = f"make it with `mkdir {Path(folder).resolve()}`, or name another"
+                raise refused("static", f"{folder!r} is not a folder: {remedy}")
             routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
         return routes
 
@@ -227,7 +235,20 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await JSONResponse(error_body("not_found", "there is nothing here"), 404)(scope, receive, send)
 
 
-def _check_kinds(classes: Sequence[type[Thread[Any]]]) -> list[Kind]:
+def _check_types(store: object, allowed_origins: object, **functions: object) -> None:
+    """Raise TypeError for settings that are of another type than their annotations say."""
+    if not isinstance(store, str) and not callable(getattr(store, "submit", None)):
+        raise TypeError(f"store must be a URL, such as 'sqlite:///game.db', or a Store, not {store!r}")
+    if not isinstance(allowed_origins, Iterable):
+        raise TypeError(f"allowed_origins must be a list of origins, not {allowed_origins!r}")
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"{name} must be a function or None, not {function!r}")
+
+
+def _check_kinds(classes: Sequence[type[Thread[Any]]], limits: Limits) -> list[Kind]:
+    if not classes:
+        raise TypeError("Plait() has no Thread classes: give it those that it is to serve, such as Plait(GameRoom)")
     for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, Thread)) or cls is Thread:
             raise TypeError(f"Plait takes subclasses of Thread, not {cls!r}")
@@ -235,4 +256,6 @@ def _check_kinds(classes: Sequence[type[Thread[Any]]]) -> list[Kind]:
     names = [kind.name for kind in kinds]
     if len(set(names)) < len(names):
         raise ValueError(f"two classes have the same kind: {', '.join(sorted(names))}")
+    for kind in kinds:
+        kind.check(limits)
     return kinds

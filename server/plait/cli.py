@@ -18,7 +18,7 @@ from cyclopts import App, Parameter, validators
 from plait.app import Plait
 from plait.errors import PlaitError, operator_message
 from plait.history import History
-from plait.loading import LoadError, load, load_plait
+from plait.loading import LoadError, check_target, load, load_plait
 from plait.state import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
@@ -67,13 +67,12 @@ def serve_command(
         app = load(target)
         if isinstance(app, Plait):
             asyncio.run(app.check_store())
-        bound = listen(host, port)
     except (LoadError, PlaitError) as error:
-        _fail(operator_message(error))
-    except OSError as error:
+        _give_up(error)
+    try:
+        bound = listen(host, port)
+    except (OSError, UnicodeError) as error:
         _fail(_cannot_listen(host, port, error))
-    if not callable(app):
-        _fail(f"{target} is a {type(app).__name__}, not an app")
     scheme = "http" if tls_certificate is None else "https"
     line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (Ctrl+C ends)"
     timeout = app.settings.shutdown_timeout if isinstance(app, Plait) else 10.0
@@ -99,7 +98,11 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
     try:
         from watchfiles import PythonFilter, run_process  # noqa: PLC0415
     except ImportError:
-        _fail("`plait dev` needs watchfiles: pip install 'plait[reload]'")
+        _fail("`plait dev` needs watchfiles: pip install watchfiles")
+    try:
+        check_target(target)
+    except LoadError as error:
+        _give_up(error)
     # Shells let what they start in the background ignore it, and watchfiles would leave it at that; `plait serve` ends.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # It warns of the exception by which it ends, as it does of trouble.
@@ -166,7 +169,7 @@ def migrate(
         app = load_plait(target)
         failures = asyncio.run(_migrate(app, dry_run=dry_run))
     except (LoadError, PlaitError) as error:
-        _fail(operator_message(error))
+        _give_up(error)
     if failures:
         raise SystemExit(1)
 
@@ -199,7 +202,7 @@ def types(
             command = f"plait types {target} --out {out}"
             _fail(f"not as {target} has it: {', '.join(map(str, paths))}; write it with `{command}`")
     except (LoadError, NoTypes) as error:
-        _fail(operator_message(error))
+        _give_up(error)
     except OSError as error:
         _fail(f"cannot write to {out}: {error.strerror or error}")
 
@@ -239,20 +242,30 @@ def _check_tls(certificate: str | None, key: str | None) -> None:
         _fail(f"{certificate} and {key} are not a certificate and its key in PEM: {error.strerror or error}")
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> str:
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return f"{host!r} is not a host: give an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0"
     if error.errno == errno.EADDRINUSE:
         return f"port {port} is in use: end what listens there, or choose another with --port"
     if error.errno == errno.EACCES:
         return f"port {port} needs more rights: choose one above 1023 with --port"
-    return f"cannot listen at {_authority(host, port)}: {error.strerror or error}"
+    remedy = "give an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0"
+    return f"cannot listen at {_authority(host, port)}: {error.strerror or error}; {remedy}"
 
 
 def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _give_up(error: LoadError | NoTypes | PlaitError) -> NoReturn:
+    """Say why a command cannot go on, below the lines of the app's code that it comes from."""
+    if isinstance(error, LoadError):
+        sys.stderr.write(error.trace)
+    _fail(operator_message(error))
+
+
 def _fail(message: str) -> NoReturn:
-    print(f"plait: {message}", file=sys.stderr)
+    print("plait:", " ".join(message.split("\n")), file=sys.stderr)
     raise SystemExit(1)
 
 

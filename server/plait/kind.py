@@ -1,17 +1,22 @@
 """What a Thread subclass says about itself, read once when the class is made."""
 
 import inspect
+import logging
 import re
 import unicodedata
 from typing import Any, get_args
 
+from plait.declaration import check_attributes, check_hooks, warn_of_near_misses
 from plait.errors import MethodNotFound, NotFound
 from plait.evolution import migrations
+from plait.limits import Limits
 from plait.merge import Policy, Resolve
 from plait.rpc import Method, methods
-from plait.state import StateType
+from plait.storable import check_initial_state, find_initial_state, read_state_type
 
 __all__ = ["Kind", "check_name", "kebab_case"]
+
+log = logging.getLogger("plait.kind")
 
 
 def kebab_case(name: str) -> str:
@@ -44,7 +49,7 @@ class Kind:
         # Its rpcs, by the names that clients use and by those of the class.
         self.methods: dict[str, Method] = methods(cls, frozenset(vars(hooks)))
         self.attributes = {method.attribute: method for method in self.methods.values()}
-        self.state_type = StateType(_state_argument(cls, hooks))
+        self.state_type = read_state_type(cls, _state_argument(cls, hooks))
         self.state_version: int = cls.state_version
         self.migrations = migrations(cls, self.state_version)
         # The hooks that the class has of its own; the others are never called.
@@ -53,18 +58,11 @@ class Kind:
             for name, function in vars(hooks).items()
             if callable(function) and inspect.getattr_static(cls, name) is not function
         )
-        for name in ("idle_timeout", "turn_timeout"):
-            seconds = getattr(cls, name)
-            if seconds is not None and (not isinstance(seconds, int | float) or seconds < 0):
-                raise TypeError(f"{cls.__name__}.{name} is a number of seconds, or None for never, not {seconds!r}")
-        for name in self.overrides:
-            if inspect.isgeneratorfunction(hook := getattr(cls, name)) or inspect.isasyncgenfunction(hook):
-                raise TypeError(f"{cls.__name__}.{name} has a yield in it: it would never run")
-        for name in ("validate_state_change", "resolve_conflict"):
-            if inspect.iscoroutinefunction(getattr(cls, name)):
-                raise TypeError(
-                    f"{cls.__name__}.{name} must be a plain function: it decides before anything is awaited"
-                )
+        check_attributes(cls)
+        check_hooks(cls, hooks)
+        warn_of_near_misses(cls, hooks, self.attributes, stacklevel=3)
+        if self.has_initial_state and not callable(initial := find_initial_state(cls)):
+            check_initial_state(cls, self.state_type, initial)
 
     def method(self, name: str) -> Method:
         """Return an rpc by the name that clients use. Raises MethodNotFound."""
@@ -80,6 +78,18 @@ class Kind:
         if isinstance(initial, staticmethod | classmethod):
             initial = self.cls.initial_state
         return initial() if callable(initial) else initial
+
+    def check(self, limits: Limits) -> None:
+        """Check the initial state, which a function is called for. Raises TypeError or ValueError."""
+        if not self.has_initial_state:
+            return
+        try:
+            initial = self.initial_state()
+        except Exception as error:  # What it needs may be there only when the server runs.
+            name = f"{self.cls.__name__}.initial_state"
+            log.warning("%s raised %s: %s; no thread can begin while it does", name, type(error).__name__, error)
+        else:
+            check_initial_state(self.cls, self.state_type, initial, limits)
 
     def policy(self, thread: Any) -> Policy | Resolve:
         """Return what is done where a push and the changes of others meet."""

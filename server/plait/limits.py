@@ -5,13 +5,35 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "Pace", "TokenBucket"]
+__all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "Pace", "TokenBucket", "explain_limit"]
 
 _HUGE: Final = 2**62
+# The limits that need not be whole numbers.
+_RATES: Final = frozenset({"messages_per_second"})
+# The least of each limit with which clients can be served at all; of the others it is 1.
+_LEAST: Final[dict[str, float]] = {
+    "frame": 1_000,
+    "state": 64,
+    "messages_per_second": 0.001,
+    "backlog": 1024,
+    "write_buffer": 1_000,
+    "presence": 0,
+}
+
+
+def explain_limit(name: str, value: object) -> str | None:
+    """Return why a limit cannot have this value, None when it can."""
+    is_rate = name in _RATES
+    if isinstance(value, bool) or not isinstance(value, int | float if is_rate else int):
+        return "must be a number" if is_rate else "must be a whole number"
+    return None if value >= (least := _LEAST.get(name, 1)) else f"must be at least {least}"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for clients that are not trusted. `Plait(limits=None)` switches them off."""
+    """Limits for clients that are not trusted. `Plait(limits=None)` switches them off.
+
+    Raises ValueError for a limit with which no client could be served.
+    """
 
     # Bytes of one WebSocket message or HTTP body from a client.
     frame: int = 1024 * 1024
@@ -34,6 +56,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     presence: int = 16 * 1024
     # Threads that may be awake at once.
     awake_threads: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if why := explain_limit(name, value := getattr(self, name)):
+                raise ValueError(f"Limits({name}={value!r}): {why}")
 
     @property
     def max_frame(self) -> int | None:

@@ -1,14 +1,33 @@
 """The settings of a server, and the environment variables that take their place."""
 
+import math
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from plait.limits import UNLIMITED, Limits
+from plait.limits import UNLIMITED, Limits, explain_limit
+from plait.spelling import find_nearest
 
-__all__ = ["SettingError", "Settings", "refused"]
+__all__ = ["COMMAND_VARIABLES", "SettingError", "Settings", "find_unknown_variables", "refused"]
+
+COMMAND_VARIABLES: Final = frozenset(
+    {
+        "PLAIT_HOST",
+        "PLAIT_LOG_LEVEL",
+        "PLAIT_PORT",
+        "PLAIT_PROXY_HEADERS",
+        "PLAIT_TLS_CERTIFICATE",
+        "PLAIT_TLS_KEY",
+        "PLAIT_TRUSTED_PROXIES",
+        "PLAIT_WORKERS",
+    }
+)
+"""The variables that the commands read, beside those of the settings."""
+
+# The least of the settings that are a number of seconds; of the others it is 0.1.
+_LEAST: Final = {"shutdown_timeout": 0.0}
 
 
 class SettingError(ValueError):
@@ -33,7 +52,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits | None = Limits()
 
     def with_environment(self, environment: Mapping[str, str] = os.environ) -> "Settings":
-        """Return these settings with those of `environment` in their place. Raises SettingError."""
+        """Return these settings with those of `environment` in their place.
+
+        Raises SettingError for a variable that makes no sense, and ValueError for another setting that makes none.
+        """
         found: dict[str, Any] = {}
         for field in msgspec.structs.fields(Settings):
             text = environment.get(variable := f"PLAIT_{field.name.upper()}")
@@ -44,6 +66,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     else text
                 )
                 found[field.name] = _convert(value, field.type, variable)
+                if why := _explain(field.name, found[field.name]):
+                    raise SettingError(f"{variable}={text!r}: {why}")
+            elif why := _explain_given(field, given := getattr(self, field.name)):
+                raise ValueError(f"{field.name}={given!r}: {why}")
         return msgspec.structs.replace(self, limits=_limits(self.limits, environment), **found)
 
 
@@ -51,6 +77,35 @@ def refused(name: str, why: str) -> ValueError:
     """Return the error for a setting of which no use can be made: a SettingError when it is the environment's."""
     variable = f"PLAIT_{name.upper()}"
     return SettingError(f"{variable}: {why}") if variable in os.environ else ValueError(f"{name}: {why}")
+
+
+def find_unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """Return the variables that begin with `PLAIT_` and are not read, each with the nearest one that is."""
+    known = {
+        *COMMAND_VARIABLES,
+        *(f"PLAIT_{field.name.upper()}" for field in msgspec.structs.fields(Settings)),
+        *(f"PLAIT_LIMITS_{field.name.upper()}" for field in msgspec.structs.fields(Limits)),
+    }
+    unknown = (name for name in environment if name.startswith("PLAIT_") and name not in known)
+    return {name: find_nearest(name, sorted(known)) for name in unknown}
+
+
+def _explain(name: str, value: object) -> str | None:
+    """Return why a setting of the right type cannot have this value, None when it can."""
+    if not isinstance(value, float):
+        return None
+    least = _LEAST.get(name, 0.1)
+    return None if least <= value < math.inf else f"must be a number of seconds, at least {least:g}"
+
+
+def _explain_given(field: msgspec.structs.FieldInfo, value: object) -> str | None:
+    """Return why a setting cannot have a value that comes from code, None when it can."""
+    if field.name == "limits":
+        return None if value is None or isinstance(value, Limits) else "must be a Limits, or None for no limits"
+    try:
+        return _explain(field.name, msgspec.convert(value, field.type))
+    except msgspec.ValidationError as error:
+        return str(error)
 
 
 def _limits(limits: Limits | None, environment: Mapping[str, str]) -> Limits | None:
@@ -63,11 +118,12 @@ def _limits(limits: Limits | None, environment: Mapping[str, str]) -> Limits | N
             raise SettingError(
                 f"PLAIT_LIMITS={other!r}: it can only be 'none'; single limits are PLAIT_LIMITS_FRAME and so on"
             )
-    found = {
-        field.name: _convert(environment[variable], field.type, variable)
-        for field in msgspec.structs.fields(Limits)
-        if (variable := f"PLAIT_LIMITS_{field.name.upper()}") in environment
-    }
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Limits):
+        if (text := environment.get(variable := f"PLAIT_LIMITS_{field.name.upper()}")) is not None:
+            found[field.name] = _convert(text, field.type, variable)
+            if why := explain_limit(field.name, found[field.name]):
+                raise SettingError(f"{variable}={text!r}: {why}")
     return msgspec.structs.replace(limits or UNLIMITED, **found) if found else limits
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from plait.kind import Kind
@@ -73,8 +73,6 @@ def types_files(kinds: Iterable[Kind]) -> dict[str, str]:
 
 def _surface(kind: Kind, taken: set[str]) -> _Surface:
     events = getattr(kind.cls, "events", {})
-    if not isinstance(events, Mapping) or not all(isinstance(name, str) for name in events):
-        raise NoTypes(f"{kind.name}: `events` is no mapping of names to types")
     words = re.split(r"[^a-z0-9]+", kind.name)
     prefix = "".join(map(str.capitalize, words))
     if not prefix[0].isalpha():

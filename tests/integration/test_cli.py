@@ -20,7 +20,9 @@ import pytest
 from tests.integration.socket_client import TIMEOUT, connected, http
 from tests.running import Process
 
+from plait.cli import cli
 from plait.history import read
+from plait.settings import COMMAND_VARIABLES
 from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 
@@ -45,6 +47,9 @@ class Room(Thread):
 
 app = Plait(Room)
 text = "no app"
+
+def make():
+    return app
 """
 # The same threads with another type of state, and with a version for it.
 EVOLVED = """
@@ -172,14 +177,17 @@ async def test_serve_serves_a_module_of_the_working_directory(folder: Path) -> N
 async def test_serve_takes_settings_from_the_environment(folder: Path) -> None:
     more = {
         "PLAIT_STORE": "sqlite:///other.db",
-        "PLAIT_LIMITS_FRAME": "100",
+        "PLAIT_LIMITS_FRAME": "1000",
         "PLAIT_ALLOWED_ORIGINS": "https://a.example",
+        "PLAIT_LIMIT_STATE": "2000",
     }
     with Process("game:app", cwd=folder, environment=more) as server:
         async with connected(server.address, "/threads/room/one", origin="https://a.example") as client:
             assert await client.call("add") == 1
-            await client.send("x" * 101)
+            await client.send("x" * 1001)
             assert await client.until_closed() == 1009
+        (line,) = [line for line in server.log.read_text().splitlines() if "PLAIT_LIMIT_STATE" in line]
+    assert line.endswith("is not a setting and is ignored; did you mean PLAIT_LIMITS_STATE?")
     assert (folder / "other.db").exists()
     assert not (folder / "plait.db").exists()
 
@@ -187,17 +195,29 @@ async def test_serve_takes_settings_from_the_environment(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["game"], "write module:attribute"),
+        (["game"], "write module:attribute, such as game:app"),
+        (["game:"], "write module:attribute, such as game:app"),
         (["missing:app"], "there is no module 'missing'"),
         (["missing.deeper:app"], "there is no module 'missing.deeper'"),
-        (["game:other"], "game has no 'other'"),
-        (["game:text"], "game:text is a str, not an app"),
+        (["gmae:app"], "and none is installed; did you mean 'game'?"),
+        (["game.py:app"], "'game.py:app' names a file: write the module, game:app"),
+        (["game.py"], "'game.py' names a file: write the module, game:app"),
+        (["./game.py:app"], "names a file: write the module, game:app"),
+        (["rooms/game.py:app"], "names a file: write the module, rooms.game:app"),
+        (["/game.py:app"], "names a file elsewhere: go to / and write game:app"),
+        (["game:other"], "game has no 'other': write game:app"),
+        (["game:ap"], "game has no 'ap'; did you mean game:app?"),
+        (["game:text"], "game:text is a str, not an app: write game:app"),
         (["game:Room"], "game:Room is a Thread class, not a Plait: write game:app"),
+        (["game:Plait"], "game:Plait is the class itself, not a Plait: write game:app"),
+        (["game:make"], "game:make is a function, not an app: call it in the module, as in app = make(...)"),
         (["game:app", "--workers", "2"], "one writer"),
         (["game:app", "--tls-certificate", "none.pem", "--tls-key", "none.pem"], "there is no file none.pem"),
         (["game:app", "--tls-certificate", "game.py"], "needs both"),
         (["game:app", "--tls-certificate", "game.py", "--tls-key", "game.py"], "game.py"),
-        (["game:app", "--host", "no.such.host.invalid"], "cannot listen"),
+        (["game:app", "--host", "no.such.host.invalid"], "give an address of this machine with --host"),
+        (["game:app", "--host", "192.0.2.1"], "give an address of this machine with --host"),
+        (["game:app", "--host", "x" * 70], "is not a host: give an address of this machine with --host"),
     ],
 )
 def test_serve_says_what_is_wrong_with_its_arguments(folder: Path, arguments: list[str], says: str) -> None:
@@ -212,24 +232,67 @@ def test_serve_refuses_what_is_no_argument(folder: Path, arguments: list[str]) -
 
 
 @pytest.mark.parametrize(
-    ("source", "error"),
+    ("source", "shown", "says"),
     [
-        ("import json\n\n\ndef load():\n    json.loads('{')\n\n\nload()\n", "json.decoder.JSONDecodeError"),
-        ("import not_installed\n", "No module named 'not_installed'"),
-        ("def broken(:\n", "SyntaxError"),
-        ("from plait import Plait\napp = Plait(int)\n", "takes subclasses of Thread"),
-        ("from plait import Plait\napp = Plait(store='nonsense://')\n", "is no store"),
+        (
+            "import json\n\n\ndef load():\n    json.loads('{')\n\n\nload()\n",
+            ["line 8, in <module>", "line 5, in load"],
+            "broken does not import: broken.py, line 5: JSONDecodeError: Expecting property name",
+        ),
+        (
+            "import not_installed\n",
+            ["line 1, in <module>"],
+            "broken does not import: broken.py, line 1: ModuleNotFoundError: No module named 'not_installed'",
+        ),
+        (
+            "from plait import Plaid\n",
+            ["line 1, in <module>"],
+            "broken does not import: broken.py, line 1: ImportError: cannot import name 'Plaid' from 'plait'",
+        ),
+        ("def broken(:\n", ["def broken(:", "^"], "broken does not import: broken.py, line 1: SyntaxError: invalid"),
+        ("raise ValueError('two\\nlines')", ["line 1, in <module>"], "broken.py, line 1: ValueError: two lines"),
     ],
 )
-def test_a_module_that_raises_is_shown_from_its_own_first_line(folder: Path, source: str, error: str) -> None:
+def test_a_module_that_raises_is_shown_by_its_own_lines(folder: Path, source: str, shown: list[str], says: str) -> None:
     (folder / "broken.py").write_text(source)
     done = plait(folder, "serve", "broken:app", "--port", "0")
     assert done.returncode == 1
-    assert done.stderr.startswith("plait: broken does not import:\n")
-    assert error in done.stderr
-    for hidden in ("importlib", "plait/cli.py", "plait/loading.py", "cyclopts"):
-        assert hidden not in done.stderr
     assert "broken.py" in done.stderr
+    *before, last = done.stderr.splitlines()
+    assert [text for text in shown if text not in "\n".join(before)] == []
+    assert last.startswith("plait: ")
+    assert says in last
+    for hidden in ("Traceback", "importlib", "plait/cli.py", "plait/loading.py", "cyclopts", "json/decoder.py"):
+        assert hidden not in "".join(before)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("app = Plait(int)", "line 3: Plait takes subclasses of Thread, not <class 'int'>"),
+        ("app = Plait()", "line 3: Plait() has no Thread classes: give it those"),
+        ("app = Plait(Room, store='nonsense://')", "line 3: store: 'nonsense://' is no store"),
+        ("app = Plait(Room, static='missing')", "line 3: static: 'missing' is not a folder: make it with `mkdir /"),
+        ("app = Plait(Room, limits=Limits(frame=0))", "line 3: Limits(frame=0): must be at least 1000"),
+        ("class Late(Room):\n    retention = 5", "line 3: Late.retention must be a Retention, for example"),
+        ("class Late(Thread[int]):\n    initial_state = '1'", "line 3: Late.initial_state does not fit int: Expected"),
+    ],
+)
+def test_what_plait_refuses_in_a_module_is_one_line_with_the_place(folder: Path, source: str, says: str) -> None:
+    head = "from plait import Limits, Plait, Thread\nclass Room(Thread): pass\n"
+    (folder / "wrong.py").write_text(f"{head}{source}\n")
+    for command in (["serve"], ["types", "--out", "types"], ["migrate"]):
+        done = plait(folder, *command[:1], "wrong:app", *command[1:])
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"plait: wrong.py, {says}")
+        assert done.returncode == 1
+
+
+def test_a_name_that_is_nearly_a_hook_is_said_with_its_place(folder: Path) -> None:
+    (folder / "near.py").write_text(GAME.replace("on_message", "onMessage"))
+    done = plait(folder, "types", "near:app", "--out", "types")
+    assert done.returncode == 0
+    assert "near.py:4: UserWarning: Room.onMessage is not called by plait: the hook is named on_message" in done.stderr
 
 
 def test_a_port_in_use_is_said(folder: Path) -> None:
@@ -246,7 +309,9 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
         ("PLAIT_LIMITS", "off", "PLAIT_LIMITS='off': it can only be 'none'"),
         ("PLAIT_STORE", "nonsense://", "PLAIT_STORE: 'nonsense://' is no store"),
         ("PLAIT_STORE", "", "PLAIT_STORE: '' is no store"),
-        ("PLAIT_STATIC", "nowhere", "PLAIT_STATIC: 'nowhere' is not a folder"),
+        ("PLAIT_STATIC", "nowhere", "PLAIT_STATIC: 'nowhere' is not a folder: make it with `mkdir /"),
+        ("PLAIT_PING_INTERVAL", "0", "PLAIT_PING_INTERVAL='0': must be a number of seconds, at least 0.1"),
+        ("PLAIT_LIMITS_FRAME", "0", "PLAIT_LIMITS_FRAME='0': must be at least 1000"),
     ],
 )
 def test_a_setting_that_is_wrong_is_named(folder: Path, variable: str, value: str, says: str) -> None:
@@ -340,6 +405,24 @@ async def test_dev_serves_anew_when_a_file_is_edited(folder: Path) -> None:
         async with connected(f"127.0.0.1:{port}", "/threads/room/one") as client:
             assert await client.call("edition") == "second"
             assert await client.call("add") == 2
+
+
+async def test_dev_says_what_is_wrong_and_serves_when_it_is_mended(folder: Path) -> None:
+    (folder / "game.py").write_text("import not_installed\n")
+    port = str(free_port())
+    together = ["/bin/sh", "-c", 'exec "$@" 2>&1', "sh"]
+    async with command(folder, "dev", "game:app", "--port", port, before=together) as process:
+        assert process.stdout is not None
+        said = await asyncio.wait_for(process.stdout.readuntil(b"No module named 'not_installed'\n"), TIMEOUT)
+        assert said.splitlines()[-1].startswith(b"plait: game does not import: game.py, line 1: ModuleNotFoundError")
+        assert b"Traceback" not in said
+        (folder / "game.py").write_text(GAME)
+        assert await address_of(process) == f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("arguments", [["game.py:app"], ["game"]])
+def test_dev_ends_when_no_edit_would_help(folder: Path, arguments: list[str]) -> None:
+    assert "write" in complaint(folder, "dev", *arguments)
 
 
 @pytest.mark.parametrize("name", ["serve", "dev"])
@@ -572,7 +655,7 @@ def test_types_check_fails_when_the_app_has_changed(folder: Path) -> None:
         (["game"], "write module:attribute"),
         (["game:text"], "game:text is a str, not a Plait: write game:app"),
         (["odd:Room"], "odd:Room is a Thread class, not a Plait: write odd:app"),
-        (["threads_only:Room"], "not a Plait: make one of it, app = Plait(Room)"),
+        (["threads_only:Room"], "not a Plait: make one, app = Plait(Room), and write threads_only:app"),
         (["odd:app"], "room: rpc add, argument n: "),
         (["game:app", "--out", "game.py"], "cannot write to game.py"),
     ],
@@ -581,6 +664,12 @@ def test_types_says_what_is_wrong(folder: Path, arguments: list[str], says: str)
     (folder / "odd.py").write_text(GAME.replace("def add(self)", "def add(self, n: complex)"))
     (folder / "threads_only.py").write_text(GAME.replace("app = Plait(Room)", ""))
     assert says in complaint(folder, "types", *arguments, *([] if "--out" in arguments else ["--out", "types"]))
+
+
+def test_the_variables_of_the_commands_are_known_to_the_settings() -> None:
+    arguments = [each for name in cli if name[0] != "-" for each in cli[name].assemble_argument_collection()]
+    variables = {variable for each in arguments for variable in each.parameter.env_var or ()}
+    assert variables == COMMAND_VARIABLES | {"PLAIT_STORE"}
 
 
 def test_the_command_says_what_there_is(folder: Path) -> None:

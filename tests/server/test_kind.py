@@ -20,9 +20,9 @@ def kind_of(cls: type[Thread[Any]]) -> Kind:
 
 
 @pytest.mark.parametrize("name", ["idle_timeout", "turn_timeout"])
-@pytest.mark.parametrize("value", ["60", -1, (1,)])
+@pytest.mark.parametrize("value", ["60", -1, (1,), True, float("nan")])
 def test_a_timeout_is_a_number_of_seconds_or_none(name: str, value: object) -> None:
-    with pytest.raises(TypeError, match=rf"Room\.{name} is a number of seconds, or None"):
+    with pytest.raises(TypeError, match=rf"Room\.{name} must be a number of seconds.*, or None"):
         type("Room", (Thread,), {name: value})
     type("Room", (Thread,), {name: None})
 

@@ -216,7 +216,7 @@ def test_the_files_do_not_depend_on_what_was_asked_before() -> None:
 # Errors
 
 
-class OddState(Thread[dict[str, complex]]):
+class OddState(Thread[dict[str, object]]):
     pass
 
 
@@ -242,19 +242,14 @@ class OddEvent(Thread[Game]):
     events: ClassVar[Mapping[str, Any]] = {"goal": complex}
 
 
-class OddEvents(Thread[Game]):
-    events = ("goal",)  # type: ignore[assignment]
-
-
 @pytest.mark.parametrize(
     ("cls", "where"),
     [
-        (OddState, "odd-state: the state: dict[str, complex]"),
+        (OddState, "odd-state: the state: dict[str, object]"),
         (OddArgument, "odd-argument: rpc move, argument to: "),
         (OddResult, "odd-result: rpc where, what it returns: "),
         (OddStream, "odd-stream: rpc tail, what it streams: "),
         (OddEvent, "odd-event: event goal: "),
-        (OddEvents, "odd-events: `events` is no mapping"),
     ],
 )
 def test_a_type_without_a_schema_is_named_with_its_place(cls: type[Thread[Any]], where: str) -> None:
@@ -262,4 +257,4 @@ def test_a_type_without_a_schema_is_named_with_its_place(cls: type[Thread[Any]],
         types_files([cls._kind])
     assert str(caught.value).startswith(where)
     assert "\n" not in str(caught.value)
-    assert "complex" in str(caught.value) or cls is OddEvents
+    assert "complex" in str(caught.value) or cls is OddState
