@@ -277,7 +277,7 @@ async def test_a_file_of_format_1_can_be_written_on(old_path: Path) -> None:
         assert await states(store, 4, OTHER) == told([4])
         assert await state_version(store) == 2
     with database(old_path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
