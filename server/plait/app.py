@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from plait.compatibility import Compatibility
-from plait.errors import PlaitError
+from plait.errors import PlaitError, StoreError
 from plait.handle import Handle
 from plait.kind import Kind
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
@@ -206,9 +206,13 @@ class Plait:
         ]
 
     async def _ready(self, request: Request) -> Response:
-        if self._node.is_serving:
-            return JSONResponse({"status": "ok"})
-        return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
+        if not self._node.is_serving:
+            return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
+        try:
+            await self._store.check_writes()
+        except StoreError:  # Whose message is for those who read the log.
+            return JSONResponse(error_body("store_error", "the store takes no changes; the log says why"), 503)
+        return JSONResponse({"status": "ok"})
 
 
 async def _client(request: Request) -> Response:

@@ -1,14 +1,16 @@
 """The tables of a SQLite store's file, and what upgrades an older file. Runs in the connections' OS threads."""
 
 import sqlite3
+import time
 from typing import Final
 
 from plait.errors import StoreError
 
-__all__ = ["begin_new_epochs", "check", "prepare", "rewrite_version"]
+__all__ = ["begin_new_epochs", "check", "check_threads", "prepare", "rewrite_version"]
 
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
 _SCHEMA_VERSION: Final = 3
+_CHECK_SECONDS: Final = 1.0
 # A row without a checksum was written in an older format. `head` is a version that the thread has had; it follows the
 # newest one within a second.
 _SCHEMA: Final = f"""
@@ -97,6 +99,23 @@ def check(db: sqlite3.Connection, *, may_be_older: bool = False) -> None:
         )
     if version < _SCHEMA_VERSION and not may_be_older:
         raise StoreError(f"it has the format of an older plait ({version}): serve it once to bring it up to date")
+
+
+def check_threads(db: sqlite3.Connection) -> None:
+    """Check that each thread is found by its name, as one that is not would begin anew. Raises sqlite3.DatabaseError.
+
+    Of very many threads, no more are checked than can be in about a second.
+    """
+    deadline = time.monotonic() + _CHECK_SECONDS
+    db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
+    try:
+        (found,) = db.execute("PRAGMA integrity_check(threads)").fetchone()
+    except sqlite3.OperationalError:  # Interrupted.
+        return
+    finally:
+        db.set_progress_handler(None, 0)
+    if found != "ok":
+        raise sqlite3.DatabaseError(f"malformed: {found}")
 
 
 def begin_new_epochs(db: sqlite3.Connection) -> None:

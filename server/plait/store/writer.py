@@ -35,6 +35,7 @@ class Writer:
         # With less than full durability, a loss of power may have taken what clients have seen.
         may_have_lost = synchronous != "FULL" and _has_content(f"{self._path}-wal")
         schema.prepare(db, synchronous)
+        schema.check_threads(db)
         has_lost = self._has_lost(db)
         if has_lost:
             log.warning(
