@@ -15,8 +15,9 @@ except ImportError:  # Windows: nothing but SQLite's own locks keeps two servers
 
 __all__ = ["Mark", "StoreLock"]
 
-_MARK: Final = struct.Struct("<QQI")
-_CHECKED: Final = struct.Struct(f"<{_MARK.size}sI")
+# The parts of a mark, and their combination, by which a damaged one is told.
+_MARK: Final = struct.Struct("<QQQQ")
+_KEY: Final = 0x706C6169
 
 
 class Mark(NamedTuple):
@@ -55,17 +56,17 @@ class StoreLock:
 
     def read(self) -> Mark | None:
         """Return the mark; None when there is none that can be read."""
-        data = b"" if self._file is None else os.pread(self._file, _CHECKED.size, 0)
-        if len(data) != _CHECKED.size:
+        data = b"" if self._file is None else os.pread(self._file, _MARK.size, 0)
+        if len(data) != _MARK.size:
             return None
-        packed, checksum = _CHECKED.unpack(data)
-        return Mark(*_MARK.unpack(packed)) if checksum == crc32(packed) else None
+        thread, version, epoch, combined = _MARK.unpack(data)
+        return Mark(thread, version, epoch) if combined == thread ^ version ^ epoch ^ _KEY else None
 
     def write(self, mark: Mark) -> None:
         """Keep a mark, over the end of the process, too. Raises OSError."""
         if self._file is not None:
-            packed = _MARK.pack(*mark)
-            os.pwrite(self._file, _CHECKED.pack(packed, crc32(packed)), 0)
+            thread, version, epoch = mark
+            os.pwrite(self._file, _MARK.pack(thread, version, epoch, thread ^ version ^ epoch ^ _KEY), 0)
 
     def clear(self) -> None:
         """Forget the mark. Raises OSError."""

@@ -197,15 +197,11 @@ class SqliteStore:
         if self._saving_heads is not None:
             self._saving_heads.cancel()
             self._saving_heads = None
-        connections = [self._reader, self._writer]
         if self._writer is not None and self._work is not None:
             with suppress(sqlite3.Error):  # It is what notices a loss, and nothing is lost without it.
                 await self._writer.run(self._work.save_heads)
-            if self._work.is_lost:
-                connections.reverse()
-        # The last to close takes the log into the file and removes it, which a reader may not do: the log at the path
-        # may be that of another file by now.
-        for connection in connections:
+        # The last to close takes the log into the file, which a reader may not do.
+        for connection in (self._reader, self._writer):
             if connection is not None:
                 await connection.close()
         self._writer = self._reader = self._work = None

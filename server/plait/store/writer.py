@@ -3,8 +3,10 @@
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from plait.errors import StoreError
 from plait.store import rows, schema
@@ -15,6 +17,9 @@ from plait.store.protocol import Write
 __all__ = ["Writer"]
 
 log = logging.getLogger("plait.store")
+
+# Seconds in which the files are not looked for again, while there is one transaction after the other.
+_CHECK_EVERY: Final = 0.005
 
 
 class Writer:
@@ -27,6 +32,8 @@ class Writer:
         # By row id: the versions that threads have come to, and that are not in their rows yet.
         self._stale: dict[int, int] = {}
         self._identity: FileIdentity | None = None
+        # When the files were last looked for.
+        self._checked = 0.0
         # Whether the file at the path is no longer the open one, so that what is written will not be found.
         self.is_lost = False
 
@@ -56,8 +63,11 @@ class Writer:
         if self.is_lost:
             return self._refuse(batch)
         outcomes = rows.commit(db, self._heads, batch)
-        if not self._is_found():
-            return self._refuse(batch)
+        now = time.monotonic()
+        if now - self._checked >= _CHECK_EVERY:
+            self._checked = now
+            if not self._is_found():
+                return self._refuse(batch)
         last: rows.Head | None = None
         for write, outcome in zip(batch, outcomes, strict=True):
             if outcome is None and (head := self._heads.get(write.key)) is not None:

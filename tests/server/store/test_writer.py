@@ -138,8 +138,8 @@ async def test_the_newest_version_is_stored_with_the_thread_while_the_store_is_o
     async with SqliteStore(path) as store, asyncio.timeout(10):
         await put(store, beginning(), change(1), change(2))
         with database(path) as db:
-            while db.execute("SELECT head FROM threads").fetchone() != (2,):
-                await asyncio.sleep(0.01)  # noqa: ASYNC110  The file is another's.
+            while db.execute("SELECT head FROM threads").fetchone() != (2,):  # noqa: ASYNC110  The file is another's.
+                await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("first", [1, 4, 5])
