@@ -48,7 +48,7 @@ LAYERS = (
     ("plait.session",),
     ("plait.web",),
     ("plait.app",),
-    ("plait.loading",),
+    ("plait.loading", "plait.maintenance"),
     ("plait.cli",),
     ("plait",),
 )

@@ -43,7 +43,7 @@ def _explain_rights(error: Exception, path: Path, folder: Path) -> str:
         return "it is read-only for this user: allow writing to it (chmod, chown), or serve as its owner"
     if not os.access(folder, os.W_OK):
         return f"the folder {folder} is read-only for this user: files beside the store are written, too (chmod, chown)"
-    lock = path.with_name(path.name + ".lock")
-    if lock.exists() and not os.access(lock, os.W_OK):
-        return f"{lock} is read-only for this user: allow writing to it (chmod, chown), or serve as its owner"
+    for beside in (path.with_name(path.name + suffix) for suffix in (".lock", "-wal", "-shm")):
+        if beside.exists() and not os.access(beside, os.W_OK):
+            return f"{beside} is read-only for this user: allow writing to it (chmod, chown), or serve as its owner"
     return str(error)
