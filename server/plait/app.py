@@ -32,6 +32,7 @@ from plait.types import types_files
 from plait.web.front import Front, error_body, error_response
 from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Authenticate, Authorize, Identity
+from plait.web.lifespan import run_lifespan
 from plait.web.opening import SocketEndpoint
 from plait.web.routes import HttpEndpoint
 
@@ -143,6 +144,8 @@ class Plait:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await run_lifespan(self._asgi, scope, receive, send)
         else:
             await self._asgi(scope, receive, send)
 

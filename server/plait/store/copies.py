@@ -28,7 +28,7 @@ def back_up(store: Path, target: Path) -> int:
             threads = _copy(source, partial, rights_of=store, new_epochs=False)
             partial.rename(target)
             _sync(target.absolute().parent)
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             raise StoreError(f"cannot back up to {target}: {explain(error, target)}") from error
         finally:
             partial.unlink(missing_ok=True)
@@ -58,7 +58,7 @@ def restore(backup: Path, store: Path) -> tuple[int, Path | None]:
             threads = _copy(source, restored, rights_of=store if store.exists() else backup, new_epochs=True)
             kept = _put_in_place(restored, store)
             lock.clear()
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             raise StoreError(f"cannot restore {store}: {explain(error, store)}") from error
         finally:
             restored.unlink(missing_ok=True)

@@ -83,12 +83,17 @@ def prepare(db: sqlite3.Connection, synchronous: str) -> None:
     if marks == ((0,), (0,)):
         db.executescript(_SCHEMA)
         return
+    # SQLite opens a file that may only be read without a word.
+    db.execute("BEGIN")
+    db.execute("PRAGMA user_version = 0")
+    db.execute("ROLLBACK")
     while upgrade := _UPGRADES.get(db.execute("PRAGMA user_version").fetchone()[0]):
         db.executescript(upgrade)
 
 
 def check(db: sqlite3.Connection, *, may_be_older: bool = False) -> None:
-    """Check that the file is one of plait's. Raises StoreError."""
+    """Check that the file is one of plait's. Raises StoreError, or what SQLite raises of one that is damaged."""
+    db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
         raise StoreError("it is an SQLite database, but not one of plait's: name another file")
     (version,) = db.execute("PRAGMA user_version").fetchone()

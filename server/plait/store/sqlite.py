@@ -107,7 +107,7 @@ class SqliteStore:
                 self._is_open = True
         except (StoreError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
             await self._close()
-            raise StoreError(f"cannot open the store {self.path}: {explain(error, self.path)}") from error
+            raise StoreError(f"cannot open the store {self.path}: {explain(error, self.path)}") from None
         except BaseException:
             await self._close()
             raise

@@ -482,7 +482,8 @@ async def test_a_damaged_page_is_a_store_error(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(size - 4096))
-    async with SqliteStore(path) as store:
+    assert "it is damaged: see `plait check" in await refusal(path)
+    async with SqliteStore(path, readonly=True) as store:
         with pytest.raises(StoreError):
             await store.load(ROOM)
         with pytest.raises(StoreError):
