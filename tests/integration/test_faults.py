@@ -271,6 +271,16 @@ async def test_a_full_disk_makes_the_server_unready_until_a_write_succeeds_and_i
             await client.call("fill", None)
             assert await client.call("set", large) == 2
             assert (await web.get("/readyz")).status_code == 200
+
+            await client.call("fill", 10)
+            with pytest.raises(CallError):
+                await client.call("set", {})
+            assert (await web.get("/readyz")).status_code == 503
+            await client.call("fill", None)
+            # Where it is, nobody is sent here whose change could show that they succeed.
+            async with asyncio.timeout(TIMEOUT):
+                while (await web.get("/readyz")).status_code == 503:
+                    pass
         told.check()
     assert "the store can be written again" in server.log.read_text()
 

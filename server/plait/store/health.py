@@ -54,10 +54,8 @@ class Health:
 
     def _record_failures(self, outcomes: Sequence[StoreError | None], now: float) -> None:
         failed = [each for each in outcomes if each is not None and not isinstance(each, Fenced)]
-        if not failed:
-            return
         self._failed += len(failed)
-        if now - self._last_line >= _LOG_EVERY:
+        if failed and now - self._last_line >= _LOG_EVERY:
             log.error("%d changes are not stored; the last: %s", self._failed, failed[-1])
             self._last_line, self._failed = now, 0
         # Any other error is a write's own, or that of damage to a single thread.
