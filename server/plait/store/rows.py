@@ -236,6 +236,7 @@ def _transact(
 def _failure(key: ThreadKey, cause: Exception) -> StoreError:
     error = StoreError(f"{key} could not be written: {cause}")
     error.__cause__ = cause
+    error.is_logged = True
     return error
 
 

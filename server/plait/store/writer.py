@@ -112,7 +112,12 @@ class Writer:
             return False
 
     def _refuse(self, batch: Sequence[Write]) -> list[StoreError | None]:
-        return [StoreError(f"{write.key} could not be written: {_LOST}") for write in batch]
+        refusals: list[StoreError | None] = []
+        for write in batch:
+            error = StoreError(f"{write.key} could not be written: {_LOST}")
+            error.is_logged = True
+            refusals.append(error)
+        return refusals
 
     def _mark(self, head: rows.Head) -> None:
         try:
