@@ -13,20 +13,18 @@ class FileIdentity:
     """
 
     def __init__(self, path: Path) -> None:
-        self._paths = (str(path), f"{path}-wal")
-        self._found = self._find()
+        found = ((each, _identify(each)) for each in (str(path), f"{path}-wal"))
+        self._files = [(each, identity) for each, identity in found if identity is not None]
 
     def is_same(self) -> bool:
         """Whether both files are still at their paths."""
-        return self._find() == self._found
+        return all(_identify(path) == identity for path, identity in self._files)
 
-    def _find(self) -> list[tuple[int, int]]:
-        found = []
-        for path in self._paths:
-            try:
-                status = os.stat(path)
-            except OSError:
-                found.append((0, 0))
-            else:
-                found.append((status.st_dev, status.st_ino))
-        return found
+
+def _identify(path: str) -> tuple[int, int] | None:
+    """Return which file is at a path; None when there is none. Raises OSError when that cannot be found out."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino

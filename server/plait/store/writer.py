@@ -95,14 +95,21 @@ class Writer:
     # Inside
 
     def _is_found(self) -> bool:
-        if not self.is_lost and self._identity is not None and not self._identity.is_same():
+        if self.is_lost or self._identity is None:
+            return not self.is_lost
+        try:
+            is_same = self._identity.is_same()
+        except OSError as error:  # A file system that does not answer is no sign of another file.
+            log.warning("%s could not be looked for: %s", self._path, error)
+            return True
+        if not is_same:
             self.is_lost = True
             log.error(
                 "the store's file %s (or its -wal) was deleted or replaced while it was open; "
                 "nothing is stored until the server is restarted",
                 self._path,
             )
-        return not self.is_lost
+        return is_same
 
     def _has_lost(self, db: sqlite3.Connection) -> bool:
         mark = self._lock.read()
