@@ -51,7 +51,7 @@ LAYERS = (
     ("plait.session",),
     ("plait.web",),
     ("plait.app",),
-    ("plait.loading",),
+    ("plait.loading", "plait.maintenance"),
     ("plait.cli",),
     ("plait",),
 )

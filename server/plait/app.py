@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from plait.compatibility import Compatibility
-from plait.errors import PlaitError
+from plait.errors import PlaitError, StoreError
 from plait.handle import Handle
 from plait.kind import Kind
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
@@ -33,6 +33,7 @@ from plait.types import types_files
 from plait.web.front import Front, error_body, error_response
 from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Authenticate, Authorize, Identity
+from plait.web.lifespan import run_lifespan
 from plait.web.opening import SocketEndpoint
 from plait.web.routes import HttpEndpoint
 
@@ -150,6 +151,8 @@ class Plait:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await run_lifespan(self._asgi, scope, receive, send)
         else:
             await self._asgi(scope, receive, send)
 
@@ -214,9 +217,13 @@ class Plait:
         ]
 
     async def _ready(self, request: Request) -> Response:
-        if self._node.is_serving:
-            return JSONResponse({"status": "ok"})
-        return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
+        if not self._node.is_serving:
+            return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
+        try:
+            await self._store.check_writes()
+        except StoreError:  # Whose message is for those who read the log.
+            return JSONResponse(error_body("store_error", "the store takes no changes; the log says why"), 503)
+        return JSONResponse({"status": "ok"})
 
 
 async def _client(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The command line: `plait serve`, `dev`, `demo`, `threads`, `state`, `migrate` and `types`."""
+"""The command line: `plait serve`, `dev`, `demo`, those that look after a store's file, `migrate` and `types`."""
 
 import asyncio
 import errno
@@ -19,6 +19,7 @@ from plait.app import Plait
 from plait.errors import PlaitError, operator_message
 from plait.history import History
 from plait.loading import LoadError, check_target, load, load_plait
+from plait.maintenance import back_up_store, check_store, restore_store
 from plait.state import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
@@ -159,6 +160,40 @@ def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], s
 
 
 @cli.command
+def check(store: StoreFile = "plait.db") -> None:
+    """Read all of a store and say what of it is damaged. A server may have the store open."""
+    damaged = False
+    try:
+        for line, is_damage in check_store(_store_path(store)):
+            damaged = damaged or is_damage
+            print(line)
+    except PlaitError as error:
+        _fail(operator_message(error))
+    if damaged:
+        raise SystemExit(1)
+
+
+@cli.command
+def backup(
+    store: StoreFile, to: Annotated[Path, Parameter(help="The file to make, which must not be there yet.")]
+) -> None:
+    """Copy a store to one file. A server may have the store open."""
+    try:
+        print(back_up_store(_store_path(store), to))
+    except PlaitError as error:
+        _fail(operator_message(error))
+
+
+@cli.command
+def restore(backup: Annotated[Path, Parameter(help="A file that `plait backup` has made.")], store: StoreFile) -> None:
+    """Put a backup in the place of a store that no server has open; what is there is kept beside it."""
+    try:
+        print(restore_store(backup, _store_path(store)))
+    except PlaitError as error:
+        _fail(operator_message(error))
+
+
+@cli.command
 def migrate(
     target: Target,
     *,
@@ -214,18 +249,26 @@ def main() -> None:
 
 def _look(show: Callable[[SqliteStore], Coroutine[Any, Any, None]], store: str) -> None:
     """Show something of a store, which a server may have open."""
-    try:
-        opened = open_store(store) if "://" in store else SqliteStore(store)
-    except ValueError as error:
-        _fail(str(error))
-    if not isinstance(opened, SqliteStore) or not opened.path.is_file():
+    path = _store_path(store)
+    if not path.is_file():
         _fail(f"there is no store {store}")
     try:
-        asyncio.run(show(opened.reader()))
+        asyncio.run(show(SqliteStore(path, readonly=True)))
     except PlaitError as error:
         _fail(operator_message(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _store_path(store: str) -> Path:
+    """Return the path of a store's file, which is given as that or as its URL."""
+    try:
+        opened = open_store(store) if "://" in store else SqliteStore(store)
+    except ValueError as error:
+        _fail(str(error))
+    if not isinstance(opened, SqliteStore):
+        _fail(f"there is no store {store}")
+    return opened.path
 
 
 def _check_tls(certificate: str | None, key: str | None) -> None:

@@ -76,6 +76,8 @@ class PlaitError(Exception):
         self.path = path
         # What only the operator is told: it may quote what an author's code raised, or a state.
         self.detail = detail
+        # Whether whoever raised it logs it, so that nobody else need.
+        self.is_logged = False
 
     def __str__(self) -> str:
         return self.message

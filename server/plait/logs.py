@@ -22,7 +22,8 @@ def log_error(error: BaseException, key: ThreadKey, connection: Connection | Non
     """Log what a hook or an rpc raised: plait's own errors in one line, everything else with its stack."""
     if isinstance(error, PlaitError):
         place = f", at {error.path}" if error.path else ""
-        log.warning("%s: %s%s", error.code, operator_message(error), place, extra=about(key, connection))
+        level = logging.DEBUG if error.is_logged else logging.WARNING
+        log.log(level, "%s: %s%s", error.code, operator_message(error), place, extra=about(key, connection))
     else:
         log.error("unexpected %s", type(error).__name__, exc_info=error, extra=about(key, connection))
 

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,103 @@ async def test_a_full_disk_rejects_changes_and_loses_none_that_was_acknowledged(
         told.check()
     with database(store) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def test_a_full_disk_makes_the_server_unready_until_a_write_succeeds_and_is_logged_once_a_second(
+    tmp_path: Path,
+) -> None:
+    large = {"text": "x" * 100_000}
+    with Process("tests.integration.apps:app", cwd=tmp_path) as server:
+        told = Told(server.address)
+        async with told.connected("disk/one") as client, http(server.address) as web:
+            await client.push({"n": 1})
+            assert await client.call("sync") == 1
+            assert (await web.get("/readyz")).status_code == 200
+            await client.call("fill", _largest(tmp_path) + 1000)
+            began = time.monotonic()
+            for number in range(100):
+                status, _ = await told.request("PUT", "disk/one", json=large)
+                assert status == 503
+                await client.push(large)
+                await client.until(lambda client, number=number: len(client.refusals) > number)
+                async with told.connected(f"disk/another-{number}") as other:
+                    assert await other.until_closed() == 1013
+            answer = await web.get("/readyz")
+            took = time.monotonic() - began
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_error")
+            lines = server.log.read_text().splitlines()
+            assert 1 <= len([line for line in lines if "could not be written" in line]) <= took + 2
+            await client.call("fill", None)
+            assert await client.call("set", large) == 2
+            assert (await web.get("/readyz")).status_code == 200
+
+            await client.call("fill", 10)
+            with pytest.raises(CallError):
+                await client.call("set", {})
+            assert (await web.get("/readyz")).status_code == 503
+            await client.call("fill", None)
+            # Where it is, nobody is sent here whose change could show that they succeed.
+            async with asyncio.timeout(TIMEOUT):
+                while (await web.get("/readyz")).status_code == 503:
+                    pass
+        told.check()
+    assert "the store can be written again" in server.log.read_text()
+
+
+def _delete(store: Path) -> None:
+    store.unlink()
+
+
+def _delete_log(store: Path) -> None:
+    store.with_name(store.name + "-wal").unlink()
+
+
+def _replace(store: Path) -> None:
+    copy = store.with_name("copy.db")
+    copy.write_bytes(store.read_bytes())
+    copy.replace(store)
+
+
+def _move_away(store: Path) -> None:
+    store.rename(store.with_name("away.db"))
+
+
+async def until_refused(told: Told) -> int:
+    """Change `shaky/one` until that is refused, which it is within milliseconds; returns the last state's number."""
+    async with asyncio.timeout(TIMEOUT):
+        while (answer := await told.request("POST", "shaky/one/rpc/add"))[0] == 200:
+            pass
+    assert answer[1]["error"]["code"] == "store_error"
+    number: int = (await told.request("GET", "shaky/one"))[1]["n"]
+    return number
+
+
+@pytest.mark.parametrize("harm", [_delete, _delete_log, _replace, _move_away])
+async def test_nothing_is_acknowledged_when_the_stores_file_is_not_at_its_path(
+    tmp_path: Path, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = tmp_path / "plait.db"
+    async with serving(store) as told, told.connected("shaky/one") as client, http(told.address) as web:
+        assert await client.call("add") == 1
+        assert (await web.get("/readyz")).status_code == 200
+        await asyncio.to_thread(harm, store)
+        acknowledged = await until_refused(told)
+        for _ in range(5):
+            with pytest.raises(CallError, match="shaky/one could not be written: the store's file was deleted or"):
+                await client.call("add")
+        assert (await told.request("GET", "shaky/one"))[1] == {"n": acknowledged}
+        answer = await web.get("/readyz")
+        told.received.append(answer.text)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_error")
+    lines = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [str(store) in line for line in lines] == [True]
+
+
+async def test_a_server_that_nobody_writes_to_is_unready_when_its_stores_file_is_gone(tmp_path: Path) -> None:
+    async with serving(tmp_path / "plait.db") as told, http(told.address) as web:
+        assert (await web.get("/readyz")).status_code == 200
+        (tmp_path / "plait.db").rename(tmp_path / "away.db")
+        assert (await web.get("/readyz")).status_code == 503
 
 
 async def test_a_new_thread_on_a_full_disk_is_refused_and_made_when_there_is_space(tmp_path: Path) -> None:

@@ -187,6 +187,9 @@ class TroubledStore:
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return await self.inner.schema(kind, hash)
 
+    async def check_writes(self) -> None:
+        await self.inner.check_writes()
+
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         await self.inner.add_schema(kind, hash, schema)
 

@@ -113,6 +113,10 @@ class MemoryStore:
         self._pending.append((write, future))
         return future
 
+    async def check_writes(self) -> None:
+        if not self._open:
+            raise StoreError("the store is closed")
+
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return self._schemas.get((kind, hash))
 

@@ -162,6 +162,10 @@ class Store(Protocol):
         """Queue a write; the future is done when it is durable, or has the StoreError that prevented it."""
         ...
 
+    async def check_writes(self) -> None:
+        """Raise StoreError while writes fail, or would. It is asked by `/readyz`."""
+        ...
+
     async def schema(self, kind: str, hash: str) -> bytes | None:
         """Return the JSON Schema that states of a kind once had, by its hash."""
         ...

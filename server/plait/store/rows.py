@@ -2,11 +2,22 @@
 
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
 from plait.errors import CorruptThread, StoreError
+from plait.store.checksums import (
+    checksum_change,
+    checksum_client,
+    checksum_snapshot,
+    checksum_thread,
+    read_change,
+    read_client,
+    read_snapshot,
+    read_thread,
+)
+from plait.store.lock import Mark
 from plait.store.page import page
 from plait.store.protocol import (
     CLIENT_DAYS,
@@ -21,26 +32,37 @@ from plait.store.protocol import (
 )
 
 __all__ = [
+    "Head",
     "Heads",
     "commit",
+    "has_write",
     "load",
     "load_changes",
     "load_changes_before",
     "load_client",
     "load_schema",
     "load_threads",
+    "save_heads",
     "save_schema",
 ]
 
-_INSERT_CHANGE: Final = "INSERT INTO changes (thread, version, ops, source, at) VALUES (?, ?, ?, ?, ?)"
-_INSERT_CLIENT: Final = "INSERT OR REPLACE INTO clients (thread, client, ref, refused, at) VALUES (?, ?, ?, ?, ?)"
-_HEAD: Final = """
-SELECT t.id, t.epoch, max(
+_INSERT_CHANGE: Final = "INSERT INTO changes (thread, version, ops, source, at, checksum) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERT_CLIENT: Final = """
+INSERT OR REPLACE INTO clients (thread, client, ref, refused, at, checksum) VALUES (?, ?, ?, ?, ?, ?)
+"""
+_INSERT_THREAD: Final = """
+INSERT INTO threads (kind, name, epoch, state_version, head, checksum) VALUES (?, ?, ?, ?, ?, ?)
+"""
+_SET_STATE_VERSION: Final = "UPDATE threads SET state_version = ?, checksum = ? WHERE id = ?"
+_LAST: Final = """max(
     coalesce((SELECT max(version) FROM snapshots WHERE thread = t.id), 0),
     coalesce((SELECT max(version) FROM changes WHERE thread = t.id), 0))
-FROM threads t WHERE t.kind = ? AND t.name = ?
 """
-_CHANGES: Final = "SELECT version, ops, source, at FROM changes WHERE thread = ?"
+_HEAD: Final = f"SELECT t.id, t.epoch, {_LAST} FROM threads t WHERE t.kind = ? AND t.name = ?"
+_THREAD: Final = f"""
+SELECT t.id, t.epoch, {_LAST}, t.head, t.state_version, t.checksum FROM threads t WHERE t.kind = ? AND t.name = ?
+"""
+_CHANGES: Final = "SELECT version, ops, source, at, checksum FROM changes WHERE thread = ?"
 # The clock may have been wrong: a time that is to come says nothing, and behind a change that is young none is old.
 _PAST_AGE: Final = """
 SELECT max(version) FROM changes WHERE thread = :thread AND at < :at AND version < coalesce(
@@ -64,28 +86,32 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
     """Return a thread as it is, or was at `version`. Raises CorruptThread."""
     db.execute("BEGIN")
     try:
-        head = db.execute(_HEAD, key).fetchone()
-        if head is None:
+        found = db.execute(_THREAD, key).fetchone()
+        if found is None:
             return None
-        thread, epoch, last = head
+        thread, epoch, last = found[:3]
         to = last if version is None else version
-        (state_version,) = db.execute("SELECT state_version FROM threads WHERE id = ?", (thread,)).fetchone()
         snapshot = db.execute(
-            "SELECT version, state FROM snapshots WHERE thread = ? AND version <= ? ORDER BY version DESC LIMIT 1",
+            "SELECT version, state, checksum FROM snapshots WHERE thread = ? AND version <= ?"
+            " ORDER BY version DESC LIMIT 1",
             (thread, to),
         ).fetchone()
-        since, state = snapshot or (0, None)
+        since = snapshot[0] if snapshot else 0
         rows = db.execute(f"{_CHANGES} AND version > ? AND version <= ? ORDER BY version", (thread, since, to))
-        changes = [ChangeRow(*row) for row in rows]
+        changes = [read_change(key, thread, row) for row in rows]
         (oldest,) = db.execute("SELECT min(version) FROM snapshots WHERE thread = ?", (thread,)).fetchone()
     finally:
         db.execute("COMMIT")
+    head, state_version = read_thread(key, found[3:])
+    if last < head:
+        raise CorruptThread(f"{key} cannot be read: changes are missing after version {last}, up to {head}")
     if version is not None and not (oldest or 0) <= version <= last:
         return None
     if snapshot is None and not changes:
         raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are there")
     if [row.version for row in changes] != list(range(since + 1, to + 1)):
         raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {to}")
+    state = None if snapshot is None else read_snapshot(key, thread, snapshot)
     return Stored(epoch, to, state, changes, state_version)
 
 
@@ -108,17 +134,17 @@ def _some_changes(
     if thread is None:
         return []
     with closing(db.execute(f"{_CHANGES} {which}", (*thread, *values))) as rows:
-        return page((ChangeRow(*row) for row in rows), size)
+        return page((read_change(key, thread[0], row) for row in rows), size)
 
 
 def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRow | None:
     """Return what is known of a client's pushes."""
     row = db.execute(
-        "SELECT c.client, c.ref, c.refused, c.at FROM clients c JOIN threads t ON t.id = c.thread"
-        " WHERE t.kind = ? AND t.name = ? AND c.client = ?",
+        "SELECT c.thread, c.client, c.ref, c.refused, c.at, c.checksum FROM clients c"
+        " JOIN threads t ON t.id = c.thread WHERE t.kind = ? AND t.name = ? AND c.client = ?",
         (*key, client),
     ).fetchone()
-    return ClientRow(*row) if row else None
+    return read_client(key, row[0], row[1:]) if row else None
 
 
 def load_threads(db: sqlite3.Connection, after: ThreadKey, limit: int) -> list[ThreadRow]:
@@ -141,7 +167,25 @@ def save_schema(db: sqlite3.Connection, kind: str, hash: str, schema: bytes) -> 
     db.execute("INSERT OR IGNORE INTO schemas (kind, hash, schema) VALUES (?, ?, ?)", (kind, hash, schema))
 
 
-class _Head(NamedTuple):
+def save_heads(db: sqlite3.Connection, versions: Mapping[int, int]) -> None:
+    """Store the versions that threads have come to, by their row ids, in a transaction of its own."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.executemany("UPDATE threads SET head = ? WHERE id = ?", [(head, id) for id, head in versions.items()])
+        db.execute("COMMIT")
+    except sqlite3.Error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def has_write(db: sqlite3.Connection, mark: Mark) -> bool:
+    """Whether the marked write is in the file."""
+    found = db.execute(f"SELECT t.id, {_LAST}, t.epoch FROM threads t WHERE t.id = ?", (mark.thread,)).fetchone()
+    return found is not None and found[1] >= mark.version and Mark.of(*found).epoch == mark.epoch
+
+
+class Head(NamedTuple):
     """What the writer knows of a stored thread: its row id, epoch and version."""
 
     thread: int
@@ -150,7 +194,7 @@ class _Head(NamedTuple):
 
 
 # Nobody but the writer changes the file, so that what it wrote last needs no looking up.
-Heads = dict[ThreadKey, _Head]
+Heads = dict[ThreadKey, Head]
 
 _HEADS_KEPT: Final = 10_000
 
@@ -186,7 +230,14 @@ def _transact(
             if len(groups) > 1:
                 _transact(db, heads, [group], outcomes)
             else:
-                outcomes |= {index: StoreError(f"{write.key} could not be written: {error}") for index, write in group}
+                outcomes |= {index: _failure(write.key, error) for index, write in group}
+
+
+def _failure(key: ThreadKey, cause: Exception) -> StoreError:
+    error = StoreError(f"{key} could not be written: {cause}")
+    error.__cause__ = cause
+    error.is_logged = True
+    return error
 
 
 def _write_alone(
@@ -204,8 +255,10 @@ def _write_alone(
         return False  # There is more to it than that.
     if write.refusal((head.epoch, head.version)) is not None:
         return False
-    db.execute(_INSERT_CHANGE, (head.thread, row.version, row.ops, row.source, row.at))
-    heads[write.key] = _Head(head.thread, head.epoch, write.version)
+    db.execute(
+        _INSERT_CHANGE, (head.thread, row.version, row.ops, row.source, row.at, checksum_change(head.thread, row))
+    )
+    heads[write.key] = Head(head.thread, head.epoch, write.version)
     outcomes[index] = None
     return True
 
@@ -218,15 +271,20 @@ def _accept(
     for index, write in group:
         head = heads.get(write.key)
         if head is None and (row := db.execute(_HEAD, write.key).fetchone()):
-            head = _Head(*row)
+            head = Head(*row)
         if (error := write.refusal((head.epoch, head.version) if head else None)) is not None:
             outcomes[index] = error
             continue
         if head is None:
-            added = db.execute("INSERT INTO threads (kind, name, epoch) VALUES (?, ?, ?)", (*write.key, write.epoch))
+            first = write.state_version or 1
+            checksum = checksum_thread(write.key, first)
+            added = db.execute(_INSERT_THREAD, (*write.key, write.epoch, first, write.version, checksum))
             assert added.lastrowid is not None
-            head = _Head(added.lastrowid, write.epoch, write.version)
-        heads[write.key] = _Head(head.thread, head.epoch, write.version)
+            head = Head(added.lastrowid, write.epoch, write.version)
+        elif (state_version := write.state_version) is not None:
+            checksum = checksum_thread(write.key, state_version)
+            db.execute(_SET_STATE_VERSION, (state_version, checksum, head.thread))
+        heads[write.key] = Head(head.thread, head.epoch, write.version)
         outcomes[index] = None
         accepted.append((head.thread, write))
     return accepted
@@ -237,18 +295,17 @@ def _insert(db: sqlite3.Connection, writes: Sequence[tuple[int, Write]]) -> None
     clients: list[tuple[Any, ...]] = []
     for thread, write in writes:
         if (row := write.change) is not None:
-            changes.append((thread, row.version, row.ops, row.source, row.at))
+            changes.append((thread, row.version, row.ops, row.source, row.at, checksum_change(thread, row)))
         if (client := write.client) is not None:
-            clients.append((thread, client.client, client.ref, client.refused, client.at))
+            checksum = checksum_client(thread, client)
+            clients.append((thread, client.client, client.ref, client.refused, client.at, checksum))
     db.executemany(_INSERT_CHANGE, changes)
     db.executemany(_INSERT_CLIENT, clients)
     for thread, write in writes:
-        if write.state_version is not None:
-            db.execute("UPDATE threads SET state_version = ? WHERE id = ?", (write.state_version, thread))
         if write.snapshot is not None:
             db.execute(
-                "INSERT OR REPLACE INTO snapshots (thread, version, state) VALUES (?, ?, ?)",
-                (thread, write.version, write.snapshot),
+                "INSERT OR REPLACE INTO snapshots (thread, version, state, checksum) VALUES (?, ?, ?, ?)",
+                (thread, write.version, write.snapshot, checksum_snapshot(thread, write.version, write.snapshot)),
             )
         if write.prune is not None:
             _prune(db, thread, write.prune)

@@ -1,30 +1,35 @@
 """The tables of a SQLite store's file, and what upgrades an older file. Runs in the connections' OS threads."""
 
 import sqlite3
+import time
 from typing import Final
 
 from plait.errors import StoreError
 
-__all__ = ["check", "prepare"]
+__all__ = ["begin_new_epochs", "check", "check_threads", "prepare", "rewrite_version"]
 
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
-_SCHEMA_VERSION: Final = 2
+_SCHEMA_VERSION: Final = 3
+_CHECK_SECONDS: Final = 1.0
+# A row without a checksum was written in an older format. `head` is a version that the thread has had; it follows the
+# newest one within a second.
 _SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE threads (
     id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL,
-    state_version INTEGER NOT NULL DEFAULT 1, UNIQUE (kind, name)
+    state_version INTEGER NOT NULL DEFAULT 1, head INTEGER NOT NULL DEFAULT 0, checksum INTEGER, UNIQUE (kind, name)
 ) STRICT;
 CREATE TABLE snapshots (
-    thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, PRIMARY KEY (thread, version)
+    thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, checksum INTEGER,
+    PRIMARY KEY (thread, version)
 ) STRICT;
 CREATE TABLE changes (
     thread INTEGER NOT NULL, version INTEGER NOT NULL, ops BLOB NOT NULL, source TEXT NOT NULL, at INTEGER NOT NULL,
-    PRIMARY KEY (thread, version)
+    checksum INTEGER, PRIMARY KEY (thread, version)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE clients (
     thread INTEGER NOT NULL, client TEXT NOT NULL, ref INTEGER NOT NULL, refused BLOB NOT NULL, at INTEGER NOT NULL,
-    PRIMARY KEY (thread, client)
+    checksum INTEGER, PRIMARY KEY (thread, client)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE schemas (
     kind TEXT NOT NULL, hash TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (kind, hash)
@@ -53,7 +58,17 @@ CREATE TABLE schemas (
 ) STRICT, WITHOUT ROWID;
 PRAGMA user_version = 2;
 COMMIT;
-"""
+""",
+    2: """
+BEGIN IMMEDIATE;
+ALTER TABLE threads ADD COLUMN head INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE threads ADD COLUMN checksum INTEGER;
+ALTER TABLE snapshots ADD COLUMN checksum INTEGER;
+ALTER TABLE changes ADD COLUMN checksum INTEGER;
+ALTER TABLE clients ADD COLUMN checksum INTEGER;
+PRAGMA user_version = 3;
+COMMIT;
+""",
 }
 
 
@@ -68,18 +83,51 @@ def prepare(db: sqlite3.Connection, synchronous: str) -> None:
     if marks == ((0,), (0,)):
         db.executescript(_SCHEMA)
         return
+    # SQLite opens a file that may only be read without a word.
+    db.execute("BEGIN")
+    db.execute("PRAGMA user_version = 0")
+    db.execute("ROLLBACK")
     while upgrade := _UPGRADES.get(db.execute("PRAGMA user_version").fetchone()[0]):
         db.executescript(upgrade)
 
 
 def check(db: sqlite3.Connection, *, may_be_older: bool = False) -> None:
-    """Check that the file is one of plait's. Raises StoreError."""
+    """Check that the file is one of plait's. Raises StoreError, or what SQLite raises of one that is damaged."""
+    db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
-        raise StoreError("the store's file is an SQLite database, but not one of plait's")
+        raise StoreError("it is an SQLite database, but not one of plait's: name another file")
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > _SCHEMA_VERSION:
-        raise StoreError(f"the store was written by a newer plait (format {version}, this one knows {_SCHEMA_VERSION})")
-    if version < _SCHEMA_VERSION and not may_be_older:
         raise StoreError(
-            f"the store has the format of an older plait ({version}): serve it once to bring it up to date"
+            f"it was written by a newer plait (format {version}, this one knows {_SCHEMA_VERSION}): install that, "
+            "or restore a backup"
         )
+    if version < _SCHEMA_VERSION and not may_be_older:
+        raise StoreError(f"it has the format of an older plait ({version}): serve it once to bring it up to date")
+
+
+def check_threads(db: sqlite3.Connection) -> None:
+    """Check that each thread is found by its name, as one that is not would begin anew. Raises sqlite3.DatabaseError.
+
+    Of very many threads, no more are checked than can be in about a second.
+    """
+    deadline = time.monotonic() + _CHECK_SECONDS
+    db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
+    try:
+        (found,) = db.execute("PRAGMA integrity_check(threads)").fetchone()
+    except sqlite3.OperationalError:  # Interrupted.
+        return
+    finally:
+        db.set_progress_handler(None, 0)
+    if found != "ok":
+        raise sqlite3.DatabaseError(f"malformed: {found}")
+
+
+def begin_new_epochs(db: sqlite3.Connection) -> None:
+    """Give each thread a new epoch, so that no client goes on from a version that is not here."""
+    db.execute("UPDATE threads SET epoch = lower(hex(randomblob(8)))")
+
+
+def rewrite_version(db: sqlite3.Connection) -> None:
+    """Write what the file has already: the least write there is."""
+    db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")

@@ -8,27 +8,32 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Concatenate, Final, Literal, ParamSpec, Self, TypeVar
 
 import aiosqlite
 
-from plait.errors import Fenced, StoreError
+from plait.errors import CorruptThread, StoreError
 from plait.store import rows, schema
+from plait.store.failures import explain
+from plait.store.health import Health
+from plait.store.lock import StoreLock
 from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
-
-try:
-    import fcntl
-except ImportError:  # Windows: nothing but SQLite's own locks keeps two servers apart there.
-    fcntl = None  # type: ignore[assignment]
+from plait.store.writer import Writer
 
 __all__ = ["SqliteStore", "Synchronous"]
 
 Synchronous = Literal["FULL", "NORMAL"]
 
 log = logging.getLogger("plait.store")
+
+# Seconds after a change until the thread's newest version is stored with the thread itself.
+_SAVE_HEADS_AFTER: Final = 1.0
+# What sqlite3 says of a text that is not UTF-8.
+_UNDECODED: Final = "Could not decode to UTF-8"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,10 +75,13 @@ class SqliteStore:
         # Whether it has been opened, or is being opened or closed; and whether writes are taken.
         self._is_entered = False
         self._is_open = False
-        self._lock: IO[bytes] | None = None
+        self._lock: StoreLock | None = None
         self._reader: _Connection | None = None
         self._writer: _Connection | None = None
-        self._heads: rows.Heads = {}
+        # What runs in the writer's OS thread.
+        self._work: Writer | None = None
+        self._health = Health()
+        self._saving_heads: asyncio.TimerHandle | None = None
 
     def reader(self) -> "SqliteStore":
         """Return a store that only reads the same file, which a server may have open."""
@@ -88,15 +96,18 @@ class SqliteStore:
         self._loop = asyncio.get_running_loop()
         try:
             if not self._readonly:
-                self._lock = _lock(self.path)
+                self._lock = StoreLock(self.path)
+                self._work = Writer(self.path, self._lock)
                 self._writer = await _connect(self.path, readonly=False)
-                await self._writer.run(schema.prepare, self._synchronous)
+                await self._writer.run(self._work.open, self._synchronous)
             self._reader = await _connect(self.path, readonly=True)
             await self._reader.run(schema.check)
-            self._is_open = not self._readonly
-        except (sqlite3.Error, OSError) as error:
+            if self._writer is not None and self._work is not None:
+                await self._writer.run(self._work.begin)
+                self._is_open = True
+        except (StoreError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
             await self._close()
-            raise StoreError(f"cannot open the store {self.path}: {error}") from error
+            raise StoreError(f"cannot open the store {self.path}: {explain(error, self.path)}") from None
         except BaseException:
             await self._close()
             raise
@@ -147,6 +158,24 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise StoreError(f"a schema could not be written: {error}") from error
 
+    async def check_writes(self) -> None:
+        if not self._is_open:
+            raise StoreError("the store is closed")
+        assert self._loop is not None
+        assert self._writer is not None
+        assert self._work is not None
+        self._work.check_files()
+        if self._health.trouble is None:
+            return
+        if not self._health.should_try(self._loop.time()):
+            raise StoreError(f"the store cannot be written: {self._health.trouble}")
+        self._health.postpone(self._loop.time())
+        try:
+            await self._writer.run(self._work.try_to_write)
+        except sqlite3.Error as error:
+            raise StoreError(f"the store cannot be written: {error}") from error
+        self._health.record_success()
+
     async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
         return await self._read("the list of threads", rows.load_threads, after or ThreadKey("", ""), limit)
 
@@ -157,17 +186,25 @@ class SqliteStore:
             raise StoreError("the store is closed")
         try:
             return await self._reader.run(function, *args, **kwargs)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if _UNDECODED in str(error):
+                raise CorruptThread(f"{what} cannot be read: a text in it is damaged") from error
             raise StoreError(f"{what} cannot be read: {error}") from error
 
     async def _close(self) -> None:
         self._is_open = False
         await self._idle.wait()
+        if self._saving_heads is not None:
+            self._saving_heads.cancel()
+            self._saving_heads = None
+        if self._writer is not None and self._work is not None:
+            with suppress(sqlite3.Error):  # It is what notices a loss, and nothing is lost without it.
+                await self._writer.run(self._work.save_heads)
         # The last to close takes the log into the file, which a reader may not do.
         for connection in (self._reader, self._writer):
             if connection is not None:
                 await connection.close()
-        self._writer = self._reader = None
+        self._writer = self._reader = self._work = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -176,8 +213,9 @@ class SqliteStore:
     def _flush(self) -> None:
         """Hand what is pending to the writer; when that is done, what has become pending meanwhile."""
         assert self._writer is not None
+        assert self._work is not None
         batch, self._pending = self._pending, []
-        work = self._writer.post(rows.commit, self._heads, [write for write, _ in batch])
+        work = self._writer.post(self._work.commit, [write for write, _ in batch])
         work.add_done_callback(partial(self._written, batch))
 
     def _written(self, batch: list["_Pending"], work: asyncio.Future[list[StoreError | None]]) -> None:
@@ -187,14 +225,25 @@ class SqliteStore:
                 _settle(future, StoreError("the store's writer failed"))
         else:
             outcomes = work.result()
-            if failed := [error for error in outcomes if error is not None and not isinstance(error, Fenced)]:
-                log.error("%d changes are not stored; the first: %s", len(failed), failed[0])
+            assert self._loop is not None
+            assert self._work is not None
+            if not self._work.is_lost:  # That has been logged.
+                self._health.record(outcomes, self._loop.time())
+            if self._saving_heads is None:
+                self._saving_heads = self._loop.call_later(_SAVE_HEADS_AFTER, self._save_heads)
             for (_, future), outcome in zip(batch, outcomes, strict=True):
                 _settle(future, outcome)
         if self._pending:
             self._flush()
         else:
             self._idle.set()
+
+    def _save_heads(self) -> None:
+        self._saving_heads = None
+        if self._is_open and self._writer is not None and self._work is not None:
+            saving = self._writer.post(self._work.save_heads)
+            # Where it fails, it is tried again after the next change.
+            saving.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
 
 _Pending = tuple[Write, asyncio.Future[None]]
@@ -207,24 +256,6 @@ def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
         future.set_result(None)
     else:
         future.set_exception(error)
-
-
-# What runs in the connections' OS threads
-
-
-def _lock(path: Path) -> IO[bytes] | None:
-    """Take the right to write to `path`, which the operating system gives back when the process ends."""
-    if fcntl is None:
-        return None
-    file = open(path.with_name(path.name + ".lock"), "ab")  # noqa: SIM115
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise StoreError(
-            f"the store {path} is in use by another server: stop that one, or give this one a file of its own"
-        ) from None
-    return file
 
 
 async def _connect(path: Path, *, readonly: bool) -> _Connection:

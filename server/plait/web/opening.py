@@ -268,7 +268,8 @@ def _close(socket: Socket | AsgiSocket, error: Exception) -> None:
     if isinstance(error, HTTPException):
         error = as_refusal(error)
     if isinstance(error, PlaitError):
-        log.info("a socket was refused, %s: %s", error.code, error)
+        level = logging.DEBUG if error.is_logged else logging.INFO
+        log.log(level, "a socket was refused, %s: %s", error.code, error)
         socket.close(error.close_code, str(error))
     else:
         log.error("a socket could not be opened: %s", type(error).__name__, exc_info=error)

@@ -31,13 +31,16 @@ def configure_logging(level: LogLevel) -> None:
         {
             "version": 1,
             "disable_existing_loggers": False,
-            "filters": {"context": {"()": "plait.logs.ContextFilter"}},
+            "filters": {
+                "context": {"()": "plait.logs.ContextFilter"},
+                "startup": {"()": "plait.web.lifespan.StartupFilter"},
+            },
             "formatters": {"line": {"format": "%(asctime)s %(levelname)-7s %(name)s%(context)s: %(message)s"}},
             "handlers": {
                 "stderr": {
                     "class": "logging.StreamHandler",
                     "formatter": "line",
-                    "filters": ["context"],
+                    "filters": ["context", "startup"],
                     "stream": "ext://sys.stderr",
                 }
             },

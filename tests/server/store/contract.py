@@ -642,6 +642,18 @@ async def test_a_write_to_a_closed_store_is_refused(store: Store) -> None:
         await store.submit(change(1))
 
 
+async def test_an_open_store_can_be_written_and_a_closed_one_cannot(store: Store) -> None:
+    with pytest.raises(StoreError, match="closed"):
+        await store.check_writes()
+    async with store:
+        await store.check_writes()
+        await put(store, beginning())
+        assert await outcomes([store.submit(change(7))]) == [Fenced]
+        await store.check_writes()
+    with pytest.raises(StoreError, match="closed"):
+        await store.check_writes()
+
+
 async def test_a_store_that_has_begun_to_close_takes_no_more_writes(store: Store) -> None:
     await store.__aenter__()
     first = store.submit(beginning())

@@ -277,7 +277,7 @@ async def test_a_file_of_format_1_can_be_written_on(old_path: Path) -> None:
         assert await states(store, 4, OTHER) == told([4])
         assert await state_version(store) == 2
     with database(old_path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -482,7 +482,8 @@ async def test_a_damaged_page_is_a_store_error(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(size - 4096))
-    async with SqliteStore(path) as store:
+    assert "it is damaged: see `plait check" in await refusal(path)
+    async with SqliteStore(path, readonly=True) as store:
         with pytest.raises(StoreError):
             await store.load(ROOM)
         with pytest.raises(StoreError):

@@ -1,0 +1,122 @@
+"""Copies of a SQLite store's file: one that is made while a server runs, and one that is put back."""
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+from plait.errors import StoreError
+from plait.store import schema
+from plait.store.failures import explain
+from plait.store.inspection import connect
+from plait.store.lock import StoreLock
+
+__all__ = ["back_up", "restore"]
+
+
+def back_up(store: Path, target: Path) -> int:
+    """Copy a store, which a server may have open, to a file that is not there yet; returns how many threads it has.
+
+    Raises StoreError.
+    """
+    if target.exists():
+        raise StoreError(f"{target} exists: name another file, or remove it")
+    with closing(connect(store, may_be_older=True)) as source:
+        partial = target.with_name(target.name + ".partial")
+        try:
+            threads = _copy(source, partial, rights_of=store, new_epochs=False)
+            partial.rename(target)
+            _sync(target.absolute().parent)
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+            raise StoreError(f"cannot back up to {target}: {explain(error, target)}") from error
+        finally:
+            partial.unlink(missing_ok=True)
+    return threads
+
+
+def restore(backup: Path, store: Path) -> tuple[int, Path | None]:
+    """Put a backup in the place of a store that no server has open, with new epochs for all its threads.
+
+    Returns how many threads it has, and where the file is that was there before. Raises StoreError.
+    """
+    if store.exists() and backup.exists() and store.samefile(backup):
+        raise StoreError(f"{backup} is the store itself")
+    with closing(connect(backup, may_be_older=True)) as source:
+        try:
+            intact = source.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",)
+        except (sqlite3.Error, UnicodeDecodeError):
+            intact = False
+        if not intact:
+            raise StoreError(f"{backup} is damaged: `plait check {backup}` says where; take another backup")
+        try:
+            lock = StoreLock(store)
+        except (StoreError, OSError) as error:
+            raise StoreError(f"cannot restore {store}: {explain(error, store)}") from error
+        restored = store.with_name(store.name + ".restored")
+        try:
+            threads = _copy(source, restored, rights_of=store if store.exists() else backup, new_epochs=True)
+            kept = _put_in_place(restored, store)
+            lock.clear()
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+            raise StoreError(f"cannot restore {store}: {explain(error, store)}") from error
+        finally:
+            restored.unlink(missing_ok=True)
+            lock.close()
+    return threads, kept
+
+
+def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epochs: bool) -> int:
+    """Copy a store to one file, which is on the disk then, and return how many threads it has."""
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        target.with_name(target.name + suffix).unlink(missing_ok=True)
+    with closing(sqlite3.connect(target, isolation_level=None)) as copy:
+        source.backup(copy)
+        # A file in WAL mode has others beside it.
+        copy.execute("PRAGMA journal_mode = DELETE")
+        if new_epochs:
+            schema.begin_new_epochs(copy)
+        threads: int = copy.execute("SELECT count(*) FROM threads").fetchone()[0]
+    status = rights_of.stat()
+    target.chmod(status.st_mode & 0o777)
+    with suppress(PermissionError):
+        os.chown(target, status.st_uid, status.st_gid)
+    _sync(target)
+    return threads
+
+
+def _put_in_place(restored: Path, store: Path) -> Path | None:
+    """Put a file in the place of a store; what is there is kept beside it, whatever happens in between."""
+    kept = None
+    log = store.with_name(store.name + "-wal")
+    if store.exists():
+        kept = _free_name(store)
+        _keep(store, kept)
+        if log.exists():
+            _keep(log, kept.with_name(kept.name + "-wal"))
+    # The log is not that of the file which comes now.
+    for path in (log, store.with_name(store.name + "-shm")):
+        path.unlink(missing_ok=True)
+    restored.replace(store)
+    _sync(store.absolute().parent)
+    return kept
+
+
+def _free_name(store: Path) -> Path:
+    names = (f"{store.name}.before-restore{'' if n == 1 else f'-{n}'}" for n in range(1, 10_000))
+    return next(path for name in names if not (path := store.with_name(name)).exists())
+
+
+def _keep(path: Path, kept: Path) -> None:
+    try:
+        os.link(path, kept)
+    except OSError:  # Not every file system has links.
+        shutil.copy2(path, kept)
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,67 @@
+"""Whether a store's writes succeed, and what is logged about that. No I/O."""
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from plait.errors import Fenced, StoreError
+
+__all__ = ["Health"]
+
+log = logging.getLogger("plait.store")
+
+# Seconds between two lines of the log while writes fail.
+_LOG_EVERY: Final = 1.0
+# Seconds without a write after which one is tried, to see whether they would succeed again.
+_TRY_AFTER: Final = 5.0
+
+
+class Health:
+    """Follows the outcomes of writes: a full disk fails each of them, and is logged once a second."""
+
+    def __init__(self) -> None:
+        # Why SQLite could not write; None while it can.
+        self.trouble: str | None = None
+        self._last_failure = 0.0
+        self._last_line = float("-inf")
+        # Failed writes that are not in a line yet.
+        self._failed = 0
+
+    def record(self, outcomes: Sequence[StoreError | None], now: float) -> None:
+        """Record the outcomes of a batch; `now` is the loop's clock."""
+        if any(outcomes):
+            self._record_failures(outcomes, now)
+        elif self.trouble is not None:
+            self.record_success()
+
+    def record_success(self) -> None:
+        """Record that the file can be written."""
+        if self._failed:
+            log.error("%d more changes are not stored", self._failed)
+        log.warning("the store can be written again")
+        self.trouble, self._failed = None, 0
+
+    def should_try(self, now: float) -> bool:
+        """Whether no write has been tried for so long that one must be, to know more."""
+        return self.trouble is not None and now - self._last_failure >= _TRY_AFTER
+
+    def postpone(self, now: float) -> None:
+        """Record that a write was tried and failed."""
+        self._last_failure = now
+
+    # Inside
+
+    def _record_failures(self, outcomes: Sequence[StoreError | None], now: float) -> None:
+        failed = [each for each in outcomes if each is not None and not isinstance(each, Fenced)]
+        self._failed += len(failed)
+        if failed and now - self._last_line >= _LOG_EVERY:
+            log.error("%d changes are not stored; the last: %s", self._failed, failed[-1])
+            self._last_line, self._failed = now, 0
+        # Any other error is a write's own, or that of damage to a single thread.
+        causes = [each.__cause__ for each in failed if isinstance(each.__cause__, sqlite3.OperationalError)]
+        if causes:
+            self.trouble = str(causes[-1])
+            self._last_failure = now
+        elif self.trouble is not None and None in outcomes:
+            self.record_success()

@@ -1,0 +1,143 @@
+"""The writer of a SQLite store: it commits, and makes sure that what it wrote will be found. Runs in its OS thread."""
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from plait.errors import StoreError
+from plait.store import rows, schema
+from plait.store.identity import FileIdentity
+from plait.store.lock import Mark, StoreLock
+from plait.store.protocol import Write
+
+__all__ = ["Writer"]
+
+log = logging.getLogger("plait.store")
+
+# Seconds in which the files are not looked for again, while there is one transaction after the other.
+_CHECK_EVERY: Final = 0.005
+
+
+class Writer:
+    """Writes to one open store."""
+
+    def __init__(self, path: Path, lock: StoreLock) -> None:
+        self._path = path
+        self._lock = lock
+        self._heads: rows.Heads = {}
+        # By row id: the versions that threads have come to, and that are not in their rows yet.
+        self._stale: dict[int, int] = {}
+        self._identity: FileIdentity | None = None
+        # When the files were last looked for.
+        self._checked = 0.0
+        # Whether the file at the path is no longer the open one, so that what is written will not be found.
+        self.is_lost = False
+
+    def open(self, db: sqlite3.Connection, synchronous: str) -> None:
+        """Make the file ready to be written. Raises StoreError when it is not one of plait's."""
+        # With less than full durability, a loss of power may have taken what clients have seen.
+        may_have_lost = synchronous != "FULL" and _has_content(f"{self._path}-wal")
+        schema.prepare(db, synchronous)
+        schema.check_threads(db)
+        has_lost = self._has_lost(db)
+        if has_lost:
+            log.warning(
+                "%s does not have the change that was stored last: it was cut short, or replaced by an older or empty "
+                "file; its threads get new epochs, so that clients take their states from it",
+                self._path,
+            )
+        if has_lost or may_have_lost:
+            schema.begin_new_epochs(db)
+            self._lock.clear()
+
+    def begin(self, db: sqlite3.Connection) -> None:
+        """Remember which files are open, when all connections are."""
+        self._identity = FileIdentity(self._path)
+
+    def commit(self, db: sqlite3.Connection, batch: Sequence[Write]) -> list[StoreError | None]:
+        """Write a batch in one transaction and return the outcome of each write."""
+        if self.is_lost:
+            return self._refuse(batch)
+        outcomes = rows.commit(db, self._heads, batch)
+        now = time.monotonic()
+        if now - self._checked >= _CHECK_EVERY:
+            self._checked = now
+            if not self._is_found():
+                return self._refuse(batch)
+        last: rows.Head | None = None
+        for write, outcome in zip(batch, outcomes, strict=True):
+            if outcome is None and (head := self._heads.get(write.key)) is not None:
+                self._stale[head.thread] = head.version
+                last = head
+        if last is not None:
+            self._mark(last)
+        return outcomes
+
+    def save_heads(self, db: sqlite3.Connection) -> None:
+        """Store the versions that threads have come to, by which the loss of their last changes is noticed."""
+        if not self.is_lost and self._stale:
+            rows.save_heads(db, self._stale)
+            self._stale = {}
+
+    def try_to_write(self, db: sqlite3.Connection) -> None:
+        """Write to the file what is in it. Raises sqlite3.Error when that cannot be done."""
+        schema.rewrite_version(db)
+
+    def check_files(self) -> None:
+        """Raise StoreError if what is written will not be found. Runs in any OS thread."""
+        if not self._is_found():
+            raise StoreError(_LOST)
+
+    # Inside
+
+    def _is_found(self) -> bool:
+        if self.is_lost or self._identity is None:
+            return not self.is_lost
+        try:
+            is_same = self._identity.is_same()
+        except OSError as error:  # A file system that does not answer is no sign of another file.
+            log.warning("%s could not be looked for: %s", self._path, error)
+            return True
+        if not is_same:
+            self.is_lost = True
+            log.error(
+                "the store's file %s (or its -wal) was deleted or replaced while it was open; "
+                "nothing is stored until the server is restarted",
+                self._path,
+            )
+        return is_same
+
+    def _has_lost(self, db: sqlite3.Connection) -> bool:
+        mark = self._lock.read()
+        try:
+            return mark is not None and not rows.has_write(db, mark)
+        except sqlite3.DatabaseError:  # The page of that thread is damaged, which says nothing of what came last.
+            return False
+
+    def _refuse(self, batch: Sequence[Write]) -> list[StoreError | None]:
+        refusals: list[StoreError | None] = []
+        for write in batch:
+            error = StoreError(f"{write.key} could not be written: {_LOST}")
+            error.is_logged = True
+            refusals.append(error)
+        return refusals
+
+    def _mark(self, head: rows.Head) -> None:
+        try:
+            self._lock.write(Mark.of(head.thread, head.version, head.epoch))
+        except OSError as error:
+            log.warning("%s.lock could not be written: %s", self._path, error)
+
+
+def _has_content(path: str) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False
+
+
+_LOST = "the store's file was deleted or replaced"

@@ -1,0 +1,146 @@
+"""Damage to a store's file that SQLite does not see."""
+# ruff: noqa: ASYNC240  Nothing else runs that could be held up.
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, put, versions
+from tests.server.store.test_sqlite import change_file, database
+
+from plait.errors import CorruptThread, StoreError
+from plait.store.checksums import checksum_change, checksum_client, checksum_snapshot, checksum_thread
+from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
+from plait.store.sqlite import SqliteStore
+
+OTHER_OPS = b'[{"op":"replace","path":"","value":9}]'
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """Return a closed store's file with a thread in it, that has clients, a snapshot in its log, and a neighbour."""
+    path = tmp_path / "threads.db"
+    async with SqliteStore(path) as store:
+        for key in (ROOM, OTHER):
+            await put(store, beginning(key=key), *(change(n, key=key, client=client_row("c", n)) for n in range(1, 4)))
+            await put(store, change(4, key=key, snapshot=b"4", state_version=2), change(5, key=key))
+    return path
+
+
+async def load_all(store: SqliteStore, key: ThreadKey) -> Sequence[Any]:
+    """Return all that a store has of a thread."""
+    states = [await store.load(key, version=version) for version in range(6)]
+    before = await store.changes_before(key, 6)
+    return [await store.load(key), states, await store.changes(key, after=0), before, await store.client(key, "c")]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(f"UPDATE changes SET ops = CAST('{OTHER_OPS.decode()}' AS BLOB) WHERE version = 5", id="ops"),
+        pytest.param("UPDATE changes SET source = 'another' WHERE version = 5", id="source"),
+        pytest.param("UPDATE changes SET source = CAST(x'ff' AS TEXT) WHERE version = 5", id="no text"),
+        pytest.param("UPDATE changes SET at = at + 1 WHERE version = 5", id="time"),
+        pytest.param("UPDATE changes SET checksum = checksum + 1 WHERE version = 5", id="checksum"),
+        pytest.param("UPDATE snapshots SET state = x'35' WHERE version = 4", id="snapshot"),
+        pytest.param("UPDATE threads SET state_version = 3", id="state_version"),
+        pytest.param("UPDATE threads SET epoch = CAST(x'ff' AS TEXT)", id="epoch that is no text"),
+        pytest.param("DELETE FROM changes WHERE version = 5", id="newest change"),
+        pytest.param("UPDATE threads SET head = 6", id="head"),
+    ],
+)
+async def test_a_thread_with_a_damaged_row_is_corrupt_and_the_others_are_not(path: Path, damage: str) -> None:
+    which = "thread = 1" if "WHERE" in damage else "id = 1"
+    change_file(path, f"{damage} {'AND' if 'WHERE' in damage else 'WHERE'} {which}")
+    async with SqliteStore(path) as store:
+        with pytest.raises(CorruptThread, match="room/one cannot be read"):
+            await store.load(ROOM)
+        assert (await versions(store, OTHER))[0] == 5
+
+
+async def test_a_damaged_change_is_found_in_the_log(path: Path) -> None:
+    change_file(path, "UPDATE changes SET at = at + 1 WHERE version = 2 AND thread = 1")
+    async with SqliteStore(path) as store:
+        for reading in (store.changes(ROOM, after=0), store.changes_before(ROOM, 5), store.load(ROOM, version=3)):
+            with pytest.raises(CorruptThread, match="change 2 is damaged"):
+                await reading
+        assert await versions(store) == (5, [5])
+
+
+@pytest.mark.parametrize("column", ["ref = ref + 1", "refused = x'5b5d5d'", "at = at + 1"])
+async def test_what_is_known_of_a_client_is_not_believed_when_it_is_damaged(path: Path, column: str) -> None:
+    change_file(path, f"UPDATE clients SET {column} WHERE thread = 1")
+    async with SqliteStore(path) as store:
+        with pytest.raises(CorruptThread, match="room/one"):
+            await store.client(ROOM, "c")
+        assert await store.client(OTHER, "c") is not None
+
+
+async def test_a_row_of_another_thread_is_not_taken_for_one_of_this(path: Path) -> None:
+    change_file(path, "DELETE FROM changes WHERE thread = 1")
+    change_file(path, "UPDATE changes SET thread = 1 WHERE thread = 2")
+    async with SqliteStore(path) as store:
+        with pytest.raises(CorruptThread, match="room/one"):
+            await store.load(ROOM)
+
+
+async def test_rows_of_an_older_format_have_no_checksum_and_are_read(path: Path) -> None:
+    for table in ("threads", "snapshots", "changes", "clients"):
+        change_file(path, f"UPDATE {table} SET checksum = NULL")
+    async with SqliteStore(path) as store:
+        assert (await versions(store)) == (5, [5])
+        assert await store.client(ROOM, "c") is not None
+        await put(store, change(6, state_version=3))
+    change_file(path, "UPDATE threads SET state_version = 4 WHERE id = 1")
+    async with SqliteStore(path) as store:
+        with pytest.raises(CorruptThread):
+            await store.load(ROOM)
+
+
+async def test_a_bit_that_is_turned_is_an_error_or_changes_nothing(path: Path, tmp_path: Path) -> None:
+    async with SqliteStore(path) as store:
+        expected = [await load_all(store, key) for key in (ROOM, OTHER)]
+    with database(path) as db:
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        # A client whose id is damaged is one that nobody knows; `plait check` finds it.
+        (clients,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'clients'").fetchone()
+    data = path.read_bytes()
+    places = [at for at, byte in enumerate(data) if byte and at // 4096 != clients - 1]
+    assert len(data) == pages * 4096
+    outcomes = set()
+    for number, at in enumerate(random.Random(1).sample(places, 150)):
+        damaged = tmp_path / f"damaged-{number}.db"
+        damaged.write_bytes(data[:at] + bytes([data[at] ^ 1 << number % 8]) + data[at + 1 :])
+        try:
+            async with SqliteStore(damaged) as store:
+                found = [await load_all(store, key) for key in (ROOM, OTHER)]
+        except StoreError as error:
+            outcomes.add(type(error))
+        else:
+            assert found == expected, f"byte {at}"
+    assert outcomes == {StoreError, CorruptThread}
+
+
+async def test_a_thread_that_is_not_found_by_its_name_does_not_begin_anew(path: Path) -> None:
+    with database(path) as db:
+        (page,) = db.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'threads'"
+        ).fetchone()
+    data = bytearray(path.read_bytes())
+    at = data.index(b"roomone", (page - 1) * 4096, page * 4096)
+    data[at + 4] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=r"threads\.db: it is damaged: see `plait check"):
+        async with SqliteStore(path):
+            pass
+
+
+def test_checksums_stay_as_they_are_in_the_files_of_earlier_versions() -> None:
+    assert [
+        checksum_thread(ThreadKey("room", "séven"), 2),
+        checksum_change(7, ChangeRow(3, b"[]", "séver", 5)),
+        checksum_snapshot(7, 3, b"{}"),
+        checksum_client(7, ClientRow("c", 3, b"[]", 5)),
+    ] == [3667839185, 3312265295, 2974010048, 83830141]

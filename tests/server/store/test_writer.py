@@ -1,0 +1,154 @@
+"""What a SQLite store does so that nothing that was acknowledged is lost without anybody noticing."""
+# ruff: noqa: ASYNC240  Nothing else runs that could be held up.
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
+from tests.server.store.test_sqlite import change_file, database, run
+
+from plait.errors import CorruptThread
+from plait.store.sqlite import SqliteStore
+
+WRITE_AND_DIE = """
+    import asyncio, os, sys
+    from plait.store.sqlite import SqliteStore
+    from tests.server.store.contract import OTHER, ROOM, beginning, change
+
+    async def main():
+        async with SqliteStore(sys.argv[1], synchronous=sys.argv[2]) as store:
+            if await store.load(ROOM) is None:
+                await store.submit(beginning())
+                await store.submit(beginning(key=OTHER))
+            first = (await store.load(ROOM)).version + 1
+            for version in range(first, first + 20):
+                await store.submit(change(version))
+            os._exit(9)
+
+    asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "threads.db"
+
+
+@pytest.fixture
+def killed(path: Path) -> Path:
+    """Return the file of a server that was killed after change 20, of which the last are in the log alone."""
+    assert run(WRITE_AND_DIE, path, "FULL").returncode == 9
+    return path
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+async def epochs(path: Path) -> list[str]:
+    """Open a store as a server does, and return the epochs of its threads."""
+    async with SqliteStore(path) as store:
+        found = [await store.load(key) for key in (ROOM, OTHER)]
+    return ["none" if stored is None else stored.epoch for stored in found]
+
+
+# The end of the log
+
+
+async def test_a_killed_server_begins_no_new_epochs(killed: Path) -> None:
+    for _ in range(2):
+        assert await epochs(killed) == ["e1", "e1"]
+    async with SqliteStore(killed) as store:
+        assert (await versions(store))[0] == 20
+
+
+@pytest.mark.parametrize("lost", [1, 100, 4096 + 24, 20_000])
+async def test_a_log_that_is_cut_short_begins_new_epochs(
+    killed: Path, lost: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = log_of(killed).read_bytes()
+    log_of(killed).write_bytes(data[:-lost])
+    first = await epochs(killed)
+    assert "e1" not in first
+    assert [str(killed) in record.getMessage() for record in caplog.records] == [True]
+    # Once.
+    assert await epochs(killed) == first
+
+
+async def test_a_log_with_a_damaged_page_begins_new_epochs(killed: Path) -> None:
+    data = bytearray(log_of(killed).read_bytes())
+    data[-100] ^= 1
+    log_of(killed).write_bytes(data)
+    assert "e1" not in await epochs(killed)
+
+
+async def test_a_log_that_was_removed_begins_new_epochs(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), beginning(key=OTHER))
+    assert run(WRITE_AND_DIE, path, "FULL").returncode == 9
+    log_of(path).unlink()
+    assert "e1" not in await epochs(path)
+
+
+async def test_an_older_copy_of_the_file_begins_new_epochs(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), beginning(key=OTHER), change(1))
+    copy = path.read_bytes()
+    async with SqliteStore(path) as store:
+        await put(store, change(2))
+    path.write_bytes(copy)
+    assert "e1" not in await epochs(path)
+
+
+async def test_a_lock_file_that_is_gone_or_damaged_is_no_reason_for_new_epochs(killed: Path) -> None:
+    lock = killed.with_name(killed.name + ".lock")
+    lock.write_bytes(lock.read_bytes()[:-1] + b"?")
+    assert await epochs(killed) == ["e1", "e1"]
+    lock.unlink()
+    assert await epochs(killed) == ["e1", "e1"]
+
+
+async def test_without_full_durability_a_server_that_was_killed_begins_new_epochs(path: Path) -> None:
+    assert run(WRITE_AND_DIE, path, "NORMAL").returncode == 9
+    async with SqliteStore(path, synchronous="NORMAL") as store:
+        stored = await store.load(ROOM)
+        assert stored is not None
+        assert stored.epoch != "e1"
+    epoch = stored.epoch
+    async with SqliteStore(path, synchronous="NORMAL") as store:
+        await put(store, change(21, epoch=epoch))
+    async with SqliteStore(path, synchronous="NORMAL") as store:
+        stored = await store.load(ROOM)
+        assert stored is not None
+        assert (stored.epoch, stored.version) == (epoch, 21)
+
+
+# The newest versions
+
+
+async def test_the_newest_version_is_stored_with_the_thread_when_the_store_is_closed(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), *(change(version) for version in range(1, 6)), beginning(key=OTHER))
+    with database(path) as db:
+        assert db.execute("SELECT head FROM threads ORDER BY id").fetchall() == [(5,), (0,)]
+
+
+async def test_the_newest_version_is_stored_with_the_thread_while_the_store_is_open(path: Path) -> None:
+    async with SqliteStore(path) as store, asyncio.timeout(10):
+        await put(store, beginning(), change(1), change(2))
+        with database(path) as db:
+            while db.execute("SELECT head FROM threads").fetchone() != (2,):  # noqa: ASYNC110  The file is another's.
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("first", [1, 4, 5])
+async def test_newest_changes_that_are_missing_are_noticed(path: Path, first: int) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), *(change(version) for version in range(1, 6)), beginning(key=OTHER))
+    change_file(path, "DELETE FROM changes WHERE version >= ?", first)
+    path.with_name(path.name + ".lock").unlink()
+    async with SqliteStore(path) as store:
+        with pytest.raises(CorruptThread, match=f"changes are missing after version {first - 1}, up to 5"):
+            await store.load(ROOM)
+        assert (await versions(store, OTHER))[0] == 0
