@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from plait.store.checksums import (
     read_snapshot,
     read_thread,
 )
-from plait.store.lock import Mark
+from plait.store.heads import LAST
 from plait.store.page import page
 from plait.store.protocol import (
     CLIENT_DAYS,
@@ -35,14 +35,12 @@ __all__ = [
     "Head",
     "Heads",
     "commit",
-    "has_write",
     "load",
     "load_changes",
     "load_changes_before",
     "load_client",
     "load_schema",
     "load_threads",
-    "save_heads",
     "save_schema",
 ]
 
@@ -54,13 +52,9 @@ _INSERT_THREAD: Final = """
 INSERT INTO threads (kind, name, epoch, state_version, head, checksum) VALUES (?, ?, ?, ?, ?, ?)
 """
 _SET_STATE_VERSION: Final = "UPDATE threads SET state_version = ?, checksum = ? WHERE id = ?"
-_LAST: Final = """max(
-    coalesce((SELECT max(version) FROM snapshots WHERE thread = t.id), 0),
-    coalesce((SELECT max(version) FROM changes WHERE thread = t.id), 0))
-"""
-_HEAD: Final = f"SELECT t.id, t.epoch, {_LAST} FROM threads t WHERE t.kind = ? AND t.name = ?"
+_HEAD: Final = f"SELECT t.id, t.epoch, {LAST} FROM threads t WHERE t.kind = ? AND t.name = ?"
 _THREAD: Final = f"""
-SELECT t.id, t.epoch, {_LAST}, t.head, t.state_version, t.checksum FROM threads t WHERE t.kind = ? AND t.name = ?
+SELECT t.id, t.epoch, {LAST}, t.head, t.state_version, t.checksum FROM threads t WHERE t.kind = ? AND t.name = ?
 """
 _CHANGES: Final = "SELECT version, ops, source, at, checksum FROM changes WHERE thread = ?"
 # The clock may have been wrong: a time that is to come says nothing, and behind a change that is young none is old.
@@ -165,24 +159,6 @@ def load_schema(db: sqlite3.Connection, kind: str, hash: str) -> bytes | None:
 def save_schema(db: sqlite3.Connection, kind: str, hash: str, schema: bytes) -> None:
     """Keep a schema, in a transaction of its own."""
     db.execute("INSERT OR IGNORE INTO schemas (kind, hash, schema) VALUES (?, ?, ?)", (kind, hash, schema))
-
-
-def save_heads(db: sqlite3.Connection, versions: Mapping[int, int]) -> None:
-    """Store the versions that threads have come to, by their row ids, in a transaction of its own."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        db.executemany("UPDATE threads SET head = ? WHERE id = ?", [(head, id) for id, head in versions.items()])
-        db.execute("COMMIT")
-    except sqlite3.Error:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-def has_write(db: sqlite3.Connection, mark: Mark) -> bool:
-    """Whether the marked write is in the file."""
-    found = db.execute(f"SELECT t.id, {_LAST}, t.epoch FROM threads t WHERE t.id = ?", (mark.thread,)).fetchone()
-    return found is not None and found[1] >= mark.version and Mark.of(*found).epoch == mark.epoch
 
 
 class Head(NamedTuple):

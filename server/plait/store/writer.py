@@ -10,6 +10,7 @@ from typing import Final
 
 from plait.errors import StoreError
 from plait.store import rows, schema
+from plait.store.heads import has_write, save_heads
 from plait.store.identity import FileIdentity
 from plait.store.lock import Mark, StoreLock
 from plait.store.protocol import Write
@@ -32,6 +33,7 @@ class Writer:
         # By row id: the versions that threads have come to, and that are not in their rows yet.
         self._stale: dict[int, int] = {}
         self._identity: FileIdentity | None = None
+        self._warned: set[str] = set()
         # When the files were last looked for.
         self._checked = 0.0
         # Whether the file at the path is no longer the open one, so that what is written will not be found.
@@ -80,7 +82,7 @@ class Writer:
     def save_heads(self, db: sqlite3.Connection) -> None:
         """Store the versions that threads have come to, by which the loss of their last changes is noticed."""
         if not self.is_lost and self._stale:
-            rows.save_heads(db, self._stale)
+            save_heads(db, self._stale)
             self._stale = {}
 
     def try_to_write(self, db: sqlite3.Connection) -> None:
@@ -100,7 +102,7 @@ class Writer:
         try:
             is_same = self._identity.is_same()
         except OSError as error:  # A file system that does not answer is no sign of another file.
-            log.warning("%s could not be looked for: %s", self._path, error)
+            self._warn_once("%s could not be looked for: %s", error)
             return True
         if not is_same:
             self.is_lost = True
@@ -114,7 +116,7 @@ class Writer:
     def _has_lost(self, db: sqlite3.Connection) -> bool:
         mark = self._lock.read()
         try:
-            return mark is not None and not rows.has_write(db, mark)
+            return mark is not None and not has_write(db, mark)
         except sqlite3.DatabaseError:  # The page of that thread is damaged, which says nothing of what came last.
             return False
 
@@ -129,8 +131,13 @@ class Writer:
     def _mark(self, head: rows.Head) -> None:
         try:
             self._lock.write(Mark.of(head.thread, head.version, head.epoch))
-        except OSError as error:
-            log.warning("%s.lock could not be written: %s", self._path, error)
+        except OSError as error:  # It is what notices a loss, and nothing is lost without it.
+            self._warn_once("%s.lock could not be written: %s", error)
+
+    def _warn_once(self, line: str, error: OSError) -> None:
+        if line not in self._warned:
+            self._warned.add(line)
+            log.warning(line, self._path, error)
 
 
 def _has_content(path: str) -> bool:
