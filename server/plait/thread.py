@@ -70,6 +70,9 @@ class Thread(Generic[State]):
     # What happens to a push that was made on an older state, where others have changed the same place since: it wins,
     # or it is refused. A class with `resolve_conflict` decides for each place.
     conflict: ClassVar[Policy] = "last-writer"
+    # Whether a client of the Cloudflare protocol, which writes whole states, changes only what differs from the state
+    # that it showed. Otherwise each of its writes replaces the state.
+    merge_whole_states: ClassVar[bool] = True
     # How much of the log is kept.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
     # The version of the state's type: one more each time that `@migrate` brings stored states up to date.

@@ -186,6 +186,14 @@ async def test_clients_that_write_at_the_same_moment_never_end_different_from_th
     assert result["mended"] > 100
 
 
+async def test_clients_that_write_different_fields_at_the_same_moment_keep_both(agents: Agents) -> None:
+    assert await agents.play("states", "crossing", rounds=200) == {"wrong": [], "errors": []}
+
+
+async def test_clients_that_write_different_fields_without_a_pause_keep_all(agents: Agents) -> None:
+    assert await agents.play("states", "crossing_bursts", bursts=10, writes=20) == []
+
+
 async def test_a_crowd_that_writes_and_calls_at_once_ends_with_one_state(agents: Agents) -> None:
     assert await agents.play("states", "crowd", clients=5, bursts=10, writes=10) == []
 

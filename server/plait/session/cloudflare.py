@@ -2,7 +2,8 @@
 
 That protocol has no versions and no acknowledgements: a client shows the last state frame that it got, or its own last
 write. So the session follows what its client can have seen: behind state frames goes a WebSocket ping, which the peer
-answers by itself, and a write that crossed a state frame is answered with the state as it really is.
+answers by itself. A write is compared with the state that the client showed, and what differs is merged; where it
+crossed a state frame, it is answered with the state that both have led to.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from plait.revision import Revision
 from plait.session.cloudflare_calls import CloudflareCalls
 from plait.session.inbox import Inbox
 from plait.session.sight import Sight
+from plait.session.whole_states import WholeStates
 from plait.transport import Frame, Transport
 from plait_schemas.cloudflare import (
     MCP_SERVERS,
@@ -70,6 +72,7 @@ class CloudflareSession:
         "_refused_at",
         "_sight",
         "_transport",
+        "_writes",
     )
 
     def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
@@ -83,6 +86,8 @@ class CloudflareSession:
         self._inbox = Inbox(connection, transport, self._take)
         self._calls = CloudflareCalls(actor, connection, transport)
         self._sight = Sight(transport, self._told)
+        # None until the client writes: most only read.
+        self._writes: WholeStates | None = None
         # The version that this client showed on its last socket, until it has seen a state on this one.
         self._left_at: int | None = None
         # Whether state frames have been held back.
@@ -125,7 +130,7 @@ class CloudflareSession:
             return
         self._is_behind = False
         self._transport.send(frame)
-        self._sight.note_sent(revision.version)
+        self._sight.note_sent(revision)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""
@@ -197,8 +202,8 @@ class CloudflareSession:
     # State
 
     def _push(self, data: bytes) -> None:
-        self._sight.writes = True
-        connection, pipeline = self._connection, self._actor.pipeline
+        self._sight.follow()
+        connection = self._connection
         if connection.readonly:
             self._reject(READONLY, Readonly(READONLY))
             return
@@ -206,15 +211,18 @@ class CloudflareSession:
             self._reject(REJECTED, Conflict("written while offline, over a newer state"))
             return
         sent = self._sight.sent if self._sight.has_all else -1
+        is_merged = self._actor.thread.merge_whole_states and connection.protocol_enabled
+        if self._writes is None:
+            self._writes = WholeStates(self._actor, connection, self._charge)
         try:
-            commit = pipeline.push(data, connection)
+            commit, wrote = self._writes.write(data, self._sight.states() if is_merged else ())
         except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
             self._reject(REJECTED, error)
             return
         self._left_at = None
-        stored = commit.revision.json
-        assert stored is not None
+        stored = commit.revision.require_json()
         is_as_sent = stored == data or decode_json(stored) == decode_json(data)
+        self._sight.note_written(commit.revision if is_as_sent else wrote)
         commit.then(partial(self._pushed, sent, is_as_sent, commit.version))
 
     def _pushed(self, sent: int, is_as_sent: bool, version: int, error: BaseException | None) -> None:
@@ -263,6 +271,10 @@ class CloudflareSession:
             self.deliver(frame, durable)
 
     # Limits
+
+    def _charge(self, count: float) -> None:
+        if self._pace is not None:
+            self._pace.charge(count)
 
     def _excess(self) -> TooMany | None:
         """Return what is too much, by what has come or by what waits; None when nothing is."""
