@@ -215,6 +215,7 @@ class Thread(Generic[State]):
 
     def set_presence(self, name: str, data: object) -> None:
         """Show somebody who has no connection, such as an agent; None for nothing any more. It is never stored."""
+        encode_json(name)  # Raises for a name that could not be sent.
         encoded = None if data is None else encode_json(data)
         presence = self._core.presence
         self._core.pipeline.after(lambda error: presence.set(name, encoded) if error is None else None)

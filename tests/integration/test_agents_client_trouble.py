@@ -74,6 +74,21 @@ async def test_accepted_and_rejected_writes_in_one_go_leave_nobody_wrong(agents:
     assert result == {"errors": ["State update rejected"] * 7, "sender": last, "other": last, "stored": last}
 
 
+async def test_a_write_or_call_with_an_emoji_that_is_cut_in_two_is_refused_and_both_ends_are_equal(
+    agents: Agents,
+) -> None:
+    whole = {"text": "whole \U0001f600"}
+    result = await agents.play("rejections", "cut_emoji")
+    assert "half a surrogate pair" in result.pop("call")
+    assert result == {
+        "rejected": {"errors": ["State update rejected"], "sender": whole, "other": whole},
+        "sender": {**whole, "n": 1},
+        "other": {**whole, "n": 1},
+        "stored": {**whole, "n": 1},
+        "closes": [],
+    }
+
+
 async def test_a_write_of_another_type_is_rejected_and_rolled_back(agents: Agents) -> None:
     state = {"points": 0}
     result = await agents.play("rejections", "mistyped")

@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from plait.actor import Actor
 from plait.connection import Connection, PlainWire
-from plait.errors import Conflict, Readonly, TooMany
+from plait.errors import Conflict, InvalidState, Readonly, TooMany
 from plait.logs import log_error
 from plait.revision import Revision
 from plait.session.cloudflare_calls import CloudflareCalls
@@ -32,11 +32,12 @@ from plait_schemas.cloudflare import (
     Reason,
     StateError,
     StatePush,
+    decode_broken,
     decode_client,
     encode,
     encode_state,
 )
-from plait_schemas.codec import decode_json
+from plait_schemas.codec import HALF_PAIR, decode_json
 from plait_schemas.codes import BAD_FRAME, TRY_AGAIN_LATER
 
 __all__ = ["CLOUDFLARE", "CloudflareSession"]
@@ -170,11 +171,15 @@ class CloudflareSession:
     def _take(self, data: bytes, is_text: bool) -> None:
         try:
             frame = decode_client(data) if is_text else None
+            broken = decode_broken(data) if is_text and frame is None else None
         except RecursionError:
             self._connection.close(BAD_FRAME, "JSON is nested too deep")
             return
         if (error := self._excess()) is not None:
-            self._refuse(frame, error)
+            self._refuse(frame or broken, error)
+            return
+        if broken is not None:
+            self._refuse_broken(broken)
             return
         match frame:
             case StatePush():
@@ -183,6 +188,15 @@ class CloudflareSession:
                 self._calls.receive(frame, len(data))
             case None:
                 self._actor.message(self._connection, data.decode() if is_text else data)
+
+    def _refuse_broken(self, frame: StatePush | Call) -> None:
+        """Refuse what a client takes for JSON, and nobody else."""
+        match frame:
+            case StatePush():
+                self._sight.follow()
+                self._reject(REJECTED, InvalidState(f"the state is not JSON: {HALF_PAIR}", path=""))
+            case Call():
+                self._calls.fail(frame, f"the call is not JSON: {HALF_PAIR}")
 
     def _last_shown(self) -> int | None:
         """Return the version that this client showed on a socket that it had before, None if it is new here."""
