@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
+from starlette.responses import Response
 from tests.integration.agents_client.app import KINDS
 from tests.integration.agents_client.playing import Agents, play
 from tests.running import running
@@ -98,6 +99,15 @@ async def test_who_may_not_come_in_is_refused_for_good(agents_package: Path, que
     app = Plait(*KINDS, store="memory://", authenticate=authenticate, authorize=authorize)
     async with running(app) as address:
         assert_refused(await play(address, "connecting", "refused", query=query), code)
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, 4401), (403, 4403), (404, 4404), (302, 4401), (402, 4403)])
+async def test_whom_authenticate_answers_by_itself_is_refused_for_good(
+    agents_package: Path, status: int, code: int
+) -> None:
+    app = Plait(*KINDS, store="memory://", authenticate=lambda request: Response("not you", status))
+    async with running(app) as address:
+        assert_refused(await play(address, "connecting", "refused"), code)
 
 
 def assert_refused(result: Any, code: int) -> None:
