@@ -266,3 +266,7 @@ async def test_a_write_made_offline_does_not_overwrite_a_newer_state_of_a_thread
 async def test_a_write_that_crosses_a_state_on_its_way_into_a_busy_page_leaves_nobody_wrong(agents: Agents) -> None:
     result = await agents.play("reconnecting", "busy_page")
     assert result["busy"] == result["stored"]
+
+
+async def test_a_write_that_crosses_a_state_on_its_way_into_a_busy_page_takes_nothing_back(agents: Agents) -> None:
+    assert await agents.play("reconnecting", "busy_page_crossing", rounds=20) == []

@@ -405,3 +405,24 @@ async def test_a_page_that_takes_back_at_once_what_it_has_read_does_so() -> None
         page = await page_that_was_sent(house, {"a": 0, "b": 2, "c": 1})
         page.push({"a": 0, "b": 2})
         assert await stored(house) == {"a": 0, "b": 2}
+
+
+@pytest.mark.parametrize("how", ["page", "no pings"])
+async def test_older_states_are_forgotten_when_a_client_that_says_nothing_has_had_time_to_read_the_last(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.session.sight._READ_AFTER", 0.01)
+    monkeypatch.setattr("plait.session.sight._SEEN_AFTER", 0.01)
+    async with open_house(Room) as house:
+        client = Client(await house.actor(Room), "a", can_ping=how == "page")
+        client.open(make_request(origin="http://localhost"))
+        await client.joined()
+        for n in range(5):
+            await house.handle(Room).set_state({"a": n})
+        screen = client.session._sight._screen
+        async with asyncio.timeout(10):
+            while not screen.is_certain:
+                if client.transport.pings:
+                    client.transport.answer_ping()
+                await asyncio.sleep(0)
+        assert [each.state for each in screen.states(6)] == [{"a": 4}]
