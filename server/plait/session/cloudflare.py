@@ -37,7 +37,7 @@ from plait_schemas.cloudflare import (
     encode,
     encode_state,
 )
-from plait_schemas.codec import HALF_PAIR, decode_json
+from plait_schemas.codec import HALF_PAIR
 from plait_schemas.codes import BAD_FRAME, TRY_AGAIN_LATER
 
 __all__ = ["CLOUDFLARE", "CloudflareSession"]
@@ -128,10 +128,11 @@ class CloudflareSession:
         """Send a state frame; a peer that does not read fast enough gets the last one when it has caught up."""
         if self._transport.is_backed_up:
             self._is_behind = True
+            self._sight.screen.forget_unread()
             return
         self._is_behind = False
         self._transport.send(frame)
-        self._sight.note_sent(revision)
+        self._sight.note_sent(self._actor.pipeline.history.last)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""
@@ -225,22 +226,19 @@ class CloudflareSession:
             self._reject(REJECTED, Conflict("written while offline, over a newer state"))
             return
         sent = self._sight.sent if self._sight.has_all else -1
-        is_merged = self._actor.thread.merge_whole_states and connection.protocol_enabled
         if self._writes is None:
-            self._writes = WholeStates(self._actor, connection, self._charge)
+            self._writes = WholeStates(self._actor, connection, self._sight, self._charge)
         try:
-            commit, wrote = self._writes.write(data, self._sight.states() if is_merged else ())
+            commit, is_as_sent = self._writes.write(data)
         except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
             self._reject(REJECTED, error)
             return
         self._left_at = None
-        stored = commit.revision.require_json()
-        is_as_sent = stored == data or decode_json(stored) == decode_json(data)
-        self._sight.note_written(commit.revision if is_as_sent else wrote)
         commit.then(partial(self._pushed, sent, is_as_sent, commit.version))
 
     def _pushed(self, sent: int, is_as_sent: bool, version: int, error: BaseException | None) -> None:
         if error is not None:
+            self._sight.screen.note_lost(self._actor.pipeline.history.durable)
             self._reject(REJECTED, error)
             return
         self._sight.note_shown(version)

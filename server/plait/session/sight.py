@@ -4,9 +4,11 @@ Behind frames goes a WebSocket ping, which the peer answers by itself when it ha
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final
 
+from plait.history import Link
 from plait.revision import Revision
 from plait.session.screen import Screen
 from plait.transport import Transport
@@ -32,7 +34,6 @@ class Sight:
         "_pinged",
         "_pinged_at",
         "_reading",
-        "_screen",
         "_seen",
         "_sent_at",
         "_timer",
@@ -40,9 +41,11 @@ class Sight:
         "_transport",
         "_version",
         "_version_asked",
+        "_version_seen",
         "_version_sent",
         "_writes",
         "is_page",
+        "screen",
         "sent",
     )
 
@@ -62,12 +65,14 @@ class Sight:
         self._writes = False
         # The next ping to a client that has not: those are not worth one a frame.
         self._timer: asyncio.TimerHandle | None = None
-        # The version that the client shows, as far as is known; what the last frame and the ping under way are about.
+        # The version that the client shows, as far as is known; the last one that it has got; what the last frame and
+        # the ping under way are about.
         self._version = -1
+        self._version_seen = -1
         self._version_sent = -1
         self._version_asked = -1
         # The states that it may show, and what looks again when it has had time to read all of them.
-        self._screen = Screen()
+        self.screen = Screen()
         self._reading: asyncio.TimerHandle | None = None
         self.is_page = False
         self._is_open = False
@@ -99,23 +104,23 @@ class Sight:
 
     def states(self) -> list[Revision]:
         """Return the states that the client may have had before it when it wrote, the likeliest first."""
-        self._screen.note_read(self._count_read())
-        return self._screen.states(self._count_seen())
+        self.screen.note_read(self._read_version())
+        return self.screen.states(self._seen_version())
 
-    def note_sent(self, revision: Revision) -> None:
+    def note_sent(self, link: Link) -> None:
         """Take note that a state has been sent."""
         self.sent += 1
         self._sent_at = self._loop.time()
-        self._version_sent = revision.version
-        self._screen.note_sent(self.sent, self._sent_at, revision)
+        self._version_sent = link.revision.version
+        self.screen.note_sent(link)
         if not self._transport.can_ping:
             self._read_later()
         elif not self._pinged and self._timer is None:
             self._ask()
 
-    def note_written(self, revision: Revision) -> None:
+    def note_written(self, revision: Revision, version: int) -> None:
         """Remember a state that has come from the client, which shows it at least until it reads another."""
-        self._screen.note_written(revision, sent=self.sent, seen=self._count_seen(), read=self._count_read())
+        self.screen.note_written(revision, version, seen=self._seen_version())
 
     def note_shown(self, version: int) -> None:
         """Take note that the client shows what it wrote itself."""
@@ -137,7 +142,8 @@ class Sight:
             self._timer = self._loop.call_later(_OPENING, self._pong_of_page, payload)
             return
         self._seen, self._pinged = self._pinged, 0
-        self._screen.note_read(self._count_read())
+        self._version_seen = self._version_asked
+        self.screen.note_read(self._read_version())
         self._read_later()
         self._told()
         if self.sent > self._seen:
@@ -152,26 +158,27 @@ class Sight:
 
     # Inside
 
-    def _count_seen(self) -> int:
-        """Return how many frames the client has got."""
-        return self._seen if self._transport.can_ping else self._count_read()
+    def _seen_version(self) -> int:
+        """Return the last version that the client has got."""
+        return self._version_seen if self._transport.can_ping else self._read_version()
 
-    def _count_read(self) -> int:
-        """Return the number of a frame such that all up to it have been read."""
+    def _read_version(self) -> int:
+        """Return a version such that all states up to it have been read."""
         if self._transport.can_ping and not self.is_page:
-            return self._seen
-        patience, most = (_READ_AFTER, self._seen) if self._transport.can_ping else (_SEEN_AFTER, self.sent)
-        return self._screen.read_before(self._loop.time() - patience, most)
+            return self._version_seen
+        if self._transport.can_ping:
+            return self.screen.read_before(time.monotonic() - _READ_AFTER, self._version_seen)
+        return self.screen.read_before(time.monotonic() - _SEEN_AFTER, self._version_sent)
 
     def _read_later(self) -> None:
         """Forget in a while what the client does not show any more: states may be large."""
-        if self._reading is None and not self._screen.is_certain and (self.is_page or not self._transport.can_ping):
+        if self._reading is None and not self.screen.is_certain and (self.is_page or not self._transport.can_ping):
             patience = _READ_AFTER if self._transport.can_ping else _SEEN_AFTER
             self._reading = self._loop.call_later(patience, self._read)
 
     def _read(self) -> None:
         self._reading = None
-        self._screen.note_read(self._count_read())
+        self.screen.note_read(self._read_version())
         self._read_later()
 
     def _pong_of_page(self, payload: bytes) -> None:

@@ -11,6 +11,7 @@ from plait.connection import Connection
 from plait.errors import InvalidState, TooLarge
 from plait.merge import merge
 from plait.revision import Revision
+from plait.session.sight import Sight
 from plait.session.weight import carried_out, compared
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import Op, decode_ops, diff
@@ -29,40 +30,56 @@ _KEYS: Final = ("id", "key", "_id")
 class WholeStates:
     """Carries out what a client writes."""
 
-    __slots__ = ("_actor", "_charge", "_connection")
+    __slots__ = ("_actor", "_charge", "_connection", "_sight")
 
-    def __init__(self, actor: Actor, connection: Connection, charge: Callable[[float], None]) -> None:
+    def __init__(self, actor: Actor, connection: Connection, sight: Sight, charge: Callable[[float], None]) -> None:
         self._actor = actor
         self._connection = connection
+        # What the client has seen.
+        self._sight = sight
         # Counts work as so many messages of the client.
         self._charge = charge
 
-    def write(self, data: bytes, shown: Sequence[Revision]) -> tuple[Commit, Revision]:
-        """Change the state to what a client sent as JSON, which may have shown one of some states, the likeliest first.
+    def write(self, data: bytes) -> tuple[Commit, bool]:
+        """Change the state to what a client sent as JSON; also returns whether that is just what it has become.
 
-        Returns the change, and the state that the client shows by its write. With no states the write replaces what is
-        there. Raises Conflict and InvalidState, TooLarge, and what `validate_state_change` raises.
+        Raises Conflict, InvalidState, TooLarge, and what `validate_state_change` raises.
         """
+        pipeline, sight = self._actor.pipeline, self._sight
+        current = pipeline.history.current
+        if not (self._actor.thread.merge_whole_states and self._connection.protocol_enabled):
+            commit = pipeline.push(data, self._connection)
+            return commit, _is_as_sent(commit, data)
+        if not current.has_state:
+            commit = pipeline.push(data, self._connection)
+            wrote = commit.revision
+        else:
+            shown = [current] if sight.screen.shows(current) else sight.states()
+            commit, wrote = self._write_over(shown, data)
+        is_as_sent = _is_as_sent(commit, data)
+        sight.note_written(commit.revision if is_as_sent else wrote, commit.version)
+        return commit, is_as_sent
+
+    # Inside
+
+    def _write_over(self, shown: Sequence[Revision], data: bytes) -> tuple[Commit, Revision]:
+        """Write over one of some states, the likeliest first; also returns the state that the client shows then."""
         pipeline, type_, limits = self._actor.pipeline, self._actor.kind.state_type, self._actor.limits
         current = pipeline.history.current
         state, json = type_.from_json(data, limits)
+        is_over_current = all(each is current for each in shown)
+        if is_over_current and (type_.is_plain or json == data or not shown):
+            commit = pipeline.replace(state, json, self._connection)
+            return commit, commit.revision
         wrote = Revision(type_, json=json, state=state)
-        if not shown or not current.has_state:
-            return pipeline.replace(state, json, self._connection), wrote
-        base, ops = shown[0], None
-        if len(shown) > 1 or base is not current:
-            if type_.is_plain:
-                wrote = Revision(type_, json=json, document=type_.read(json, limits))
-            base, ops = _made_on(wrote, shown)
+        if type_.is_plain:
+            wrote = Revision(type_, json=json, document=type_.read(json, limits))
+        base, ops = _made_on(wrote, shown)
         if json != data and (completed := self._complete(wrote, data, base)) is not wrote:
-            wrote, ops = completed, None
+            wrote, ops = completed, diff(base.tree, completed.tree)
         if base is current:
-            commit = pipeline.replace(wrote.base, wrote.require_json(), self._connection)
-        else:
-            commit = self._merge(base, diff(base.tree, wrote.tree) if ops is None else ops)
-        return commit, wrote
-
-    # Inside
+            return pipeline.replace(wrote.base, wrote.require_json(), self._connection), wrote
+        return self._merge(base, ops), wrote
 
     def _merge(self, base: Revision, ops: Sequence[Op]) -> Commit:
         """Carry out what a client did to the state that it showed on the current one."""
@@ -96,6 +113,11 @@ class WholeStates:
         except (InvalidState, TooLarge):  # The field that was shown is of something else.
             return wrote
         return Revision(type_, json=json, state=state)
+
+
+def _is_as_sent(commit: Commit, data: bytes) -> bool:
+    stored = commit.revision.require_json()
+    return stored == data or bool(decode_json(stored) == decode_json(data))
 
 
 def _made_on(wrote: Revision, shown: Sequence[Revision]) -> tuple[Revision, list[Op]]:
