@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.requests import Request
 from tests.server.rooms import Client, House, make_request, open_house
 
-from plait.connection import Source
+from plait.connection import Connection, Source
 from plait.errors import Reject
 from plait.thread import Thread
 
@@ -297,7 +298,7 @@ async def test_what_a_client_that_was_sent_no_state_writes_replaces_what_is_ther
     class Silent(Room):
         kind = "room"
 
-        def should_send_protocol_messages(self, *_: object) -> bool:
+        def should_send_protocol_messages(self, connection: Connection, request: Request) -> bool:
             return False
 
     async with open_house(Silent) as house:
