@@ -45,13 +45,12 @@ class WholeStates:
 
         Raises Conflict, InvalidState, TooLarge, and what `validate_state_change` raises.
         """
-        pipeline, sight = self._actor.pipeline, self._sight
-        current = pipeline.history.current
+        sight, current = self._sight, self._actor.pipeline.history.current
         if not (self._actor.thread.merge_whole_states and self._connection.protocol_enabled):
-            commit = pipeline.push(data, self._connection)
+            commit = self._replace(data)
             return commit, _is_as_sent(commit, data)
         if not current.has_state:
-            commit = pipeline.push(data, self._connection)
+            commit = self._replace(data)
             wrote = commit.revision
         else:
             shown = [current] if sight.screen.shows(current) else sight.states()
@@ -61,6 +60,10 @@ class WholeStates:
         return commit, is_as_sent
 
     # Inside
+
+    def _replace(self, data: bytes) -> Commit:
+        pipeline, limits = self._actor.pipeline, self._actor.limits
+        return pipeline.replace(*self._actor.kind.state_type.from_json(data, limits), self._connection)
 
     def _write_over(self, shown: Sequence[Revision], data: bytes) -> tuple[Commit, Revision]:
         """Write over one of some states, the likeliest first; also returns the state that the client shows then."""
@@ -91,10 +94,8 @@ class WholeStates:
         rebased = rebase(ops, theirs, document)
         policy = kind.policy(self._actor.thread)
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
-        merged = pipeline.ask(
-            partial(merge, rebased, origins, document=document, policy=policy, base=base.tree),
-        )
-        return pipeline.change(merged, self._connection)
+        merged = partial(merge, rebased, origins, document=document, policy=policy, base=base.tree)
+        return pipeline.change(pipeline.ask(merged), self._connection)
 
     def _complete(self, wrote: Revision, data: bytes, base: Revision) -> Revision:
         """Return a typed state with the fields that were left out as the client was shown them.
