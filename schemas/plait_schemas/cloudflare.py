@@ -4,6 +4,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from plait_schemas.codec import complete_pairs
+
 __all__ = [
     "MCP_SERVERS",
     "READONLY",
@@ -15,6 +17,7 @@ __all__ = [
     "Result",
     "StateError",
     "StatePush",
+    "decode_broken",
     "decode_client",
     "encode",
     "encode_state",
@@ -88,6 +91,15 @@ def decode_client(data: bytes) -> ClientFrame | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return StatePush(bytes(frame.state)) if isinstance(frame, _Push) else frame
+
+
+def decode_broken(data: bytes) -> ClientFrame | None:
+    """Return a frame that was not decoded because a text in it has half a surrogate pair, with U+FFFD in its place.
+
+    None when that is not what was wrong. Raises as `decode_client` does.
+    """
+    completed = complete_pairs(data)
+    return None if completed is None else decode_client(completed)
 
 
 def encode(frame: Identity | StateError | Result) -> bytes:

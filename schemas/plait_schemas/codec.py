@@ -1,6 +1,7 @@
 """Between bytes and values: JSON in and out, and what JSON text may not hold."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -8,7 +9,18 @@ import msgspec
 
 from plait_schemas.members import attributes
 
-__all__ = ["NOT_JSON", "UNENCODABLE", "decode_json", "encode_finite", "encode_json", "has_non_finite", "nests_deeper"]
+__all__ = [
+    "HALF_PAIR",
+    "NOT_JSON",
+    "UNENCODABLE",
+    "complete_pairs",
+    "decode_json",
+    "encode_finite",
+    "encode_json",
+    "has_non_finite",
+    "nests_deeper",
+    "printable",
+]
 
 encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
@@ -19,6 +31,13 @@ NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError)
 """What encoding raises for values that JSON does not have."""
 
+HALF_PAIR: Final = "a text in it has half a surrogate pair, as when an emoji is cut in two"
+"""Why a frame is refused that JavaScript takes for JSON."""
+
+# An escaped backslash or a whole surrogate pair, which are kept, or else half a pair.
+_PAIR: Final = re.compile(
+    rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
 _BRACKETS: Final = bytes.maketrans(b"[]{}", b"()()")
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'{}[]"'))
 
@@ -41,6 +60,22 @@ def nests_deeper(data: bytes, limit: int) -> bool:
             return False
         brackets = brackets.replace(b"()", b"")
     return bool(brackets)
+
+
+def complete_pairs(data: bytes) -> bytes | None:
+    """Return JSON text with U+FFFD for each half of a surrogate pair, None if it has none.
+
+    JavaScript writes and reads such halves, as escapes; no UTF-8 has them, and so no decoder of bytes takes them.
+    """
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return None
+    completed = _PAIR.sub(lambda match: match[1] or rb"\ufffd", data)
+    return None if completed == data else completed
+
+
+def printable(text: str) -> str:
+    """Return text with an escape for each half of a surrogate pair, which cannot be sent, or written to most logs."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def has_non_finite(value: Any) -> bool:

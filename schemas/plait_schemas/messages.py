@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from plait_schemas.codec import NOT_JSON, complete_pairs
 from plait_schemas.patch import Op
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ServerMessage",
     "Snapshot",
     "Version",
+    "decode_broken",
     "decode_client",
     "decode_server",
     "encode",
@@ -259,6 +261,18 @@ _encoder = msgspec.json.Encoder()
 def decode_client(data: bytes | str) -> ClientMessage:
     """Return a frame that a client sent. Raises one of NOT_JSON."""
     return _client.decode(data)
+
+
+def decode_broken(data: bytes) -> ClientMessage | None:
+    """Return a client's frame that was not decoded because a text in it has half a surrogate pair; U+FFFD is there.
+
+    None when that is not what was wrong.
+    """
+    completed = complete_pairs(data)
+    try:
+        return None if completed is None else _client.decode(completed)
+    except NOT_JSON:
+        return None
 
 
 def decode_server(data: bytes | str) -> ServerMessage:

@@ -29,6 +29,7 @@ import asyncio
 from typing import ClassVar
 
 from plait_schemas import codes
+from plait_schemas.codec import printable
 
 __all__ = [
     "CallFailed",
@@ -70,10 +71,11 @@ class PlaitError(Exception):
     close_code: ClassVar[int] = codes.INTERNAL_ERROR
 
     def __init__(self, message: str, *, path: str | None = None, detail: str = "") -> None:
+        message = printable(message)
         super().__init__(message)
         self.message = message
         # JSON pointer to what was wrong, where there is one.
-        self.path = path
+        self.path = None if path is None else printable(path)
         # What only the operator is told: it may quote what an author's code raised, or a state.
         self.detail = detail
         # Whether whoever raised it logs it, so that nobody else need.
@@ -255,4 +257,4 @@ def public_message(error: BaseException) -> str:
     """Return what a client may be told of an error: its message, unless the system wrote that one."""
     if isinstance(error, OSError | SystemError | MemoryError | asyncio.CancelledError):
         return "Internal error"
-    return str(error) or type(error).__name__
+    return printable(str(error)) or type(error).__name__

@@ -17,7 +17,7 @@ from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops, diff
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["History", "read", "reading", "replay"]
+__all__ = ["History", "Link", "read", "reading", "replay"]
 
 _SMALL_LOG: Final = 4096
 _WORTH_IT: Final = 16 * 1024
@@ -26,6 +26,17 @@ _RECENT_CHANGES: Final = 256
 _RECENT_BYTES: Final = 64 * 1024
 # Operations that are replayed before others may have a turn.
 _AT_ONCE: Final = 100
+
+
+class Link:
+    """A durable revision, when it became so, and the one that came next, for who refers to this one."""
+
+    __slots__ = ("at", "next", "revision")
+
+    def __init__(self, revision: Revision) -> None:
+        self.revision = revision
+        self.at = time.monotonic()
+        self.next: Link | None = None
 
 
 class History:
@@ -45,6 +56,7 @@ class History:
         "current",
         "durable",
         "epoch",
+        "last",
     )
 
     def __init__(
@@ -67,6 +79,8 @@ class History:
         self.epoch = stored.epoch if stored else secrets.token_hex(8)
         self.durable = self._replay(stored) if stored else Revision(state_type)
         self.current = self.durable
+        # The last durable revision, for those who follow them.
+        self.last = Link(self.durable)
 
     def start(self, state: Any, data: bytes) -> Write:
         """Make `state` the one that the thread begins with, version 0."""
@@ -116,6 +130,8 @@ class History:
     def commit(self, revision: Revision) -> None:
         """Take note that `revision` is durable."""
         self.durable = revision
+        link = self.last.next = Link(revision)
+        self.last = link
         self._forget()
 
     def rollback(self) -> None:

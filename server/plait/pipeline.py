@@ -104,6 +104,11 @@ class Pipeline:
         self._check_open()
         return self._apply(*self._type.from_json(data, self._limits), source)
 
+    def replace(self, state: Any, data: bytes, source: Connection) -> Commit:
+        """Change the state to what a client sent, as the type has read and written it."""
+        self._check_open()
+        return self._apply(state, data, source)
+
     def change(
         self,
         ops: Sequence[Op],

@@ -70,6 +70,9 @@ class Thread(Generic[State]):
     # What happens to a push that was made on an older state, where others have changed the same place since: it wins,
     # or it is refused. A class with `resolve_conflict` decides for each place.
     conflict: ClassVar[Policy] = "last-writer"
+    # Whether a client of the Cloudflare protocol, which writes whole states, changes only what differs from the state
+    # that it showed. Otherwise each of its writes replaces the state.
+    merge_whole_states: ClassVar[bool] = True
     # How much of the log is kept.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
     # The version of the state's type: one more each time that `@migrate` brings stored states up to date.
@@ -212,6 +215,7 @@ class Thread(Generic[State]):
 
     def set_presence(self, name: str, data: object) -> None:
         """Show somebody who has no connection, such as an agent; None for nothing any more. It is never stored."""
+        encode_json(name)  # Raises for a name that could not be sent.
         encoded = None if data is None else encode_json(data)
         presence = self._core.presence
         self._core.pipeline.after(lambda error: presence.set(name, encoded) if error is None else None)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
+from starlette.responses import Response
 from tests.integration.agents_client.app import KINDS
 from tests.integration.agents_client.playing import Agents, play
 from tests.running import running
@@ -100,6 +101,15 @@ async def test_who_may_not_come_in_is_refused_for_good(agents_package: Path, que
         assert_refused(await play(address, "connecting", "refused", query=query), code)
 
 
+@pytest.mark.parametrize(("status", "code"), [(401, 4401), (403, 4403), (404, 4404), (302, 4401), (402, 4403)])
+async def test_whom_authenticate_answers_by_itself_is_refused_for_good(
+    agents_package: Path, status: int, code: int
+) -> None:
+    app = Plait(*KINDS, store="memory://", authenticate=lambda request: Response("not you", status))
+    async with running(app) as address:
+        assert_refused(await play(address, "connecting", "refused"), code)
+
+
 def assert_refused(result: Any, code: int) -> None:
     (final,) = result.pop("finals")
     assert final["code"] == code
@@ -184,6 +194,14 @@ async def test_clients_that_write_at_the_same_moment_never_end_different_from_th
     assert result["wrong"] == []
     # In most rounds both were sent a state: the one the other's, and the other the one that won.
     assert result["mended"] > 100
+
+
+async def test_clients_that_write_different_fields_at_the_same_moment_keep_both(agents: Agents) -> None:
+    assert await agents.play("states", "crossing", rounds=200) == {"wrong": [], "errors": []}
+
+
+async def test_clients_that_write_different_fields_without_a_pause_keep_all(agents: Agents) -> None:
+    assert await agents.play("states", "crossing_bursts", bursts=10, writes=20) == []
 
 
 async def test_a_crowd_that_writes_and_calls_at_once_ends_with_one_state(agents: Agents) -> None:

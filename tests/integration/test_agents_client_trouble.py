@@ -74,6 +74,21 @@ async def test_accepted_and_rejected_writes_in_one_go_leave_nobody_wrong(agents:
     assert result == {"errors": ["State update rejected"] * 7, "sender": last, "other": last, "stored": last}
 
 
+async def test_a_write_or_call_with_an_emoji_that_is_cut_in_two_is_refused_and_both_ends_are_equal(
+    agents: Agents,
+) -> None:
+    whole = {"text": "whole \U0001f600"}
+    result = await agents.play("rejections", "cut_emoji")
+    assert "half a surrogate pair" in result.pop("call")
+    assert result == {
+        "rejected": {"errors": ["State update rejected"], "sender": whole, "other": whole},
+        "sender": {**whole, "n": 1},
+        "other": {**whole, "n": 1},
+        "stored": {**whole, "n": 1},
+        "closes": [],
+    }
+
+
 async def test_a_write_of_another_type_is_rejected_and_rolled_back(agents: Agents) -> None:
     state = {"points": 0}
     result = await agents.play("rejections", "mistyped")
@@ -251,3 +266,7 @@ async def test_a_write_made_offline_does_not_overwrite_a_newer_state_of_a_thread
 async def test_a_write_that_crosses_a_state_on_its_way_into_a_busy_page_leaves_nobody_wrong(agents: Agents) -> None:
     result = await agents.play("reconnecting", "busy_page")
     assert result["busy"] == result["stored"]
+
+
+async def test_a_write_that_crosses_a_state_on_its_way_into_a_busy_page_takes_nothing_back(agents: Agents) -> None:
+    assert await agents.play("reconnecting", "busy_page_crossing", rounds=20) == []

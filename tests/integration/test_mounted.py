@@ -225,16 +225,11 @@ async def test_authenticate_may_answer_by_itself(server: str, tmp_path: Path) ->
     app = build(tmp_path, authenticate=authenticate, authorize=authorize)
     headers = {"Authorization": "Bearer ada"}
     async with serving(server, app) as address, http(address) as web:
-        opening = {
-            "Connection": "Upgrade",
-            "Upgrade": "websocket",
-            "Sec-WebSocket-Version": "13",
-            "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-        }
-        for path, more in (("/live/threads/room/ada", {}), ("/live/threads/room/ada", opening)):
-            answer = await web.get(path, headers=more)
-            assert (answer.status_code, answer.text) == (401, "who are you?")
-            assert answer.headers["www-authenticate"] == "Bearer"
+        answer = await web.get("/live/threads/room/ada")
+        assert (answer.status_code, answer.text) == (401, "who are you?")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        async with connected(address, "/live/threads/room/ada") as client:
+            assert await client.until_closed() == 4401
         async with connected(address, "/live/threads/room/ada", headers=headers) as client:
             assert await client.call("add") == 1
         async with connected(address, "/live/threads/room/bob", headers=headers) as client:

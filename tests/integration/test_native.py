@@ -128,6 +128,23 @@ async def test_calls_streams_messages_and_presence_go_both_ways(address: str) ->
         await b.until(lambda b: b.of("presence", left=[*here]))
 
 
+async def test_half_a_surrogate_pair_is_refused_where_it_is_and_closes_nothing(address: str) -> None:
+    async with joined(address, PATH, "a") as a, joined(address, PATH, "b") as b:
+        half = "\U0001f600".encode("utf-16-le")[:2].decode("utf-16-le", "surrogatepass")
+        await a.push(put("/n", half))
+        await a.send("call", ref=7, method="set", args=[half])
+        await a.send("presence", data={"name": half})
+        await a.send("message", data=half)
+        await a.until(lambda a: a.answers)
+        await a.push(put("/n", "\U0001f600"))
+        await b.until_state({"n": "\U0001f600"})
+        assert [(frame["ref"], frame["code"]) for frame in a.of("nack")] == [(1, "invalid_state")]
+        found = [(frame.get("ref"), frame["code"]) for frame in a.of("error")]
+        assert found == [(7, "invalid_arguments"), (None, "invalid_arguments"), (None, "invalid_arguments")]
+        assert await a.call("closed") == []
+        assert a.state == b.state
+
+
 async def test_what_comes_right_behind_the_join_is_not_lost(address: str) -> None:
     client = NativeClient(address, PATH, "a")
     await client.open()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Message
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, websocket
 from tests.running import running
@@ -129,28 +129,34 @@ async def test_an_http_exception_of_authenticate_is_told_by_its_close_code(
     assert not [record for record in caplog.records if record.exc_info]
 
 
+@pytest.mark.parametrize("server", ["plait", "websockets-sansio"])
+@pytest.mark.parametrize("protocol", ["native", "cloudflare"])
 @pytest.mark.parametrize(
-    ("response", "head", "body"),
+    ("response", "code", "reason"),
     [
-        (Response("no", 499), b"HTTP/1.1 499 \r\n", b"no"),
-        (Response("no", 999), b"HTTP/1.1 999 \r\n", b"no"),
-        (Response("pay", 402), b"HTTP/1.1 402 Payment Required\r\n", b"pay"),
-        (StreamingResponse(iter(["first ", "second"]), 402), b"HTTP/1.1 402 Payment Required\r\n", b"first second"),
+        (Response("who?", 401, headers={"WWW-Authenticate": "Bearer"}), 4401, "401 Unauthorized"),
+        (Response("no", 403), 4403, "403 Forbidden"),
+        (Response("nothing", 404), 4404, "404 Not Found"),
+        (RedirectResponse("/login", 303), 4401, "303 See Other"),
+        (Response("later", 503), 4403, "503 Service Unavailable"),
+        (Response("no", 999), 4403, "999"),
+        (StreamingResponse(iter(["first ", "second"]), 402), 4403, "402 Payment Required"),
     ],
-    ids=["499", "999", "402", "streamed"],
+    ids=["401", "403", "404", "303", "503", "999", "streamed"],
 )
-async def test_a_response_of_authenticate_is_sent_as_a_whole(response: Response, head: bytes, body: bytes) -> None:
-    async with running(serve(authenticate=lambda request: response)) as address:
-        with bare_socket(address) as bare:
-            loop = asyncio.get_running_loop()
-            await loop.sock_sendall(bare, f"GET /threads/room/one HTTP/1.1\r\n{OPENING}\r\n".encode())
-            answer = b""
-            async with asyncio.timeout(TIMEOUT):
-                while data := await loop.sock_recv(bare, 65536):
-                    answer += data
-    assert answer.startswith(head)
-    assert b"\r\ncontent-length: %d\r\n" % len(body) in answer
-    assert answer.endswith(b"\r\n\r\n" + body)
+async def test_a_response_of_authenticate_closes_a_socket_for_good(
+    server: str, protocol: str, response: Response, code: int, reason: str
+) -> None:
+    app = serve(authenticate=lambda request: response)
+    async with _running(app, server) as address:
+        for _ in range(2):  # Neither counts any more: there is room for one.
+            if protocol == "native":
+                client = await _native(address)
+                await client.send(json.dumps({"type": "join", "client": "a"}))
+            else:
+                client = await websocket(f"ws://{address}/threads/room/one")
+            await asyncio.wait_for(client.wait_closed(), TIMEOUT)
+            assert (client.close_code, client.close_reason) == (code, reason)
 
 
 # By ASGI's messages

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plait_schemas.codec import decode_json, encode_finite, encode_json, has_non_finite, nests_deeper
+from plait_schemas.codec import (
+    complete_pairs,
+    decode_json,
+    encode_finite,
+    encode_json,
+    has_non_finite,
+    nests_deeper,
+    printable,
+)
 from plait_schemas.patch import Op
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.text('[]{}()"\\/\n\t\bnu0é', max_size=10)
@@ -102,3 +110,25 @@ def test_encoding_refuses_what_would_become_null(number: float) -> None:
         with pytest.raises(ValueError, match="infinite or not a number"):
             encode_finite(value)
     assert encode_finite([None, "null", 1.5]) == b'[null,"null",1.5]'
+
+
+# Halves of surrogate pairs
+
+
+ANY_TEXT = st.text(st.characters() | st.sampled_from('\\"u\ud83d\ude00\udfff\ud800'))
+
+
+@given(ANY_TEXT)
+def test_json_of_any_text_that_javascript_has_can_be_decoded_once_its_pairs_are_complete(text: str) -> None:
+    data = json.dumps(text).encode()
+    # A pair that was put together of two halves is whole.
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    completed = complete_pairs(data)
+    assert (completed is None) == (text.encode("utf-16", "surrogatepass") == whole.encode("utf-16"))
+    assert decode_json(data if completed is None else completed) == whole
+
+
+@pytest.mark.parametrize("text", ["", "hello", "Grüße 😀", "\ud83d", "a\ude00b"])
+def test_what_is_printable_is_utf_8_and_says_the_same(text: str) -> None:
+    assert printable(text) == text.encode(errors="backslashreplace").decode()
+    assert printable(printable(text)) == printable(text)

@@ -13,7 +13,7 @@ from plait.logs import log_error
 from plait.mailbox import Turn
 from plait.rpc import Method, Sent
 from plait.transport import Frame
-from plait_schemas.codec import UNENCODABLE, encode_json
+from plait_schemas.codec import UNENCODABLE, encode_json, printable
 from plait_schemas.messages import Call, Error, Result, encode
 
 __all__ = ["Calls"]
@@ -90,7 +90,7 @@ class Calls:
 
     def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
         if what == "error":
-            frame = Frame(encode(Error(CallFailed.code, value, call.ref)))
+            frame = Frame(encode(Error(CallFailed.code, printable(value), call.ref)))
         else:
             frame = _result(call.ref, value, done=what == "end")
 

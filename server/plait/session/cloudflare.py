@@ -2,7 +2,8 @@
 
 That protocol has no versions and no acknowledgements: a client shows the last state frame that it got, or its own last
 write. So the session follows what its client can have seen: behind state frames goes a WebSocket ping, which the peer
-answers by itself, and a write that crossed a state frame is answered with the state as it really is.
+answers by itself. A write is compared with the state that the client showed, and what differs is merged; where it
+crossed a state frame, it is answered with the state that both have led to.
 """
 
 import asyncio
@@ -14,12 +15,13 @@ from starlette.requests import Request
 
 from plait.actor import Actor
 from plait.connection import Connection, PlainWire
-from plait.errors import Conflict, Readonly, TooMany
+from plait.errors import Conflict, InvalidState, Readonly, TooMany
 from plait.logs import log_error
 from plait.revision import Revision
 from plait.session.cloudflare_calls import CloudflareCalls
 from plait.session.inbox import Inbox
 from plait.session.sight import Sight
+from plait.session.whole_states import WholeStates
 from plait.transport import Frame, Transport
 from plait_schemas.cloudflare import (
     MCP_SERVERS,
@@ -30,11 +32,12 @@ from plait_schemas.cloudflare import (
     Reason,
     StateError,
     StatePush,
+    decode_broken,
     decode_client,
     encode,
     encode_state,
 )
-from plait_schemas.codec import decode_json
+from plait_schemas.codec import HALF_PAIR
 from plait_schemas.codes import BAD_FRAME, TRY_AGAIN_LATER
 
 __all__ = ["CLOUDFLARE", "CloudflareSession"]
@@ -70,6 +73,7 @@ class CloudflareSession:
         "_refused_at",
         "_sight",
         "_transport",
+        "_writes",
     )
 
     def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
@@ -83,6 +87,8 @@ class CloudflareSession:
         self._inbox = Inbox(connection, transport, self._take)
         self._calls = CloudflareCalls(actor, connection, transport)
         self._sight = Sight(transport, self._told)
+        # None until the client writes: most only read.
+        self._writes: WholeStates | None = None
         # The version that this client showed on its last socket, until it has seen a state on this one.
         self._left_at: int | None = None
         # Whether state frames have been held back.
@@ -122,10 +128,11 @@ class CloudflareSession:
         """Send a state frame; a peer that does not read fast enough gets the last one when it has caught up."""
         if self._transport.is_backed_up:
             self._is_behind = True
+            self._sight.screen.forget_unread()
             return
         self._is_behind = False
         self._transport.send(frame)
-        self._sight.note_sent(revision.version)
+        self._sight.note_sent(self._actor.pipeline.history.last)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""
@@ -165,11 +172,15 @@ class CloudflareSession:
     def _take(self, data: bytes, is_text: bool) -> None:
         try:
             frame = decode_client(data) if is_text else None
+            broken = decode_broken(data) if is_text and frame is None else None
         except RecursionError:
             self._connection.close(BAD_FRAME, "JSON is nested too deep")
             return
         if (error := self._excess()) is not None:
-            self._refuse(frame, error)
+            self._refuse(frame or broken, error)
+            return
+        if broken is not None:
+            self._refuse_broken(broken)
             return
         match frame:
             case StatePush():
@@ -178,6 +189,15 @@ class CloudflareSession:
                 self._calls.receive(frame, len(data))
             case None:
                 self._actor.message(self._connection, data.decode() if is_text else data)
+
+    def _refuse_broken(self, frame: StatePush | Call) -> None:
+        """Refuse what a client takes for JSON, and nobody else."""
+        match frame:
+            case StatePush():
+                self._sight.follow()
+                self._reject(REJECTED, InvalidState(f"the state is not JSON: {HALF_PAIR}", path=""))
+            case Call():
+                self._calls.fail(frame, f"the call is not JSON: {HALF_PAIR}")
 
     def _last_shown(self) -> int | None:
         """Return the version that this client showed on a socket that it had before, None if it is new here."""
@@ -197,8 +217,8 @@ class CloudflareSession:
     # State
 
     def _push(self, data: bytes) -> None:
-        self._sight.writes = True
-        connection, pipeline = self._connection, self._actor.pipeline
+        self._sight.follow()
+        connection = self._connection
         if connection.readonly:
             self._reject(READONLY, Readonly(READONLY))
             return
@@ -206,19 +226,19 @@ class CloudflareSession:
             self._reject(REJECTED, Conflict("written while offline, over a newer state"))
             return
         sent = self._sight.sent if self._sight.has_all else -1
+        if self._writes is None:
+            self._writes = WholeStates(self._actor, connection, self._sight, self._charge)
         try:
-            commit = pipeline.push(data, connection)
+            commit, is_as_sent = self._writes.write(data)
         except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
             self._reject(REJECTED, error)
             return
         self._left_at = None
-        stored = commit.revision.json
-        assert stored is not None
-        is_as_sent = stored == data or decode_json(stored) == decode_json(data)
         commit.then(partial(self._pushed, sent, is_as_sent, commit.version))
 
     def _pushed(self, sent: int, is_as_sent: bool, version: int, error: BaseException | None) -> None:
         if error is not None:
+            self._sight.screen.note_lost(self._actor.pipeline.history.durable)
             self._reject(REJECTED, error)
             return
         self._sight.note_shown(version)
@@ -263,6 +283,10 @@ class CloudflareSession:
             self.deliver(frame, durable)
 
     # Limits
+
+    def _charge(self, count: float) -> None:
+        if self._pace is not None:
+            self._pace.charge(count)
 
     def _excess(self) -> TooMany | None:
         """Return what is too much, by what has come or by what waits; None when nothing is."""

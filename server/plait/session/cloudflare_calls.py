@@ -14,7 +14,7 @@ from plait.mailbox import Turn
 from plait.rpc import Method, Sent
 from plait.transport import Frame, Transport
 from plait_schemas.cloudflare import Call, Result, encode
-from plait_schemas.codec import UNENCODABLE
+from plait_schemas.codec import UNENCODABLE, printable
 
 __all__ = ["CloudflareCalls"]
 
@@ -82,7 +82,7 @@ class CloudflareCalls:
 
     def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
         if what == "error":
-            send = partial(self.fail, call, value)
+            send = partial(self.fail, call, printable(value))
         else:
             send = partial(self._transport.send, Frame(encode(Result(call.id, True, value, done=what == "end"))))
         if what == "chunk":

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from plait.actor import Actor
 from plait.clients import Client
 from plait.connection import Connection
-from plait.errors import PlaitError, TooLarge, TooMany
+from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, TooMany
 from plait.logs import log_error
 from plait.revision import Revision
 from plait.session.calls import Calls
@@ -20,9 +20,9 @@ from plait.session.tokens import Tokens
 from plait.store.protocol import ChangeRow
 from plait.transport import Frame, Transport
 from plait_schemas import messages
-from plait_schemas.codec import NOT_JSON, decode_json, nests_deeper
+from plait_schemas.codec import HALF_PAIR, NOT_JSON, decode_json, nests_deeper
 from plait_schemas.codes import BAD_FRAME, REPLACED, TRY_AGAIN_LATER
-from plait_schemas.messages import Join, decode_client, encode
+from plait_schemas.messages import Join, decode_broken, decode_client, encode
 
 __all__ = ["PlaitSession"]
 
@@ -192,7 +192,11 @@ class PlaitSession:
         try:
             message = decode_client(data)
         except NOT_JSON as error:
-            self._fail(str(error))
+            broken = decode_broken(data)
+            if broken is None:
+                self._fail(str(error))
+            elif not self._is_limited(broken):
+                self._refuse_broken(broken)
             return
         if not self._is_limited(message):
             self._handle(message, len(data))
@@ -217,6 +221,20 @@ class PlaitSession:
                 self._transport.send(_PONG)
             case Join():
                 self._fail("this socket has joined already")
+
+    def _refuse_broken(self, message: messages.ClientMessage) -> None:
+        """Refuse what JavaScript takes for JSON, and nobody else."""
+        assert self._pushes is not None
+        match message:
+            case messages.Push():
+                self._follower.catch_up()
+                self._pushes.refuse(message, InvalidState(f"the push is not JSON: {HALF_PAIR}", path=""))
+            case messages.Call():
+                self._tell(InvalidArguments(f"the call is not JSON: {HALF_PAIR}"), message.ref)
+            case messages.Message() | messages.Presence() | messages.Auth():
+                self._tell(InvalidArguments(f"the frame is not JSON: {HALF_PAIR}"))
+            case _:
+                self._handle(message, 0)  # What is said by them has no texts.
 
     def _message(self, data: bytes) -> None:
         """Hand over an ordinary message: a string as it is, anything else as JSON text."""

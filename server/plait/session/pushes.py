@@ -96,6 +96,16 @@ class Pushes:
         """Take a push."""
         self._take(push, Lookup())
 
+    def refuse(self, push: Push, error: PlaitError) -> None:
+        """Refuse a push of which only the number could be read, in its turn."""
+        if not self._client.is_next(push.ref):
+            self._take(push, Lookup())  # It has been answered for, or is not the next: what it says is not looked at.
+            return
+        self._client.expect(push.ref)
+        if self._bridge.ref is None:
+            self._bridge = Bridge(ref=self._client.ref)
+        self._refuse(push.ref, error)
+
     def limit(self, push: Push, wait: float, error: PlaitError) -> None:
         """Refuse to look at a push that came too fast; it may come again."""
         self._client.expect(push.ref)

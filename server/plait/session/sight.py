@@ -4,9 +4,13 @@ Behind frames goes a WebSocket ping, which the peer answers by itself when it ha
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final
 
+from plait.history import Link
+from plait.revision import Revision
+from plait.session.screen import Screen
 from plait.transport import Transport
 
 __all__ = ["Sight"]
@@ -29,6 +33,7 @@ class Sight:
         "_loop",
         "_pinged",
         "_pinged_at",
+        "_reading",
         "_seen",
         "_sent_at",
         "_timer",
@@ -36,10 +41,12 @@ class Sight:
         "_transport",
         "_version",
         "_version_asked",
+        "_version_seen",
         "_version_sent",
+        "_writes",
         "is_page",
+        "screen",
         "sent",
-        "writes",
     )
 
     def __init__(self, transport: Transport, told: Callable[[], None]) -> None:
@@ -55,13 +62,18 @@ class Sight:
         self._sent_at = 0.0
         self._pinged_at = 0.0
         # Whether the client has ever pushed a state; what such a one has seen is followed closely.
-        self.writes = False
+        self._writes = False
         # The next ping to a client that has not: those are not worth one a frame.
         self._timer: asyncio.TimerHandle | None = None
-        # The version that the client shows, as far as is known; what the last frame and the ping under way are about.
+        # The version that the client shows, as far as is known; the last one that it has got; what the last frame and
+        # the ping under way are about.
         self._version = -1
+        self._version_seen = -1
         self._version_sent = -1
         self._version_asked = -1
+        # The states that it may show, and what looks again when it has had time to read all of them.
+        self.screen = Screen()
+        self._reading: asyncio.TimerHandle | None = None
         self.is_page = False
         self._is_open = False
 
@@ -82,13 +94,33 @@ class Sight:
         """Whether even a busy page has read all frames by now."""
         return self._loop.time() - self._sent_at > _READ_AFTER
 
-    def note_sent(self, version: int) -> None:
+    def follow(self) -> None:
+        """Learn at once from here on what the client has seen, as it writes."""
+        if not self._writes:
+            self._writes = True
+            if self._timer is not None and not self._pinged:
+                self._timer.cancel()
+                self._ping()
+
+    def states(self) -> list[Revision]:
+        """Return the states that the client may have had before it when it wrote, the likeliest first."""
+        self.screen.note_read(self._read_version())
+        return self.screen.states(self._seen_version())
+
+    def note_sent(self, link: Link) -> None:
         """Take note that a state has been sent."""
         self.sent += 1
         self._sent_at = self._loop.time()
-        self._version_sent = version
-        if self._transport.can_ping and not self._pinged and self._timer is None:
+        self._version_sent = link.revision.version
+        self.screen.note_sent(link)
+        if not self._transport.can_ping:
+            self._read_later()
+        elif not self._pinged and self._timer is None:
             self._ask()
+
+    def note_written(self, revision: Revision, version: int) -> None:
+        """Remember a state that has come from the client, which shows it at least until it reads another."""
+        self.screen.note_written(revision, version, seen=self._seen_version())
 
     def note_shown(self, version: int) -> None:
         """Take note that the client shows what it wrote itself."""
@@ -110,6 +142,9 @@ class Sight:
             self._timer = self._loop.call_later(_OPENING, self._pong_of_page, payload)
             return
         self._seen, self._pinged = self._pinged, 0
+        self._version_seen = self._version_asked
+        self.screen.note_read(self._read_version())
+        self._read_later()
         self._told()
         if self.sent > self._seen:
             self._ask()
@@ -118,8 +153,33 @@ class Sight:
         """Ask no more."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
 
     # Inside
+
+    def _seen_version(self) -> int:
+        """Return the last version that the client has got."""
+        return self._version_seen if self._transport.can_ping else self._read_version()
+
+    def _read_version(self) -> int:
+        """Return a version such that all states up to it have been read."""
+        if self._transport.can_ping and not self.is_page:
+            return self._version_seen
+        if self._transport.can_ping:
+            return self.screen.read_before(time.monotonic() - _READ_AFTER, self._version_seen)
+        return self.screen.read_before(time.monotonic() - _SEEN_AFTER, self._version_sent)
+
+    def _read_later(self) -> None:
+        """Forget in a while what the client does not show any more: states may be large."""
+        if self._reading is None and not self.screen.is_certain and (self.is_page or not self._transport.can_ping):
+            patience = _READ_AFTER if self._transport.can_ping else _SEEN_AFTER
+            self._reading = self._loop.call_later(patience, self._read)
+
+    def _read(self) -> None:
+        self._reading = None
+        self.screen.note_read(self._read_version())
+        self._read_later()
 
     def _pong_of_page(self, payload: bytes) -> None:
         self._timer = None
@@ -127,7 +187,7 @@ class Sight:
 
     def _ask(self) -> None:
         """Ping the client, to learn when it has seen the frames so far; one that only reads not more than so often."""
-        wait = 0.0 if self.writes else self._pinged_at + _PING_PAUSE - self._loop.time()
+        wait = 0.0 if self._writes else self._pinged_at + _PING_PAUSE - self._loop.time()
         if wait <= 0:
             self._ping()
         else:

@@ -29,4 +29,4 @@ def is_utf8(data: bytes) -> bool:
 
 def shorten(reason: str) -> str:
     """Return a close reason of the 123 bytes that there is room for."""
-    return reason.encode()[:123].decode(errors="ignore")
+    return reason.encode(errors="backslashreplace")[:123].decode(errors="ignore")

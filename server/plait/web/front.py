@@ -21,13 +21,23 @@ from plait.web.identity import Identity
 from plait.web.lobby import Lobby
 from plait.web.outlet import Outlet
 
-__all__ = ["Addresses", "Front", "as_get", "as_refusal", "error_body", "error_response", "with_token"]
+__all__ = [
+    "Addresses",
+    "Front",
+    "as_final_refusal",
+    "as_get",
+    "as_refusal",
+    "error_body",
+    "error_response",
+    "with_token",
+]
 
 
 # Statuses that have one of plait's own codes.
 _CODES: Final = {
     kind.status: kind.code for kind in (Unauthenticated, Forbidden, NotFound, TooLarge, TooMany, Unavailable)
 } | {500: "internal"}
+_PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 
 
 class Addresses:
@@ -113,6 +123,14 @@ def as_refusal(error: HTTPException) -> PlaitError:
         return Unavailable(str(error.detail))
     kinds = {401: Unauthenticated, 404: NotFound, 429: TooMany}
     return kinds.get(error.status_code, Forbidden)(str(error.detail))
+
+
+def as_final_refusal(response: Response) -> PlaitError:
+    """Return what an answer of `authenticate` is on a socket, which has no room for it; a redirect leads to a login."""
+    status = response.status_code
+    kinds = {401: Unauthenticated, 404: NotFound}
+    kind = Unauthenticated if 300 <= status < 400 else kinds.get(status, Forbidden)
+    return kind(f"{status} {_PHRASES.get(status, '')}".rstrip())
 
 
 def error_body(code: str, message: str, path: str | None = None) -> dict[str, Any]:

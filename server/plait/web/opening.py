@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from plait.actor import Actor
 from plait.clients import client_id
 from plait.connection import Connection, Rights
-from plait.errors import PlaitError, Unauthenticated
+from plait.errors import PlaitError
 from plait.session.cloudflare import CLOUDFLARE, CloudflareSession
 from plait.session.plait_v1 import PlaitSession
 from plait.session.tokens import Tokens
@@ -26,7 +26,7 @@ from plait.session.wire import PLAIT
 from plait.store.protocol import ThreadKey
 from plait.web.address import read_address
 from plait.web.asgi import AsgiSocket
-from plait.web.front import Addresses, Front, as_get, as_refusal, with_token
+from plait.web.front import Addresses, Front, as_final_refusal, as_get, as_refusal, with_token
 from plait.web.handshake import EXTENSION, Handshake
 from plait.web.heartbeat import Heartbeat
 from plait.web.leaving import unless_gone
@@ -130,28 +130,24 @@ class _Opening:
         if self._subprotocol is not None:
             return partial(self._join_native, key)
         try:
-            found = await unless_gone(self._check(key), self._receive)
+            rights = await unless_gone(self._check(key), self._receive)
         except Exception as error:
             await self._refuse(error)
             return None
-        if isinstance(found, Response):
-            await found(self._scope, self._receive, self._send)
-            return None
-        return None if found is None else partial(self._join, key, found)
+        return None if rights is None else partial(self._join, key, rights)
 
-    async def _check(self, key: ThreadKey) -> Rights | Response:
+    async def _check(self, key: ThreadKey) -> Rights:
         rights = await self._rights(key, self._request)
-        if isinstance(rights, Rights):
-            # Wakes the thread, so that what prevents it is known before the socket is accepted.
-            await self._front.node.actor(key)
+        # Wakes the thread, so that what prevents it is known before the socket is accepted.
+        await self._front.node.actor(key)
         return rights
 
-    async def _rights(self, key: ThreadKey, request: Request) -> Rights | Response:
-        """Return what whoever is behind a request may do, or the answer that `authenticate` wants to be given."""
+    async def _rights(self, key: ThreadKey, request: Request) -> Rights:
+        """Return what whoever is behind a request may do. Raises what refuses them."""
         identity = self._front.identity
         principal = await identity.principal(request)
         if isinstance(principal, Response):
-            return principal
+            raise as_final_refusal(principal)
         await identity.check(principal, key, "connect")
         return Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
@@ -206,11 +202,7 @@ class _Opening:
         lobby.hand_over(session)
 
     async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
-        request = self._request if token is None else with_token(self._request, token)
-        rights = await self._rights(key, request)
-        if isinstance(rights, Response):
-            raise Unauthenticated("this server wants to know who you are")
-        return rights
+        return await self._rights(key, self._request if token is None else with_token(self._request, token))
 
     async def _actor(self, key: ThreadKey) -> Actor:
         actor = await self._front.node.actor(key)

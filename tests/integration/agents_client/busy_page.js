@@ -10,7 +10,7 @@ export class BusyPage extends WebSocket {
   static pings = 0;
 
   constructor(url) {
-    super(url);
+    super(url, { origin: `http://${new URL(url).host}` });
     this.on("ping", () => {
       BusyPage.pings += 1;
       changed();

@@ -145,6 +145,28 @@ export async function offline_over_asleep(address) {
   return { away: away.state, stored: await stored(address, where), errors: away.errors };
 }
 
+/** Writes one field while another client's write of another one waits in the page; returns where both end. */
+export async function busy_page_crossing(address, { rounds }) {
+  const busy = await join(address, { WebSocket: BusyPage });
+  const other = await join(address);
+  await settle(busy, other);
+  write(busy, { busy: 0, other: 0 });
+  await settle(busy, other);
+  const wrong = [];
+  for (let round = 1; round <= rounds; round += 1) {
+    BusyPage.begin();
+    write(other, { ...other.state, other: round });
+    await until("the state and the ping behind it have come", () => BusyPage.pings > 0 && BusyPage.waiting.length > 0);
+    write(busy, { ...busy.state, busy: round });
+    BusyPage.end();
+    await settle(busy, other);
+    const wanted = JSON.stringify({ busy: round, other: round });
+    const seen = [busy.state, other.state, await stored(address)];
+    if (seen.some((state) => JSON.stringify(state) !== wanted)) wrong.push({ round, seen });
+  }
+  return wrong;
+}
+
 /** Writes while another client's write has reached the page, but not yet the code in it; both must end alike. */
 export async function busy_page(address) {
   const busy = await join(address, { WebSocket: BusyPage });

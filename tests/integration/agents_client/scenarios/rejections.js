@@ -101,3 +101,18 @@ export async function without_protocol(address) {
     stored: await stored(address),
   };
 }
+
+/** Writes and calls with an emoji that is cut in two, in between and after others; returns what both end with. */
+export async function cut_emoji(address) {
+  const [sender, other] = await gather(address, 2);
+  await settle(sender, other);
+  const half = "\u{1f600}".slice(0, 1);
+  sender.client.setState({ text: "whole \u{1f600}" });
+  sender.client.setState({ text: half });
+  const call = await failure(sender.call("set", { text: half }));
+  await settle(sender, other);
+  const rejected = { errors: [...sender.errors], sender: sender.state, other: other.state };
+  sender.client.setState({ ...sender.state, n: 1 });
+  await settle(sender, other);
+  return { rejected, call, sender: sender.state, other: other.state, stored: await stored(address), closes: sender.closes };
+}

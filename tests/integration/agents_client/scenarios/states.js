@@ -120,3 +120,40 @@ export async function normal_form(address) {
   await settle(sender, other);
   return { sender: sender.state, other: other.state, stored: await stored(address, where) };
 }
+
+/** Two clients write at the same moment, each a field of its own, `rounds` times; returns the rounds that lost one. */
+export async function crossing(address, { rounds }) {
+  const [left, right] = await gather(address, 2);
+  const wrong = [];
+  for (let round = 1; round <= rounds; round += 1) {
+    left.client.setState({ ...left.state, left: round });
+    right.client.setState({ ...right.state, right: round });
+    await settle(left, right);
+    const seen = [left.state, right.state, await stored(address)];
+    if (!seen.every((state) => state.left === round && state.right === round)) wrong.push({ round, seen });
+  }
+  return { wrong, errors: [...left.errors, ...right.errors] };
+}
+
+/** Two clients write again and again without a pause: one a field, the other a field and a list. */
+export async function crossing_bursts(address, { bursts, writes }) {
+  const [left, right] = await gather(address, 2);
+  left.client.setState({ list: [] });
+  await settle(left, right);
+  const wrong = [];
+  for (let burst = 1; burst <= bursts; burst += 1) {
+    for (let write = 1; write <= writes; write += 1) {
+      const list = [...right.state.list, `${burst}.${write}`];
+      left.client.setState({ ...left.state, left: `${burst}.${write}` });
+      right.client.setState({ ...right.state, right: `${burst}.${write}`, list });
+      if (write % 3 === 0) await new Promise((resolve) => setImmediate(resolve));
+    }
+    await settle(left, right);
+    const state = await stored(address);
+    const last = `${burst}.${writes}`;
+    const isKept = state.left === last && state.right === last && new Set(state.list).size === burst * writes;
+    const isShown = [left, right].every((peer) => JSON.stringify(peer.state) === JSON.stringify(state));
+    if (!isKept || !isShown || state.list.length !== burst * writes) wrong.push({ burst, state });
+  }
+  return wrong;
+}

@@ -1,0 +1,108 @@
+"""Which states a client of a protocol without acknowledgements may show. No I/O."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from plait.history import Link
+from plait.revision import Revision
+
+__all__ = ["Screen"]
+
+# Bytes of JSON that are kept of states that may not have been read; each counts for some more.
+_MOST: Final = 2 * 1024 * 1024
+_LEAST: Final = 32 * 1024
+
+
+class Screen:
+    """Remembers the states that a client may show: what it was sent, and what it wrote last itself.
+
+    A client shows the last of what it has read and written; which of both came last is not known of a state that was
+    under way when the write came.
+    """
+
+    __slots__ = ("_own", "_own_read", "_own_seen", "_own_sent", "_read", "_sent", "_unread")
+
+    def __init__(self) -> None:
+        # The last state that the client has surely read, unless it has written since.
+        self._read: Revision | None = None
+        # The first state that it may not have read, from where on the others are found; and the version of the last.
+        self._unread: Link | None = None
+        self._sent = -1
+        # What the client wrote last, and up to which version it had been sent states, had got and had read them then.
+        self._own: Revision | None = None
+        self._own_sent = self._own_seen = self._own_read = -1
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether everything that was sent has been read."""
+        return self._unread is None
+
+    def shows(self, revision: Revision) -> bool:
+        """Tell whether the client surely shows one state."""
+        return self._unread is None and (revision is self._own if self._own is not None else revision is self._read)
+
+    def note_sent(self, link: Link) -> None:
+        """Remember a state that is being sent."""
+        revision, first = link.revision, self._unread
+        self._sent = revision.version
+        # Where there are too many, those before are forgotten: it shows what it had read, or has caught up.
+        if first is None or (revision.version - first.revision.version) * (revision.size + _LEAST) > _MOST:
+            self._unread = link
+
+    def forget_unread(self) -> None:
+        """Forget what was sent, as there is more to come than is good."""
+        self._unread = None
+
+    def read_before(self, at: float, seen: int) -> int:
+        """Return the last version, up to `seen`, that was there before a time; -1 for none that is not read."""
+        found = -1
+        for link in self._links():
+            if link.revision.version > seen or link.at > at:
+                break
+            found = link.revision.version
+        return found
+
+    def note_read(self, version: int) -> None:
+        """Forget what cannot be shown any more, as the states up to a version have been read."""
+        last: Link | None = None
+        for link in self._links():
+            if link.revision.version > version:
+                break
+            last = link
+        if last is None:
+            return
+        self._unread = last.next if version < self._sent else None
+        if last.revision.version > self._own_sent:
+            self._own = None
+        if self._own is None or last.revision.version > self._own_read:
+            self._read = last.revision
+
+    def note_written(self, revision: Revision, version: int, *, seen: int) -> None:
+        """Remember what the client wrote, which has made a version, when it had got the states up to `seen`."""
+        self._own = revision
+        self._own_sent, self._own_seen = self._sent, seen
+        self._own_read = self._sent if self._unread is None else self._unread.revision.version - 1
+        self._read = None
+        first = self._unread
+        if first is not None and (version - first.revision.version) * (revision.size + _LEAST) > _MOST:
+            self._unread = None
+
+    def note_lost(self, revision: Revision) -> None:
+        """Take note that what the client wrote is not there, and that it is being sent what is."""
+        self._own, self._read = None, revision
+
+    def states(self, seen: int) -> list[Revision]:
+        """Return the states that may be shown when those up to `seen` were got: the likeliest, then the newest."""
+        unread = [link.revision for link in self._links()]
+        unread.reverse()
+        got = next((each for each in unread if each.version <= seen and each.version > self._own_seen), self._read)
+        if self._own is None and got is None:
+            return unread
+        found = [each for each in (got, self._own, self._read, *unread) if each is not None]
+        return list(dict.fromkeys(found))
+
+    def _links(self) -> Iterator[Link]:
+        link = self._unread
+        while link is not None and link.revision.version <= self._sent:
+            yield link
+            link = link.next

@@ -1,0 +1,180 @@
+"""Whole states that one client writes, merged as pushes are: what differs from the state that it showed. No I/O."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import is_
+from typing import Any, Final
+
+from plait.actor import Actor
+from plait.commit import Commit
+from plait.connection import Connection
+from plait.errors import InvalidState, TooLarge
+from plait.merge import merge
+from plait.revision import Revision
+from plait.session.sight import Sight
+from plait.session.weight import carried_out, compared
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.patch import Op, decode_ops, diff
+from plait_schemas.rebase import rebase
+from plait_schemas.trace import trace
+
+__all__ = ["WholeStates"]
+
+# States that a write is compared with, where it is not known which one it was made on, and bytes of their JSON.
+_MOST_STATES: Final = 8
+_MOST_BYTES: Final = 1024 * 1024
+# What an element of a list is known by.
+_KEYS: Final = ("id", "key", "_id")
+
+
+class WholeStates:
+    """Carries out what a client writes."""
+
+    __slots__ = ("_actor", "_charge", "_connection", "_sight")
+
+    def __init__(self, actor: Actor, connection: Connection, sight: Sight, charge: Callable[[float], None]) -> None:
+        self._actor = actor
+        self._connection = connection
+        # What the client has seen.
+        self._sight = sight
+        # Counts work as so many messages of the client.
+        self._charge = charge
+
+    def write(self, data: bytes) -> tuple[Commit, bool]:
+        """Change the state to what a client sent as JSON; also returns whether that is just what it has become.
+
+        Raises Conflict, InvalidState, TooLarge, and what `validate_state_change` raises.
+        """
+        sight, current = self._sight, self._actor.pipeline.history.current
+        if not (self._actor.thread.merge_whole_states and self._connection.protocol_enabled):
+            commit = self._replace(data)
+            return commit, _is_as_sent(commit, data)
+        if not current.has_state:
+            commit = self._replace(data)
+            wrote = commit.revision
+        else:
+            shown = [current] if sight.screen.shows(current) else sight.states()
+            commit, wrote = self._write_over(shown, data)
+        is_as_sent = _is_as_sent(commit, data)
+        sight.note_written(commit.revision if is_as_sent else wrote, commit.version)
+        return commit, is_as_sent
+
+    # Inside
+
+    def _replace(self, data: bytes) -> Commit:
+        pipeline, limits = self._actor.pipeline, self._actor.limits
+        return pipeline.replace(*self._actor.kind.state_type.from_json(data, limits), self._connection)
+
+    def _write_over(self, shown: Sequence[Revision], data: bytes) -> tuple[Commit, Revision]:
+        """Write over one of some states, the likeliest first; also returns the state that the client shows then."""
+        pipeline, type_, limits = self._actor.pipeline, self._actor.kind.state_type, self._actor.limits
+        current = pipeline.history.current
+        state, json = type_.from_json(data, limits)
+        is_over_current = all(each is current for each in shown)
+        if is_over_current and (type_.is_plain or json == data or not shown):
+            commit = pipeline.replace(state, json, self._connection)
+            return commit, commit.revision
+        wrote = Revision(type_, json=json, state=state)
+        if type_.is_plain:
+            wrote = Revision(type_, json=json, document=type_.read(json, limits))
+        base, ops = _made_on(wrote, shown)
+        if json != data and (completed := self._complete(wrote, data, base)) is not wrote:
+            wrote, ops = completed, diff(base.tree, completed.tree)
+        if base is current:
+            return pipeline.replace(wrote.base, wrote.require_json(), self._connection), wrote
+        return self._merge(base, ops), wrote
+
+    def _merge(self, base: Revision, ops: Sequence[Op]) -> Commit:
+        """Carry out what a client did to the state that it showed on the current one."""
+        pipeline, kind = self._actor.pipeline, self._actor.kind
+        document = pipeline.history.current.tree
+        ops, theirs = _plain(ops), _plain(diff(base.tree, document))
+        compared(ops, theirs, self._charge)
+        carried_out(ops, document, self._charge)
+        rebased = rebase(ops, theirs, document)
+        policy = kind.policy(self._actor.thread)
+        origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
+        merged = partial(merge, rebased, origins, document=document, policy=policy, base=base.tree)
+        return pipeline.change(pipeline.ask(merged), self._connection)
+
+    def _complete(self, wrote: Revision, data: bytes, base: Revision) -> Revision:
+        """Return a typed state with the fields that were left out as the client was shown them.
+
+        Its build may not know of them, and the type has put their defaults in their places.
+        """
+        type_, limits = self._actor.kind.state_type, self._actor.limits
+        if type_.is_plain:
+            return wrote
+        document = wrote.document
+        completed = _completed(document, decode_json(data), base.document)
+        if completed is document:
+            return wrote
+        try:
+            state, json = type_.from_json(encode_json(completed), limits)
+        except (InvalidState, TooLarge):  # The field that was shown is of something else.
+            return wrote
+        return Revision(type_, json=json, state=state)
+
+
+def _is_as_sent(commit: Commit, data: bytes) -> bool:
+    stored = commit.revision.require_json()
+    return stored == data or bool(decode_json(stored) == decode_json(data))
+
+
+def _made_on(wrote: Revision, shown: Sequence[Revision]) -> tuple[Revision, list[Op]]:
+    """Return the state that a write was most likely made on, and what was done to it.
+
+    Of some states it is the one to which the least was done: what others have done is in the state that was shown, and
+    seems to be taken back in all others. That nothing was done is the least likely.
+    """
+    best, least = shown[0], diff(shown[0].tree, wrote.tree)
+    size = shown[0].size
+    for each in shown[1:_MOST_STATES]:
+        if (size := size + each.size) > _MOST_BYTES and each is not shown[1]:
+            break
+        ops = diff(each.tree, wrote.tree)
+        if ops and (not least or len(ops) < len(least)):
+            best, least = each, ops
+    return best, least
+
+
+def _plain(ops: Sequence[Op]) -> list[Op]:
+    """Return operations with values that are JSON: those of a typed state may have parts of its type."""
+    return decode_ops(encode_json(ops))
+
+
+def _completed(wrote: Any, sent: Any, shown: Any) -> Any:
+    """Return JSON with the fields that are in `wrote` but were not `sent` as they were `shown`: itself if none were."""
+    match wrote, sent, shown:
+        case dict(), dict(), dict():
+            members = {
+                key: _completed(value, sent[key], shown.get(key)) if key in sent else shown.get(key, value)
+                for key, value in wrote.items()
+            }
+            return wrote if all(members[key] is wrote[key] for key in wrote) else members
+        case list(), list(), list() if len(wrote) == len(sent):
+            before = _partners(wrote, shown)
+            elements = [_completed(*each) for each in zip(wrote, sent, before, strict=True)]
+            return wrote if all(map(is_, elements, wrote)) else elements
+    return wrote
+
+
+def _partners(wrote: Sequence[Any], shown: Sequence[Any]) -> list[Any]:
+    """Return for each element of a list the one of another that has its key, or else, in one as long, its place."""
+    known: dict[Any, Any] = {}
+    for element in shown:
+        known.setdefault(_key(element), element)
+    by_place = shown if len(shown) == len(wrote) else [None] * len(wrote)
+    return [
+        known.get(key) if (key := _key(element)) is not None else other
+        for element, other in zip(wrote, by_place, strict=True)
+    ]
+
+
+def _key(element: object) -> tuple[str, object] | None:
+    """Return what an element of a list is known by, None for nothing."""
+    if isinstance(element, Mapping):
+        for name in _KEYS:
+            if isinstance(value := element.get(name), str | int):
+                return name, value
+    return None
