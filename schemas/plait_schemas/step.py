@@ -1,7 +1,7 @@
 """One operation as it is moved by others: its place taken apart, and what it does to the elements around it."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,7 +14,7 @@ __all__ = ["Step", "is_place", "leads_through", "pointer"]
 class Step:
     """One operation on its way, with its place taken apart."""
 
-    __slots__ = ("_owned", "_value", "is_contested", "is_done", "is_gone", "moves", "name", "parts")
+    __slots__ = ("_owned", "_value", "is_contested", "is_done", "is_element", "is_gone", "moves", "name", "parts")
 
     def __init__(self, op: Op) -> None:
         self._value = op.value
@@ -22,9 +22,10 @@ class Step:
         self._owned: Owned | None = None
         self.name: Literal["add", "remove", "replace"] = op.op
         self.parts = parse(op.path)
-        # Whether it puts an element into an array or takes one out, so that the elements behind it move. Where
-        # nothing is known of the array, the look of an index decides.
-        self.moves = op.op != "replace" and bool(self.parts) and is_place(self.parts[-1])
+        # Whether it is at an element of an array, and whether it puts one in or takes one out, so that the elements
+        # behind it move. Where nothing is known of the array, the look of an index decides.
+        self.is_element = bool(self.parts) and is_place(self.parts[-1])
+        self.moves = op.op != "replace" and self.is_element
         self.is_contested = False
         # Nothing is left to be done, as the place is gone or has been overwritten; or the very same has been done.
         self.is_gone = False
@@ -40,9 +41,14 @@ class Step:
     def take_in(self, inner: "Step") -> None:
         """Let another be done inside what this one has put at its place; where it does not fit, it is gone.
 
-        As with members that others have removed, one that is not there is added, or need not be removed.
+        So it is where it leads to an element of a list: nothing tells that what has come to be at its index is the
+        element that was meant. As with members that others have removed, one that is not there is added, or need not
+        be removed.
         """
         rest = inner.parts[len(self.parts) :]
+        if self.is_element or _leads_to_element(self._value, rest, is_end=inner.name == "add"):
+            inner.is_gone = True
+            return
         if isinstance(find(self._value, rest[:-1]), dict) and find(self._value, rest) is msgspec.UNSET:
             if inner.name == "remove":
                 inner.is_gone = inner.is_done = True
@@ -61,11 +67,12 @@ class Step:
         Where it is known whether it has happened already, the end of an array is given its index: `-` would be another
         behind others who append.
         """
-        if not self.moves:
-            return
+        if not self.is_element or not (self.moves or isinstance(self._value, dict | list | tuple | msgspec.Struct)):
+            return  # Nothing is inside a scalar.
         container = shape.look(self.parts[:-1])
-        self.moves = not isinstance(container, dict | msgspec.Struct)
-        if has_happened is not None and self.parts[-1] == "-" and isinstance(container, list | tuple):
+        self.is_element = not isinstance(container, dict | msgspec.Struct)
+        self.moves &= self.is_element
+        if self.moves and has_happened is not None and self.parts[-1] == "-" and isinstance(container, list | tuple):
             self.parts[-1] = str(len(container) - has_happened)
 
 
@@ -83,3 +90,12 @@ def pointer(parts: Sequence[str]) -> str:
 def is_place(part: str) -> bool:
     """Tell whether a part of a pointer may be a place in an array: the index of an element, or its end."""
     return part == "-" or is_index(part)
+
+
+def _leads_to_element(value: Any, rest: Sequence[str], *, is_end: bool) -> bool:
+    """Tell whether a place in a value is at an index of a list, or in one; it is not where `-` adds at the end."""
+    for depth, part in enumerate(rest):
+        if isinstance(value, list | tuple):
+            return not (is_end and part == "-" and depth == len(rest) - 1)
+        value = find(value, (part,))
+    return False

@@ -1,0 +1,299 @@
+"""The edits that turn one list into another, found by the identity of the elements, never by their positions."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.members import attributes
+
+__all__ = ["ID_KEYS", "Edit", "Id", "Keys", "Lists", "edits", "has_repeated", "id_of", "ids_of"]
+
+ID_KEYS: Final = ("id", "key", "_id")
+"""The members that may hold what an element is known by; the first one that holds a text or an integer counts."""
+
+Id = str | int
+
+_Name = tuple[Id] | bytes
+"""What an element is known by: its id, in a tuple, or without one its JSON."""
+
+_Pair = tuple[int, int]
+
+_IDS: Final = frozenset({str, int})
+_NEVER_OBJECTS: Final = frozenset({str, int, float, bool, type(None), list, tuple})
+_NEVER_IDS: Final = frozenset({bool, float, dict, list, tuple, set, frozenset, msgspec.UnsetType})
+
+_MOST_EDITS: Final = 64
+"""So many edits are made however little stays of a list."""
+
+
+class Edit(NamedTuple):
+    """One edit: what is done at `index` of the list as it is by then, of elements by their indices in the two lists.
+
+    "change" means one element, which is different inside. Without an old element -1 stands for its index, and so
+    without a new one.
+    """
+
+    kind: Literal["change", "replace", "remove", "add"]
+    index: int
+    old: int
+    new: int
+
+
+class Lists(Protocol):
+    """Two lists that differ at both ends; what they have in common there is left out."""
+
+    @property
+    def ids(self) -> tuple[Sequence[Id | None], Sequence[Id | None]]:
+        """The ids of the old and of the new elements."""
+        ...
+
+    def old_name(self, index: int) -> bytes:
+        """Return the JSON of an old element, its keys in order."""
+        ...
+
+    def new_name(self, index: int) -> bytes:
+        """Return the JSON of a new element, its keys in order."""
+        ...
+
+    def changed(self, pairs: Sequence[_Pair]) -> Collection[int]:
+        """Return the old indices of those pairs that are not the same JSON."""
+        ...
+
+    def is_same(self, old: int, new: int) -> bool:
+        """Tell whether two elements without ids in one place are certainly one element that was changed."""
+        ...
+
+    def repeats(self) -> bool:
+        """Tell whether several elements of the old or the new list, with its ends, are alike."""
+        ...
+
+
+def edits(lists: Lists, around: int) -> list[Edit] | None:
+    """Return the edits, in order, each list of which is as long as the one before it; None to replace the list whole.
+
+    `around` is how many elements are left out of the lists. Elements are the same if they have the same id, or
+    without ids are the same JSON; those that several have identify none of them. What stays is a longest sequence of
+    them that is in order in both lists. In a gap of as many elements on both sides, elements without ids are changed in
+    their places if they have not moved: inside where they are certainly the same, else by replacing them whole.
+    """
+    if len(lists.ids[0]) == len(lists.ids[1]) == 1:
+        return _one(lists)
+    old, new = _names(lists)
+    if len(old) == len(new) and _have_places(old, new, lists):
+        places = [at for at, (mine, other) in enumerate(zip(old, new, strict=True)) if mine != other]
+    else:
+        places = None
+    pairs, moved = _common(_numbered(old), _numbered(new))
+    if places is not None and len(places) <= len(old) + len(new) - 2 * len(pairs):
+        found = [Edit("change" if lists.is_same(at, at) else "replace", at, at, at) for at in places]
+        kept = len(old) - len(places)
+    else:
+        found = list(_filled(lists, (old, new), pairs, moved))
+        kept = len(pairs)
+    count = sum(edit.kind != "change" for edit in found)
+    return None if count > _MOST_EDITS and count > 4 * (kept + around) else found
+
+
+def _one(lists: Lists) -> list[Edit]:
+    """Return the edits where one element is between the ends of either list."""
+    old, new = lists.ids[0][0], lists.ids[1][0]
+    if old != new:
+        return [Edit("remove", 0, 0, -1), Edit("add", 0, -1, 0)]
+    is_same = old is not None or lists.is_same(0, 0) or lists.old_name(0) == lists.new_name(0)
+    return [Edit("change" if is_same else "replace", 0, 0, 0)]
+
+
+# Names
+
+
+def id_of(element: Any, key: str | None = None) -> Id | None:
+    """Return the id of an element, None where it has none; `key` is the member that holds it, where that is known."""
+    keys = ID_KEYS if key is None else (key,)
+    if isinstance(element, dict):
+        for each in keys:
+            if (found := _id(element.get(each))) is not None:
+                return found
+    elif (names := attributes(element)) is not None:
+        for each in keys:
+            if each in names and (found := _id(getattr(element, names[each]))) is not None:
+                return found
+    return None
+
+
+def ids_of(elements: Sequence[Any], key: str | None = None) -> list[Id | None]:
+    """Return what `id_of` returns for each of several elements, fast where all are of one type."""
+    kinds = set(map(type, elements))
+    if len(kinds) == 1:
+        first = ID_KEYS[0] if key is None else key
+        names = attributes(elements[0])
+        found: list[Any] | None = None
+        if kinds == {dict}:
+            found = [element.get(first) for element in elements]
+        elif names is not None and first in names:
+            found = list(map(attrgetter(names[first]), elements))
+        elif kinds <= _NEVER_OBJECTS:
+            return [None] * len(elements)
+        if found is not None and set(map(type, found)) <= _IDS:
+            return found
+    return [id_of(element, key) for element in elements]
+
+
+def _id(value: Any) -> Id | None:
+    if value is None or type(value) in _NEVER_IDS:
+        return None
+    # A UUID, a time, an enum: as it is in JSON.
+    plain: Any = value if type(value) in _IDS else decode_json(encode_json(value))
+    return plain if type(plain) in _IDS else None
+
+
+def has_repeated(names: Sequence[Hashable]) -> bool:
+    """Tell whether one of several names is there twice."""
+    return len(set(names)) < len(names)
+
+
+def _names(lists: Lists) -> tuple[list[_Name], list[_Name]]:
+    old_ids, new_ids = lists.ids
+    repeated = _repeated(old_ids) | _repeated(new_ids)
+    return _named(old_ids, lists.old_name, repeated), _named(new_ids, lists.new_name, repeated)
+
+
+def _repeated(ids: Sequence[Id | None]) -> set[Id]:
+    present = [id for id in ids if id is not None]
+    found: set[Id] = set()
+    if has_repeated(present):
+        seen: set[Id] = set()
+        for id in present:
+            (found if id in seen else seen).add(id)
+    return found
+
+
+def _named(ids: Sequence[Id | None], name: Callable[[int], bytes], repeated: set[Id]) -> list[_Name]:
+    if None not in ids and not repeated:
+        return list(zip(ids))
+    return [(id,) if id is not None and id not in repeated else name(at) for at, id in enumerate(ids)]
+
+
+def _numbered(names: list[_Name]) -> list[_Name]:
+    """Return the names with the first, second and so on of those that are alike told apart."""
+    if not has_repeated(names):
+        return names
+    counts: dict[_Name, int] = {}
+    numbered: list[_Name] = []
+    for name in names:
+        counts[name] = count = counts.get(name, -1) + 1
+        numbered.append(b"%b#%d" % (name, count) if count and isinstance(name, bytes) else name)
+    return numbered
+
+
+def _have_places(old: Sequence[_Name], new: Sequence[_Name], lists: Lists) -> bool:
+    """Tell whether only places tell elements apart, as on a board: they are values or rows, of which some repeat."""
+    return all(isinstance(name, bytes) and name[:1] != b"{" for name in (*old, *new)) and lists.repeats()
+
+
+class Keys:
+    """Which member identifies the elements of a list, by the JSON pointer of the list; `*` is any part of it."""
+
+    __slots__ = ("_by_length",)
+
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        self._by_length: dict[int, list[tuple[list[str], str]]] = {}
+        for pointer, key in keys.items():
+            pattern = pointer.split("/")
+            self._by_length.setdefault(len(pattern), []).append((pattern, key))
+
+    def at(self, path: str) -> str | None:
+        """Return the member for the list at a JSON pointer, None where it has one of the usual names."""
+        parts = path.split("/")
+        for pattern, key in self._by_length.get(len(parts), ()):
+            if all(each in ("*", part) for each, part in zip(pattern, parts, strict=True)):
+                return key
+        return None
+
+
+# What stays
+
+
+def _common(old: Sequence[_Name], new: Sequence[_Name]) -> tuple[list[_Pair], tuple[set[int], set[int]]]:
+    """Return the pairs of elements that stay, and the old and new indices of those that have moved."""
+    if old == new:
+        return [(at, at) for at in range(len(old))], (set(), set())
+    places = {name: at for at, name in enumerate(new)}
+    found = [(at, places[name]) for at, name in enumerate(old) if name in places]
+    pairs = _increasing(found)
+    if len(pairs) == len(found):
+        return pairs, (set(), set())
+    moved = set(found).difference(pairs)
+    return pairs, ({at for at, _ in moved}, {to for _, to in moved})
+
+
+def _increasing(pairs: list[_Pair]) -> list[_Pair]:
+    """Return a longest part of pairs in the order of their first that is in the order of their second, too."""
+    # For each length, the least place at which a sequence so long can end, and the pair that is there.
+    ends: list[int] = []
+    last: list[int] = []
+    before: list[int] = []
+    top = -1
+    for at, (_, place) in enumerate(pairs):
+        if place > top:
+            before.append(last[-1] if last else -1)
+            ends.append(place)
+            last.append(at)
+            top = place
+        else:
+            length = bisect_left(ends, place)
+            before.append(last[length - 1] if length else -1)
+            ends[length], last[length] = place, at
+            top = ends[-1]
+    found: list[_Pair] = []
+    at = last[-1] if last else -1
+    while at >= 0:
+        found.append(pairs[at])
+        at = before[at]
+    return found[::-1]
+
+
+# What is between
+
+
+def _filled(
+    lists: Lists,
+    names: tuple[Sequence[_Name], Sequence[_Name]],
+    pairs: Sequence[_Pair],
+    moved: tuple[set[int], set[int]],
+) -> Iterator[Edit]:
+    """Yield the edits of the gaps between pairs, and those of pairs that have changed inside."""
+    changed = lists.changed(pairs)
+    at = to = 0
+    for old, new in (*pairs, (len(names[0]), len(names[1]))):
+        if old == at and new == to:
+            pass
+        elif old - at == new - to:
+            for index in range(old - at):
+                yield from _in_place(lists, names, moved, at + index, to + index)
+        else:
+            for index in range(old - 1, at - 1, -1):
+                yield Edit("remove", to + index - at, index, -1)
+            for index in range(to, new):
+                yield Edit("add", index, -1, index)
+        if old in changed:
+            yield Edit("change", new, old, new)
+        at, to = old + 1, new + 1
+
+
+def _in_place(
+    lists: Lists,
+    names: tuple[Sequence[_Name], Sequence[_Name]],
+    moved: tuple[set[int], set[int]],
+    old: int,
+    new: int,
+) -> Iterator[Edit]:
+    has_id = isinstance(names[0][old], tuple) or isinstance(names[1][new], tuple)
+    if has_id or old in moved[0] or new in moved[1]:
+        yield Edit("remove", new, old, -1)
+        yield Edit("add", new, -1, new)
+    else:
+        yield Edit("change" if lists.is_same(old, new) else "replace", new, old, new)
