@@ -103,8 +103,9 @@ def _one(lists: Lists) -> list[Edit]:
     old, new = lists.ids[0][0], lists.ids[1][0]
     if old != new:
         return [Edit("remove", 0, 0, -1), Edit("add", 0, -1, 0)]
-    is_same = old is not None or lists.is_same(0, 0) or lists.old_name(0) == lists.new_name(0)
-    return [Edit("change" if is_same else "replace", 0, 0, 0)]
+    if old is not None or (name := lists.old_name(0)) == (other := lists.new_name(0)):
+        return [Edit("change", 0, 0, 0)]
+    return list(_in_place(lists, (name, other), 0, 0))
 
 
 # Names
@@ -272,8 +273,11 @@ def _filled(
         if old == at and new == to:
             pass
         elif old - at == new - to:
-            for index in range(old - at):
-                yield from _in_place(lists, names, moved, at + index, to + index)
+            for before, after in zip(range(at, old), range(to, new), strict=True):
+                if before in moved[0] or after in moved[1]:
+                    yield from _out_and_in(before, after)
+                else:
+                    yield from _in_place(lists, (names[0][before], names[1][after]), before, after)
         else:
             for index in range(old - 1, at - 1, -1):
                 yield Edit("remove", to + index - at, index, -1)
@@ -284,16 +288,19 @@ def _filled(
         at, to = old + 1, new + 1
 
 
-def _in_place(
-    lists: Lists,
-    names: tuple[Sequence[_Name], Sequence[_Name]],
-    moved: tuple[set[int], set[int]],
-    old: int,
-    new: int,
-) -> Iterator[Edit]:
-    has_id = isinstance(names[0][old], tuple) or isinstance(names[1][new], tuple)
-    if has_id or old in moved[0] or new in moved[1]:
-        yield Edit("remove", new, old, -1)
-        yield Edit("add", new, -1, new)
+def _in_place(lists: Lists, names: tuple[_Name, _Name], old: int, new: int) -> Iterator[Edit]:
+    """Yield the edits of an element in the place of another, where neither has moved."""
+    if any(isinstance(name, tuple) for name in names):
+        yield from _out_and_in(old, new)
+    elif lists.is_same(old, new):
+        yield Edit("change", new, old, new)
+    elif any(name[:1] == b'"' for name in names) and not lists.repeats():
+        # A text of which there is one is an element of its own, as a tag is; a number has a place, as in a point.
+        yield from _out_and_in(old, new)
     else:
-        yield Edit("change" if lists.is_same(old, new) else "replace", new, old, new)
+        yield Edit("replace", new, old, new)
+
+
+def _out_and_in(old: int, new: int) -> Iterator[Edit]:
+    yield Edit("remove", new, old, -1)
+    yield Edit("add", new, -1, new)

@@ -150,12 +150,13 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op
 class _Lists:
     """What is between the ends that two lists have in common."""
 
-    __slots__ = ("_lists", "_new", "_old", "ids")
+    __slots__ = ("_lists", "_new", "_old", "_repeats", "ids")
 
     def __init__(self, old: Sequence[Any], new: Sequence[Any], start: int, tail: int, key: str | None) -> None:
         self._lists = old, new
         self._old = old[start : len(old) - tail]
         self._new = new[start : len(new) - tail]
+        self._repeats: bool | None = None
         self.ids = ids_of(self._old, key), ids_of(self._new, key)
 
     def old_name(self, index: int) -> bytes:
@@ -177,7 +178,9 @@ class _Lists:
         return is_same_element(self._old[old], self._new[new])
 
     def repeats(self) -> bool:
-        return any(has_repeated(list(map(_canonical, each))) for each in self._lists)
+        if self._repeats is None:
+            self._repeats = any(has_repeated(list(map(_canonical, each))) for each in self._lists)
+        return self._repeats
 
 
 def is_same_element(old: Any, new: Any) -> bool:

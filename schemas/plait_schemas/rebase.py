@@ -135,6 +135,9 @@ def _pass(mine: Step, other: Step) -> None:
     is_same = place == other_place
     if is_same and mine.name == other.name == "remove":
         mine.is_gone = mine.is_done = other.is_gone = True
+    elif is_same and mine.name == "remove" and other.name == "replace" and other.is_element:
+        # What has come to be there may be another element than the one that was to go.
+        mine.is_contested = mine.is_gone = True
     elif leads_through(place, other) or leads_through(other_place, mine):
         moved = _behind(mine, other_place, other, yields=True)
         other_moved = _behind(other, place, mine, yields=False)

@@ -67,8 +67,8 @@ class Step:
         Where it is known whether it has happened already, the end of an array is given its index: `-` would be another
         behind others who append.
         """
-        if not self.is_element or not (self.moves or isinstance(self._value, dict | list | tuple | msgspec.Struct)):
-            return  # Nothing is inside a scalar.
+        if not self.is_element:
+            return
         container = shape.look(self.parts[:-1])
         self.is_element = not isinstance(container, dict | msgspec.Struct)
         self.moves &= self.is_element

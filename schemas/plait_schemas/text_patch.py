@@ -119,13 +119,14 @@ class TextDiff:
 class _Lists:
     """What is between the ends that two lists of texts have in common."""
 
-    __slots__ = ("_both", "_lists", "_new", "_old", "ids")
+    __slots__ = ("_both", "_lists", "_new", "_old", "_repeats", "ids")
 
     def __init__(self, old: Sequence[bytes], new: Sequence[bytes], start: int, tail: int, key: str | None) -> None:
         self._lists = old, new
         self._old = old[start : len(old) - tail]
         self._new = new[start : len(new) - tail]
         self._both: set[bytes] | None = None
+        self._repeats: bool | None = None
         self.ids = _ids_of(self._old, key), _ids_of(self._new, key)
 
     def old_name(self, index: int) -> bytes:
@@ -147,7 +148,9 @@ class _Lists:
         return is_same_element(decode_json(self._old[old]), decode_json(self._new[new]))
 
     def repeats(self) -> bool:
-        return any(has_repeated([_canonical(decode_json(text)) for text in each]) for each in self._lists)
+        if self._repeats is None:
+            self._repeats = any(has_repeated([_canonical(decode_json(text)) for text in each]) for each in self._lists)
+        return self._repeats
 
 
 @lru_cache(maxsize=256)

@@ -196,6 +196,10 @@ def test_no_operation_leads_into_an_element_that_has_another_secret(lists: tuple
     assert not elements_of(old, both(old, new))
 
 
+def test_a_text_in_the_place_of_another_is_another_element() -> None:
+    assert both(["a", "b"], ["a", "z"]) == [Op("remove", "/1"), Op("add", "/1", "z")]
+
+
 def test_an_element_that_has_moved_is_not_replaced_in_its_place() -> None:
     assert [(op.op, op.path) for op in both(["a", "b", "c"], ["c", "b", "a"])] == [
         ("remove", "/1"),
@@ -208,7 +212,7 @@ def test_an_element_that_has_moved_is_not_replaced_in_its_place() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "ops"),
     [
-        pytest.param(["a", "b"], ["a", "B"], [Op("replace", "/1", "B")], id="a text"),
+        pytest.param([1.5, 2], [1.5, 3], [Op("replace", "/1", 3)], id="a number"),
         pytest.param([True, 2], [1, 2], [Op("replace", "/0", 1)], id="true is not 1"),
         pytest.param(
             ["", "X", "", "O"], ["X", "", "", "O"], [Op("replace", "/0", "X"), Op("replace", "/1", "")], id="a board"

@@ -20,6 +20,14 @@ export function isEqual(a: unknown, b: unknown): boolean {
   return keys.length === Object.keys(b).length && keys.every((key) => Object.hasOwn(b, key) && isEqual(a[key], b[key]));
 }
 
+/** Returns a text that two values have in common only if they are the same JSON. */
+export function canonical(value: Json): string {
+  if (Array.isArray(value)) return `[${value.map(canonical).join()}]`;
+  if (!isObject(value)) return JSON.stringify(value);
+  const members = Object.keys(value).sort();
+  return `{${members.map((key) => `${JSON.stringify(key)}:${canonical(value[key] as Json)}`).join()}}`;
+}
+
 /** Returns `next`, with each part that is equal in `old` replaced by the very one in `old`. */
 export function share<T>(old: unknown, next: T): T;
 export function share(old: unknown, next: unknown): unknown {

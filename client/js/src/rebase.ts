@@ -118,6 +118,8 @@ class Step {
    * known of the array, the look of an index decides.
    */
   moves: boolean;
+  /** Whether it is at an element of an array. */
+  isElement: boolean;
   isContested = false;
   /** Nothing is left to be done, as the place is gone or has been overwritten. */
   isGone = false;
@@ -130,7 +132,8 @@ class Step {
     this.#op = op;
     this.name = op.op;
     this.parts = parse(op.path);
-    this.moves = op.op !== "replace" && isPlace(this.parts.at(-1));
+    this.isElement = isPlace(this.parts.at(-1));
+    this.moves = op.op !== "replace" && this.isElement;
   }
 
   get pointer(): string {
@@ -144,12 +147,17 @@ class Step {
   }
 
   /**
-   * Lets another be done inside what this one has put at its place; where it does not fit, it is gone. As with members
-   * that others have removed, one that is not there is added, or need not be removed.
+   * Lets another be done inside what this one has put at its place; where it does not fit, it is gone. So it is where it
+   * leads to an element of a list: nothing tells that what has come to be at its index is the element that was meant. As
+   * with members that others have removed, one that is not there is added, or need not be removed.
    */
   takeIn(inner: Step): void {
     const { value } = this.#op;
     const rest = inner.parts.slice(this.parts.length);
+    if (this.isElement || leadsToElement(value, rest, inner.name === "add")) {
+      inner.isGone = true;
+      return;
+    }
     if (isObject(find(value, rest.slice(0, -1))) && find(value, rest) === undefined) {
       if (inner.name === "remove") {
         inner.isGone = inner.isDone = true;
@@ -170,14 +178,24 @@ class Step {
    * another behind others who append.
    */
   lookUp(shape: Shape, hasHappened = false): void {
-    if (!this.moves) return;
+    if (!this.isElement) return;
     const place = this.parts.slice(0, -1);
     const container = shape.look(place);
-    this.moves = !isObject(container);
-    if (hasHappened && this.parts.at(-1) === "-" && Array.isArray(container)) {
+    this.isElement = !isObject(container);
+    this.moves &&= this.isElement;
+    if (this.moves && hasHappened && this.parts.at(-1) === "-" && Array.isArray(container)) {
       this.parts = [...place, String(container.length - 1)];
     }
   }
+}
+
+/** Tells whether a place in a value is at an index of a list, or in one; it is not where `-` adds at the end. */
+function leadsToElement(value: Document, rest: readonly string[], adds: boolean): boolean {
+  for (const [depth, part] of rest.entries()) {
+    if (Array.isArray(value)) return !(adds && part === "-" && depth === rest.length - 1);
+    value = find(value, [part]);
+  }
+  return false;
 }
 
 function pointer(parts: readonly string[]): string {
@@ -191,6 +209,9 @@ function pass(mine: Step, other: Step): void {
   const isSame = place.length === otherPlace.length && isWithin(place, otherPlace);
   if (isSame && mine.name === "remove" && other.name === "remove") {
     mine.isGone = mine.isDone = other.isGone = true;
+  } else if (isSame && mine.name === "remove" && other.name === "replace" && other.isElement) {
+    // What has come to be there may be another element than the one that was to go.
+    mine.isContested = mine.isGone = true;
   } else if (leadsThrough(place, other) || leadsThrough(otherPlace, mine)) {
     const moved = behind(mine, otherPlace, other, true);
     const otherMoved = behind(other, place, mine, false);
