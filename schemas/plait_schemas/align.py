@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -22,22 +22,24 @@ _Name = tuple[Id] | bytes
 
 _Pair = tuple[int, int]
 
+_InPlace = Literal["change", "replace"]
+
 _IDS: Final = frozenset({str, int})
 _NEVER_OBJECTS: Final = frozenset({str, int, float, bool, type(None), list, tuple})
 _NEVER_IDS: Final = frozenset({bool, float, dict, list, tuple, set, frozenset, msgspec.UnsetType})
 
 _MOST_EDITS: Final = 64
-"""So many edits are made however little stays of a list."""
+"""So many edits are made however little stays of a list, and so many elements move at most."""
 
 
 class Edit(NamedTuple):
     """One edit: what is done at `index` of the list as it is by then, of elements by their indices in the two lists.
 
-    "change" means one element, which is different inside. Without an old element -1 stands for its index, and so
-    without a new one.
+    "change" means one element, which is different inside; "in" puts in, as it was, the element that the "out" right
+    before it has taken out. Without an old element -1 stands for its index, and so without a new one.
     """
 
-    kind: Literal["change", "replace", "remove", "add"]
+    kind: Literal["change", "replace", "remove", "add", "out", "in"]
     index: int
     old: int
     new: int
@@ -73,7 +75,7 @@ class Lists(Protocol):
 
 
 def edits(lists: Lists, around: int) -> list[Edit] | None:
-    """Return the edits, in order, each list of which is as long as the one before it; None to replace the list whole.
+    """Return the edits, in order; None to replace the list whole.
 
     `around` is how many elements are left out of the lists. Elements are the same if they have the same id, or
     without ids are the same JSON; those that several have identify none of them. What stays is a longest sequence of
@@ -91,8 +93,10 @@ def edits(lists: Lists, around: int) -> list[Edit] | None:
     if places is not None and len(places) <= len(old) + len(new) - 2 * len(pairs):
         found = [Edit("change" if lists.is_same(at, at) else "replace", at, at, at) for at in places]
         kept = len(old) - len(places)
+    elif len(moved) > _MOST_EDITS:
+        return None
     else:
-        found = list(_filled(lists, (old, new), pairs, moved))
+        found = _filled(lists, (old, new), pairs, moved)
         kept = len(pairs)
     count = sum(edit.kind != "change" for edit in found)
     return None if count > _MOST_EDITS and count > 4 * (kept + around) else found
@@ -105,7 +109,8 @@ def _one(lists: Lists) -> list[Edit]:
         return [Edit("remove", 0, 0, -1), Edit("add", 0, -1, 0)]
     if old is not None or (name := lists.old_name(0)) == (other := lists.new_name(0)):
         return [Edit("change", 0, 0, 0)]
-    return list(_in_place(lists, (name, other), 0, 0))
+    kind = _in_place(lists, (name, other), 0, 0)
+    return [Edit("remove", 0, 0, -1), Edit("add", 0, -1, 0)] if kind is None else [Edit(kind, 0, 0, 0)]
 
 
 # Names
@@ -218,17 +223,14 @@ class Keys:
 # What stays
 
 
-def _common(old: Sequence[_Name], new: Sequence[_Name]) -> tuple[list[_Pair], tuple[set[int], set[int]]]:
-    """Return the pairs of elements that stay, and the old and new indices of those that have moved."""
+def _common(old: Sequence[_Name], new: Sequence[_Name]) -> tuple[list[_Pair], list[_Pair]]:
+    """Return the pairs of elements that stay, and those of elements that have moved."""
     if old == new:
-        return [(at, at) for at in range(len(old))], (set(), set())
+        return [(at, at) for at in range(len(old))], []
     places = {name: at for at, name in enumerate(new)}
     found = [(at, places[name]) for at, name in enumerate(old) if name in places]
     pairs = _increasing(found)
-    if len(pairs) == len(found):
-        return pairs, (set(), set())
-    moved = set(found).difference(pairs)
-    return pairs, ({at for at, _ in moved}, {to for _, to in moved})
+    return pairs, [] if len(pairs) == len(found) else sorted(set(found).difference(pairs))
 
 
 def _increasing(pairs: list[_Pair]) -> list[_Pair]:
@@ -261,46 +263,88 @@ def _increasing(pairs: list[_Pair]) -> list[_Pair]:
 
 
 def _filled(
-    lists: Lists,
-    names: tuple[Sequence[_Name], Sequence[_Name]],
-    pairs: Sequence[_Pair],
-    moved: tuple[set[int], set[int]],
-) -> Iterator[Edit]:
-    """Yield the edits of the gaps between pairs, and those of pairs that have changed inside."""
-    changed = lists.changed(pairs)
+    lists: Lists, names: tuple[Sequence[_Name], Sequence[_Name]], pairs: list[_Pair], moved: list[_Pair]
+) -> list[Edit]:
+    """Return what takes elements out, moves others, and then puts in others and changes what is different inside."""
+    places, removed, added = _gaps(lists, names, pairs, moved)
+    changed = lists.changed([*pairs, *moved])
+    staying = sorted([*pairs, *((old, new) for _, old, new in places)]) if places else pairs
+    later = [Edit("add", new, -1, new) for new in added] + [Edit(kind, new, old, new) for kind, old, new in places]
+    if changed:
+        later += [Edit("change", new, old, new) for old, new in (*pairs, *moved) if old in changed]
+    return [
+        *(Edit("remove", old, old, -1) for old in reversed(removed)),
+        *(_moves(len(names[0]), removed, staying, moved) if moved else ()),
+        *sorted(later, key=_index),
+    ]
+
+
+_index: Final = attrgetter("index")
+_new_index: Final = itemgetter(1)
+
+
+def _gaps(
+    lists: Lists, names: tuple[Sequence[_Name], Sequence[_Name]], pairs: Sequence[_Pair], moved: Sequence[_Pair]
+) -> tuple[list[tuple[_InPlace, int, int]], list[int], list[int]]:
+    """Return what is between pairs: elements that change in their places, and which others go and come."""
+    goes, comes = {old for old, _ in moved}, {new for _, new in moved}
+    places: list[tuple[_InPlace, int, int]] = []
+    removed: list[int] = []
+    added: list[int] = []
     at = to = 0
-    for old, new in (*pairs, (len(names[0]), len(names[1]))):
-        if old == at and new == to:
-            pass
-        elif old - at == new - to:
-            for before, after in zip(range(at, old), range(to, new), strict=True):
-                if before in moved[0] or after in moved[1]:
-                    yield from _out_and_in(before, after)
-                else:
-                    yield from _in_place(lists, (names[0][before], names[1][after]), before, after)
-        else:
-            for index in range(old - 1, at - 1, -1):
-                yield Edit("remove", to + index - at, index, -1)
-            for index in range(to, new):
-                yield Edit("add", index, -1, index)
-        if old in changed:
-            yield Edit("change", new, old, new)
-        at, to = old + 1, new + 1
+    for end, new_end in (*pairs, (len(names[0]), len(names[1]))):
+        if end == at and new_end == to:
+            at, to = end + 1, new_end + 1
+            continue
+        has_places = end - at == new_end - to
+        for old, new in zip(range(at, end), range(to, new_end), strict=True) if has_places else ():
+            is_there = old not in goes and new not in comes
+            kind = _in_place(lists, (names[0][old], names[1][new]), old, new) if is_there else None
+            if kind is not None:
+                places.append((kind, old, new))
+            else:
+                removed.append(old)
+                added.append(new)
+        if not has_places:
+            removed += range(at, end)
+            added += range(to, new_end)
+        at, to = end + 1, new_end + 1
+    if moved:
+        return places, [old for old in removed if old not in goes], [new for new in added if new not in comes]
+    return places, removed, added
 
 
-def _in_place(lists: Lists, names: tuple[_Name, _Name], old: int, new: int) -> Iterator[Edit]:
-    """Yield the edits of an element in the place of another, where neither has moved."""
+def _in_place(lists: Lists, names: tuple[_Name, _Name], old: int, new: int) -> _InPlace | None:
+    """Return what becomes of an element in whose place is another, where neither has moved; None if it goes."""
     if any(isinstance(name, tuple) for name in names):
-        yield from _out_and_in(old, new)
-    elif lists.is_same(old, new):
-        yield Edit("change", new, old, new)
-    elif any(name[:1] == b'"' for name in names) and not lists.repeats():
-        # A text of which there is one is an element of its own, as a tag is; a number has a place, as in a point.
-        yield from _out_and_in(old, new)
-    else:
-        yield Edit("replace", new, old, new)
+        return None
+    if lists.is_same(old, new):
+        return "change"
+    # A text of which there is one is an element of its own, as a tag is; a number has a place, as in a point.
+    if any(name[:1] == b'"' for name in names) and not lists.repeats():
+        return None
+    return "replace"
 
 
-def _out_and_in(old: int, new: int) -> Iterator[Edit]:
-    yield Edit("remove", new, old, -1)
-    yield Edit("add", new, -1, new)
+def _moves(count: int, removed: Sequence[int], staying: Sequence[_Pair], moved: Sequence[_Pair]) -> Iterator[Edit]:
+    """Yield what brings each element that has moved to where it comes right after the one before it.
+
+    `staying` is in order.
+    """
+    gone = set(removed)
+    there = [old for old in range(count) if old not in gone] if gone else list(range(count))
+    places = [new for _, new in staying]
+    last: _Pair | None = None
+    for old, new in sorted(moved, key=_new_index):
+        before = bisect_left(places, new) - 1
+        previous = staying[before] if before >= 0 else None
+        if last is not None and (previous is None or last[1] > previous[1]):
+            previous = last
+        start = there.index(old)
+        end = 0 if previous is None else there.index(previous[0]) + 1
+        end -= start < end
+        if start != end:
+            there.insert(end, there.pop(start))
+            yield Edit("out", start, old, -1)
+            yield Edit("in", end, old, new)
+        last = (old, new)

@@ -229,7 +229,7 @@ class DraftList(Draft, MutableSequence[Any]):
         prefix = self._path(0).removesuffix("/0")
         for op in diff(self._container, elements):
             value = op.value if op.value is msgspec.UNSET else _plain(op.value)
-            self._log.append(Op(op.op, prefix + op.path, value))
+            self._log.append(Op(op.op, prefix + op.path, value, op.moved))
         self._own()[:] = elements
         self._children.clear()
 

@@ -35,11 +35,16 @@ __all__ = [
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One JSON Patch operation; `path` is a JSON pointer, and a `remove` has no value."""
+    """One JSON Patch operation; `path` is a JSON pointer, and a `remove` has no value.
+
+    An `add` that has `moved` puts an element of a list where it has moved to: the `remove` right before it has taken it
+    out of the same list.
+    """
 
     op: Literal["add", "remove", "replace"]
     path: str
     value: Any = msgspec.UNSET
+    moved: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class PatchError(ValueError):
@@ -141,8 +146,10 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op
         place = f"{path}/{start + index}"
         if kind == "change":
             _diff(old[start + before], new[start + after], place, ops, keys)
-        elif kind == "remove":
-            ops.append(Op(kind, place))
+        elif kind in ("remove", "out"):
+            ops.append(Op("remove", place))
+        elif kind == "in":
+            ops.append(Op("add", place, old[start + before], moved=True))
         else:
             ops.append(Op(kind, place, new[start + after]))
 
@@ -381,6 +388,8 @@ def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
         parts = parse(op.path)
         # Before it is carried out: what is taken out then is changed no more, even where it has been copied.
         inverse.append(_inverse(op, parts, find(document, parts[:-1]), find(document, parts)))
+        if op.moved is True and len(inverse) > 1 and inverse[-2].op == "add":
+            inverse[-2] = Op("add", inverse[-2].path, inverse[-2].value, moved=True)
         document = _carried_out(document, op, parts, owned)
     return inverse[::-1]
 

@@ -108,8 +108,10 @@ class TextDiff:
             place = f"{path}/{start + index}"
             if kind == "change":
                 self._diff(old[start + before], elements[start + after], place, read, ops)
-            elif kind == "remove":
-                ops.append(Op(kind, place))
+            elif kind in ("remove", "out"):
+                ops.append(Op("remove", place))
+            elif kind == "in":
+                ops.append(Op("add", place, decode_json(old[start + before]), moved=True))
             else:
                 value = read(elements[start + after], place)
                 if kind == "add" or encode_json(value) != encode_json(decode_json(old[start + before])):

@@ -201,11 +201,11 @@ def test_a_text_in_the_place_of_another_is_another_element() -> None:
 
 
 def test_an_element_that_has_moved_is_not_replaced_in_its_place() -> None:
-    assert [(op.op, op.path) for op in both(["a", "b", "c"], ["c", "b", "a"])] == [
-        ("remove", "/1"),
-        ("remove", "/0"),
-        ("add", "/1"),
-        ("add", "/2"),
+    assert both(["a", "b", "c"], ["c", "b", "a"]) == [
+        Op("remove", "/1"),
+        Op("add", "/2", "b", moved=True),
+        Op("remove", "/0"),
+        Op("add", "/2", "a", moved=True),
     ]
 
 
