@@ -8,16 +8,29 @@ import msgspec
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_index, parse
 from plait_schemas.shape import Shape
 
-__all__ = ["Step", "is_place", "leads_through", "pointer"]
+__all__ = ["Step", "is_of", "is_pair", "is_place", "leads_through", "pointer"]
 
 
 class Step:
     """One operation on its way, with its place taken apart."""
 
-    __slots__ = ("_owned", "_value", "is_contested", "is_done", "is_element", "is_gone", "moves", "name", "parts")
+    __slots__ = (
+        "_owned",
+        "_value",
+        "is_contested",
+        "is_done",
+        "is_element",
+        "is_gone",
+        "is_moved",
+        "moves",
+        "name",
+        "parts",
+    )
 
     def __init__(self, op: Op) -> None:
         self._value = op.value
+        # Whether it puts in, where it has moved to, what the operation before it has taken out.
+        self.is_moved = op.moved is True
         # What of the value has been copied, and may be changed in place.
         self._owned: Owned | None = None
         self.name: Literal["add", "remove", "replace"] = op.op
@@ -36,7 +49,7 @@ class Step:
         return pointer(self.parts)
 
     def op(self) -> Op:
-        return Op(self.name, self.pointer, self._value)
+        return Op(self.name, self.pointer, self._value, True if self.is_moved else msgspec.UNSET)
 
     def take_in(self, inner: "Step") -> None:
         """Let another be done inside what this one has put at its place; where it does not fit, it is gone.
@@ -54,6 +67,20 @@ class Step:
                 inner.is_gone = inner.is_done = True
                 return
             inner.name = "add"
+        if self._owned is None:
+            self._owned = {}
+        try:
+            self._value = apply(self._value, [Op(inner.name, pointer(rest), inner._value)], self._owned)
+        except PatchError:
+            inner.is_gone = True
+
+    def take_along(self, inner: "Step", rest: list[str]) -> None:
+        """Let another be done to the element that this one puts in, or inside it at `rest`."""
+        if self._value is msgspec.UNSET:
+            return
+        if not rest:
+            self._value = inner._value
+            return
         if self._owned is None:
             self._owned = {}
         try:
@@ -80,6 +107,26 @@ def leads_through(place: Sequence[str], other: Step) -> bool:
     """Tell whether a place is an element of the array whose elements `other` moves, or in one."""
     depth = len(other.parts) - 1
     return other.moves and len(place) > depth and place[:depth] == other.parts[:depth] and is_place(place[depth])
+
+
+def is_pair(first: Step, second: Step) -> bool:
+    """Tell whether two operations, one right after the other, move an element of an array."""
+    return (
+        second.is_moved
+        and first.name == "remove"
+        and second.name == "add"
+        and first.moves
+        and second.moves
+        and first.parts[:-1] == second.parts[:-1]
+        and "-" not in (first.parts[-1], second.parts[-1])
+    )
+
+
+def is_of(step: Step, out: Step) -> bool:
+    """Tell whether an operation is done to the element that `out` takes out of an array, or inside that."""
+    depth = len(out.parts)
+    inserts = step.moves and step.name == "add" and len(step.parts) == depth
+    return step.parts[:depth] == out.parts and not inserts
 
 
 def pointer(parts: Sequence[str]) -> str:
