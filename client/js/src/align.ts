@@ -6,16 +6,16 @@ import type { Json, JsonObject } from "./json.js";
 /** The members that may hold what an element is known by; the first one that holds a text or an integer counts. */
 const ID_KEYS: readonly string[] = ["id", "key", "_id"];
 
-/** So many edits are made however little stays of a list. */
+/** So many edits are made however little stays of a list, and so many elements move at most. */
 const MOST_EDITS = 64;
 
 /**
  * What is done at `index` of the list as it is by then, of elements by their indices in the two lists.
- * "change" means one element, which is different inside. Without an old element -1 stands for its index, and so without
- * a new one.
+ * "change" means one element, which is different inside; "in" puts in, as it was, the element that the "out" right before
+ * it has taken out. Without an old element -1 stands for its index, and so without a new one.
  */
 export interface Edit {
-  kind: "change" | "replace" | "remove" | "add";
+  kind: "change" | "replace" | "remove" | "add" | "out" | "in";
   index: number;
   old: number;
   next: number;
@@ -24,11 +24,23 @@ export interface Edit {
 type Id = string | number | undefined;
 type Pair = readonly [number, number];
 
+interface Names {
+  old: readonly string[];
+  next: readonly string[];
+}
+
 interface Common {
+  /** Elements that stay. */
   pairs: readonly Pair[];
-  /** The old and new indices of elements that are elsewhere in the other list. */
-  movedOld: ReadonlySet<number>;
-  movedNext: ReadonlySet<number>;
+  /** Elements that are elsewhere in the other list. */
+  moved: readonly Pair[];
+}
+
+/** What is between elements that stay: those that change in their places, and which others go and come. */
+interface Gaps {
+  places: { kind: "change" | "replace"; old: number; next: number }[];
+  removed: number[];
+  added: number[];
 }
 
 /**
@@ -58,7 +70,6 @@ class Lists {
   readonly #old: readonly Json[];
   readonly #next: readonly Json[];
   readonly #whole: readonly (readonly Json[])[];
-  readonly #found: Edit[] = [];
   #hasRepeated: boolean | undefined = undefined;
 
   constructor(old: readonly Json[], next: readonly Json[], whole: readonly (readonly Json[])[]) {
@@ -68,25 +79,23 @@ class Lists {
   }
 
   edits(around: number): Edit[] | undefined {
-    if (this.#old.length === 0 || this.#next.length === 0) this.#fillGap(0, this.#old.length, 0, this.#next.length);
-    else if (this.#old.length === 1 && this.#next.length === 1) this.#fillOne();
-    else return this.#align(around);
-    return this.#found;
-  }
-
-  #align(around: number): Edit[] | undefined {
+    if (this.#old.length === 0 || this.#next.length === 0) return this.#ends();
+    if (this.#old.length === 1 && this.#next.length === 1) return this.#one();
     const [old, next] = namesOf(this.#old, this.#next);
     const places = this.#havePlaces(old, next) ? [...old.keys()].filter((at) => old[at] !== next[at]) : undefined;
     const common = commonOf(numbered(old), numbered(next));
     let kept = common.pairs.length;
+    let found: Edit[];
     if (places && places.length <= old.length + next.length - 2 * kept) {
-      for (const at of places) this.#inPlace(at, at);
+      found = places.map((at) => ({ kind: this.#isSame(at, at) ? "change" : "replace", index: at, old: at, next: at }));
       kept = old.length - places.length;
+    } else if (common.moved.length > MOST_EDITS) {
+      return undefined;
     } else {
-      this.#fill(common, { old, next });
+      found = this.#filled(common, { old, next });
     }
-    const count = this.#found.reduce((sum, { kind }) => sum + Number(kind !== "change"), 0);
-    return count > MOST_EDITS && count > 4 * (kept + around) ? undefined : this.#found;
+    const count = found.reduce((sum, { kind }) => sum + Number(kind !== "change"), 0);
+    return count > MOST_EDITS && count > 4 * (kept + around) ? undefined : found;
   }
 
   /** Tells whether only places tell elements apart, as on a board: they are values or rows, of which some repeat. */
@@ -100,55 +109,108 @@ class Lists {
     return (this.#hasRepeated ??= this.#whole.some((list) => new Set(list.map(canonical)).size < list.length));
   }
 
-  /** Adds the edits where one element is between the ends of either list. */
-  #fillOne(): void {
+  /** Returns the edits where only one of the lists has anything between the ends. */
+  #ends(): Edit[] {
+    return [
+      ...this.#old.map((_, at) => removal(this.#old.length - 1 - at)),
+      ...this.#next.map((_, at) => insertion(at)),
+    ];
+  }
+
+  /** Returns the edits where one element is between the ends of either list. */
+  #one(): Edit[] {
     const [old, next] = [this.#old[0] as Json, this.#next[0] as Json];
     const id = idOf(old);
-    if (id !== idOf(next)) this.#outAndIn(0, 0);
-    else if (id !== undefined || isEqual(old, next)) this.#add("change", 0, 0, 0);
-    else this.#inPlace(0, 0);
+    const isSame = id !== undefined || isEqual(old, next);
+    const kind = id !== idOf(next) ? undefined : isSame ? "change" : this.#inPlace(0, 0);
+    return kind ? [{ kind, index: 0, old: 0, next: 0 }] : [removal(0), insertion(0)];
   }
 
-  /** Adds the edits of the gaps between pairs, and those of pairs that have changed inside. */
-  #fill({ pairs, movedOld, movedNext }: Common, names: { old: readonly string[]; next: readonly string[] }): void {
+  /** Returns what takes elements out, moves others, and then puts in others and changes what is different inside. */
+  #filled({ pairs, moved }: Common, names: Names): Edit[] {
+    const { places, removed, added } = this.#gaps({ pairs, moved }, names);
+    const inPlace = places.map(({ old, next }): Pair => [old, next]);
+    const staying = inPlace.length > 0 ? [...pairs, ...inPlace].sort(([a], [b]) => a - b) : pairs;
+    const changed = [...pairs, ...moved].filter(([old, next]) => !isEqual(this.#old[old], this.#next[next]));
+    const later: Edit[] = [
+      ...added.map(insertion),
+      ...places.map(({ kind, old, next }) => ({ kind, index: next, old, next })),
+      ...changed.map(([old, next]) => ({ kind: "change" as const, index: next, old, next })),
+    ];
+    return [
+      ...removed.reverse().map(removal),
+      ...(moved.length > 0 ? moves(this.#old.length, removed, staying, moved) : []),
+      ...later.sort((a, b) => a.index - b.index),
+    ];
+  }
+
+  #gaps({ pairs, moved }: Common, names: Names): Gaps {
+    const goes = new Set(moved.map(([old]) => old));
+    const comes = new Set(moved.map(([, next]) => next));
+    const gaps: Gaps = { places: [], removed: [], added: [] };
     let [at, to] = [0, 0];
-    for (const [old, next] of [...pairs, [this.#old.length, this.#next.length] as const]) {
-      if (old - at !== next - to) this.#fillGap(at, old, to, next);
-      else {
-        for (let index = 0; index < old - at; index++) {
-          const [before, after] = [at + index, to + index];
-          const hasId = names.old[before]?.startsWith("i") || names.next[after]?.startsWith("i");
-          if (hasId || movedOld.has(before) || movedNext.has(after)) this.#outAndIn(before, after);
-          else this.#inPlace(before, after);
+    for (const [end, nextEnd] of [...pairs, [this.#old.length, this.#next.length] as const]) {
+      const hasPlaces = end - at === nextEnd - to;
+      for (let index = 0; hasPlaces && index < end - at; index++) {
+        const [old, next] = [at + index, to + index];
+        const hasId = names.old[old]?.startsWith("i") || names.next[next]?.startsWith("i");
+        const kind = hasId || goes.has(old) || comes.has(next) ? undefined : this.#inPlace(old, next);
+        if (kind) gaps.places.push({ kind, old, next });
+        else {
+          if (!goes.has(old)) gaps.removed.push(old);
+          if (!comes.has(next)) gaps.added.push(next);
         }
       }
-      if (old < this.#old.length && !isEqual(this.#old[old], this.#next[next])) this.#add("change", next, old, next);
-      [at, to] = [old + 1, next + 1];
+      for (let old = at; !hasPlaces && old < end; old++) if (!goes.has(old)) gaps.removed.push(old);
+      for (let next = to; !hasPlaces && next < nextEnd; next++) if (!comes.has(next)) gaps.added.push(next);
+      [at, to] = [end + 1, nextEnd + 1];
     }
+    return gaps;
   }
 
-  #fillGap(at: number, oldEnd: number, to: number, nextEnd: number): void {
-    for (let index = oldEnd - 1; index >= at; index--) this.#add("remove", to + index - at, index, -1);
-    for (let index = to; index < nextEnd; index++) this.#add("add", index, -1, index);
-  }
-
-  #outAndIn(old: number, next: number): void {
-    this.#add("remove", next, old, -1);
-    this.#add("add", next, -1, next);
-  }
-
-  /** Adds the edits of an element without an id in the place of another, where neither has moved. */
-  #inPlace(old: number, next: number): void {
-    const [before, after] = [this.#old[old] as Json, this.#next[next] as Json];
-    if (isSameElement(before, after)) this.#add("change", next, old, next);
+  /** Returns what becomes of an element in whose place is another, both without ids; undefined if it goes. */
+  #inPlace(old: number, next: number): "change" | "replace" | undefined {
+    if (this.#isSame(old, next)) return "change";
     // A text of which there is one is an element of its own, as a tag is; a number has a place, as in a point.
-    else if ((typeof before === "string" || typeof after === "string") && !this.#repeats()) this.#outAndIn(old, next);
-    else this.#add("replace", next, old, next);
+    const hasText = typeof this.#old[old] === "string" || typeof this.#next[next] === "string";
+    return hasText && !this.#repeats() ? undefined : "replace";
   }
 
-  #add(kind: Edit["kind"], index: number, old: number, next: number): void {
-    this.#found.push({ kind, index, old, next });
+  #isSame(old: number, next: number): boolean {
+    return isSameElement(this.#old[old] as Json, this.#next[next] as Json);
   }
+}
+
+function removal(old: number): Edit {
+  return { kind: "remove", index: old, old, next: -1 };
+}
+
+function insertion(next: number): Edit {
+  return { kind: "add", index: next, old: -1, next };
+}
+
+/** Returns what brings each element that has moved to where it comes right after the one before it. */
+function moves(count: number, removed: readonly number[], staying: readonly Pair[], moved: readonly Pair[]): Edit[] {
+  const found: Edit[] = [];
+  const gone = new Set(removed);
+  const there = Array.from({ length: count }, (_, old) => old).filter((old) => !gone.has(old));
+  const places = staying.map(([, next]) => next);
+  let last: Pair | undefined = undefined;
+  for (const pair of [...moved].sort(([, a], [, b]) => a - b)) {
+    const [old, next] = pair;
+    let previous: Pair | undefined = staying[firstNotBelow(places, next) - 1];
+    if (last && (!previous || last[1] > previous[1])) previous = last;
+    const start = there.indexOf(old);
+    let end = previous ? there.indexOf(previous[0]) + 1 : 0;
+    end -= Number(start < end);
+    if (start !== end) {
+      there.splice(start, 1);
+      there.splice(end, 0, old);
+      found.push({ kind: "out", index: start, old, next: -1 }, { kind: "in", index: end, old, next });
+    }
+    last = pair;
+  }
+  return found;
 }
 
 // Names
@@ -203,12 +265,7 @@ function commonOf(old: readonly string[], next: readonly string[]): Common {
   });
   const pairs = increasing(found);
   const kept = new Set(pairs);
-  const moved = found.filter((pair) => !kept.has(pair));
-  return {
-    pairs,
-    movedOld: new Set(moved.map(([at]) => at)),
-    movedNext: new Set(moved.map(([, to]) => to)),
-  };
+  return { pairs, moved: found.filter((pair) => !kept.has(pair)) };
 }
 
 /** Returns a longest part of pairs in the order of their first that is in the order of their second, too. */

@@ -74,7 +74,8 @@ function addArrays(old: readonly Json[], next: readonly Json[], path: string, op
   for (const { kind, index, old: before, next: after } of found) {
     const place = `${path}/${index}`;
     if (kind === "change") addDifference(old[before], next[after] as Json, place, ops);
-    else if (kind === "remove") ops.push({ op: kind, path: place });
+    else if (kind === "remove" || kind === "out") ops.push({ op: "remove", path: place });
+    else if (kind === "in") ops.push({ op: "add", path: place, value: old[before] as Json, moved: true });
     else ops.push({ op: kind, path: place, value: next[after] as Json });
   }
 }

@@ -2,7 +2,8 @@
  * Operations that were made on an older state, as they are to be carried out on a newer one.
  *
  * The same as `rebase.py` of the server: places are compared by JSON pointer; the indices of arrays move with what
- * others put in and took out, and of two insertions at one index the earlier stays in front.
+ * others put in and took out, and of two insertions at one index the earlier stays in front. What is done to an element
+ * that others have moved follows it.
  */
 
 import { PatchError, apply, escape, find, isIndex, parse } from "./patch.js";
@@ -30,13 +31,11 @@ export function rebase(ops: readonly Op[], over: readonly Op[], document: Docume
   if (over.length === 0) return { ops: [...ops], conflicts: [], isLost: false, over: [] };
   const shape = new Shape(document);
   const others = undone(over, shape);
+  const theirs = unitsOf(others);
   let lostAt = others.length;
-  const steps = ops.map((op) => {
-    const step = new Step(op);
-    step.lookUp(shape);
-    shape.do(step.name, step.parts, op.value);
-    lostAt = Math.min(lostAt, passAll(step, others));
-    return step;
+  const steps = done(ops, shape).flatMap((unit) => {
+    lostAt = Math.min(lostAt, passAll(unit, theirs, others.length));
+    return unit;
   });
   const isLost = lostAt < others.length;
   return {
@@ -47,15 +46,46 @@ export function rebase(ops: readonly Op[], over: readonly Op[], document: Docume
   };
 }
 
-/** Returns operations that have led to a shape, which is led back to where it was before them. */
-function undone(over: readonly Op[], shape: Shape): Step[] {
-  const steps = [...over].reverse().map((op) => {
+/** One operation, or the two that move an element. */
+type Unit = readonly [Step] | readonly [Step, Step];
+
+/** Returns the units of operations. */
+function unitsOf(steps: readonly Step[]): (readonly [number, Unit])[] {
+  const units: (readonly [number, Unit])[] = [];
+  for (const [index, step] of steps.entries()) {
+    const last = units.at(-1);
+    if (last?.[1].length === 1 && isPair(last[1][0], step)) units[units.length - 1] = [last[0], [last[1][0], step]];
+    else units.push([index, [step]]);
+  }
+  return units;
+}
+
+/** Returns the units of operations that are carried out on a shape. */
+function done(ops: readonly Op[], shape: Shape): Unit[] {
+  const steps = ops.map((op) => {
     const step = new Step(op);
-    step.lookUp(shape, true);
-    shape.undo(step.name, step.parts);
+    step.lookUp(shape);
+    shape.do(step.name, step.parts, op.value);
     return step;
   });
-  return steps.reverse();
+  return unitsOf(steps).map(([, unit]) => unit);
+}
+
+/** Returns operations that have led to a shape, which is led back to where it was before them. */
+function undone(over: readonly Op[], shape: Shape): Step[] {
+  const steps = over.map((op) => new Step(op));
+  for (let index = steps.length - 1; index >= 0; index--) {
+    const step = steps[index] as Step;
+    step.lookUp(shape, true);
+    const before = steps[index - 1];
+    if (before && isPair(before, step)) {
+      index--;
+      shape.undoMove(before.parts, step.parts);
+    } else {
+      shape.undo(step.name, step.parts);
+    }
+  }
+  return steps;
 }
 
 /** Returns `over`, and what takes `ops` back before the one at `lostAt`. */
@@ -81,6 +111,8 @@ export function takingBack(ops: readonly Op[], document: Document): Op[] {
     const fits = op.op === "add" ? parts.length === 0 || typeof container === "object" : isThere;
     if (fits) {
       inverse.push(inverseOf(op, parts, container, isThere));
+      const before = inverse.at(-2);
+      if (op.moved && before?.op === "add") inverse[inverse.length - 2] = { ...before, moved: true };
       shape.do(op.op, parts, op.value);
     }
   }
@@ -100,13 +132,73 @@ function present(steps: readonly Step[]): Op[] {
 }
 
 /** Lets `others` come before `mine`; returns the index of the one that takes its place away, or how many they are. */
-function passAll(mine: Step, others: readonly Step[]): number {
-  for (const [index, other] of others.entries()) {
-    if (other.isGone) continue;
-    pass(mine, other);
-    if (mine.isGone) return mine.isDone ? others.length : index;
+function passAll(mine: Unit, others: readonly (readonly [number, Unit])[], count: number): number {
+  for (const [index, other] of others) {
+    if (other.every((step) => step.isGone)) continue;
+    passUnit(mine, other);
+    if (mine.some((step) => step.isGone && !step.isDone)) return index;
+    if (mine.some((step) => step.isDone)) break;
   }
-  return others.length;
+  return count;
+}
+
+/** Lets `other` come before `mine`: each is afterwards as it is to be carried out behind the other. */
+function passUnit(mine: Unit, other: Unit): void {
+  if (mine.length === 2 && other.length === 2 && mine[0].pointer === other[0].pointer) {
+    // Of two who move one element the later has it.
+    mine[1].isContested = true;
+    mine[0].parts = other[1].parts;
+    other[0].isGone = other[1].isGone = true;
+  } else if (other.length === 2 && isOf(mine[0], other[0])) {
+    for (const step of mine) follow(step, other);
+  } else if (mine.length === 2 && isOf(other[0], mine[0])) {
+    for (const step of other) takeAlong(mine, step);
+  } else {
+    for (const step of mine) {
+      for (const each of other) if (!step.isGone && !each.isGone) pass(step, each);
+    }
+    if (other.length === 2 && other[0].isGone !== other[1].isGone) other[1].isMoved = false;
+  }
+}
+
+/** Lets `mine` be done to the element where `other` has moved it to. */
+function follow(mine: Step, [out, into]: readonly [Step, Step]): void {
+  const rest = mine.parts.slice(out.parts.length);
+  if (mine.name === "remove" && rest.length === 0) out.isGone = into.isGone = true;
+  else into.takeAlong(mine, rest);
+  mine.parts = [...into.parts, ...rest];
+}
+
+/** Lets `mine` move the element as `other` has changed it. */
+function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
+  const rest = other.parts.slice(out.parts.length);
+  if (other.name === "remove" && rest.length === 0) {
+    out.isContested = out.isGone = true;
+    return;
+  }
+  into.takeAlong(other, rest);
+  other.parts = [...into.parts, ...rest];
+}
+
+/** Tells whether two operations, one right after the other, move an element of an array. */
+function isPair(first: Step, second: Step): boolean {
+  return (
+    second.isMoved &&
+    first.name === "remove" &&
+    second.name === "add" &&
+    first.moves &&
+    second.moves &&
+    first.parts.at(-1) !== "-" &&
+    second.parts.at(-1) !== "-" &&
+    first.parts.length === second.parts.length &&
+    isWithin(second.parts, first.parts.slice(0, -1))
+  );
+}
+
+/** Tells whether an operation is done to the element that `out` takes out of an array, or inside that. */
+function isOf(step: Step, out: Step): boolean {
+  const inserts = step.moves && step.name === "add" && step.parts.length === out.parts.length;
+  return isWithin(step.parts, out.parts) && !inserts;
 }
 
 /** One operation on its way, with its place taken apart. */
@@ -120,6 +212,8 @@ class Step {
   moves: boolean;
   /** Whether it is at an element of an array. */
   isElement: boolean;
+  /** Whether it puts in, where it has moved to, what the operation before it has taken out. */
+  isMoved: boolean;
   isContested = false;
   /** Nothing is left to be done, as the place is gone or has been overwritten. */
   isGone = false;
@@ -131,6 +225,7 @@ class Step {
   constructor(op: Op) {
     this.#op = op;
     this.name = op.op;
+    this.isMoved = op.moved === true;
     this.parts = parse(op.path);
     this.isElement = isPlace(this.parts.at(-1));
     this.moves = op.op !== "replace" && this.isElement;
@@ -142,8 +237,9 @@ class Step {
 
   toOp(): Op {
     const { name, pointer } = this;
-    if (name === this.#op.op && pointer === this.#op.path) return this.#op;
-    return { ...this.#op, op: name, path: pointer };
+    const { moved = false, ...op } = this.#op;
+    if (name === op.op && pointer === op.path && moved === this.isMoved) return this.#op;
+    return { ...op, op: name, path: pointer, ...(this.isMoved ? { moved } : {}) };
   }
 
   /**
@@ -167,6 +263,19 @@ class Step {
     }
     try {
       this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op: inner.name, path: pointer(rest) }]) as Json };
+    } catch (error) {
+      if (!(error instanceof PatchError)) throw error;
+      inner.isGone = true;
+    }
+  }
+
+  /** Lets another be done to the element that this one puts in, or inside it at `rest`. */
+  takeAlong(inner: Step, rest: readonly string[]): void {
+    const { value } = this.#op;
+    if (value === undefined) return;
+    try {
+      const op = rest.length === 0 ? "replace" : inner.name;
+      this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op, path: pointer(rest) }]) as Json };
     } catch (error) {
       if (!(error instanceof PatchError)) throw error;
       inner.isGone = true;

@@ -55,8 +55,8 @@ test("arrays are compared by what they begin and end with", () => {
 test("elements that stay are not touched by what is done between them", () => {
   const [a, b, c, d] = [{ id: "a" }, { id: "b" }, { id: "c" }, { id: "d" }];
   expect(diff([a, b, c, d], [b, d])).toEqual([
+    { op: "remove", path: "/2" },
     { op: "remove", path: "/0" },
-    { op: "remove", path: "/1" },
   ]);
   expect(diff([a, b], [{ id: "x" }, a, { id: "y" }, b, { id: "z" }])).toEqual([
     { op: "add", path: "/0", value: { id: "x" } },
