@@ -48,6 +48,11 @@ class Step:
     def pointer(self) -> str:
         return pointer(self.parts)
 
+    @property
+    def has_value(self) -> bool:
+        """Whether it is known what it puts at its place."""
+        return self._value is not msgspec.UNSET
+
     def op(self) -> Op:
         return Op(self.name, self.pointer, self._value, True if self.is_moved else msgspec.UNSET)
 

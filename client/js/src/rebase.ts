@@ -172,7 +172,8 @@ function follow(mine: Step, [out, into]: readonly [Step, Step]): void {
 /** Lets `mine` move the element as `other` has changed it. */
 function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
   const rest = other.parts.slice(out.parts.length);
-  if (other.name === "remove" && rest.length === 0) {
+  if (other.name === "remove" ? rest.length === 0 : !other.hasValue) {
+    // It is gone, or what has become of it is not known, as where something is taken back.
     out.isContested = out.isGone = true;
     return;
   }
@@ -233,6 +234,11 @@ class Step {
 
   get pointer(): string {
     return pointer(this.parts);
+  }
+
+  /** Whether it is known what it puts at its place. */
+  get hasValue(): boolean {
+    return this.#op.value !== undefined;
   }
 
   toOp(): Op {
