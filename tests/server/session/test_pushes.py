@@ -394,7 +394,8 @@ async def test_a_whole_state_is_compared_with_the_one_that_it_names(house: House
     guest.push(base=1, state={"list": ["a", "B", "c", "d"], "n": 0})
     await until(lambda: actor.thread.version == 3)
     await actor.settled()
-    ack = {"type": "ack", "ref": 2, "version": 3, "rebased": True, "ops": [put("/list/2", "B")]}
+    ops = [remove("/list/2"), add("/list/2", "B")]
+    ack = {"type": "ack", "ref": 2, "version": 3, "rebased": True, "ops": ops}
     assert guest.frames == [ack]
     assert actor.thread.state == {"list": ["0", "a", "B", "c", "d"], "n": 5}
     guest.push(base=3, state={"list": ["0", "a", "B", "c", "d"], "n": 5})
@@ -529,10 +530,20 @@ async def test_a_class_that_has_nothing_for_a_place_that_is_to_go_lets_it_go(hou
     actor = await house.actor(Resolving)
     guest, other = await joined(actor, "a"), await joined(actor, "b")
     other.push(put("/list/2", "C"), put("/n", 1), base=0)
-    guest.push(remove("/n"), remove("/list/2"), base=0)
+    guest.push(remove("/n"), base=0)
     await until(lambda: guest.transport.sent[-1]["type"] == "ack")
-    assert actor.thread.asked == [(0, 1, None, "/n"), ("c", "C", None, "/list/2")]  # type: ignore[attr-defined]
-    assert actor.thread.state == {"list": ["a", "b"]}
+    assert actor.thread.asked == [(0, 1, None, "/n")]  # type: ignore[attr-defined]
+    assert actor.thread.state == {"list": ["a", "b", "C"]}
+
+
+async def test_an_element_that_was_replaced_is_not_removed_as_it_may_be_another(house: House) -> None:
+    actor = await house.actor(Lists)
+    guest, other = await joined(actor, "a"), await joined(actor, "b")
+    other.push(put("/list/2", "C"), base=0)
+    guest.push(remove("/list/2"), base=0)
+    await until(lambda: guest.transport.sent[-1]["type"] == "nack")
+    assert guest.frames[-1]["code"] == "conflict"
+    assert actor.thread.state["list"] == ["a", "b", "C"]
 
 
 async def test_a_class_whose_resolve_conflict_raises_refuses_the_push(
