@@ -83,7 +83,7 @@ class History:
         if current.json is None:
             return (Op("add", "", self._type.read(data, limits)),)
         if self._texts is None:
-            self._texts = TextDiff()
+            self._texts = TextDiff(self._type.keys)
         return self._type.diff((current.base, current.json), (state, data), limits, self._texts)
 
     def append(self, ops: Sequence[Op], source: str, after: Revision, client: ClientRow | None = None) -> Write:

@@ -70,6 +70,9 @@ class Thread(Generic[State]):
     # What happens to a push that was made on an older state, where others have changed the same place since: it wins,
     # or it is refused. A class with `resolve_conflict` decides for each place.
     conflict: ClassVar[Policy] = "last-writer"
+    # Which member identifies the elements of a list, where it is none of `id`, `key` and `_id`: by the JSON pointer of
+    # the list, in which `*` is any part, as in {"/columns/*/cards": "slug"}.
+    list_keys: ClassVar[Mapping[str, str]] = {}
     # How much of the log is kept.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
     # The version of the state's type: one more each time that `@migrate` brings stored states up to date.

@@ -29,7 +29,8 @@ from plait.thread import Thread
 
 @pytest.fixture
 async def house() -> AsyncIterator[House]:
-    async with open_house(Room, Lists, Odd, Rejecting, Resolving, Typed, limits=Limits(state=2000, depth=8)) as house:
+    kinds = (Room, Lists, Odd, Rejecting, Resolving, Typed, Slugs, TypedSlugs)
+    async with open_house(*kinds, limits=Limits(state=2000, depth=8)) as house:
         yield house
 
 
@@ -831,3 +832,62 @@ async def test_a_client_that_is_gone_while_the_past_is_read_for_it_changes_nothi
         await actor.settled()
         await until(lambda: actor.clients.get("a") is None)
         assert actor.thread.state["n"] == 399
+
+
+# Lists that the server builds anew
+
+
+class Slugs(Thread[dict[str, Any]]):
+    """A list whose elements are known by another member than usual."""
+
+    initial_state = {"columns": [{"cards": [{"slug": slug, "n": 0} for slug in "abc"]}]}  # noqa: RUF012
+    list_keys = {"/columns/*/cards": "slug"}  # noqa: RUF012
+
+
+class Slug(msgspec.Struct, frozen=True):
+    slug: str
+    n: int = 0
+
+
+class SlugColumn(msgspec.Struct, frozen=True):
+    cards: tuple[Slug, ...]
+
+
+class SlugColumns(msgspec.Struct, frozen=True):
+    columns: tuple[SlugColumn, ...]
+
+
+class TypedSlugs(Thread[SlugColumns]):
+    """The same, typed."""
+
+    initial_state = SlugColumns((SlugColumn((Slug("a"), Slug("b"), Slug("c"))),))
+    list_keys = {"/columns/*/cards": "slug"}  # noqa: RUF012
+
+
+@pytest.mark.parametrize("kind", [Slugs, TypedSlugs])
+@pytest.mark.parametrize("order", ["bcd", "cba", "dabc", "b"])
+async def test_a_push_hits_its_element_in_a_list_that_was_built_anew(
+    house: House, kind: type[Thread[Any]], order: str
+) -> None:
+    actor = await house.actor(kind)
+    guest = await joined(actor, "a")
+    new = {"columns": [{"cards": [{"slug": slug, "n": 1} for slug in order]}]}
+    actor.thread.set_state(msgspec.convert(new, SlugColumns) if kind is TypedSlugs else new)
+    guest.push(put("/columns/0/cards/1/n", 7), base=0)
+    await until(lambda: guest.transport.sent[-1]["type"] == "ack")
+    state = msgspec.to_builtins(actor.thread.state)
+    assert state == {"columns": [{"cards": [{"slug": slug, "n": 7 if slug == "b" else 1} for slug in order]}]}
+
+
+@pytest.mark.parametrize("kind", [Slugs, TypedSlugs])
+async def test_a_push_into_an_element_that_the_server_has_left_out_is_refused(
+    house: House, kind: type[Thread[Any]]
+) -> None:
+    actor = await house.actor(kind)
+    guest = await joined(actor, "a")
+    new = {"columns": [{"cards": [{"slug": slug, "n": 1} for slug in "acd"]}]}
+    actor.thread.set_state(msgspec.convert(new, SlugColumns) if kind is TypedSlugs else new)
+    guest.push(put("/columns/0/cards/1/n", 7), base=0)
+    await until(lambda: guest.transport.sent[-1]["type"] == "nack")
+    assert guest.frames[-1]["code"] == "conflict"
+    assert msgspec.to_builtins(actor.thread.state) == new
