@@ -2,6 +2,7 @@
 
 import { canonical, isEqual, isObject } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
+import { originOf } from "./origins.js";
 
 /** The members that may hold what an element is known by; the first one that holds a text or an integer counts. */
 const ID_KEYS: readonly string[] = ["id", "key", "_id"];
@@ -121,7 +122,7 @@ class Lists {
   #one(): Edit[] {
     const [old, next] = [this.#old[0] as Json, this.#next[0] as Json];
     const id = idOf(old);
-    const isSame = id !== undefined || isEqual(old, next);
+    const isSame = id !== undefined || originOf(next) === old || isEqual(old, next);
     const kind = id !== idOf(next) ? undefined : isSame ? "change" : this.#inPlace(0, 0);
     return kind ? [{ kind, index: 0, old: 0, next: 0 }] : [removal(0), insertion(0)];
   }
@@ -217,13 +218,29 @@ function moves(count: number, removed: readonly number[], staying: readonly Pair
 
 /** Returns what the elements of two lists are known by: their ids, or without one their JSON. */
 function namesOf(old: readonly Json[], next: readonly Json[]): [string[], string[]] {
-  const ids = [old.map(idOf), next.map(idOf)] as const;
+  const ids = idsOf(old, next);
   const repeated = new Set([...repeatedIn(ids[0]), ...repeatedIn(ids[1])]);
   const name = (element: Json, id: Id) => {
     if (id === undefined || repeated.has(id)) return canonical(element);
     return typeof id === "string" ? `is${id}` : `in${id}`;
   };
   return [old.map((element, at) => name(element, ids[0][at])), next.map((element, at) => name(element, ids[1][at]))];
+}
+
+/** Returns the ids of the elements of two lists; those without one that were edited have the one that they share. */
+function idsOf(old: readonly Json[], next: readonly Json[]): readonly [Id[], Id[]] {
+  const ids = [old.map(idOf), next.map(idOf)] as const;
+  const origins = next.map(originOf);
+  if (origins.every((origin) => origin === undefined)) return ids;
+  const places = new Map<unknown, number>();
+  old.forEach((element, at) => {
+    if (ids[0][at] === undefined && typeof element === "object") places.set(element, at);
+  });
+  origins.forEach((origin, at) => {
+    const place = ids[1][at] === undefined ? places.get(origin) : undefined;
+    if (place !== undefined) ids[0][place] = ids[1][at] = `\0${place}`;
+  });
+  return ids;
 }
 
 function idOf(element: Json): Id {
