@@ -33,14 +33,14 @@ _MOST_EDITS: Final = 64
 
 
 class Edit(NamedTuple):
-    """One edit: what is done at `index` of the list as it is by then, of elements by their indices in the two lists.
+    """One edit, at the index `at` of the list as it is by then; `old` and `new` are indices in the two lists.
 
     "change" means one element, which is different inside; "in" puts in, as it was, the element that the "out" right
     before it has taken out. Without an old element -1 stands for its index, and so without a new one.
     """
 
     kind: Literal["change", "replace", "remove", "add", "out", "in"]
-    index: int
+    at: int
     old: int
     new: int
 
@@ -179,7 +179,8 @@ def _repeated(ids: Sequence[Id | None]) -> set[Id]:
 
 def _named(ids: Sequence[Id | None], name: Callable[[int], bytes], repeated: set[Id]) -> list[_Name]:
     if None not in ids and not repeated:
-        return list(zip(ids))
+        known: Any = zip(ids)
+        return list(known)
     return [(id,) if id is not None and id not in repeated else name(at) for at, id in enumerate(ids)]
 
 
@@ -275,11 +276,11 @@ def _filled(
     return [
         *(Edit("remove", old, old, -1) for old in reversed(removed)),
         *(_moves(len(names[0]), removed, staying, moved) if moved else ()),
-        *sorted(later, key=_index),
+        *sorted(later, key=_at),
     ]
 
 
-_index: Final = attrgetter("index")
+_at: Final = attrgetter("at")
 _new_index: Final = itemgetter(1)
 
 

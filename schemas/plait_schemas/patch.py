@@ -132,7 +132,7 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op
     if start + tail == len(new):
         ops += [Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, start - 1, -1)]
         return
-    key = keys and keys.at(path)
+    key = None if keys is None else keys.at(path)
     if start + tail + 1 == len(old) == len(new):
         id = id_of(old[start], key)
         if id is not None and id == id_of(new[start], key):
@@ -146,7 +146,7 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op
         place = f"{path}/{start + index}"
         if kind == "change":
             _diff(old[start + before], new[start + after], place, ops, keys)
-        elif kind in ("remove", "out"):
+        elif kind == "remove" or kind == "out":  # noqa: PLR1714 (mypy knows by it what else there is)
             ops.append(Op("remove", place))
         elif kind == "in":
             ops.append(Op("add", place, old[start + before], moved=True))

@@ -99,7 +99,7 @@ class TextDiff:
         tail = 0
         while tail < end - start and old[-1 - tail] == elements[-1 - tail]:
             tail += 1
-        key = self._keys and self._keys.at(path)
+        key = None if self._keys is None else self._keys.at(path)
         found = edits(_Lists(old, elements, start, tail, key), start + tail)
         if found is None:
             ops.append(Op("replace", path, read(new, path)))
@@ -108,7 +108,7 @@ class TextDiff:
             place = f"{path}/{start + index}"
             if kind == "change":
                 self._diff(old[start + before], elements[start + after], place, read, ops)
-            elif kind in ("remove", "out"):
+            elif kind == "remove" or kind == "out":  # noqa: PLR1714 (mypy knows by it what else there is)
                 ops.append(Op("remove", place))
             elif kind == "in":
                 ops.append(Op("add", place, decode_json(old[start + before]), moved=True))
