@@ -59,7 +59,8 @@ FORBIDDEN_KEYS: Final = frozenset({"__proto__", "constructor", "prototype"})
 
 _canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 
-_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
+_SCALARS: Final = _NUMBERS | {str}
 
 
 def escape(key: str) -> str:
@@ -134,24 +135,28 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op
         return
     key = None if keys is None else keys.at(path)
     if start + tail + 1 == len(old) == len(new):
-        id = id_of(old[start], key)
-        if id is not None and id == id_of(new[start], key):
-            _diff(old[start], new[start], f"{path}/{start}", ops, keys)
+        before, after = old[start], new[start]
+        if type(before) in _NUMBERS and type(after) in _NUMBERS:
+            ops.append(Op("replace", f"{path}/{start}", after))
+            return
+        id = id_of(before, key)
+        if id is not None and id == id_of(after, key):
+            _diff(before, after, f"{path}/{start}", ops, keys)
             return
     found = edits(_Lists(old, new, start, tail, key), start + tail)
     if found is None:
         ops.append(Op("replace", path, new))
         return
-    for kind, index, before, after in found:
+    for kind, index, at, to in found:
         place = f"{path}/{start + index}"
         if kind == "change":
-            _diff(old[start + before], new[start + after], place, ops, keys)
+            _diff(old[start + at], new[start + to], place, ops, keys)
         elif kind == "remove" or kind == "out":  # noqa: PLR1714 (mypy knows by it what else there is)
             ops.append(Op("remove", place))
         elif kind == "in":
-            ops.append(Op("add", place, old[start + before], moved=True))
+            ops.append(Op("add", place, old[start + at], moved=True))
         else:
-            ops.append(Op(kind, place, new[start + after]))
+            ops.append(Op(kind, place, new[start + to]))
 
 
 class _Lists:

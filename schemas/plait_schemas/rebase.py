@@ -41,13 +41,16 @@ def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
     if not over:
         return Rebased(ops, [], False, [], [])
     shape = Shape(document)
-    others = _undone(over, shape)
-    theirs = _units(others)
-    steps: list[Step] = []
+    others = _undone(over, shape, is_exact="remove" in [op.op for op in ops])
+    steps = _done(ops, shape)
     lost_at = len(others)
-    for unit in _done(ops, shape):
-        steps += unit
-        lost_at = min(lost_at, _pass_all(unit, theirs, len(others)))
+    if True in [step.is_moved for step in others] or True in [step.is_moved for step in steps]:
+        theirs = _units(others)
+        for _, unit in _units(steps):
+            lost_at = min(lost_at, _pass_units(unit, theirs, len(others)))
+    else:
+        for step in steps:
+            lost_at = min(lost_at, _pass_all(step, others))
     is_lost = lost_at < len(others)
     behind = (
         _without(ops, over, lost_at, document)
@@ -93,15 +96,15 @@ _Unit = list[Step]
 """One operation, or the two that move an element."""
 
 
-def _undone(over: Sequence[Op], shape: Shape) -> list[Step]:
+def _undone(over: Sequence[Op], shape: Shape, *, is_exact: bool = True) -> list[Step]:
     """Return operations that have led to a shape, which is led back to where it was before them."""
     steps = [Step(op) for op in over]
     index = len(steps)
     while index:
         index -= 1
         step = steps[index]
-        step.look_up(shape, has_happened=True)
-        if index and is_pair(steps[index - 1], step):
+        step.look_up(shape, has_happened=True, is_exact=is_exact)
+        if step.is_moved and index and is_pair(steps[index - 1], step):
             index -= 1
             shape.undo_move(steps[index].parts, step.parts)
         else:
@@ -120,14 +123,14 @@ def _units(steps: Sequence[Step]) -> list[tuple[int, _Unit]]:
     return units
 
 
-def _done(ops: Sequence[Op], shape: Shape) -> list[_Unit]:
-    """Return the units of operations that are carried out on a shape."""
+def _done(ops: Sequence[Op], shape: Shape) -> list[Step]:
+    """Return operations that are carried out on a shape."""
     steps: list[Step] = []
     for op in ops:
         steps.append(step := Step(op))
         step.look_up(shape)
         shape.do(step.name, step.parts, op.value)
-    return [unit for _, unit in _units(steps)]
+    return steps
 
 
 def _inverse(op: Op, parts: Sequence[str], container: Any, *, is_there: bool) -> Op:
@@ -151,7 +154,17 @@ def _without(ops: Sequence[Op], over: Sequence[Op], lost_at: int, document: Any)
     ]
 
 
-def _pass_all(mine: _Unit, others: Sequence[tuple[int, _Unit]], count: int) -> int:
+def _pass_all(mine: Step, others: Sequence[Step]) -> int:
+    """Let `others` come before `mine`; return the index of the one that takes its place away, or how many they are."""
+    for index, other in enumerate(others):
+        if not other.is_gone:
+            _pass(mine, other)
+            if mine.is_gone:
+                return len(others) if mine.is_done else index
+    return len(others)
+
+
+def _pass_units(mine: _Unit, others: Sequence[tuple[int, _Unit]], count: int) -> int:
     """Let `others` come before `mine`; return the index of the one that takes its place away, or how many they are."""
     for index, other in others:
         if not all(step.is_gone for step in other):

@@ -1,7 +1,7 @@
 """One operation as it is moved by others: its place taken apart, and what it does to the elements around it."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -9,6 +9,9 @@ from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_i
 from plait_schemas.shape import Shape
 
 __all__ = ["Step", "is_of", "is_pair", "is_place", "leads_through", "pointer"]
+
+
+_CONTAINERS: Final = (dict, list, tuple, msgspec.Struct)
 
 
 class Step:
@@ -54,7 +57,9 @@ class Step:
         return self._value is not msgspec.UNSET
 
     def op(self) -> Op:
-        return Op(self.name, self.pointer, self._value, True if self.is_moved else msgspec.UNSET)
+        if self.is_moved:
+            return Op(self.name, self.pointer, self._value, moved=True)
+        return Op(self.name, self.pointer, self._value)
 
     def take_in(self, inner: "Step") -> None:
         """Let another be done inside what this one has put at its place; where it does not fit, it is gone.
@@ -93,13 +98,16 @@ class Step:
         except PatchError:
             inner.is_gone = True
 
-    def look_up(self, shape: Shape, *, has_happened: bool | None = None) -> None:
+    def look_up(self, shape: Shape, *, has_happened: bool | None = None, is_exact: bool = False) -> None:
         """See what it puts an element into.
 
         Where it is known whether it has happened already, the end of an array is given its index: `-` would be another
-        behind others who append.
+        behind others who append. Whether a value is put in the place of an element matters only if something may be
+        inside it, or if that is to be known exactly.
         """
-        if not self.is_element:
+        if not self.moves and not (
+            self.is_element and has_happened and (is_exact or isinstance(self._value, _CONTAINERS))
+        ):
             return
         container = shape.look(self.parts[:-1])
         self.is_element = not isinstance(container, dict | msgspec.Struct)

@@ -100,6 +100,9 @@ class TextDiff:
         while tail < end - start and old[-1 - tail] == elements[-1 - tail]:
             tail += 1
         key = None if self._keys is None else self._keys.at(path)
+        if start + tail + 1 == len(old) == len(elements) and _have_one_id(old[start], elements[start], key):
+            self._diff(old[start], elements[start], f"{path}/{start}", read, ops)
+            return
         found = edits(_Lists(old, elements, start, tail, key), start + tail)
         if found is None:
             ops.append(Op("replace", path, read(new, path)))
@@ -178,9 +181,20 @@ def _ids_of(texts: Sequence[bytes], key: str | None) -> list[Id | None]:
     return [each.field_0 if type(each.field_0) is str else _id_of(each) for each in elements]
 
 
+def _have_one_id(old: bytes, new: bytes, key: str | None) -> bool:
+    if old[:1] + new[:1] != b"{{":
+        return False
+    one, _ = _identity(key)
+    id = _id_of(one(old))
+    return id is not None and id == _id_of(one(new))
+
+
 def _id_of(identity: Any) -> Id | None:
-    values = (getattr(identity, field) for field in identity.__struct_fields__)
-    return next((value for value in values if type(value) is str or type(value) is int), None)
+    for field in identity.__struct_fields__:
+        value: Any = getattr(identity, field)
+        if type(value) is str or type(value) is int:
+            return value
+    return None
 
 
 def _objects(text: bytes) -> dict[str, bytes]:

@@ -43,7 +43,7 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
         index -= 1
         other = others[index]
         other.look_up(shape, has_happened=True)
-        moves = index > 0 and is_pair(others[index - 1], other)
+        moves = other.is_moved and index > 0 and is_pair(others[index - 1], other)
         if moves:
             shape.undo_move(others[index - 1].parts, other.parts)
         else:

@@ -30,7 +30,8 @@ export interface Rebased {
 export function rebase(ops: readonly Op[], over: readonly Op[], document: Document): Rebased {
   if (over.length === 0) return { ops: [...ops], conflicts: [], isLost: false, over: [] };
   const shape = new Shape(document);
-  const others = undone(over, shape);
+  const isExact = ops.some(({ op }) => op === "remove");
+  const others = undone(over, shape, isExact);
   const theirs = unitsOf(others);
   let lostAt = others.length;
   const steps = done(ops, shape).flatMap((unit) => {
@@ -72,11 +73,11 @@ function done(ops: readonly Op[], shape: Shape): Unit[] {
 }
 
 /** Returns operations that have led to a shape, which is led back to where it was before them. */
-function undone(over: readonly Op[], shape: Shape): Step[] {
+function undone(over: readonly Op[], shape: Shape, isExact = true): Step[] {
   const steps = over.map((op) => new Step(op));
   for (let index = steps.length - 1; index >= 0; index--) {
     const step = steps[index] as Step;
-    step.lookUp(shape, true);
+    step.lookUp(shape, { hasHappened: true, isExact });
     const before = steps[index - 1];
     if (before && isPair(before, step)) {
       index--;
@@ -290,10 +291,12 @@ class Step {
 
   /**
    * Sees what it puts an element into. The end of an array that has been appended to is given its index: `-` would be
-   * another behind others who append.
+   * another behind others who append. Whether a value is put in the place of an element matters only if something may be
+   * inside it, or if that is to be known exactly.
    */
-  lookUp(shape: Shape, hasHappened = false): void {
-    if (!this.isElement) return;
+  lookUp(shape: Shape, { hasHappened = false, isExact = false } = {}): void {
+    const mayHold = hasHappened && this.isElement && (isExact || typeof this.#op.value === "object");
+    if (!this.moves && !mayHold) return;
     const place = this.parts.slice(0, -1);
     const container = shape.look(place);
     this.isElement = !isObject(container);
