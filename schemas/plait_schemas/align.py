@@ -107,7 +107,8 @@ def _one(lists: Lists) -> list[Edit]:
     old, new = lists.ids[0][0], lists.ids[1][0]
     if old != new:
         return [Edit("remove", 0, 0, -1), Edit("add", 0, -1, 0)]
-    if old is not None or (name := lists.old_name(0)) == (other := lists.new_name(0)):
+    # Large elements are named only where it has to be.
+    if old is not None or lists.is_same(0, 0) or (name := lists.old_name(0)) == (other := lists.new_name(0)):
         return [Edit("change", 0, 0, 0)]
     kind = _in_place(lists, (name, other), 0, 0)
     return [Edit("remove", 0, 0, -1), Edit("add", 0, -1, 0)] if kind is None else [Edit(kind, 0, 0, 0)]
