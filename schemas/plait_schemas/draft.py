@@ -106,8 +106,8 @@ class Draft:
                 self._parent._own()[self._key] = self._container
         return self._container
 
-    def _record(self, op: Any, key: str | int, value: Any = msgspec.UNSET) -> None:
-        self._log.append(Op(op, self._path(key), value))
+    def _record(self, op: Any, key: str | int, value: Any = msgspec.UNSET, *, moved: bool = False) -> None:
+        self._log.append(Op(op, self._path(key), value, moved or msgspec.UNSET))
 
     def _taken(self, key: str | int, value: Any) -> Any:
         """Return a value that is to be put at a place, as JSON has it. Raises TypeError or NotFinite."""
@@ -170,7 +170,14 @@ class DraftObject(Draft, MutableMapping[str, Any]):
 class DraftList(Draft, MutableSequence[Any]):
     """A JSON array."""
 
-    __slots__ = ()
+    __slots__ = ("_out",)
+
+    # What was taken out last, and how many operations there were then.
+    _out: tuple[Draft | None, int]
+
+    def __init__(self, container: Any, parent: Draft | None, key: str | int) -> None:
+        super().__init__(container, parent, key)
+        self._out = None, 0
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -200,16 +207,21 @@ class DraftList(Draft, MutableSequence[Any]):
         place = self._index(index)
         self._record("remove", place)
         del self._own()[place]
-        self._children.pop(place, None)
+        self._out = self._children.pop(place, None), len(self._log)
         self._renumber(place, -1)
 
     def insert(self, index: SupportsIndex, value: Any) -> None:
         """Put a value in front of an index."""
         place = slice(index, None).indices(len(self))[0]
+        moved = value is self._out[0] and isinstance(value, Draft) and len(self._log) == self._out[1]
         value = self._taken(place, value)
-        self._record("add", place, value)
+        self._record("add", place, value, moved=moved)
         self._own().insert(place, value)
         self._renumber(place, 1)
+
+    def reverse(self) -> None:
+        """Reverse in place, as list.reverse does."""
+        self._become(self._container[::-1])
 
     def sort(self, *, key: Any = None, reverse: bool = False) -> None:
         """Sort in place, as list.sort does."""
@@ -229,7 +241,7 @@ class DraftList(Draft, MutableSequence[Any]):
         prefix = self._path(0).removesuffix("/0")
         for op in diff(self._container, elements):
             value = op.value if op.value is msgspec.UNSET else _plain(op.value)
-            self._log.append(Op(op.op, prefix + op.path, value))
+            self._log.append(Op(op.op, prefix + op.path, value, op.moved))
         self._own()[:] = elements
         self._children.clear()
 

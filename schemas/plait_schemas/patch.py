@@ -5,11 +5,13 @@ array. What is the same object on both sides is not walked, and whatever compare
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import is_
+from itertools import compress
+from operator import eq, is_
 from typing import Any, Final, Literal
 
 import msgspec
 
+from plait_schemas.align import Keys, edits, has_repeated, id_of, ids_of
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.members import attributes
 
@@ -26,17 +28,23 @@ __all__ = [
     "index_in",
     "invert",
     "is_index",
+    "is_same_element",
     "own",
     "parse",
 ]
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One JSON Patch operation; `path` is a JSON pointer, and a `remove` has no value."""
+    """One JSON Patch operation; `path` is a JSON pointer, and a `remove` has no value.
+
+    An `add` that has `moved` puts an element of a list where it has moved to: the `remove` right before it has taken it
+    out of the same list.
+    """
 
     op: Literal["add", "remove", "replace"]
     path: str
     value: Any = msgspec.UNSET
+    moved: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class PatchError(ValueError):
@@ -49,7 +57,10 @@ decode_ops = msgspec.json.Decoder(list[Op]).decode
 FORBIDDEN_KEYS: Final = frozenset({"__proto__", "constructor", "prototype"})
 """Keys that no path from a client may have: in JavaScript they lead out of the document."""
 
-_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
+
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
+_SCALARS: Final = _NUMBERS | {str}
 
 
 def escape(key: str) -> str:
@@ -74,32 +85,36 @@ def is_index(part: str) -> bool:
 # Diff
 
 
-def diff(old: object, new: object) -> list[Op]:
-    """Return the operations that turn `old` into `new`; none when both encode to the same JSON."""
+def diff(old: object, new: object, keys: Keys | None = None) -> list[Op]:
+    """Return the operations that turn `old` into `new`; none when both encode to the same JSON.
+
+    The elements of lists are told apart by identity (see `align`); `keys` says which members identify them, where
+    those have other names than usual.
+    """
     ops: list[Op] = []
-    _diff(old, new, "", ops)
+    _diff(old, new, "", ops, keys)
     return ops
 
 
-def _diff(old: Any, new: Any, path: str, ops: list[Op]) -> None:
+def _diff(old: Any, new: Any, path: str, ops: list[Op], keys: Keys | None) -> None:
     if _same(old, new):
         return
     match _members(old), _members(new):
         case dict() as before, dict() as after:
-            _diff_objects(before, after, path, ops)
+            _diff_objects(before, after, path, ops, keys)
         case list() | tuple() as before, list() | tuple() as after:
-            _diff_arrays(before, after, path, ops)
+            _diff_arrays(before, after, path, ops, keys)
         case _:
             ops.append(Op("replace", path, new))
 
 
-def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: list[Op]) -> None:
+def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: list[Op], keys: Keys | None) -> None:
     ops += [Op("remove", f"{path}/{_part(key)}") for key in old if key not in new]
     for key, value in new.items():
         if key not in old:
             ops.append(Op("add", f"{path}/{_part(key)}", value))
         elif old[key] is not value:
-            _diff(old[key], value, f"{path}/{_part(key)}", ops)
+            _diff(old[key], value, f"{path}/{_part(key)}", ops, keys)
 
 
 def _part(key: object) -> str:
@@ -109,24 +124,127 @@ def _part(key: object) -> str:
     return escape(str(key))
 
 
-def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op]) -> None:
-    end = min(len(old), len(new))
+def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op], keys: Keys | None) -> None:
     start = _common(old, new)
     tail = _common(old[start:][::-1], new[start:][::-1])
-    both = end - tail
-    for index in range(start, both):
-        _diff(old[index], new[index], f"{path}/{index}", ops)
-    ops += [Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1)]
-    ops += [Op("add", f"{path}/{index}", new[index]) for index in range(both, len(new) - tail)]
+    if start + tail == len(old):
+        ops += [Op("add", f"{path}/{index}", new[index]) for index in range(start, len(new) - tail)]
+        return
+    if start + tail == len(new):
+        ops += [Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, start - 1, -1)]
+        return
+    key = None if keys is None else keys.at(path)
+    if start + tail + 1 == len(old) == len(new):
+        before, after = old[start], new[start]
+        if type(before) in _NUMBERS and type(after) in _NUMBERS:
+            ops.append(Op("replace", f"{path}/{start}", after))
+            return
+        id = id_of(before, key)
+        if id is not None and id == id_of(after, key):
+            _diff(before, after, f"{path}/{start}", ops, keys)
+            return
+    found = edits(_Lists(old, new, start, tail, key), start + tail)
+    if found is None:
+        ops.append(Op("replace", path, new))
+        return
+    for kind, index, at, to in found:
+        place = f"{path}/{start + index}"
+        if kind == "change":
+            _diff(old[start + at], new[start + to], place, ops, keys)
+        elif kind == "remove" or kind == "out":  # noqa: PLR1714 (mypy knows by it what else there is)
+            ops.append(Op("remove", place))
+        elif kind == "in":
+            ops.append(Op("add", place, old[start + at], moved=True))
+        else:
+            ops.append(Op(kind, place, new[start + to]))
+
+
+class _Lists:
+    """What is between the ends that two lists have in common."""
+
+    __slots__ = ("_lists", "_new", "_old", "_repeats", "ids")
+
+    def __init__(self, old: Sequence[Any], new: Sequence[Any], start: int, tail: int, key: str | None) -> None:
+        self._lists = old, new
+        self._old = old[start : len(old) - tail]
+        self._new = new[start : len(new) - tail]
+        self._repeats: bool | None = None
+        self.ids = ids_of(self._old, key), ids_of(self._new, key)
+
+    def old_name(self, index: int) -> bytes:
+        return _canonical(self._old[index])
+
+    def new_name(self, index: int) -> bytes:
+        return _canonical(self._new[index])
+
+    def changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
+        others = [(at, to) for at, to in pairs if self._old[at] is not self._new[to]]
+        old, new = [self._old[at] for at, _ in others], [self._new[to] for _, to in others]
+        alike = list(map(bool, map(eq, old, new)))
+        found = {at for (at, _), is_alike in zip(others, alike, strict=True) if not is_alike}
+        if encode_json(list(compress(old, alike))) != encode_json(list(compress(new, alike))):
+            found |= {at for at, to in compress(others, alike) if not _same(self._old[at], self._new[to])}
+        return found
+
+    def is_same(self, old: int, new: int) -> bool:
+        return is_same_element(self._old[old], self._new[new])
+
+    def repeats(self) -> bool:
+        if self._repeats is None:
+            self._repeats = any(has_repeated(list(map(_canonical, each))) for each in self._lists)
+        return self._repeats
+
+
+def is_same_element(old: Any, new: Any) -> bool:
+    """Tell whether two elements without ids in one place of a list are certainly one that was changed.
+
+    Such are objects whose own values are the same, so that only something further inside has changed, and rows that
+    have most of their values in common, or an element with an id.
+    """
+    match _members(old), _members(new):
+        case dict() as before, dict() as after:
+            has_text = any(isinstance(value, str) and value for value in before.values())
+            return _has_same_values(before, after, has_text)
+        case list() | tuple() as before, list() | tuple() as after:
+            if len(before) == len(after) and 2 * sum(map(_same, before, after)) > len(before):
+                return True
+            ids = {id for id in ids_of(before) if id is not None}
+            return bool(ids) and not ids.isdisjoint(ids_of(after))
+        case _:
+            return False
+
+
+def _has_same_values(old: Mapping[Any, Any], new: Mapping[Any, Any], has_text: bool) -> bool:
+    return old.keys() == new.keys() and all(_keeps(old[key], new[key], has_text) for key in old)
+
+
+def _keeps(old: Any, new: Any, has_text: bool) -> bool:
+    if _same(old, new):
+        return True
+    match _members(old), _members(new):
+        case dict() as before, dict() as after:
+            return has_text or _has_same_values(before, after, False)
+        case list() | tuple(), list() | tuple():
+            return True
+        case _:
+            return False
 
 
 def _common(old: Sequence[Any], new: Sequence[Any]) -> int:
     """Return how many elements in front are the same; those that are one object on both sides cost next to nothing."""
     identical = bytes(map(is_, old, new))
+    alike: list[int] = []
     count = 0
-    while (count := identical.find(0, count)) >= 0 and _same(old[count], new[count]):
+    while (count := identical.find(0, count)) >= 0 and _is_alike(old[count], new[count]):
+        alike.append(count)
         count += 1
+    if encode_json([old[at] for at in alike]) != encode_json([new[at] for at in alike]):
+        return next((at for at in alike if not _same(old[at], new[at])), count if count >= 0 else len(identical))
     return len(identical) if count < 0 else count
+
+
+def _is_alike(old: Any, new: Any) -> bool:
+    return type(old) is type(new) and bool(old == new)
 
 
 def _same(old: Any, new: Any) -> bool:
@@ -275,6 +393,8 @@ def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
         parts = parse(op.path)
         # Before it is carried out: what is taken out then is changed no more, even where it has been copied.
         inverse.append(_inverse(op, parts, find(document, parts[:-1]), find(document, parts)))
+        if op.moved is True and len(inverse) > 1 and inverse[-2].op == "add":
+            inverse[-2] = Op("add", inverse[-2].path, inverse[-2].value, moved=True)
         document = _carried_out(document, op, parts, owned)
     return inverse[::-1]
 

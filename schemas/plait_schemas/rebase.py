@@ -3,7 +3,7 @@
 Both sides of a socket do this: the server with a push that has an old base, a client with what it shows of its own
 pushes. Places are compared by JSON pointer; the indices of arrays move with what others put in and took out
 (operational transformation of insertions and deletions, Ellis & Gibbs 1989; of two insertions at one index the earlier
-stays in front).
+stays in front). What is done to an element that others have moved follows it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ import msgspec
 
 from plait_schemas.patch import Op, parse
 from plait_schemas.shape import Shape
-from plait_schemas.step import Step, leads_through, pointer
+from plait_schemas.step import Step, is_of, is_pair, leads_through, pointer
 
 __all__ = ["Rebased", "rebase", "taking_back"]
 
@@ -41,14 +41,16 @@ def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
     if not over:
         return Rebased(ops, [], False, [], [])
     shape = Shape(document)
-    others = _undone(over, shape)
-    steps: list[Step] = []
+    others = _undone(over, shape, is_exact="remove" in [op.op for op in ops])
+    steps = _done(ops, shape)
     lost_at = len(others)
-    for op in ops:
-        steps.append(step := Step(op))
-        step.look_up(shape)
-        shape.do(step.name, step.parts, op.value)
-        lost_at = min(lost_at, _pass_all(step, others))
+    if True in [step.is_moved for step in others] or True in [step.is_moved for step in steps]:
+        theirs = _units(others)
+        for _, unit in _units(steps):
+            lost_at = min(lost_at, _pass_units(unit, theirs, len(others)))
+    else:
+        for step in steps:
+            lost_at = min(lost_at, _pass_all(step, others))
     is_lost = lost_at < len(others)
     behind = (
         _without(ops, over, lost_at, document)
@@ -81,6 +83,8 @@ def taking_back(ops: Iterable[Op], document: Any) -> list[Op]:
             fits = op.op == "add" or there is not msgspec.UNSET
         if fits:
             inverse.append(_inverse(op, parts, container, is_there=there is not msgspec.UNSET))
+            if op.moved is True and len(inverse) > 1 and inverse[-2].op == "add":
+                inverse[-2] = Op("add", inverse[-2].path, moved=True)
             shape.do(op.op, parts, op.value)
     return inverse[::-1]
 
@@ -88,14 +92,45 @@ def taking_back(ops: Iterable[Op], document: Any) -> list[Op]:
 # Inside
 
 
-def _undone(over: Sequence[Op], shape: Shape) -> list[Step]:
+_Unit = list[Step]
+"""One operation, or the two that move an element."""
+
+
+def _undone(over: Sequence[Op], shape: Shape, *, is_exact: bool = True) -> list[Step]:
     """Return operations that have led to a shape, which is led back to where it was before them."""
+    steps = [Step(op) for op in over]
+    index = len(steps)
+    while index:
+        index -= 1
+        step = steps[index]
+        step.look_up(shape, has_happened=True, is_exact=is_exact)
+        if step.is_moved and index and is_pair(steps[index - 1], step):
+            index -= 1
+            shape.undo_move(steps[index].parts, step.parts)
+        else:
+            shape.undo(step.name, step.parts)
+    return steps
+
+
+def _units(steps: Sequence[Step]) -> list[tuple[int, _Unit]]:
+    """Return the units of operations, each with the index of its first."""
+    units: list[tuple[int, _Unit]] = []
+    for index, step in enumerate(steps):
+        if units and len(units[-1][1]) == 1 and is_pair(units[-1][1][0], step):
+            units[-1][1].append(step)
+        else:
+            units.append((index, [step]))
+    return units
+
+
+def _done(ops: Sequence[Op], shape: Shape) -> list[Step]:
+    """Return operations that are carried out on a shape."""
     steps: list[Step] = []
-    for op in reversed(over):
+    for op in ops:
         steps.append(step := Step(op))
-        step.look_up(shape, has_happened=True)
-        shape.undo(step.name, step.parts)
-    return steps[::-1]
+        step.look_up(shape)
+        shape.do(step.name, step.parts, op.value)
+    return steps
 
 
 def _inverse(op: Op, parts: Sequence[str], container: Any, *, is_there: bool) -> Op:
@@ -129,12 +164,71 @@ def _pass_all(mine: Step, others: Sequence[Step]) -> int:
     return len(others)
 
 
+def _pass_units(mine: _Unit, others: Sequence[tuple[int, _Unit]], count: int) -> int:
+    """Let `others` come before `mine`; return the index of the one that takes its place away, or how many they are."""
+    for index, other in others:
+        if not all(step.is_gone for step in other):
+            _pass_unit(mine, other)
+            if any(step.is_gone and not step.is_done for step in mine):
+                return index
+            if any(step.is_done for step in mine):
+                break
+    return count
+
+
+def _pass_unit(mine: _Unit, other: _Unit) -> None:
+    """Let `other` come before `mine`: each is afterwards as it is to be carried out behind the other."""
+    if len(mine) == len(other) == 2 and mine[0].parts == other[0].parts:
+        # Of two who move one element the later has it.
+        mine[1].is_contested = True
+        mine[0].parts = other[1].parts
+        other[0].is_gone = other[1].is_gone = True
+    elif len(other) == 2 and is_of(mine[0], other[0]):
+        for step in mine:
+            _follow(step, other)
+    elif len(mine) == 2 and is_of(other[0], mine[0]):
+        for step in other:
+            _take_along(mine, step)
+    else:
+        for step in mine:
+            for each in other:
+                if not (step.is_gone or each.is_gone):
+                    _pass(step, each)
+        if len(other) == 2 and other[0].is_gone != other[1].is_gone:
+            other[1].is_moved = False
+
+
+def _follow(mine: Step, other: _Unit) -> None:
+    """Let `mine` be done to the element where `other` has moved it to."""
+    depth = len(other[0].parts)
+    rest = mine.parts[depth:]
+    if mine.name == "remove" and not rest:
+        other[0].is_gone = other[1].is_gone = True
+    else:
+        other[1].take_along(mine, rest)
+    mine.parts = [*other[1].parts, *rest]
+
+
+def _take_along(mine: _Unit, other: Step) -> None:
+    """Let `mine` move the element as `other` has changed it."""
+    rest = other.parts[len(mine[0].parts) :]
+    if not rest if other.name == "remove" else not other.has_value:
+        # It is gone, or what has become of it is not known, as where something is taken back.
+        mine[0].is_contested = mine[0].is_gone = True
+    else:
+        mine[1].take_along(other, rest)
+        other.parts = [*mine[1].parts, *rest]
+
+
 def _pass(mine: Step, other: Step) -> None:
     """Let `other` come before `mine`: each is afterwards as it is to be carried out behind the other."""
     place, other_place = mine.parts, other.parts
     is_same = place == other_place
     if is_same and mine.name == other.name == "remove":
         mine.is_gone = mine.is_done = other.is_gone = True
+    elif is_same and mine.name == "remove" and other.name == "replace" and other.is_element:
+        # What has come to be there may be another element than the one that was to go.
+        mine.is_contested = mine.is_gone = True
     elif leads_through(place, other) or leads_through(other_place, mine):
         moved = _behind(mine, other_place, other, yields=True)
         other_moved = _behind(other, place, mine, yields=False)

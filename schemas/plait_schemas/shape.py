@@ -40,6 +40,10 @@ class Shape:
         """Take back an operation that was the last on the document; the end of an array is named by its index."""
         self._waiting.append((True, name, tuple(parts), _HOLE))
 
+    def undo_move(self, start: Sequence[str], end: Sequence[str]) -> None:
+        """Take back that an element of an array has moved from one place to another."""
+        self._waiting.append((True, "move", tuple(start), tuple(end)))
+
     def do(self, name: str, parts: Sequence[str], value: Any) -> None:
         """Carry out an operation."""
         self._waiting.append((False, name, tuple(parts), value))
@@ -47,6 +51,11 @@ class Shape:
     # Inside
 
     def _change(self, takes_back: bool, name: str, parts: Sequence[str], value: Any) -> None:
+        if name == "move":
+            array = self._own(parts[:-1])
+            if isinstance(array, list) and int(value[-1]) < len(array):
+                array.insert(int(parts[-1]), array.pop(int(value[-1])))
+            return
         if takes_back and isinstance(find(self._root, parts), dict | msgspec.Struct):
             # Most likely it has been an object before, too.
             value = {}

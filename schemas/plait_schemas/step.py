@@ -1,30 +1,47 @@
 """One operation as it is moved by others: its place taken apart, and what it does to the elements around it."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_index, parse
 from plait_schemas.shape import Shape
 
-__all__ = ["Step", "is_place", "leads_through", "pointer"]
+__all__ = ["Step", "is_of", "is_pair", "is_place", "leads_through", "pointer"]
+
+
+_CONTAINERS: Final = (dict, list, tuple, msgspec.Struct)
 
 
 class Step:
     """One operation on its way, with its place taken apart."""
 
-    __slots__ = ("_owned", "_value", "is_contested", "is_done", "is_gone", "moves", "name", "parts")
+    __slots__ = (
+        "_owned",
+        "_value",
+        "is_contested",
+        "is_done",
+        "is_element",
+        "is_gone",
+        "is_moved",
+        "moves",
+        "name",
+        "parts",
+    )
 
     def __init__(self, op: Op) -> None:
         self._value = op.value
+        # Whether it puts in, where it has moved to, what the operation before it has taken out.
+        self.is_moved = op.moved is True
         # What of the value has been copied, and may be changed in place.
         self._owned: Owned | None = None
         self.name: Literal["add", "remove", "replace"] = op.op
         self.parts = parse(op.path)
-        # Whether it puts an element into an array or takes one out, so that the elements behind it move. Where
-        # nothing is known of the array, the look of an index decides.
-        self.moves = op.op != "replace" and bool(self.parts) and is_place(self.parts[-1])
+        # Whether it is at an element of an array, and whether it puts one in or takes one out, so that the elements
+        # behind it move. Where nothing is known of the array, the look of an index decides.
+        self.is_element = bool(self.parts) and is_place(self.parts[-1])
+        self.moves = op.op != "replace" and self.is_element
         self.is_contested = False
         # Nothing is left to be done, as the place is gone or has been overwritten; or the very same has been done.
         self.is_gone = False
@@ -34,15 +51,27 @@ class Step:
     def pointer(self) -> str:
         return pointer(self.parts)
 
+    @property
+    def has_value(self) -> bool:
+        """Whether it is known what it puts at its place."""
+        return self._value is not msgspec.UNSET
+
     def op(self) -> Op:
+        if self.is_moved:
+            return Op(self.name, self.pointer, self._value, moved=True)
         return Op(self.name, self.pointer, self._value)
 
     def take_in(self, inner: "Step") -> None:
         """Let another be done inside what this one has put at its place; where it does not fit, it is gone.
 
-        As with members that others have removed, one that is not there is added, or need not be removed.
+        So it is where it leads to an element of a list: nothing tells that what has come to be at its index is the
+        element that was meant. As with members that others have removed, one that is not there is added, or need not
+        be removed.
         """
         rest = inner.parts[len(self.parts) :]
+        if self.is_element or _leads_to_element(self._value, rest, is_end=inner.name == "add"):
+            inner.is_gone = True
+            return
         if isinstance(find(self._value, rest[:-1]), dict) and find(self._value, rest) is msgspec.UNSET:
             if inner.name == "remove":
                 inner.is_gone = inner.is_done = True
@@ -55,17 +84,35 @@ class Step:
         except PatchError:
             inner.is_gone = True
 
-    def look_up(self, shape: Shape, *, has_happened: bool | None = None) -> None:
+    def take_along(self, inner: "Step", rest: list[str]) -> None:
+        """Let another be done to the element that this one puts in, or inside it at `rest`."""
+        if self._value is msgspec.UNSET:
+            return
+        if not rest:
+            self._value = inner._value
+            return
+        if self._owned is None:
+            self._owned = {}
+        try:
+            self._value = apply(self._value, [Op(inner.name, pointer(rest), inner._value)], self._owned)
+        except PatchError:
+            inner.is_gone = True
+
+    def look_up(self, shape: Shape, *, has_happened: bool | None = None, is_exact: bool = False) -> None:
         """See what it puts an element into.
 
         Where it is known whether it has happened already, the end of an array is given its index: `-` would be another
-        behind others who append.
+        behind others who append. Whether a value is put in the place of an element matters only if something may be
+        inside it, or if that is to be known exactly.
         """
-        if not self.moves:
+        if not self.moves and not (
+            self.is_element and has_happened and (is_exact or isinstance(self._value, _CONTAINERS))
+        ):
             return
         container = shape.look(self.parts[:-1])
-        self.moves = not isinstance(container, dict | msgspec.Struct)
-        if has_happened is not None and self.parts[-1] == "-" and isinstance(container, list | tuple):
+        self.is_element = not isinstance(container, dict | msgspec.Struct)
+        self.moves &= self.is_element
+        if self.moves and has_happened is not None and self.parts[-1] == "-" and isinstance(container, list | tuple):
             self.parts[-1] = str(len(container) - has_happened)
 
 
@@ -73,6 +120,26 @@ def leads_through(place: Sequence[str], other: Step) -> bool:
     """Tell whether a place is an element of the array whose elements `other` moves, or in one."""
     depth = len(other.parts) - 1
     return other.moves and len(place) > depth and place[:depth] == other.parts[:depth] and is_place(place[depth])
+
+
+def is_pair(first: Step, second: Step) -> bool:
+    """Tell whether two operations, one right after the other, move an element of an array."""
+    return (
+        second.is_moved
+        and first.name == "remove"
+        and second.name == "add"
+        and first.moves
+        and second.moves
+        and first.parts[:-1] == second.parts[:-1]
+        and "-" not in (first.parts[-1], second.parts[-1])
+    )
+
+
+def is_of(step: Step, out: Step) -> bool:
+    """Tell whether an operation is done to the element that `out` takes out of an array, or inside that."""
+    depth = len(out.parts)
+    inserts = step.moves and step.name == "add" and len(step.parts) == depth
+    return step.parts[:depth] == out.parts and not inserts
 
 
 def pointer(parts: Sequence[str]) -> str:
@@ -83,3 +150,12 @@ def pointer(parts: Sequence[str]) -> str:
 def is_place(part: str) -> bool:
     """Tell whether a part of a pointer may be a place in an array: the index of an element, or its end."""
     return part == "-" or is_index(part)
+
+
+def _leads_to_element(value: Any, rest: Sequence[str], *, is_end: bool) -> bool:
+    """Tell whether a place in a value is at an index of a list, or in one; it is not where `-` adds at the end."""
+    for depth, part in enumerate(rest):
+        if isinstance(value, list | tuple):
+            return not (is_end and part == "-" and depth == len(rest) - 1)
+        value = find(value, (part,))
+    return False

@@ -4,12 +4,14 @@ Texts are taken apart a level at a time, into members that are still texts, and 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
+from plait_schemas.align import ID_KEYS, Id, Keys, edits, has_repeated
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import Op, escape
+from plait_schemas.patch import Op, escape, is_same_element
 
 __all__ = ["Read", "TextDiff"]
 
@@ -21,16 +23,22 @@ _Members = Mapping[str, bytes]
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
+_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
+
 # Texts shorter than this are taken apart anew each time.
 _WORTH_KEEPING: Final = 4096
 
 
 class TextDiff:
-    """Compares each text of a sequence with the one before, and keeps how the last one came apart."""
+    """Compares each text of a sequence with the one before, and keeps how the last one came apart.
 
-    __slots__ = ("_kept", "_known")
+    `keys` says which members identify the elements of lists, where those have other names than usual.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_kept", "_keys", "_known")
+
+    def __init__(self, keys: Keys | None = None) -> None:
+        self._keys = keys
         # By JSON pointer: a text, and its members or elements. What was known of the last text, and is of this one.
         self._known: dict[str, tuple[bytes, Any]] = {}
         self._kept: dict[str, tuple[bytes, Any]] = {}
@@ -58,7 +66,7 @@ class TextDiff:
                     read(new, path)
                 self._diff_objects(self._old(old, path, _objects), members, path, read, ops)
             case b"[[":
-                self._diff_arrays(self._old(old, path, _arrays), self._new(new, path, _arrays), path, read, ops)
+                self._diff_arrays(self._old(old, path, _arrays), new, path, read, ops)
             case _:
                 value = read(new, path)
                 if encode_json(value) != encode_json(decode_json(old)):
@@ -83,18 +91,110 @@ class TextDiff:
             elif before != text:
                 self._diff(before, text, f"{path}/{escape(key)}", read, ops)
 
-    def _diff_arrays(self, old: Sequence[bytes], new: Sequence[bytes], path: str, read: Read, ops: list[Op]) -> None:
-        start, end = 0, min(len(old), len(new))
-        while start < end and old[start] == new[start]:
+    def _diff_arrays(self, old: Sequence[bytes], new: bytes, path: str, read: Read, ops: list[Op]) -> None:
+        elements = self._new(new, path, _arrays)
+        start, end = 0, min(len(old), len(elements))
+        while start < end and old[start] == elements[start]:
             start += 1
         tail = 0
-        while tail < end - start and old[-1 - tail] == new[-1 - tail]:
+        while tail < end - start and old[-1 - tail] == elements[-1 - tail]:
             tail += 1
-        both = end - tail
-        for index in range(start, both):
-            self._diff(old[index], new[index], f"{path}/{index}", read, ops)
-        ops += [Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1)]
-        ops += [Op("add", at := f"{path}/{index}", read(new[index], at)) for index in range(both, len(new) - tail)]
+        key = None if self._keys is None else self._keys.at(path)
+        if start + tail + 1 == len(old) == len(elements) and _have_one_id(old[start], elements[start], key):
+            self._diff(old[start], elements[start], f"{path}/{start}", read, ops)
+            return
+        found = edits(_Lists(old, elements, start, tail, key), start + tail)
+        if found is None:
+            ops.append(Op("replace", path, read(new, path)))
+            return
+        for kind, index, before, after in found:
+            place = f"{path}/{start + index}"
+            if kind == "change":
+                self._diff(old[start + before], elements[start + after], place, read, ops)
+            elif kind == "remove" or kind == "out":  # noqa: PLR1714 (mypy knows by it what else there is)
+                ops.append(Op("remove", place))
+            elif kind == "in":
+                ops.append(Op("add", place, decode_json(old[start + before]), moved=True))
+            else:
+                value = read(elements[start + after], place)
+                if kind == "add" or encode_json(value) != encode_json(decode_json(old[start + before])):
+                    ops.append(Op(kind, place, value))
+
+
+class _Lists:
+    """What is between the ends that two lists of texts have in common."""
+
+    __slots__ = ("_both", "_lists", "_new", "_old", "_repeats", "ids")
+
+    def __init__(self, old: Sequence[bytes], new: Sequence[bytes], start: int, tail: int, key: str | None) -> None:
+        self._lists = old, new
+        self._old = old[start : len(old) - tail]
+        self._new = new[start : len(new) - tail]
+        self._both: set[bytes] | None = None
+        self._repeats: bool | None = None
+        self.ids = _ids_of(self._old, key), _ids_of(self._new, key)
+
+    def old_name(self, index: int) -> bytes:
+        return self._name(self._old[index])
+
+    def new_name(self, index: int) -> bytes:
+        return self._name(self._new[index])
+
+    def _name(self, text: bytes) -> bytes:
+        if self._both is None:
+            self._both = set(self._old).intersection(self._new)
+        # What is the same to the letter is not decoded.
+        return text if text in self._both and text[:1] in b"{[" else _canonical(decode_json(text))
+
+    def changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
+        return {at for at, to in pairs if self._old[at] != self._new[to]}
+
+    def is_same(self, old: int, new: int) -> bool:
+        return is_same_element(decode_json(self._old[old]), decode_json(self._new[new]))
+
+    def repeats(self) -> bool:
+        if self._repeats is None:
+            self._repeats = any(has_repeated([_canonical(decode_json(text)) for text in each]) for each in self._lists)
+        return self._repeats
+
+
+@lru_cache(maxsize=256)
+def _identity(key: str | None) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
+    """Return what decodes of an object, and of a list of objects, only what may identify them."""
+    names = ID_KEYS if key is None else (key,)
+    fields = [(f"field_{at}", Any, None) for at in range(len(names))]
+    renamed = {field: name for (field, _, _), name in zip(fields, names, strict=True)}
+    kind = msgspec.defstruct("Identity", fields, rename=renamed)
+    one = msgspec.json.Decoder(kind).decode
+    many = msgspec.json.Decoder(list[kind]).decode  # type: ignore[valid-type]
+    return one, many
+
+
+def _ids_of(texts: Sequence[bytes], key: str | None) -> list[Id | None]:
+    one, many = _identity(key)
+    if not texts or texts[0][:1] != b"{":
+        return [None if text[:1] != b"{" else _id_of(one(text)) for text in texts]
+    try:
+        elements = many(b"[%b]" % b",".join(texts))
+    except msgspec.ValidationError:
+        return [None if text[:1] != b"{" else _id_of(one(text)) for text in texts]
+    return [each.field_0 if type(each.field_0) is str else _id_of(each) for each in elements]
+
+
+def _have_one_id(old: bytes, new: bytes, key: str | None) -> bool:
+    if old[:1] + new[:1] != b"{{":
+        return False
+    one, _ = _identity(key)
+    id = _id_of(one(old))
+    return id is not None and id == _id_of(one(new))
+
+
+def _id_of(identity: Any) -> Id | None:
+    for field in identity.__struct_fields__:
+        value: Any = getattr(identity, field)
+        if type(value) is str or type(value) is int:
+            return value
+    return None
 
 
 def _objects(text: bytes) -> dict[str, bytes]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from plait_schemas.patch import Op
 from plait_schemas.shape import Shape
-from plait_schemas.step import Step, leads_through, pointer
+from plait_schemas.step import Step, is_pair, leads_through, pointer
 
 __all__ = ["Origin", "trace"]
 
@@ -33,18 +33,25 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
         step.look_up(shape, has_happened=False)
         shape.do(step.name, step.parts, op.value)
         traces.append(found := _Trace(step))
-        for earlier in reversed(mine):
-            found.go_back(earlier)
+        found.go_back_all(mine)
         found.note()
         mine.append(step)
     shape = Shape(document)
-    for index in range(len(over) - 1, -1, -1):
-        other = Step(over[index])
+    others = [Step(op) for op in over]
+    index = len(others)
+    while index:
+        index -= 1
+        other = others[index]
         other.look_up(shape, has_happened=True)
-        shape.undo(other.name, other.parts)
+        moves = other.is_moved and index > 0 and is_pair(others[index - 1], other)
+        if moves:
+            shape.undo_move(others[index - 1].parts, other.parts)
+        else:
+            shape.undo(other.name, other.parts)
         for found in traces:
             found.meet(other, is_own=index in own)
-            found.go_back(other)
+            found.go_back_all(others[index - moves : index + 1])
+        index -= moves
     return [found.origin for found in traces]
 
 
@@ -82,6 +89,26 @@ class _Trace:
                 self._is_contested = True
             elif len(other.parts) <= len(place):
                 self._is_known = True
+
+    def go_back_all(self, steps: Sequence[Step]) -> None:
+        """Be where the place was before operations."""
+        index = len(steps)
+        while index:
+            index -= 1
+            if index and is_pair(steps[index - 1], steps[index]):
+                index -= 1
+                self._go_back_moved(steps[index], steps[index + 1])
+            else:
+                self.go_back(steps[index])
+
+    def _go_back_moved(self, out: Step, into: Step) -> None:
+        depth = len(into.parts)
+        place = self._parts
+        if place is not None and place[:depth] == into.parts and not (self._inserts and len(place) == depth):
+            self._parts = [*out.parts, *place[depth:]]
+        else:
+            self.go_back(into)
+            self.go_back(out)
 
     def go_back(self, other: Step) -> None:
         """Be where the place was before an operation."""

@@ -38,6 +38,8 @@ OPTIONS: Final = (
     "idle_timeout",
     "turn_timeout",
     "conflict",
+    "merge_whole_states",
+    "list_keys",
     "retention",
     "state_version",
     "events",
@@ -62,6 +64,7 @@ def check_attributes(cls: Any) -> None:
     """Raise TypeError for an attribute that plait reads and that is of another type."""
     for name, is_right, what in (
         ("send_identity", _is_bool, "True or False"),
+        ("merge_whole_states", _is_bool, "True or False"),
         ("idle_timeout", _is_idle_timeout, "a number of seconds, or None for never"),
         ("turn_timeout", _is_turn_timeout, "a number of seconds above 0, or None for never"),
         ("conflict", _is_policy, f"one of {', '.join(map(repr, get_args(Policy)))}"),

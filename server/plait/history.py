@@ -1,5 +1,6 @@
 """Where a thread stands: its current state, its version and epoch, and what of it is durable. No I/O."""
 
+import re
 import secrets
 import time
 from collections import deque
@@ -20,6 +21,7 @@ from plait_schemas.text_patch import TextDiff
 __all__ = ["History", "Link", "read", "reading", "replay"]
 
 _SMALL_LOG: Final = 4096
+_IN_LIST: Final = re.compile(r"/\d+(?:/|$)")
 _WORTH_IT: Final = 16 * 1024
 # What is kept in memory of the log: for pushes with an old base, for readers that fell behind or come back.
 _RECENT_CHANGES: Final = 256
@@ -97,14 +99,14 @@ class History:
         if current.json is None:
             return (Op("add", "", self._type.read(data, limits)),)
         if self._texts is None:
-            self._texts = TextDiff()
+            self._texts = TextDiff(self._type.keys)
         return self._type.diff((current.base, current.json), (state, data), limits, self._texts)
 
     def append(self, ops: Sequence[Op], source: str, after: Revision, client: ClientRow | None = None) -> Write:
         """Make `after`, to which `ops` lead, the current revision, and return the write that makes it durable."""
         before = self.current
         encoded = encode_json(ops)
-        if not before.is_stored or (len(encoded) > after.size and len(encoded) > _worth(ops)):
+        if not before.is_stored or (len(encoded) > after.size and len(encoded) > _worth(ops, after.size)):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
         after.version = before.version + 1
         after.change = ChangeRow(after.version, encoded, source, time.time_ns() // 1000)
@@ -211,12 +213,13 @@ class History:
         return revision
 
 
-def _worth(ops: Iterable[Op]) -> int:
-    """Return how many bytes operations may have rather than be replaced by a state of fewer.
+def _worth(ops: Iterable[Op], size: int) -> int:
+    """Return how many bytes operations may have rather than be replaced by a state of `size` bytes.
 
-    By operations pushes and undos find their places, and the elements that have been moved most of all.
+    By operations pushes and undos find their places; an element of a list they do not find in a whole state.
     """
-    return _WORTH_IT if all(op.op == "replace" for op in ops) else 4 * _WORTH_IT
+    worth = _WORTH_IT if all(op.op == "replace" for op in ops) else 4 * _WORTH_IT
+    return max(worth, 3 * size) if any(_IN_LIST.search(op.path) for op in ops) else worth
 
 
 def replay(key: ThreadKey, stored: Stored) -> bytes:

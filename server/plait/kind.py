@@ -4,6 +4,7 @@ import inspect
 import logging
 import re
 import unicodedata
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from plait.declaration import check_attributes, check_hooks, warn_of_near_misses
@@ -13,6 +14,7 @@ from plait.limits import Limits
 from plait.merge import Policy, Resolve
 from plait.rpc import Method, methods
 from plait.storable import check_initial_state, find_initial_state, read_state_type
+from plait_schemas.align import Keys
 
 __all__ = ["Kind", "check_name", "kebab_case"]
 
@@ -49,7 +51,7 @@ class Kind:
         # Its rpcs, by the names that clients use and by those of the class.
         self.methods: dict[str, Method] = methods(cls, frozenset(vars(hooks)))
         self.attributes = {method.attribute: method for method in self.methods.values()}
-        self.state_type = read_state_type(cls, _state_argument(cls, hooks))
+        self.state_type = read_state_type(cls, _state_argument(cls, hooks), _list_keys(cls))
         self.state_version: int = cls.state_version
         self.migrations = migrations(cls, self.state_version)
         # The hooks that the class has of its own; the others are never called.
@@ -103,6 +105,19 @@ class Kind:
     def has_initial_state(self) -> bool:
         """Whether new threads begin with a state."""
         return hasattr(self.cls, "initial_state")
+
+
+def _list_keys(cls: type[Any]) -> Keys | None:
+    keys: Any = cls.list_keys
+    if not isinstance(keys, Mapping):
+        raise TypeError(f'{cls.__name__}.list_keys is a mapping such as {{"/columns/*/cards": "slug"}}, not {keys!r}')
+    for pointer, member in keys.items():
+        if not isinstance(pointer, str) or pointer[:1] not in ("", "/") or not isinstance(member, str):
+            raise TypeError(
+                f"{cls.__name__}.list_keys: {pointer!r}: {member!r} must be the JSON pointer of a list, in which * is "
+                "any part, and the name of a member of its elements"
+            )
+    return Keys(keys) if keys else None
 
 
 def _state_argument(cls: type, hooks: type) -> Any:

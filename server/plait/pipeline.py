@@ -176,7 +176,7 @@ class Pipeline:
         if not (type_.is_immutable and current.has_state):
             return None
         try:
-            ops = diff(current.base, value)
+            ops = diff(current.base, value, type_.keys)
             for op in ops:
                 check_op(op, self._limits)
             state, ops = apply_typed(current.base, type_.type, ops)
@@ -196,7 +196,8 @@ class Pipeline:
         state, document = type_.apply(before.document, ops)
         if type_.is_plain:
             return Revision(type_, document=document), ops
-        return Revision(type_, state=state), diff(before.base, state) if before.has_state else [Op("add", "", state)]
+        made = diff(before.base, state, type_.keys) if before.has_state else [Op("add", "", state)]
+        return Revision(type_, state=state), made
 
     def _apply(self, state: Any, data: bytes, source: Source) -> Commit:
         ops = self.history.diff(state, data, self._limits)

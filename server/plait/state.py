@@ -9,6 +9,7 @@ from msgspec import inspect
 
 from plait.errors import InvalidState, TooLarge
 from plait.limits import Limits
+from plait_schemas.align import Keys
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite, nests_deeper
 from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, diff, escape
 from plait_schemas.text_patch import TextDiff
@@ -45,8 +46,10 @@ def no_state(error: Exception) -> str:
 class StateType:
     """Makes states of one type: a Struct, a dataclass, a TypedDict, or any other type that msgspec knows."""
 
-    def __init__(self, type_: Any) -> None:
+    def __init__(self, type_: Any, keys: Keys | None = None) -> None:
         self.type = type_
+        # Which members identify the elements of lists, where those have other names than usual.
+        self.keys = keys
         self.decode = msgspec.json.Decoder(type_).decode
         # Whether a state can never change in place, so that it may be shared and compared by identity.
         self.is_immutable = _describes(type_, _never_changes)
@@ -98,7 +101,7 @@ class StateType:
         if old[1] == new[1]:
             return []
         if not self.is_plain:
-            return diff(old[0], new[0])
+            return diff(old[0], new[0], self.keys)
         if old[1][:1] != new[1][:1]:
             return [Op("replace", "", self.read(new[1], limits))]
         try:

@@ -10,6 +10,7 @@ from msgspec import inspect as types
 from plait.errors import InvalidState, TooLarge
 from plait.limits import UNLIMITED, Limits
 from plait.state import StateType, no_state
+from plait_schemas.align import Keys
 
 __all__ = ["check_initial_state", "find_initial_state", "read_state_type", "takes"]
 
@@ -27,10 +28,10 @@ _NO_KEYS: Final = (
 )
 
 
-def read_state_type(cls: type, type_: Any) -> StateType:
+def read_state_type(cls: type, type_: Any, list_keys: Keys | None) -> StateType:
     """Return the type of a class's states. Raises TypeError when its values cannot be stored as JSON."""
     try:
-        state_type = StateType(type_)
+        state_type = StateType(type_, list_keys)
         found = next(_find_unstorable(types.type_info(type_), "", frozenset()), None)
     except (TypeError, NameError, NotImplementedError) as error:
         why = str(error).splitlines()[0]

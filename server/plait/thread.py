@@ -73,6 +73,9 @@ class Thread(Generic[State]):
     # Whether a client of the Cloudflare protocol, which writes whole states, changes only what differs from the state
     # that it showed. Otherwise each of its writes replaces the state.
     merge_whole_states: ClassVar[bool] = True
+    # Which member identifies the elements of a list, where it is none of `id`, `key` and `_id`: by the JSON pointer of
+    # the list, in which `*` is any part, as in {"/columns/*/cards": "slug"}.
+    list_keys: ClassVar[Mapping[str, str]] = {}
     # How much of the log is kept.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
     # The version of the state's type: one more each time that `@migrate` brings stored states up to date.

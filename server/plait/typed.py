@@ -129,7 +129,7 @@ class _Place:
         except NOT_JSON as error:
             message, where = json_error(error)
             raise InvalidState(message, path=self._op.path + where) from None
-        self.made = Op(self._op.op, self._op.path, value)
+        self.made = Op(self._op.op, self._op.path, value, self._op.moved)
         return value
 
 

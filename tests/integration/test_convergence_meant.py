@@ -1,6 +1,7 @@
 """Edits hit what was meant, and nothing else, also behind refusals, and whatever the network does meanwhile."""
 
 import asyncio
+import copy
 import random
 from collections import defaultdict
 from typing import Any
@@ -34,6 +35,8 @@ class Editors:
         self.count = 0
         self.removals: list[tuple[Member, int, str]] = []
         self.insertions: list[tuple[Member, int, str]] = []
+        # What the server has left out of a list that it has built anew.
+        self.dropped: set[str] = set()
         # By number: who has put which tag to which item.
         self.tags: dict[int, tuple[Member, str]] = {}
 
@@ -80,6 +83,37 @@ class Editors:
                 pass
         await world.rest()
 
+    async def rebuild(self) -> None:
+        """Let the server build the list anew, of copies."""
+        dice, actor = self.dice, self.world.awake()
+        if actor is None:
+            return
+        items = copy.deepcopy(actor.thread.state["list"])
+        match dice.choice(["rotate", "filter", "reverse", "shuffle", "prepend", "gaps", "replace"]):
+            case "rotate":
+                items = items[1:] + items[:1]
+            case "filter":
+                items = [item for item in items if dice.random() < 0.8]
+            case "reverse":
+                items = items[::-1]
+            case "shuffle":
+                dice.shuffle(items)
+            case "prepend":
+                items = [self.made(), self.made(), *items]
+            case "gaps":
+                items = [self.made(), *items[1:-2], self.made(), *items[-1:]]
+            case _:
+                items = [item if dice.random() < 0.8 else self.made() for item in items]
+        kept = {item["id"] for item in items}
+        self.dropped |= {item["id"] for item in actor.thread.state["list"] if item["id"] not in kept}
+        actor.thread.set_state({"list": items})
+        await self.world.rest()
+
+    def made(self) -> dict[str, Any]:
+        """Return an item of the server's."""
+        self.count += 1
+        return {"id": f"v{self.count}", "tags": {}}
+
     def edit(self, member: Member) -> None:
         """Change what a client shows."""
         self.count += 1
@@ -106,7 +140,7 @@ class Editors:
         """Check that the list has what came of each edit, and nothing that did not."""
         there = {item["id"] for item in FIRST}
         there |= {id for member, number, id in self.insertions if member.outcomes[number] == "ack"}
-        there -= {id for member, number, id in self.removals if member.outcomes[number] == "ack"}
+        there -= {id for member, number, id in self.removals if member.outcomes[number] == "ack"} | self.dropped
         assert sorted(item["id"] for item in final if item["id"][0] != "v") == sorted(there)
         meant: defaultdict[str, dict[str, str]] = defaultdict(dict)
         for number, (member, id) in self.tags.items():
@@ -134,7 +168,12 @@ def test_every_edit_hits_what_was_meant_whatever_goes_wrong(seed: int) -> None:
     asyncio.run(_run(seed, is_troubled=True))
 
 
-async def _run(seed: int, *, is_troubled: bool) -> None:
+@pytest.mark.parametrize("seed", range(150))
+def test_every_edit_hits_what_was_meant_while_the_server_builds_the_list_anew(seed: int) -> None:
+    asyncio.run(_run(seed, is_troubled=False, is_rebuilt=True))
+
+
+async def _run(seed: int, *, is_troubled: bool, is_rebuilt: bool = False) -> None:
     dice = random.Random(seed)
     world = World(Items, [f"m{n}" for n in range(dice.randint(1, 3))])
     await world.start()
@@ -144,6 +183,8 @@ async def _run(seed: int, *, is_troubled: bool) -> None:
     for _ in range(dice.randint(30, 200)):
         if is_troubled and dice.random() < 0.25:
             await editors.trouble()
+        elif is_rebuilt and dice.random() < 0.1:
+            await editors.rebuild()
         else:
             await editors.step()
     await world.quiet()
@@ -151,6 +192,6 @@ async def _run(seed: int, *, is_troubled: bool) -> None:
     for member in world.members:
         assert member.session.shown == final
     editors.check(final["list"])
-    if not is_troubled:
+    if not (is_troubled or is_rebuilt):
         editors.check_refusals(final["list"])
     await world.stop()

@@ -607,3 +607,29 @@ def test_a_set_is_changed_by_another_in_its_place_alone() -> None:
     made.tags = sorted({*made.tags, "b"})
     assert state == Place()
     assert recorded(made) == [Op("replace", "/tags", ["a", "b"])]
+
+
+def test_an_element_that_is_taken_out_and_put_in_again_has_moved() -> None:
+    document = {"list": [{"n": 1}, {"n": 2}, {"n": 3}]}
+    made = draft(document)
+    made.list[2].n = 4
+    made.list.insert(0, made.list.pop())
+    assert recorded(made) == [
+        Op("replace", "/list/2/n", 4),
+        Op("remove", "/list/2"),
+        Op("add", "/list/0", {"n": 4}, moved=True),
+    ]
+
+
+def test_an_element_that_comes_back_behind_something_else_or_elsewhere_has_not_moved() -> None:
+    made = draft({"list": [{"n": 1}, {"n": 2}], "other": []})
+    first = made.list.pop(0)
+    made.other.append(first)
+    made.list.insert(0, first)
+    assert [op.moved for op in recorded(made)] == [msgspec.UNSET] * 3
+
+
+def test_a_list_that_is_reversed_moves_its_elements() -> None:
+    made = draft([{"n": 1}, {"n": 2}])
+    made.reverse()
+    assert recorded(made) == [Op("remove", "/0"), Op("add", "/1", {"n": 1}, moved=True)]

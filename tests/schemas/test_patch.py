@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plait_schemas.patch import Op, PatchError, apply, diff, escape, parse
+from plait_schemas.patch import Op, PatchError, apply, diff, escape, find, parse
 
 # Adding zero makes -0.0 a 0.0: they are one number with two texts.
 FLOATS = st.floats(allow_nan=False, allow_infinity=False).map(lambda number: number + 0.0)
@@ -98,8 +98,21 @@ def test_a_diff_leaves_both_documents_alone(old: Any, new: Any) -> None:
 @given(SMALL, SMALL)
 def test_a_diff_has_only_add_remove_and_replace(old: Any, new: Any) -> None:
     for op in sent(diff(old, new)):
-        assert op.keys() == ({"op", "path"} if op["op"] == "remove" else {"op", "path", "value"})
+        assert op.keys() - {"moved"} == ({"op", "path"} if op["op"] == "remove" else {"op", "path", "value"})
         assert op["op"] in ("add", "remove", "replace")
+
+
+@given(SMALL, SMALL)
+@example([[1, 2], {"a": 1}], [{"a": 1}, [1, 2]])
+def test_what_has_moved_is_what_was_taken_out_of_the_same_list_right_before(old: Any, new: Any) -> None:
+    before, taken_out = Op("replace", ""), None
+    for op in diff(old, new):
+        if op.moved is True:
+            assert (before.op, op.op) == ("remove", "add")
+            assert before.path.rpartition("/")[0] == op.path.rpartition("/")[0]
+            assert text(taken_out) == text(op.value)
+        before, taken_out = op, find(old, parse(op.path))
+        old = apply(old, [op])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +121,7 @@ def test_a_diff_has_only_add_remove_and_replace(old: Any, new: Any) -> None:
 def test_values_that_only_python_holds_equal_differ(old: object, new: object) -> None:
     assert diff(old, new) == [Op("replace", "", new)]
     assert diff({"a": old}, {"a": new}) == [Op("replace", "/a", new)]
-    assert diff([[old]], [[new]]) == [Op("replace", "/0/0", new)]
+    assert diff([[old, 2, 2]], [[new, 2, 2]]) == [Op("replace", "/0/0", new)]
 
 
 def test_a_change_deep_inside_costs_one_small_operation() -> None:

@@ -197,7 +197,7 @@ def test_a_document_is_not_compared_with_itself() -> None:
 
 
 def test_a_document_and_what_was_made_of_it_are_compared_only_where_they_differ() -> None:
-    rows = [{"n": n, "shared": Untouchable()} for n in range(3)]
+    rows = [{"id": id, "n": id, "shared": Untouchable()} for id in range(3)]
     ops = [Op("replace", "/1/n", 5), Op("add", "/0", {"n": 6})]
     assert diff(rows, apply(rows, ops[:1])) == ops[:1]
     assert diff(rows[1], apply(rows, ops)[2]) == [Op("replace", "/n", 5)]

@@ -114,19 +114,19 @@ CONTESTED: dict[str, tuple[Given, Given, Given]] = {
         ("replace", "/object", {"x": {}}),
         ("add", "/object/x/y", 1),
     ),
-    "an element of a list that others have replaced": (
-        ("add", "/list/1", 1),
+    "the end of a list that others have replaced": (
+        ("add", "/list/-", 1),
         ("replace", "/list", ["A"]),
-        ("add", "/list/1", 1),
+        ("add", "/list/-", 1),
+    ),
+    "a key that looks like an index, in an object that others have replaced": (
+        ("replace", "/7/8", 1),
+        ("replace", "/7", {"8": 2}),
+        ("replace", "/7/8", 1),
     ),
     "the whole document": (("replace", "", 1), ("add", "/new", 2), ("replace", "", 1)),
     "in a document that others have replaced": (("add", "/new", 1), ("replace", "", {}), ("add", "/new", 1)),
     "the same element": (("replace", "/list/1", 1), ("replace", "/list/1", 2), ("replace", "/list/1", 1)),
-    "the removal of an element that others have replaced": (
-        ("remove", "/list/1"),
-        ("replace", "/list/1", 2),
-        ("remove", "/list/1"),
-    ),
     "the removal of an element that others have changed": (
         ("remove", "/rows/1"),
         ("replace", "/rows/1/n", 2),
@@ -143,6 +143,18 @@ LOST: dict[str, tuple[Given, Given]] = {
     "an insertion into an array that is gone": (("add", "/list/0", 1), ("remove", "/list")),
     "in an object that others have left out": (("replace", "/object/x/y", 1), ("replace", "/object", {"z": 1})),
     "a removal in an object that others have left out": (("remove", "/object/x/y"), ("replace", "/object", {})),
+    "an element of a list that others have replaced": (("replace", "/list/1", 1), ("replace", "/list", ["A", "b"])),
+    "an insertion into a list that others have replaced": (("add", "/list/1", 1), ("replace", "/list", ["A"])),
+    "in an element of a list that others have replaced": (
+        ("replace", "/rows/1/n", 2),
+        ("replace", "/rows", [{"n": 5}, {"n": 6}]),
+    ),
+    "in an element that others have replaced": (("replace", "/rows/1/n", 2), ("replace", "/rows/1", {"n": 6})),
+    "the removal of an element that others have replaced": (("remove", "/list/1"), ("replace", "/list/1", 2)),
+    "in a list of a document that others have replaced": (
+        ("replace", "/rows/0/n", 2),
+        ("replace", "", {"rows": [{"n": 5}]}),
+    ),
     "an element that others have left out": (("replace", "/list/2", 1), ("replace", "/list", ["A"])),
     "an insertion behind the end of what others have left": (("add", "/list/3", 1), ("add", "/list", ["A"])),
     "in what others have replaced by a number": (("add", "/object/a", 1), ("replace", "/object", 5)),

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.schemas.test_patch import text
 from tests.schemas.test_patch_undo import places
 
-from plait_schemas.patch import Op, apply, find, parse
-from plait_schemas.rebase import Rebased, rebase
+from plait_schemas.patch import Op, apply, diff, find, invert, parse
+from plait_schemas.rebase import Rebased, rebase, taking_back
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Case = tuple[Any, list[Op], list[Op]]
@@ -190,3 +190,94 @@ def test_what_is_inserted_into_a_list_that_is_gone_is_lost(case: Case, is_replac
     touched = [op for op in mine if op.path.startswith("/left")]
     assert found.is_lost == bool(touched)
     assert bool(found.conflicts) == bool(touched)
+
+
+# Elements that move
+
+
+@st.composite
+def rebuilt(draw: Draw, document: Any, name: str) -> Any:
+    """Return a list of which elements have moved, gone, come and changed."""
+    kept = draw(st.permutations(document)) if draw(st.booleans()) else document
+    elements = [{**element, "cards": list(element["cards"])} for element in kept if draw(st.integers(0, 5))]
+    for element in elements:
+        if not draw(st.integers(0, 3)):
+            element[draw(st.sampled_from(["mine", "theirs"]))] = name
+        if not draw(st.integers(0, 3)):
+            element["cards"] = draw(st.permutations(element["cards"]))
+    for number in range(draw(st.integers(0, 2))):
+        elements.insert(draw(st.integers(0, len(elements))), element_of(f"{name}{number}"))
+    return elements
+
+
+def element_of(id: str) -> dict[str, Any]:
+    return {"id": id, "mine": "", "theirs": "", "cards": [{"id": f"{id}-{at}"} for at in range(3)]}
+
+
+@st.composite
+def moved_lists(draw: Draw) -> tuple[Any, Any, Any]:
+    """Return a list and what each of two sides makes of it."""
+    document = [element_of(str(at)) for at in range(draw(st.integers(0, 5)))]
+    return document, draw(rebuilt(document, "m")), draw(rebuilt(document, "t"))
+
+
+@given(moved_lists())
+def test_lists_that_both_have_built_anew_become_the_same_both_ways(lists: tuple[Any, Any, Any]) -> None:
+    document, ours, newer = lists
+    mine, over = diff(document, ours), diff(document, newer)
+    found = rebase(mine, over, newer)
+    if not found.is_lost:
+        assert text(apply(newer, found.ops)) == text(apply(ours, found.over))
+
+
+@given(moved_lists())
+def test_what_is_done_to_an_element_follows_it_and_hits_no_other(lists: tuple[Any, Any, Any]) -> None:
+    document, _, newer = lists
+    for at, element in enumerate(document):
+        edit = [Op("add", f"/{at}/mark", element["id"])]
+        found = rebase(edit, diff(document, newer), newer)
+        there = [each["id"] for each in newer]
+        assert found.is_lost == (element["id"] not in there)
+        if not found.is_lost:
+            assert found.ops == [Op("add", f"/{there.index(element['id'])}/mark", element["id"])]
+
+
+@given(moved_lists())
+def test_who_moves_an_element_takes_along_what_others_have_changed_in_it(lists: tuple[Any, Any, Any]) -> None:
+    document, ours, _ = lists
+    over = [Op("add", f"/{at}/mark", element["id"]) for at, element in enumerate(document)]
+    found = rebase(diff(document, ours), over, newer := apply(document, over))
+    assert not found.is_lost
+    known = {element["id"] for element in document}
+    for element in apply(newer, found.ops):
+        assert element.get("mark") == (element["id"] if element["id"] in known else None)
+
+
+def test_an_element_that_both_move_is_there_once_where_the_later_has_put_it() -> None:
+    document = [element_of(str(at)) for at in range(4)]
+    a, b, c, d = document
+    found = rebase(diff(document, [b, c, d, a]), diff(document, [b, a, c, d]), [b, a, c, d])
+    assert apply([b, a, c, d], found.ops) == [b, c, d, a]
+    assert found.conflicts == ["/3"]
+
+
+def test_who_removes_an_element_that_others_have_moved_removes_it_there() -> None:
+    document = [element_of(str(at)) for at in range(3)]
+    a, b, c = document
+    found = rebase([Op("remove", "/0")], diff(document, [b, c, a]), [b, c, a])
+    assert (found.ops, found.conflicts) == ([Op("remove", "/2")], [])
+    assert rebase(diff(document, [b, c, a]), [Op("remove", "/0")], [b, c]).is_lost
+
+
+@given(moved_lists())
+def test_what_is_taken_back_of_a_move_leaves_what_was_done_to_the_element(lists: tuple[Any, Any, Any]) -> None:
+    document, ours, _ = lists
+    ops = diff(document, ours)
+    assert text(apply(ours, invert(document, ops))) == text(document)
+    back = taking_back(ops, document)
+    known = [element["id"] for element in document]
+    for at, element in enumerate(ours):
+        found = rebase([Op("add", f"/{at}/mark", 1)], back, document)
+        assert found.is_lost == (element["id"] not in known)
+        if not found.is_lost:
+            assert found.ops == [Op("add", f"/{known.index(element['id'])}/mark", 1)]

@@ -67,8 +67,8 @@ def test_what_is_the_same_in_both_is_not_read() -> None:
         seen.append((data, path))
         return read(data, path)
 
-    old = b'{"a": [1, {"b/c": 2}], "d": [1, 2, 3], "e": {"f": null}}'
-    new = b'{"a": [1, {"b/c": 5}], "d": [1, 2, 3], "e": {"f": null, "g": [7]}}'
+    old = b'{"a": [1, {"id": 7, "b/c": 2}], "d": [1, 2, 3], "e": {"f": null}}'
+    new = b'{"a": [1, {"id": 7, "b/c": 5}], "d": [1, 2, 3], "e": {"f": null, "g": [7]}}'
     assert TextDiff().diff(old, new, note) == [Op("replace", "/a/1/b~1c", 5), Op("add", "/e/g", [7])]
     assert seen == [(b"5", "/a/1/b~1c"), (b"[7]", "/e/g")]
 

@@ -620,3 +620,22 @@ def test_a_log_that_is_forgotten_is_not_in_memory_any_more_but_what_is_on_its_wa
     change(history, state_type, 4)
     assert [row.version for row in history.since(3, 4) or ()] == [4]
     assert history.since(2, 4) is None
+
+
+def test_an_edit_of_every_row_of_a_long_list_is_kept_as_operations_by_which_pushes_find_their_rows() -> None:
+    state_type = StateType(Any)
+    rows = [{"id": row, "n": 0} for row in range(3000)]
+    history, _ = begin(state_type, {"rows": rows})
+    write = change(history, state_type, {"rows": [{**row, "n": 1} for row in rows]})
+    assert write is not None
+    assert write.change is not None
+    assert len(decode_ops(write.change.ops)) == 3000
+
+
+def test_an_edit_of_every_member_of_a_large_object_is_kept_as_the_whole_state_where_that_is_shorter() -> None:
+    state_type = StateType(Any)
+    history, _ = begin(state_type, {f"key{number}": 0 for number in range(3000)})
+    write = change(history, state_type, {f"key{number}": 1 for number in range(3000)})
+    assert write is not None
+    assert write.change is not None
+    assert [op.path for op in decode_ops(write.change.ops)] == [""]

@@ -272,3 +272,13 @@ def test_a_method_that_a_subclass_takes_back_is_no_rpc() -> None:
             pass
 
     assert kind_of(Closed).methods == {}
+
+
+# Lists
+
+
+@pytest.mark.parametrize("keys", ["slug", {"cards": "slug"}, {"/cards": 1}, {1: "slug"}])
+def test_the_keys_of_lists_are_members_by_pointers(keys: Any) -> None:
+    with pytest.raises(TypeError, match=r"Room\.list_keys"):
+        type("Room", (Thread,), {"list_keys": keys})
+    type("Room", (Thread,), {"list_keys": {"": "slug", "/columns/*/cards": "slug"}})

@@ -84,13 +84,19 @@ def test_a_hook_is_told_nothing_as_none() -> None:
     assert state["n"] == [0, None, 2, "/n"]
 
 
-@pytest.mark.parametrize("index", ["0", "1", "-"])
-def test_a_hook_is_asked_of_an_element_and_not_of_the_one_at_its_index_which_is_another(index: str) -> None:
+def test_a_hook_is_asked_of_what_comes_to_the_end_of_a_list_that_others_have_replaced() -> None:
     others = [Op("replace", "/list", ["A", "B"])]
-    _, state = merged([Op("add", f"/list/{index}", "new")], others, both)
-    assert [None, None, "new", f"/list/{index}"] in state["list"]
-    ops, state = merged([Op("add", f"/list/{index}", "new")], others, lambda base, current, proposed, path: current)
+    _, state = merged([Op("add", "/list/-", "new")], others, both)
+    assert [None, None, "new", "/list/-"] in state["list"]
+    ops, state = merged([Op("add", "/list/-", "new")], others, lambda base, current, proposed, path: current)
     assert (ops, state["list"]) == ([], ["A", "B"])
+
+
+@pytest.mark.parametrize("op", [Op("add", "/list/1", "new"), Op("replace", "/list/1", "new"), Op("remove", "/list/1")])
+@pytest.mark.parametrize("policy", ["last-writer", "reject", both])
+def test_an_index_of_a_list_that_others_have_replaced_is_a_conflict_for_all(policy: Any, op: Op) -> None:
+    with pytest.raises(Conflict, match="gone"):
+        merged([op], [Op("replace", "/list", ["A", "B"])], policy)
 
 
 def test_what_a_hook_has_nothing_for_and_was_to_go_goes() -> None:

@@ -1,6 +1,7 @@
 /** Drafts: copies of a state, made as far as they are looked at, that a function may change as it likes. */
 
 import { checkDepth } from "./json.js";
+import { setOrigin } from "./origins.js";
 
 interface Node {
   /** What the draft was made of; it is never changed. */
@@ -62,9 +63,11 @@ class Drafts {
       return [key, finished] as const;
     });
     if (!isChanged) return base;
-    return Array.isArray(source)
+    const made: object = Array.isArray(source)
       ? Array.from({ ...Object.fromEntries(entries), length: source.length })
       : Object.fromEntries(entries);
+    if (node) setOrigin(made, node.base);
+    return made;
   }
 }
 

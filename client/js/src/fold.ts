@@ -1,7 +1,6 @@
 /** What a user sees: the server's state with the operations of all pushes carried out that it has not answered. */
 
-import { isEqual, isObject, share } from "./json.js";
-import type { Json } from "./json.js";
+import { isEqual, share } from "./json.js";
 import { PatchError, apply, diff } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Joined, Op, Version } from "./protocol.js";
@@ -252,13 +251,7 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
 
 /** Returns what others may have done that made `after` of `before`. */
 function difference(before: Document, after: Document): Op[] {
-  return before === undefined || after === undefined ? [] : diff(before, after, isSameElement);
-}
-
-/** An own change must not hit an element that has come to be where another was: it is rather refused. */
-function isSameElement(old: Json, next: Json): boolean {
-  if (Array.isArray(old) || Array.isArray(next)) return Array.isArray(old) && Array.isArray(next);
-  return isObject(old) && isObject(next) && isEqual(old["id"], next["id"]);
+  return before === undefined || after === undefined ? [] : diff(before, after);
 }
 
 function carriedOut(document: Document, ops: readonly Op[]): Document {

@@ -1,5 +1,7 @@
 /** Values as JSON holds them: equality, plain copies, and sharing of what is equal. */
 
+import { originOf, setOrigin } from "./origins.js";
+
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 
 export type JsonObject = { readonly [key: string]: Json };
@@ -18,6 +20,14 @@ export function isEqual(a: unknown, b: unknown): boolean {
   if (!isObject(a) || !isObject(b)) return false;
   const keys = Object.keys(a);
   return keys.length === Object.keys(b).length && keys.every((key) => Object.hasOwn(b, key) && isEqual(a[key], b[key]));
+}
+
+/** Returns a text that two values have in common only if they are the same JSON. */
+export function canonical(value: Json): string {
+  if (Array.isArray(value)) return `[${value.map(canonical).join()}]`;
+  if (!isObject(value)) return JSON.stringify(value);
+  const members = Object.keys(value).sort();
+  return `{${members.map((key) => `${JSON.stringify(key)}:${canonical(value[key] as Json)}`).join()}}`;
 }
 
 /** Returns `next`, with each part that is equal in `old` replaced by the very one in `old`. */
@@ -71,6 +81,13 @@ function plainAt(depth: number, value: unknown, known: unknown): Json {
   if (typeof value !== "object") throw new TypeError(`JSON has no ${typeof value === "number" ? value : typeof value}`);
   if (value === known) return value as Json;
   checkDepth(depth);
+  const copy = plainContainer(depth, value, known);
+  const origin = originOf(value);
+  if (origin) setOrigin(copy as object, origin);
+  return copy;
+}
+
+function plainContainer(depth: number, value: object, known: unknown): Json {
   if ("toJSON" in value && typeof value.toJSON === "function") return plainAt(depth + 1, value.toJSON(), undefined);
   if (!Array.isArray(value)) {
     // What holds its content otherwise than in members, as a Map does, would arrive empty.

@@ -1,8 +1,8 @@
 /** Differences between two states, as JSON Patch (RFC 6902) operations `add`, `remove` and `replace`. */
 
-import { isEqual, isObject } from "./json.js";
+import { edits } from "./align.js";
+import { isObject } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
-import { gapsBetween } from "./align.js";
 import type { Op } from "./protocol.js";
 
 /** A state; undefined where there is none. */
@@ -38,69 +38,45 @@ export function isIndex(part: string): boolean {
 
 // Diff
 
-/** Tells whether two unequal elements in one place of an array are one element that was changed. */
-export type IsSame = (old: Json, next: Json) => boolean;
-
 /**
- * Returns the operations that turn `old` into `next`; what is the same object on both sides is not walked.
- * Elements of arrays that are in one place are taken for the same, changed, unless `isSame` says otherwise.
+ * Returns the operations that turn `old` into `next`; what is the same object on both sides is not walked. The elements
+ * of lists are told apart by identity, not by their positions.
  */
-export function diff(old: Document, next: Json, isSame: IsSame = () => true): Op[] {
-  const difference = new Difference(isSame);
-  difference.add(old, next, "");
-  return difference.ops;
+export function diff(old: Document, next: Json): Op[] {
+  const ops: Op[] = [];
+  addDifference(old, next, "", ops);
+  return ops;
 }
 
-class Difference {
-  readonly ops: Op[] = [];
-  readonly #isSame: IsSame;
+function addDifference(old: Document, next: Json, path: string, ops: Op[]): void {
+  if (old === next) return;
+  if (Array.isArray(old) && Array.isArray(next)) addArrays(old, next, path, ops);
+  else if (isObject(old) && isObject(next)) addObjects(old, next, path, ops);
+  else ops.push({ op: "replace", path, value: next });
+}
 
-  constructor(isSame: IsSame) {
-    this.#isSame = isSame;
+function addObjects(old: JsonObject, next: JsonObject, path: string, ops: Op[]): void {
+  for (const key of Object.keys(old)) {
+    if (!Object.hasOwn(next, key)) ops.push({ op: "remove", path: `${path}/${escape(key)}` });
   }
-
-  add(old: Document, next: Json, path: string): void {
-    if (old === next) return;
-    if (Array.isArray(old) && Array.isArray(next)) this.#addArrays(old, next, path);
-    else if (isObject(old) && isObject(next)) this.#addObjects(old, next, path);
-    else this.ops.push({ op: "replace", path, value: next });
+  for (const [key, value] of Object.entries(next)) {
+    if (Object.hasOwn(old, key)) addDifference(old[key], value, `${path}/${escape(key)}`, ops);
+    else ops.push({ op: "add", path: `${path}/${escape(key)}`, value });
   }
+}
 
-  #addObjects(old: JsonObject, next: JsonObject, path: string): void {
-    for (const key of Object.keys(old)) {
-      if (!Object.hasOwn(next, key)) this.ops.push({ op: "remove", path: `${path}/${escape(key)}` });
-    }
-    for (const [key, value] of Object.entries(next)) {
-      if (Object.hasOwn(old, key)) this.add(old[key], value, `${path}/${escape(key)}`);
-      else this.ops.push({ op: "add", path: `${path}/${escape(key)}`, value });
-    }
+function addArrays(old: readonly Json[], next: readonly Json[], path: string, ops: Op[]): void {
+  const found = edits(old, next);
+  if (!found) {
+    ops.push({ op: "replace", path, value: next });
+    return;
   }
-
-  #addArrays(old: readonly Json[], next: readonly Json[], path: string): void {
-    const shorter = Math.min(old.length, next.length);
-    let start = 0;
-    while (start < shorter && isEqual(old[start], next[start])) start++;
-    let tail = 0;
-    while (tail < shorter - start && isEqual(old.at(-1 - tail), next.at(-1 - tail))) tail++;
-    const gaps = gapsBetween(old.slice(start, old.length - tail), next.slice(start, next.length - tail));
-    // From the last to the first, so that the indices before a gap are still those of the old array.
-    for (const { at, removed, added } of gaps.reverse()) this.#addGap(start + at, removed, added, path);
-  }
-
-  #addGap(start: number, removed: readonly Json[], added: readonly Json[], path: string): void {
-    const both = Math.min(removed.length, added.length);
-    for (let index = 0; index < both; index++) {
-      const [before, after] = [removed[index] as Json, added[index] as Json];
-      const place = `${path}/${start + index}`;
-      if (this.#isSame(before, after) || isEqual(before, after)) this.add(before, after, place);
-      else this.ops.push({ op: "remove", path: place }, { op: "add", path: place, value: after });
-    }
-    for (let index = removed.length - 1; index >= both; index--) {
-      this.ops.push({ op: "remove", path: `${path}/${start + index}` });
-    }
-    for (let index = both; index < added.length; index++) {
-      this.ops.push({ op: "add", path: `${path}/${start + index}`, value: added[index] as Json });
-    }
+  for (const { kind, index, old: before, next: after } of found) {
+    const place = `${path}/${index}`;
+    if (kind === "change") addDifference(old[before], next[after] as Json, place, ops);
+    else if (kind === "remove" || kind === "out") ops.push({ op: "remove", path: place });
+    else if (kind === "in") ops.push({ op: "add", path: place, value: old[before] as Json, moved: true });
+    else ops.push({ op: kind, path: place, value: next[after] as Json });
   }
 }
 

@@ -30,11 +30,17 @@ export type ServerMessage =
 /** An epoch, and a version in it. */
 export type Version = readonly [string, number];
 
-/** One JSON Patch operation; `path` is a JSON pointer, and a `remove` has no value. */
+/**
+ * One JSON Patch operation; `path` is a JSON pointer, and a `remove` has no value.
+ *
+ * An `add` that has `moved` puts an element of a list where it has moved to: the `remove` right before it has taken it
+ * out of the same list.
+ */
 export interface Op {
   readonly op: "add" | "remove" | "replace";
   readonly path: string;
   readonly value?: Json;
+  readonly moved?: boolean;
 }
 
 /** The first frame on a socket. `client` names the client over all its sockets; `have` is what it holds already. */

@@ -2,7 +2,8 @@
  * Operations that were made on an older state, as they are to be carried out on a newer one.
  *
  * The same as `rebase.py` of the server: places are compared by JSON pointer; the indices of arrays move with what
- * others put in and took out, and of two insertions at one index the earlier stays in front.
+ * others put in and took out, and of two insertions at one index the earlier stays in front. What is done to an element
+ * that others have moved follows it.
  */
 
 import { PatchError, apply, escape, find, isIndex, parse } from "./patch.js";
@@ -29,14 +30,13 @@ export interface Rebased {
 export function rebase(ops: readonly Op[], over: readonly Op[], document: Document): Rebased {
   if (over.length === 0) return { ops: [...ops], conflicts: [], isLost: false, over: [] };
   const shape = new Shape(document);
-  const others = undone(over, shape);
+  const isExact = ops.some(({ op }) => op === "remove");
+  const others = undone(over, shape, isExact);
+  const theirs = unitsOf(others);
   let lostAt = others.length;
-  const steps = ops.map((op) => {
-    const step = new Step(op);
-    step.lookUp(shape);
-    shape.do(step.name, step.parts, op.value);
-    lostAt = Math.min(lostAt, passAll(step, others));
-    return step;
+  const steps = done(ops, shape).flatMap((unit) => {
+    lostAt = Math.min(lostAt, passAll(unit, theirs, others.length));
+    return unit;
   });
   const isLost = lostAt < others.length;
   return {
@@ -47,15 +47,46 @@ export function rebase(ops: readonly Op[], over: readonly Op[], document: Docume
   };
 }
 
-/** Returns operations that have led to a shape, which is led back to where it was before them. */
-function undone(over: readonly Op[], shape: Shape): Step[] {
-  const steps = [...over].reverse().map((op) => {
+/** One operation, or the two that move an element. */
+type Unit = readonly [Step] | readonly [Step, Step];
+
+/** Returns the units of operations. */
+function unitsOf(steps: readonly Step[]): (readonly [number, Unit])[] {
+  const units: (readonly [number, Unit])[] = [];
+  for (const [index, step] of steps.entries()) {
+    const last = units.at(-1);
+    if (last?.[1].length === 1 && isPair(last[1][0], step)) units[units.length - 1] = [last[0], [last[1][0], step]];
+    else units.push([index, [step]]);
+  }
+  return units;
+}
+
+/** Returns the units of operations that are carried out on a shape. */
+function done(ops: readonly Op[], shape: Shape): Unit[] {
+  const steps = ops.map((op) => {
     const step = new Step(op);
-    step.lookUp(shape, true);
-    shape.undo(step.name, step.parts);
+    step.lookUp(shape);
+    shape.do(step.name, step.parts, op.value);
     return step;
   });
-  return steps.reverse();
+  return unitsOf(steps).map(([, unit]) => unit);
+}
+
+/** Returns operations that have led to a shape, which is led back to where it was before them. */
+function undone(over: readonly Op[], shape: Shape, isExact = true): Step[] {
+  const steps = over.map((op) => new Step(op));
+  for (let index = steps.length - 1; index >= 0; index--) {
+    const step = steps[index] as Step;
+    step.lookUp(shape, { hasHappened: true, isExact });
+    const before = steps[index - 1];
+    if (before && isPair(before, step)) {
+      index--;
+      shape.undoMove(before.parts, step.parts);
+    } else {
+      shape.undo(step.name, step.parts);
+    }
+  }
+  return steps;
 }
 
 /** Returns `over`, and what takes `ops` back before the one at `lostAt`. */
@@ -81,6 +112,8 @@ export function takingBack(ops: readonly Op[], document: Document): Op[] {
     const fits = op.op === "add" ? parts.length === 0 || typeof container === "object" : isThere;
     if (fits) {
       inverse.push(inverseOf(op, parts, container, isThere));
+      const before = inverse.at(-2);
+      if (op.moved && before?.op === "add") inverse[inverse.length - 2] = { ...before, moved: true };
       shape.do(op.op, parts, op.value);
     }
   }
@@ -100,13 +133,74 @@ function present(steps: readonly Step[]): Op[] {
 }
 
 /** Lets `others` come before `mine`; returns the index of the one that takes its place away, or how many they are. */
-function passAll(mine: Step, others: readonly Step[]): number {
-  for (const [index, other] of others.entries()) {
-    if (other.isGone) continue;
-    pass(mine, other);
-    if (mine.isGone) return mine.isDone ? others.length : index;
+function passAll(mine: Unit, others: readonly (readonly [number, Unit])[], count: number): number {
+  for (const [index, other] of others) {
+    if (other.every((step) => step.isGone)) continue;
+    passUnit(mine, other);
+    if (mine.some((step) => step.isGone && !step.isDone)) return index;
+    if (mine.some((step) => step.isDone)) break;
   }
-  return others.length;
+  return count;
+}
+
+/** Lets `other` come before `mine`: each is afterwards as it is to be carried out behind the other. */
+function passUnit(mine: Unit, other: Unit): void {
+  if (mine.length === 2 && other.length === 2 && mine[0].pointer === other[0].pointer) {
+    // Of two who move one element the later has it.
+    mine[1].isContested = true;
+    mine[0].parts = other[1].parts;
+    other[0].isGone = other[1].isGone = true;
+  } else if (other.length === 2 && isOf(mine[0], other[0])) {
+    for (const step of mine) follow(step, other);
+  } else if (mine.length === 2 && isOf(other[0], mine[0])) {
+    for (const step of other) takeAlong(mine, step);
+  } else {
+    for (const step of mine) {
+      for (const each of other) if (!step.isGone && !each.isGone) pass(step, each);
+    }
+    if (other.length === 2 && other[0].isGone !== other[1].isGone) other[1].isMoved = false;
+  }
+}
+
+/** Lets `mine` be done to the element where `other` has moved it to. */
+function follow(mine: Step, [out, into]: readonly [Step, Step]): void {
+  const rest = mine.parts.slice(out.parts.length);
+  if (mine.name === "remove" && rest.length === 0) out.isGone = into.isGone = true;
+  else into.takeAlong(mine, rest);
+  mine.parts = [...into.parts, ...rest];
+}
+
+/** Lets `mine` move the element as `other` has changed it. */
+function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
+  const rest = other.parts.slice(out.parts.length);
+  if (other.name === "remove" ? rest.length === 0 : !other.hasValue) {
+    // It is gone, or what has become of it is not known, as where something is taken back.
+    out.isContested = out.isGone = true;
+    return;
+  }
+  into.takeAlong(other, rest);
+  other.parts = [...into.parts, ...rest];
+}
+
+/** Tells whether two operations, one right after the other, move an element of an array. */
+function isPair(first: Step, second: Step): boolean {
+  return (
+    second.isMoved &&
+    first.name === "remove" &&
+    second.name === "add" &&
+    first.moves &&
+    second.moves &&
+    first.parts.at(-1) !== "-" &&
+    second.parts.at(-1) !== "-" &&
+    first.parts.length === second.parts.length &&
+    isWithin(second.parts, first.parts.slice(0, -1))
+  );
+}
+
+/** Tells whether an operation is done to the element that `out` takes out of an array, or inside that. */
+function isOf(step: Step, out: Step): boolean {
+  const inserts = step.moves && step.name === "add" && step.parts.length === out.parts.length;
+  return isWithin(step.parts, out.parts) && !inserts;
 }
 
 /** One operation on its way, with its place taken apart. */
@@ -118,6 +212,10 @@ class Step {
    * known of the array, the look of an index decides.
    */
   moves: boolean;
+  /** Whether it is at an element of an array. */
+  isElement: boolean;
+  /** Whether it puts in, where it has moved to, what the operation before it has taken out. */
+  isMoved: boolean;
   isContested = false;
   /** Nothing is left to be done, as the place is gone or has been overwritten. */
   isGone = false;
@@ -129,27 +227,40 @@ class Step {
   constructor(op: Op) {
     this.#op = op;
     this.name = op.op;
+    this.isMoved = op.moved === true;
     this.parts = parse(op.path);
-    this.moves = op.op !== "replace" && isPlace(this.parts.at(-1));
+    this.isElement = isPlace(this.parts.at(-1));
+    this.moves = op.op !== "replace" && this.isElement;
   }
 
   get pointer(): string {
     return pointer(this.parts);
   }
 
+  /** Whether it is known what it puts at its place. */
+  get hasValue(): boolean {
+    return this.#op.value !== undefined;
+  }
+
   toOp(): Op {
     const { name, pointer } = this;
-    if (name === this.#op.op && pointer === this.#op.path) return this.#op;
-    return { ...this.#op, op: name, path: pointer };
+    const { moved = false, ...op } = this.#op;
+    if (name === op.op && pointer === op.path && moved === this.isMoved) return this.#op;
+    return { ...op, op: name, path: pointer, ...(this.isMoved ? { moved } : {}) };
   }
 
   /**
-   * Lets another be done inside what this one has put at its place; where it does not fit, it is gone. As with members
-   * that others have removed, one that is not there is added, or need not be removed.
+   * Lets another be done inside what this one has put at its place; where it does not fit, it is gone. So it is where it
+   * leads to an element of a list: nothing tells that what has come to be at its index is the element that was meant. As
+   * with members that others have removed, one that is not there is added, or need not be removed.
    */
   takeIn(inner: Step): void {
     const { value } = this.#op;
     const rest = inner.parts.slice(this.parts.length);
+    if (this.isElement || leadsToElement(value, rest, inner.name === "add")) {
+      inner.isGone = true;
+      return;
+    }
     if (isObject(find(value, rest.slice(0, -1))) && find(value, rest) === undefined) {
       if (inner.name === "remove") {
         inner.isGone = inner.isDone = true;
@@ -165,19 +276,44 @@ class Step {
     }
   }
 
+  /** Lets another be done to the element that this one puts in, or inside it at `rest`. */
+  takeAlong(inner: Step, rest: readonly string[]): void {
+    const { value } = this.#op;
+    if (value === undefined) return;
+    try {
+      const op = rest.length === 0 ? "replace" : inner.name;
+      this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op, path: pointer(rest) }]) as Json };
+    } catch (error) {
+      if (!(error instanceof PatchError)) throw error;
+      inner.isGone = true;
+    }
+  }
+
   /**
    * Sees what it puts an element into. The end of an array that has been appended to is given its index: `-` would be
-   * another behind others who append.
+   * another behind others who append. Whether a value is put in the place of an element matters only if something may be
+   * inside it, or if that is to be known exactly.
    */
-  lookUp(shape: Shape, hasHappened = false): void {
-    if (!this.moves) return;
+  lookUp(shape: Shape, { hasHappened = false, isExact = false } = {}): void {
+    const mayHold = hasHappened && this.isElement && (isExact || typeof this.#op.value === "object");
+    if (!this.moves && !mayHold) return;
     const place = this.parts.slice(0, -1);
     const container = shape.look(place);
-    this.moves = !isObject(container);
-    if (hasHappened && this.parts.at(-1) === "-" && Array.isArray(container)) {
+    this.isElement = !isObject(container);
+    this.moves &&= this.isElement;
+    if (this.moves && hasHappened && this.parts.at(-1) === "-" && Array.isArray(container)) {
       this.parts = [...place, String(container.length - 1)];
     }
   }
+}
+
+/** Tells whether a place in a value is at an index of a list, or in one; it is not where `-` adds at the end. */
+function leadsToElement(value: Document, rest: readonly string[], adds: boolean): boolean {
+  for (const [depth, part] of rest.entries()) {
+    if (Array.isArray(value)) return !(adds && part === "-" && depth === rest.length - 1);
+    value = find(value, [part]);
+  }
+  return false;
 }
 
 function pointer(parts: readonly string[]): string {
@@ -191,6 +327,9 @@ function pass(mine: Step, other: Step): void {
   const isSame = place.length === otherPlace.length && isWithin(place, otherPlace);
   if (isSame && mine.name === "remove" && other.name === "remove") {
     mine.isGone = mine.isDone = other.isGone = true;
+  } else if (isSame && mine.name === "remove" && other.name === "replace" && other.isElement) {
+    // What has come to be there may be another element than the one that was to go.
+    mine.isContested = mine.isGone = true;
   } else if (leadsThrough(place, other) || leadsThrough(otherPlace, mine)) {
     const moved = behind(mine, otherPlace, other, true);
     const otherMoved = behind(other, place, mine, false);

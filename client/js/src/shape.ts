@@ -13,6 +13,12 @@ interface Change {
   value: Json | undefined;
 }
 
+/** An element of an array that moves from one place to another. */
+interface Move {
+  start: readonly string[];
+  end: readonly string[];
+}
+
 /** Stands for what has been there, of which nothing is known. */
 const HOLE = null;
 
@@ -25,7 +31,7 @@ export class Shape {
   /** The containers that are this shape's own. */
   readonly #owned = new Set<unknown>();
   /** What is to be done before anybody looks. */
-  #waiting: Change[] = [];
+  #waiting: (Change | Move)[] = [];
 
   constructor(document: Document) {
     this.#root = document;
@@ -33,7 +39,10 @@ export class Shape {
 
   /** Returns what is at a place: a container, or anything else where none is known to be. */
   look(parts: readonly string[]): Document {
-    for (const change of this.#waiting.splice(0)) this.#change(change);
+    for (const change of this.#waiting.splice(0)) {
+      if ("start" in change) this.#move(change.end, change.start);
+      else this.#change(change);
+    }
     return find(this.#root, parts);
   }
 
@@ -42,9 +51,21 @@ export class Shape {
     this.#waiting.push({ takesBack: true, name, parts, value: HOLE });
   }
 
+  /** Takes back that an element of an array has moved from one place to another. */
+  undoMove(start: readonly string[], end: readonly string[]): void {
+    this.#waiting.push({ start, end });
+  }
+
   /** Carries out an operation. */
   do(name: Op["op"], parts: readonly string[], value: Json | undefined): void {
     this.#waiting.push({ takesBack: false, name, parts, value });
+  }
+
+  #move(from: readonly string[], to: readonly string[]): void {
+    const array: unknown = this.#own(from.slice(0, -1));
+    if (Array.isArray(array) && Number(from.at(-1)) < array.length) {
+      array.splice(Number(to.at(-1)), 0, ...(array.splice(Number(from.at(-1)), 1) as Json[]));
+    }
   }
 
   #change({ takesBack, name, parts, value = HOLE }: Change): void {

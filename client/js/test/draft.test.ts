@@ -2,6 +2,7 @@ import { expect, test } from "vitest";
 
 import { produce } from "../src/draft.js";
 import { diff } from "../src/patch.js";
+import { plain } from "../src/json.js";
 import type { Json } from "../src/json.js";
 import { Random } from "./random.js";
 
@@ -133,4 +134,21 @@ test("neither an async edit nor one of a state without members is taken", () => 
 
 test("a draft that holds itself is refused", () => {
   expect(() => produce<Record<string, unknown>>({ a: {} }, (draft) => void (draft["a"] = draft))).toThrow(TypeError);
+});
+
+test("an element without an id that is edited is the same, wherever it is put", () => {
+  const before = { points: [{ x: 1 }, { x: 2 }, { x: 3 }], rows: [[1], [2]] };
+  const after = produce(before, (draft) => {
+    (draft.points[0] as { x: number }).x = 5;
+    draft.points.push(draft.points.shift() as { x: number });
+    (draft.points[0] as { x: number }).x = 6;
+    (draft.rows[1] as number[])[0] = 7;
+  });
+  expect(diff(before, plain(after, before))).toEqual([
+    { op: "remove", path: "/points/0" },
+    { op: "add", path: "/points/2", value: { x: 1 }, moved: true },
+    { op: "replace", path: "/points/0/x", value: 6 },
+    { op: "replace", path: "/points/2/x", value: 5 },
+    { op: "replace", path: "/rows/1/0", value: 7 },
+  ]);
 });

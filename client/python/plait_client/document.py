@@ -5,13 +5,12 @@ from typing import Any
 
 import msgspec
 
-from plait_client.align import difference
 from plait_client.happenings import Changed
 from plait_client.pending import Pending, Push, fold
 from plait_client.replica import Gap, Replica
 from plait_schemas.codec import decode_json, encode_finite, encode_json
 from plait_schemas.messages import Ack, Change, Changes, Joined, Snapshot, Version
-from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, decode_ops, parse
+from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, decode_ops, diff, parse
 from plait_schemas.rebase import taking_back
 
 __all__ = ["Document"]
@@ -112,5 +111,5 @@ class Document:
         if not (takes_back or any(push.is_shown for push in self._pending)):
             self.shown = state
             return
-        over = difference(beneath, state) if ops is None else ops
+        over = diff(beneath, state) if ops is None else ops
         self.shown = self._pending.move(over, state, at, takes_back=takes_back)

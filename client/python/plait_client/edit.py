@@ -4,10 +4,9 @@ from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from plait_client.align import difference
 from plait_client.errors import Refused
 from plait_schemas.draft import draft, recorded
-from plait_schemas.patch import Op
+from plait_schemas.patch import Op, diff
 from plait_schemas.rebase import rebase
 
 __all__ = ["AwaitableEdit", "Edit", "onto"]
@@ -70,7 +69,7 @@ def onto(made_on: Any, ops: list[Op], shown: Any) -> list[Op]:
     """Return operations made on one state as they are on that which is shown by now. Raises Refused."""
     if made_on is shown:
         return ops
-    moved = rebase(ops, difference(made_on, shown), shown)
+    moved = rebase(ops, diff(made_on, shown), shown)
     if moved.is_lost:
         raise Refused("conflict", "what was edited is gone", next(iter(moved.conflicts), None))
     return moved.ops

@@ -243,12 +243,12 @@ class Pushes:
         if push.state is msgspec.UNSET:
             raise InvalidState("a push has ops or a state")
         state = _read_state(bytes(push.state), self._actor.limits.depth)
-        base = push.base[1]
+        base, keys = push.base[1], self._actor.kind.state_type.keys
         if not bridge:
-            return diff(self._actor.pipeline.history.current.document, state)
+            return diff(self._actor.pipeline.history.current.document, state, keys)
         if self._bridge.to > base:
             raise Conflict("a whole state is pushed when the push before it has been answered")
-        return diff(known.document(base), state)
+        return diff(known.document(base), state, keys)
 
     def _origins(self, push: Push, ops: Sequence[Op], known: Lookup) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""

@@ -29,7 +29,8 @@ from plait.thread import Thread
 
 @pytest.fixture
 async def house() -> AsyncIterator[House]:
-    async with open_house(Room, Lists, Odd, Rejecting, Resolving, Typed, limits=Limits(state=2000, depth=8)) as house:
+    kinds = (Room, Lists, Odd, Rejecting, Resolving, Typed, Slugs, TypedSlugs)
+    async with open_house(*kinds, limits=Limits(state=2000, depth=8)) as house:
         yield house
 
 
@@ -394,7 +395,8 @@ async def test_a_whole_state_is_compared_with_the_one_that_it_names(house: House
     guest.push(base=1, state={"list": ["a", "B", "c", "d"], "n": 0})
     await until(lambda: actor.thread.version == 3)
     await actor.settled()
-    ack = {"type": "ack", "ref": 2, "version": 3, "rebased": True, "ops": [put("/list/2", "B")]}
+    ops = [remove("/list/2"), add("/list/2", "B")]
+    ack = {"type": "ack", "ref": 2, "version": 3, "rebased": True, "ops": ops}
     assert guest.frames == [ack]
     assert actor.thread.state == {"list": ["0", "a", "B", "c", "d"], "n": 5}
     guest.push(base=3, state={"list": ["0", "a", "B", "c", "d"], "n": 5})
@@ -529,10 +531,20 @@ async def test_a_class_that_has_nothing_for_a_place_that_is_to_go_lets_it_go(hou
     actor = await house.actor(Resolving)
     guest, other = await joined(actor, "a"), await joined(actor, "b")
     other.push(put("/list/2", "C"), put("/n", 1), base=0)
-    guest.push(remove("/n"), remove("/list/2"), base=0)
+    guest.push(remove("/n"), base=0)
     await until(lambda: guest.transport.sent[-1]["type"] == "ack")
-    assert actor.thread.asked == [(0, 1, None, "/n"), ("c", "C", None, "/list/2")]  # type: ignore[attr-defined]
-    assert actor.thread.state == {"list": ["a", "b"]}
+    assert actor.thread.asked == [(0, 1, None, "/n")]  # type: ignore[attr-defined]
+    assert actor.thread.state == {"list": ["a", "b", "C"]}
+
+
+async def test_an_element_that_was_replaced_is_not_removed_as_it_may_be_another(house: House) -> None:
+    actor = await house.actor(Lists)
+    guest, other = await joined(actor, "a"), await joined(actor, "b")
+    other.push(put("/list/2", "C"), base=0)
+    guest.push(remove("/list/2"), base=0)
+    await until(lambda: guest.transport.sent[-1]["type"] == "nack")
+    assert guest.frames[-1]["code"] == "conflict"
+    assert actor.thread.state["list"] == ["a", "b", "C"]
 
 
 async def test_a_class_whose_resolve_conflict_raises_refuses_the_push(
@@ -820,3 +832,62 @@ async def test_a_client_that_is_gone_while_the_past_is_read_for_it_changes_nothi
         await actor.settled()
         await until(lambda: actor.clients.get("a") is None)
         assert actor.thread.state["n"] == 399
+
+
+# Lists that the server builds anew
+
+
+class Slugs(Thread[dict[str, Any]]):
+    """A list whose elements are known by another member than usual."""
+
+    initial_state = {"columns": [{"cards": [{"slug": slug, "n": 0} for slug in "abc"]}]}  # noqa: RUF012
+    list_keys = {"/columns/*/cards": "slug"}  # noqa: RUF012
+
+
+class Slug(msgspec.Struct, frozen=True):
+    slug: str
+    n: int = 0
+
+
+class SlugColumn(msgspec.Struct, frozen=True):
+    cards: tuple[Slug, ...]
+
+
+class SlugColumns(msgspec.Struct, frozen=True):
+    columns: tuple[SlugColumn, ...]
+
+
+class TypedSlugs(Thread[SlugColumns]):
+    """The same, typed."""
+
+    initial_state = SlugColumns((SlugColumn((Slug("a"), Slug("b"), Slug("c"))),))
+    list_keys = {"/columns/*/cards": "slug"}  # noqa: RUF012
+
+
+@pytest.mark.parametrize("kind", [Slugs, TypedSlugs])
+@pytest.mark.parametrize("order", ["bcd", "cba", "dabc", "b"])
+async def test_a_push_hits_its_element_in_a_list_that_was_built_anew(
+    house: House, kind: type[Thread[Any]], order: str
+) -> None:
+    actor = await house.actor(kind)
+    guest = await joined(actor, "a")
+    new = {"columns": [{"cards": [{"slug": slug, "n": 1} for slug in order]}]}
+    actor.thread.set_state(msgspec.convert(new, SlugColumns) if kind is TypedSlugs else new)
+    guest.push(put("/columns/0/cards/1/n", 7), base=0)
+    await until(lambda: guest.transport.sent[-1]["type"] == "ack")
+    state = json.loads(msgspec.json.encode(actor.thread.state))
+    assert state == {"columns": [{"cards": [{"slug": slug, "n": 7 if slug == "b" else 1} for slug in order]}]}
+
+
+@pytest.mark.parametrize("kind", [Slugs, TypedSlugs])
+async def test_a_push_into_an_element_that_the_server_has_left_out_is_refused(
+    house: House, kind: type[Thread[Any]]
+) -> None:
+    actor = await house.actor(kind)
+    guest = await joined(actor, "a")
+    new = {"columns": [{"cards": [{"slug": slug, "n": 1} for slug in "acd"]}]}
+    actor.thread.set_state(msgspec.convert(new, SlugColumns) if kind is TypedSlugs else new)
+    guest.push(put("/columns/0/cards/1/n", 7), base=0)
+    await until(lambda: guest.transport.sent[-1]["type"] == "nack")
+    assert guest.frames[-1]["code"] == "conflict"
+    assert json.loads(msgspec.json.encode(actor.thread.state)) == new

@@ -1,0 +1,352 @@
+"""The edits that turn one list into another, found by the identity of the elements, never by their positions."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.members import attributes
+
+__all__ = ["ID_KEYS", "Edit", "Id", "Keys", "Lists", "edits", "has_repeated", "id_of", "ids_of"]
+
+ID_KEYS: Final = ("id", "key", "_id")
+"""The members that may hold what an element is known by; the first one that holds a text or an integer counts."""
+
+Id = str | int
+
+_Name = tuple[Id] | bytes
+"""What an element is known by: its id, in a tuple, or without one its JSON."""
+
+_Pair = tuple[int, int]
+
+_InPlace = Literal["change", "replace"]
+
+_IDS: Final = frozenset({str, int})
+_NEVER_OBJECTS: Final = frozenset({str, int, float, bool, type(None), list, tuple})
+_NEVER_IDS: Final = frozenset({bool, float, dict, list, tuple, set, frozenset, msgspec.UnsetType})
+
+_MOST_EDITS: Final = 64
+"""So many edits are made however little stays of a list, and so many elements move at most."""
+
+
+class Edit(NamedTuple):
+    """One edit, at the index `at` of the list as it is by then; `old` and `new` are indices in the two lists.
+
+    "change" means one element, which is different inside; "in" puts in, as it was, the element that the "out" right
+    before it has taken out. Without an old element -1 stands for its index, and so without a new one.
+    """
+
+    kind: Literal["change", "replace", "remove", "add", "out", "in"]
+    at: int
+    old: int
+    new: int
+
+
+class Lists(Protocol):
+    """Two lists that differ at both ends; what they have in common there is left out."""
+
+    @property
+    def ids(self) -> tuple[Sequence[Id | None], Sequence[Id | None]]:
+        """The ids of the old and of the new elements."""
+        ...
+
+    def old_name(self, index: int) -> bytes:
+        """Return the JSON of an old element, its keys in order."""
+        ...
+
+    def new_name(self, index: int) -> bytes:
+        """Return the JSON of a new element, its keys in order."""
+        ...
+
+    def changed(self, pairs: Sequence[_Pair]) -> Collection[int]:
+        """Return the old indices of those pairs that are not the same JSON."""
+        ...
+
+    def is_same(self, old: int, new: int) -> bool:
+        """Tell whether two elements without ids in one place are certainly one element that was changed."""
+        ...
+
+    def repeats(self) -> bool:
+        """Tell whether several elements of the old or the new list, with its ends, are alike."""
+        ...
+
+
+def edits(lists: Lists, around: int) -> list[Edit] | None:
+    """Return the edits, in order; None to replace the list whole.
+
+    `around` is how many elements are left out of the lists. Elements are the same if they have the same id, or
+    without ids are the same JSON; those that several have identify none of them. What stays is a longest sequence of
+    them that is in order in both lists. In a gap of as many elements on both sides, elements without ids are changed in
+    their places if they have not moved: inside where they are certainly the same, else by replacing them whole.
+    """
+    if len(lists.ids[0]) == len(lists.ids[1]) == 1:
+        return _one(lists)
+    old, new = _names(lists)
+    if len(old) == len(new) and _have_places(old, new, lists):
+        places = [at for at, (mine, other) in enumerate(zip(old, new, strict=True)) if mine != other]
+    else:
+        places = None
+    pairs, moved = _common(_numbered(old), _numbered(new))
+    if places is not None and len(places) <= len(old) + len(new) - 2 * len(pairs):
+        found = [Edit("change" if lists.is_same(at, at) else "replace", at, at, at) for at in places]
+        kept = len(old) - len(places)
+    elif len(moved) > _MOST_EDITS:
+        return None
+    else:
+        found = _filled(lists, (old, new), pairs, moved)
+        kept = len(pairs)
+    count = sum(edit.kind != "change" for edit in found)
+    return None if count > _MOST_EDITS and count > 4 * (kept + around) else found
+
+
+def _one(lists: Lists) -> list[Edit]:
+    """Return the edits where one element is between the ends of either list."""
+    old, new = lists.ids[0][0], lists.ids[1][0]
+    if old != new:
+        return [Edit("remove", 0, 0, -1), Edit("add", 0, -1, 0)]
+    # Large elements are named only where it has to be.
+    if old is not None or lists.is_same(0, 0) or (name := lists.old_name(0)) == (other := lists.new_name(0)):
+        return [Edit("change", 0, 0, 0)]
+    kind = _in_place(lists, (name, other), 0, 0)
+    return [Edit("remove", 0, 0, -1), Edit("add", 0, -1, 0)] if kind is None else [Edit(kind, 0, 0, 0)]
+
+
+# Names
+
+
+def id_of(element: Any, key: str | None = None) -> Id | None:
+    """Return the id of an element, None where it has none; `key` is the member that holds it, where that is known."""
+    keys = ID_KEYS if key is None else (key,)
+    if isinstance(element, dict):
+        for each in keys:
+            if (found := _id(element.get(each))) is not None:
+                return found
+    elif (names := attributes(element)) is not None:
+        for each in keys:
+            if each in names and (found := _id(getattr(element, names[each]))) is not None:
+                return found
+    return None
+
+
+def ids_of(elements: Sequence[Any], key: str | None = None) -> list[Id | None]:
+    """Return what `id_of` returns for each of several elements, fast where all are of one type."""
+    kinds = set(map(type, elements))
+    if len(kinds) == 1:
+        first = ID_KEYS[0] if key is None else key
+        names = attributes(elements[0])
+        found: list[Any] | None = None
+        if kinds == {dict}:
+            found = [element.get(first) for element in elements]
+        elif names is not None and first in names:
+            found = list(map(attrgetter(names[first]), elements))
+        elif kinds <= _NEVER_OBJECTS:
+            return [None] * len(elements)
+        if found is not None and set(map(type, found)) <= _IDS:
+            return found
+    return [id_of(element, key) for element in elements]
+
+
+def _id(value: Any) -> Id | None:
+    if value is None or type(value) in _NEVER_IDS:
+        return None
+    # A UUID, a time, an enum: as it is in JSON.
+    plain: Any = value if type(value) in _IDS else decode_json(encode_json(value))
+    return plain if type(plain) in _IDS else None
+
+
+def has_repeated(names: Sequence[Hashable]) -> bool:
+    """Tell whether one of several names is there twice."""
+    return len(set(names)) < len(names)
+
+
+def _names(lists: Lists) -> tuple[list[_Name], list[_Name]]:
+    old_ids, new_ids = lists.ids
+    repeated = _repeated(old_ids) | _repeated(new_ids)
+    return _named(old_ids, lists.old_name, repeated), _named(new_ids, lists.new_name, repeated)
+
+
+def _repeated(ids: Sequence[Id | None]) -> set[Id]:
+    present = [id for id in ids if id is not None]
+    found: set[Id] = set()
+    if has_repeated(present):
+        seen: set[Id] = set()
+        for id in present:
+            (found if id in seen else seen).add(id)
+    return found
+
+
+def _named(ids: Sequence[Id | None], name: Callable[[int], bytes], repeated: set[Id]) -> list[_Name]:
+    if None not in ids and not repeated:
+        known: Any = zip(ids)
+        return list(known)
+    return [(id,) if id is not None and id not in repeated else name(at) for at, id in enumerate(ids)]
+
+
+def _numbered(names: list[_Name]) -> list[_Name]:
+    """Return the names with the first, second and so on of those that are alike told apart."""
+    if not has_repeated(names):
+        return names
+    counts: dict[_Name, int] = {}
+    numbered: list[_Name] = []
+    for name in names:
+        counts[name] = count = counts.get(name, -1) + 1
+        numbered.append(b"%b#%d" % (name, count) if count and isinstance(name, bytes) else name)
+    return numbered
+
+
+def _have_places(old: Sequence[_Name], new: Sequence[_Name], lists: Lists) -> bool:
+    """Tell whether only places tell elements apart, as on a board: they are values or rows, of which some repeat."""
+    return all(isinstance(name, bytes) and name[:1] != b"{" for name in (*old, *new)) and lists.repeats()
+
+
+class Keys:
+    """Which member identifies the elements of a list, by the JSON pointer of the list; `*` is any part of it."""
+
+    __slots__ = ("_by_length",)
+
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        self._by_length: dict[int, list[tuple[list[str], str]]] = {}
+        for pointer, key in keys.items():
+            pattern = pointer.split("/")
+            self._by_length.setdefault(len(pattern), []).append((pattern, key))
+
+    def at(self, path: str) -> str | None:
+        """Return the member for the list at a JSON pointer, None where it has one of the usual names."""
+        parts = path.split("/")
+        for pattern, key in self._by_length.get(len(parts), ()):
+            if all(each in ("*", part) for each, part in zip(pattern, parts, strict=True)):
+                return key
+        return None
+
+
+# What stays
+
+
+def _common(old: Sequence[_Name], new: Sequence[_Name]) -> tuple[list[_Pair], list[_Pair]]:
+    """Return the pairs of elements that stay, and those of elements that have moved."""
+    if old == new:
+        return [(at, at) for at in range(len(old))], []
+    places = {name: at for at, name in enumerate(new)}
+    found = [(at, places[name]) for at, name in enumerate(old) if name in places]
+    pairs = _increasing(found)
+    return pairs, [] if len(pairs) == len(found) else sorted(set(found).difference(pairs))
+
+
+def _increasing(pairs: list[_Pair]) -> list[_Pair]:
+    """Return a longest part of pairs in the order of their first that is in the order of their second, too."""
+    # For each length, the least place at which a sequence so long can end, and the pair that is there.
+    ends: list[int] = []
+    last: list[int] = []
+    before: list[int] = []
+    top = -1
+    for at, (_, place) in enumerate(pairs):
+        if place > top:
+            before.append(last[-1] if last else -1)
+            ends.append(place)
+            last.append(at)
+            top = place
+        else:
+            length = bisect_left(ends, place)
+            before.append(last[length - 1] if length else -1)
+            ends[length], last[length] = place, at
+            top = ends[-1]
+    found: list[_Pair] = []
+    at = last[-1] if last else -1
+    while at >= 0:
+        found.append(pairs[at])
+        at = before[at]
+    return found[::-1]
+
+
+# What is between
+
+
+def _filled(
+    lists: Lists, names: tuple[Sequence[_Name], Sequence[_Name]], pairs: list[_Pair], moved: list[_Pair]
+) -> list[Edit]:
+    """Return what takes elements out, moves others, and then puts in others and changes what is different inside."""
+    places, removed, added = _gaps(lists, names, pairs, moved)
+    changed = lists.changed([*pairs, *moved])
+    staying = sorted([*pairs, *((old, new) for _, old, new in places)]) if places else pairs
+    later = [Edit("add", new, -1, new) for new in added] + [Edit(kind, new, old, new) for kind, old, new in places]
+    if changed:
+        later += [Edit("change", new, old, new) for old, new in (*pairs, *moved) if old in changed]
+    return [
+        *(Edit("remove", old, old, -1) for old in reversed(removed)),
+        *(_moves(len(names[0]), removed, staying, moved) if moved else ()),
+        *sorted(later, key=_at),
+    ]
+
+
+_at: Final = attrgetter("at")
+_new_index: Final = itemgetter(1)
+
+
+def _gaps(
+    lists: Lists, names: tuple[Sequence[_Name], Sequence[_Name]], pairs: Sequence[_Pair], moved: Sequence[_Pair]
+) -> tuple[list[tuple[_InPlace, int, int]], list[int], list[int]]:
+    """Return what is between pairs: elements that change in their places, and which others go and come."""
+    goes, comes = {old for old, _ in moved}, {new for _, new in moved}
+    places: list[tuple[_InPlace, int, int]] = []
+    removed: list[int] = []
+    added: list[int] = []
+    at = to = 0
+    for end, new_end in (*pairs, (len(names[0]), len(names[1]))):
+        if end == at and new_end == to:
+            at, to = end + 1, new_end + 1
+            continue
+        has_places = end - at == new_end - to
+        for old, new in zip(range(at, end), range(to, new_end), strict=True) if has_places else ():
+            is_there = old not in goes and new not in comes
+            kind = _in_place(lists, (names[0][old], names[1][new]), old, new) if is_there else None
+            if kind is not None:
+                places.append((kind, old, new))
+            else:
+                removed.append(old)
+                added.append(new)
+        if not has_places:
+            removed += range(at, end)
+            added += range(to, new_end)
+        at, to = end + 1, new_end + 1
+    if moved:
+        return places, [old for old in removed if old not in goes], [new for new in added if new not in comes]
+    return places, removed, added
+
+
+def _in_place(lists: Lists, names: tuple[_Name, _Name], old: int, new: int) -> _InPlace | None:
+    """Return what becomes of an element in whose place is another, where neither has moved; None if it goes."""
+    if any(isinstance(name, tuple) for name in names):
+        return None
+    if lists.is_same(old, new):
+        return "change"
+    # A text of which there is one is an element of its own, as a tag is; a number has a place, as in a point.
+    if any(name[:1] == b'"' for name in names) and not lists.repeats():
+        return None
+    return "replace"
+
+
+def _moves(count: int, removed: Sequence[int], staying: Sequence[_Pair], moved: Sequence[_Pair]) -> Iterator[Edit]:
+    """Yield what brings each element that has moved to where it comes right after the one before it.
+
+    `staying` is in order.
+    """
+    gone = set(removed)
+    there = [old for old in range(count) if old not in gone] if gone else list(range(count))
+    places = [new for _, new in staying]
+    last: _Pair | None = None
+    for old, new in sorted(moved, key=_new_index):
+        before = bisect_left(places, new) - 1
+        previous = staying[before] if before >= 0 else None
+        if last is not None and (previous is None or last[1] > previous[1]):
+            previous = last
+        start = there.index(old)
+        end = 0 if previous is None else there.index(previous[0]) + 1
+        end -= start < end
+        if start != end:
+            there.insert(end, there.pop(start))
+            yield Edit("out", start, old, -1)
+            yield Edit("in", end, old, new)
+        last = (old, new)
