@@ -611,7 +611,7 @@ def test_a_set_is_changed_by_another_in_its_place_alone() -> None:
 
 def test_an_element_that_is_taken_out_and_put_in_again_has_moved() -> None:
     document = {"list": [{"n": 1}, {"n": 2}, {"n": 3}]}
-    made = draft(document)
+    made: Any = draft(document)
     made.list[2].n = 4
     made.list.insert(0, made.list.pop())
     assert recorded(made) == [
@@ -622,7 +622,7 @@ def test_an_element_that_is_taken_out_and_put_in_again_has_moved() -> None:
 
 
 def test_an_element_that_comes_back_behind_something_else_or_elsewhere_has_not_moved() -> None:
-    made = draft({"list": [{"n": 1}, {"n": 2}], "other": []})
+    made: Any = draft({"list": [{"n": 1}, {"n": 2}], "other": []})
     first = made.list.pop(0)
     made.other.append(first)
     made.list.insert(0, first)
@@ -630,6 +630,6 @@ def test_an_element_that_comes_back_behind_something_else_or_elsewhere_has_not_m
 
 
 def test_a_list_that_is_reversed_moves_its_elements() -> None:
-    made = draft([{"n": 1}, {"n": 2}])
+    made: Any = draft([{"n": 1}, {"n": 2}])
     made.reverse()
     assert recorded(made) == [Op("remove", "/0"), Op("add", "/1", {"n": 1}, moved=True)]

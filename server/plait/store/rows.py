@@ -97,15 +97,15 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
     finally:
         db.execute("COMMIT")
     head, state_version = read_thread(key, found[3:])
-    if last < head:
+    if type(last) is not int or last < head:
         raise CorruptThread(f"{key} cannot be read: changes are missing after version {last}, up to {head}")
     if version is not None and not (oldest or 0) <= version <= last:
         return None
+    state = None if snapshot is None else read_snapshot(key, thread, snapshot)
     if snapshot is None and not changes:
         raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are there")
-    if [row.version for row in changes] != list(range(since + 1, to + 1)):
+    if len(changes) != to - since or any(row.version != since + n for n, row in enumerate(changes, 1)):
         raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {to}")
-    state = None if snapshot is None else read_snapshot(key, thread, snapshot)
     return Stored(epoch, to, state, changes, state_version)
 
 

@@ -93,7 +93,9 @@ def prepare(db: sqlite3.Connection, synchronous: str) -> None:
 
 def check(db: sqlite3.Connection, *, may_be_older: bool = False) -> None:
     """Check that the file is one of plait's. Raises StoreError, or what SQLite raises of one that is damaged."""
-    db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    tables, roots = db.execute("SELECT count(*), count(DISTINCT rootpage) FROM sqlite_schema").fetchone()
+    if roots < tables:
+        raise sqlite3.DatabaseError("malformed: two tables are in the same place")
     if db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
         raise StoreError("it is an SQLite database, but not one of plait's: name another file")
     (version,) = db.execute("PRAGMA user_version").fetchone()
