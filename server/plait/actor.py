@@ -19,7 +19,7 @@ from plait.hooks import Hooks
 from plait.kind import Kind
 from plait.limits import Limits
 from plait.logs import about
-from plait.mailbox import Done, Mailbox, Turn, current_turn
+from plait.mailbox import Done, Mailbox, Turn, current_turn, find_client_turn
 from plait.past import Past
 from plait.pipeline import Pipeline
 from plait.presence import Presence
@@ -199,6 +199,7 @@ class Actor:
             request=request,
             by_client=by_client,
             parent=None if by_client else current_turn(),
+            origin=None if by_client else find_client_turn(),
         )
         if connection is not None:
             turn.done = connection.weigh(size, turn.done)
