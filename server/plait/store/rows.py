@@ -32,6 +32,7 @@ __all__ = [
     "save_schema",
 ]
 
+_INSERT_THREAD: Final = "INSERT INTO threads (kind, name, epoch, secret) VALUES (?, ?, ?, ?)"
 _INSERT_CHANGE: Final = "INSERT INTO changes (thread, version, ops, source, at) VALUES (?, ?, ?, ?, ?)"
 _INSERT_CLIENT: Final = "INSERT OR REPLACE INTO clients (thread, client, ref, refused, at) VALUES (?, ?, ?, ?, ?)"
 _HEAD: Final = """
@@ -69,7 +70,9 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
             return None
         thread, epoch, last = head
         to = last if version is None else version
-        (state_version,) = db.execute("SELECT state_version FROM threads WHERE id = ?", (thread,)).fetchone()
+        state_version, secret = db.execute(
+            "SELECT state_version, secret FROM threads WHERE id = ?", (thread,)
+        ).fetchone()
         snapshot = db.execute(
             "SELECT version, state FROM snapshots WHERE thread = ? AND version <= ? ORDER BY version DESC LIMIT 1",
             (thread, to),
@@ -86,7 +89,7 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
         raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are there")
     if [row.version for row in changes] != list(range(since + 1, to + 1)):
         raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {to}")
-    return Stored(epoch, to, state, changes, state_version)
+    return Stored(epoch, to, state, changes, state_version, secret)
 
 
 def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int, size: int | None) -> list[ChangeRow]:
@@ -223,7 +226,7 @@ def _accept(
             outcomes[index] = error
             continue
         if head is None:
-            added = db.execute("INSERT INTO threads (kind, name, epoch) VALUES (?, ?, ?)", (*write.key, write.epoch))
+            added = db.execute(_INSERT_THREAD, (*write.key, write.epoch, write.secret))
             assert added.lastrowid is not None
             head = _Head(added.lastrowid, write.epoch, write.version)
         heads[write.key] = _Head(head.thread, head.epoch, write.version)

@@ -4,16 +4,18 @@ import sqlite3
 from typing import Final
 
 from plait.errors import StoreError
+from plait.store.protocol import connection_id
+from plait_schemas.messages import SUBPROTOCOL
 
 __all__ = ["check", "prepare"]
 
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
-_SCHEMA_VERSION: Final = 2
+_SCHEMA_VERSION: Final = 3
 _SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE threads (
     id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL,
-    state_version INTEGER NOT NULL DEFAULT 1, UNIQUE (kind, name)
+    state_version INTEGER NOT NULL DEFAULT 1, secret BLOB NOT NULL DEFAULT x'', UNIQUE (kind, name)
 ) STRICT;
 CREATE TABLE snapshots (
     thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, PRIMARY KEY (thread, version)
@@ -53,7 +55,16 @@ CREATE TABLE schemas (
 ) STRICT, WITHOUT ROWID;
 PRAGMA user_version = 2;
 COMMIT;
-"""
+""",
+    # Clients were known by the ids that they join with, whoever was behind them.
+    2: """
+BEGIN IMMEDIATE;
+ALTER TABLE threads ADD COLUMN secret BLOB NOT NULL DEFAULT x'';
+UPDATE threads SET secret = randomblob(16);
+UPDATE clients SET client = connection_id((SELECT secret FROM threads WHERE id = thread), client);
+PRAGMA user_version = 3;
+COMMIT;
+""",
 }
 
 
@@ -68,6 +79,7 @@ def prepare(db: sqlite3.Connection, synchronous: str) -> None:
     if marks == ((0,), (0,)):
         db.executescript(_SCHEMA)
         return
+    db.create_function("connection_id", 2, lambda secret, client: connection_id(secret, SUBPROTOCOL, None, client))
     while upgrade := _UPGRADES.get(db.execute("PRAGMA user_version").fetchone()[0]):
         db.executescript(upgrade)
 
