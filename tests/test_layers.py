@@ -22,6 +22,7 @@ LAYERS = (
         "plait.retention",
         "plait.waiting",
     ),
+    ("plait.fields",),
     ("plait.merge", "plait.store", "plait.state", "plait.mailbox", "plait.settings"),
     ("plait.changes", "plait.clients", "plait.departures", "plait.revision", "plait.rpc", "plait.typed"),
     ("plait.history", "plait.kind", "plait.transport"),

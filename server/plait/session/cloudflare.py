@@ -207,7 +207,8 @@ class CloudflareSession:
             return
         sent = self._sight.sent if self._sight.has_all else -1
         try:
-            commit = pipeline.push(data, connection)
+            # The client writes whole states, which may be of a type that the page was built for.
+            commit = pipeline.push(data, connection, drops_unknown=True)
         except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
             self._reject(REJECTED, error)
             return
