@@ -68,12 +68,20 @@ def check_fields(plan: Plan | None, value: Any, path: str = "") -> None:
 class _Object:
     """A Struct, a dataclass, or a TypedDict."""
 
-    __slots__ = ("_fields", "_tag", "_tag_field")
+    __slots__ = ("_fields", "_keys", "_members", "_tag", "_tag_field")
 
-    def __init__(self, fields: dict[str, Plan | None], tag_field: str | None, tag: str | int | None) -> None:
-        self._fields = fields
+    def __init__(self, fields: Iterable[str], tag_field: str | None, tag: str | int | None) -> None:
+        self._fields = tuple(fields)
+        self._keys = frozenset(self._fields if tag_field is None else (*self._fields, tag_field))
         self._tag_field = tag_field
         self._tag = tag
+        # The plans of those fields that have one.
+        self._members: list[tuple[str, Plan]] = []
+
+    def add(self, field: str, plan: Plan | None) -> None:
+        """Say what is in a field."""
+        if plan is not None:
+            self._members.append((field, plan))
 
     def takes(self, value: object) -> bool:
         return isinstance(value, dict) and (self._tag_field is None or value.get(self._tag_field) == self._tag)
@@ -81,13 +89,11 @@ class _Object:
     def find(self, value: Any) -> Unknown | None:
         if not isinstance(value, dict):
             return None  # Server code has given an object of the type itself, or it is refused for what it is.
-        fields = self._fields
-        for name, member in value.items():
-            if name not in fields:
-                if name != self._tag_field:
-                    return Unknown(str(name), fields)
-            elif (plan := fields[name]) is not None and (found := plan.find(member)) is not None:
-                found.parts.append(name)
+        if not value.keys() <= self._keys:
+            return Unknown(str(next(key for key in value if key not in self._keys)), self._fields)
+        for field, plan in self._members:
+            if field in value and (found := plan.find(value[field])) is not None:
+                found.parts.append(field)
                 return found
         return None
 
@@ -218,7 +224,7 @@ def _plan_of_fields(
         known[id(info)] = plan
         members += (_plan(field.type, known) for field in info.fields)
     else:
-        fields: dict[str, Plan | None] = {}
-        plan = known[id(info)] = _Object(fields, tag_field, tag)
-        fields.update((field.encode_name, _plan(field.type, known)) for field in info.fields)
+        plan = known[id(info)] = each = _Object((field.encode_name for field in info.fields), tag_field, tag)
+        for field in info.fields:
+            each.add(field.encode_name, _plan(field.type, known))
     return plan
