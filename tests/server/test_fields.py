@@ -83,7 +83,7 @@ TYPES: dict[str, tuple[Any, Any, str, str]] = {
     "the other's field of a union": (Square | Oblong, {"shape": "oblong", "side": 1}, "/side", "the fields are width"),
     "a union of arrays": (list[Row | Other], [["Other", 1, 2]], "/0/2", "no field '2'"),
     "a union of an object and an array": (Player | list[Card], [{"titel": ""}], "/0/titel", "/0/title?"),
-    "annotated": (Annotated[Player, msgspec.Meta(description="who")] | None, {"nam": ""}, "/nam", "/name?"),
+    "annotated": (Annotated[Player | None, msgspec.Meta(description="who")], {"nam": ""}, "/nam", "/name?"),
     "generic": (Box[Player], {"inner": {"nam": ""}}, "/inner/nam", "/inner/name?"),
     "no fields": (Empty, {"a": 1}, "/a", "there is no field 'a'"),
 }
