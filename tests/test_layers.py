@@ -23,6 +23,7 @@ LAYERS = (
         "plait.spelling",
         "plait.waiting",
     ),
+    ("plait.fields",),
     ("plait.merge", "plait.store", "plait.state", "plait.mailbox", "plait.settings"),
     ("plait.storable",),
     ("plait.declaration",),

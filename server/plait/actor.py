@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from plait.clients import Clients
 from plait.commit import Commit
-from plait.connection import Connection, Wire
+from plait.connection import Connection, Principal, Wire
 from plait.departures import Departures
 from plait.errors import InvalidState, Unavailable
 from plait.history import History
@@ -19,12 +19,12 @@ from plait.hooks import Hooks
 from plait.kind import Kind
 from plait.limits import Limits
 from plait.logs import about
-from plait.mailbox import Done, Mailbox, Turn, current_turn
+from plait.mailbox import Done, Mailbox, Turn, current_turn, find_client_turn
 from plait.past import Past
 from plait.pipeline import Pipeline
 from plait.presence import Presence
 from plait.rpc import Method, StreamSink
-from plait.store.protocol import Store, Stored, ThreadKey
+from plait.store.protocol import Store, Stored, ThreadKey, connection_id
 from plait.streaming import Streaming
 from plait.thread import Core, Thread
 from plait.transport import Frame
@@ -120,6 +120,11 @@ class Actor:
         """Take note that the thread is in use."""
         self.used = self._loop.time()
 
+    def connection_id(self, protocol: str, principal: Principal | None, client: str) -> str:
+        """Return the id of a client's connections: the same for all of one principal, and for nobody else's."""
+        who = None if principal is None else principal.id
+        return connection_id(self.pipeline.history.secret, protocol, who, client)
+
     # Turns
 
     async def start(self) -> None:
@@ -199,6 +204,7 @@ class Actor:
             request=request,
             by_client=by_client,
             parent=None if by_client else current_turn(),
+            origin=None if by_client else find_client_turn(),
         )
         if connection is not None:
             turn.done = connection.weigh(size, turn.done)

@@ -1,6 +1,5 @@
 """What a thread knows of the pushes of its clients, so that none is applied twice."""
 
-import hashlib
 import time
 from typing import Final
 
@@ -10,12 +9,7 @@ from plait.errors import PlaitError
 from plait.store.protocol import ClientRow
 from plait_schemas.messages import UNANSWERED
 
-__all__ = ["MOST_PUSHES", "Client", "Clients", "Refusal", "client_id"]
-
-
-def client_id(client: str) -> str:
-    """Return the id by which others know a client, who must not learn the one that it joins with."""
-    return hashlib.blake2b(client.encode(), digest_size=12).hexdigest()
+__all__ = ["MOST_PUSHES", "Client", "Clients", "Refusal"]
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -85,7 +79,7 @@ class Client:
 
 
 class Clients:
-    """The clients that are joined to one thread, by id."""
+    """The clients that are joined to one thread, by connection id."""
 
     __slots__ = ("_members",)
 

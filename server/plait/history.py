@@ -59,6 +59,7 @@ class History:
         "durable",
         "epoch",
         "last",
+        "secret",
     )
 
     def __init__(
@@ -79,6 +80,8 @@ class History:
         self._recent: deque[ChangeRow] | None = None
         self._recent_bytes = 0
         self.epoch = stored.epoch if stored else secrets.token_hex(8)
+        # Known to nobody else; connection ids are made of it.
+        self.secret = stored.secret if stored else secrets.token_bytes(16)
         self.durable = self._replay(stored) if stored else Revision(state_type)
         self.current = self.durable
         # The last durable revision, for those who follow them.
@@ -88,7 +91,8 @@ class History:
         """Make `state` the one that the thread begins with, version 0."""
         self.current = Revision(self._type, json=data, state=state)
         self.current.snapshot_size = len(data)
-        return Write(self._key, self.epoch, None, 0, snapshot=data, state_version=self._state_version)
+        version = self._state_version
+        return Write(self._key, self.epoch, None, 0, snapshot=data, state_version=version, secret=self.secret)
 
     def diff(self, state: Any, data: bytes, limits: Limits) -> Sequence[Op]:
         """Return the operations from the current state to `state`, whose JSON is `data`.
@@ -127,6 +131,7 @@ class History:
             self._prune(after) if is_rewritten else None,
             client,
             None if before.has_state else self._state_version,
+            b"" if before.has_state else self.secret,
         )
 
     def commit(self, revision: Revision) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from plait.errors import TurnTimeout
 
-__all__ = ["Done", "Mailbox", "Turn", "current_turn", "resolving"]
+__all__ = ["Done", "Mailbox", "Turn", "current_turn", "find_client_turn", "resolving"]
 
 Done = Callable[[Any, BaseException | None], None]
 """Is told what a turn returned, or what it raised."""
@@ -31,6 +31,15 @@ def current_turn() -> "Turn | None":
     """Return the turn that the calling code runs in, None outside of turns."""
     turn = _turn.get()
     return turn if turn is not None and turn.is_running else None
+
+
+def find_client_turn() -> "Turn | None":
+    """Return the turn of a client that has caused the calling code to run, None when no client has.
+
+    That may have ended: tasks and timers which it began are caused by it, and so are the turns that those call for.
+    """
+    turn = _turn.get()
+    return turn if turn is None or turn.by_client else turn.origin
 
 
 def resolving(future: asyncio.Future[Any]) -> Done:
@@ -51,7 +60,8 @@ class Turn:
     """One run of `work`, which may return a coroutine; `done` is told its outcome.
 
     `owner` is the actor it is a turn of, `connection` and `request` what it was caused by. `by_client` says that it
-    does what a client asked for, and so may do no more than that client.
+    does what a client asked for, and so may do no more than that client. Where another turn was that, and has called
+    for this one, it is the `origin`.
     """
 
     __slots__ = (
@@ -64,6 +74,7 @@ class Turn:
         "is_running",
         "mailbox",
         "name",
+        "origin",
         "owner",
         "parent",
         "request",
@@ -82,6 +93,7 @@ class Turn:
         request: Any = None,
         by_client: bool = False,
         parent: "Turn | None" = None,
+        origin: "Turn | None" = None,
     ) -> None:
         self.name = name
         self.work = work
@@ -90,6 +102,7 @@ class Turn:
         self.connection = connection
         self.request = request
         self.by_client = by_client
+        self.origin = origin
         # The turn that waits for this one, if any.
         self.parent = parent
         # The mailbox that this turn holds; None when it runs beside other turns.

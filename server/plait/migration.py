@@ -66,7 +66,7 @@ async def bring_up(store: Store, key: ThreadKey, kind: Kind, stored: Stored) -> 
     version = stored.version + 1
     row = ChangeRow(version, ops, "migration", time.time_ns() // 1000)
     await store.submit(Write(key, stored.epoch, stored.version, version, row, data, state_version=kind.state_version))
-    return Stored(stored.epoch, version, data, (), kind.state_version)
+    return Stored(stored.epoch, version, data, (), kind.state_version, stored.secret)
 
 
 async def bring_up_all(

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextvars import Context
 from typing import Any
 
 from plait.actor import Actor
@@ -109,7 +110,9 @@ class Node:
                 kind = self.kind(key.kind)
                 if len(self._actors) + len(self._waking) >= self.limits.awake_threads:
                     raise TooMany(f"{self.limits.awake_threads} threads are awake, which is the limit; try again later")
-                waking = self._waking[key] = asyncio.create_task(self._wake(key, kind), name=f"wake {key}")
+                # What the thread begins when it is made is not caused by whoever happens to wake it.
+                wake = asyncio.create_task(self._wake(key, kind), name=f"wake {key}", context=Context())
+                waking = self._waking[key] = wake
                 waking.add_done_callback(lambda _: self._waking.pop(key))
             try:
                 return await asyncio.shield(waking)

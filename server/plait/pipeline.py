@@ -100,7 +100,7 @@ class Pipeline:
             raise
 
     def push(self, data: bytes, source: Connection) -> Commit:
-        """Change the state to what a client sent as JSON."""
+        """Change the state to what a client sent as JSON; fields that its type lacks are refused."""
         self._check_open()
         return self._apply(*self._type.from_json(data, self._limits), source)
 
@@ -116,6 +116,7 @@ class Pipeline:
         *,
         accept: Callable[[], ClientRow] | None = None,
         name: str | None = None,
+        drops_unknown: bool = False,
     ) -> Commit:
         """Carry out operations on the current state; the log says that it was `name`, or else the source.
 
@@ -126,7 +127,7 @@ class Pipeline:
         for op in ops:
             check_op(op, self._limits)
         try:
-            after, ops = self._carried_out(self.history.current, ops)
+            after, ops = self._carried_out(self.history.current, ops, drops_unknown=drops_unknown)
         except PatchError as error:
             raise Conflict(str(error)) from None
         return self._take(after, ops, source, accept=accept, name=name)
@@ -138,12 +139,8 @@ class Pipeline:
         except PatchError as error:
             raise Conflict(str(error), path=pointer) from None
         plain = decode_json(encoded("value", value, self._limits, pointer))
-        before = self.history.current
-        is_in_list = bool(parts) and isinstance(find(before.tree, parts[:-1]), list | tuple)
-        commit = self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
-        if commit.revision is before and _is_nowhere(before, parts):
-            raise Conflict(f"{pointer!r} is no place of a state of this type", path=pointer)
-        return commit
+        is_in_list = bool(parts) and isinstance(find(self.history.current.tree, parts[:-1]), list | tuple)
+        return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
 
     def ask(self, function: Callable[..., T], *args: Any) -> T:
         """Return what a function of the author's says of a change that is being made, which may make none itself."""
@@ -184,16 +181,18 @@ class Pipeline:
             return None
         return self._take(Revision(type_, state=state), ops, source)
 
-    def _carried_out(self, before: Revision, ops: Sequence[Op]) -> tuple[Revision, Sequence[Op]]:
+    def _carried_out(
+        self, before: Revision, ops: Sequence[Op], *, drops_unknown: bool
+    ) -> tuple[Revision, Sequence[Op]]:
         """Return what operations lead to, and the operations as the type writes them."""
         type_ = self._type
         if not type_.is_plain and before.has_state:
             try:
-                state, ops = apply_typed(before.base, type_.type, ops)
+                state, ops = apply_typed(before.base, type_.type, ops, drops_unknown=drops_unknown)
                 return Revision(type_, state=state), ops
             except NotTyped:
                 pass
-        state, document = type_.apply(before.document, ops)
+        state, document = type_.apply(before.document, ops, drops_unknown=drops_unknown)
         if type_.is_plain:
             return Revision(type_, document=document), ops
         made = diff(before.base, state, type_.keys) if before.has_state else [Op("add", "", state)]
@@ -268,11 +267,6 @@ class Pipeline:
 
 def _name(source: Source) -> str:
     return source if isinstance(source, str) else source.id
-
-
-def _is_nowhere(revision: Revision, parts: Sequence[str]) -> bool:
-    """Tell whether nothing is at a place, neither as the type has it nor in the JSON, which may leave out defaults."""
-    return find(revision.tree, parts) is find(revision.document, parts) is msgspec.UNSET
 
 
 def _size(op: Op) -> int:

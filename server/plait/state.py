@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 from msgspec import inspect
 
 from plait.errors import InvalidState, TooLarge
+from plait.fields import check_fields, make_plan
 from plait.limits import Limits
 from plait_schemas.align import Keys
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite, nests_deeper
@@ -55,17 +57,29 @@ class StateType:
         self.is_immutable = _describes(type_, _never_changes)
         # Whether any JSON, or any object or array, is a state as it is.
         self.is_plain = _describes(type_, _is_plain)
+        # Where it has fields, beside which there are to be no others.
+        self._fields = make_plan(type_)
 
-    def from_json(self, data: bytes, limits: Limits) -> tuple[Any, bytes]:
+    def from_json(self, data: bytes, limits: Limits, *, drops_unknown: bool = False) -> tuple[Any, bytes]:
         """Return the state that a client sent as JSON, and the JSON that it is stored as.
 
         A plain state is left UNDECODED, and what of it is new is checked when it is compared with the state before.
-        Raises InvalidState or TooLarge.
+        A field that the type does not have is refused, or with `drops_unknown` left out. Raises InvalidState or
+        TooLarge.
         """
         if self.is_plain:
             return UNDECODED, check_size(data.strip(), limits)
-        state = self.read(data, limits)
-        return state, check_size(encode_json(state), limits)
+        try:
+            state = self.read(data, limits)
+        except InvalidState:
+            if not drops_unknown:  # A misspelt field says more than that the right one is missing.
+                with suppress(*NOT_JSON):
+                    check_fields(self._fields, decode_json(data))
+            raise
+        json = encode_json(state)
+        if json != data and self._fields is not None and not drops_unknown:
+            check_fields(self._fields, decode_json(data))
+        return state, check_size(json, limits)
 
     def from_value(self, value: object, limits: Limits) -> tuple[Any, bytes]:
         """Return the state that server code set, and its JSON. Raises InvalidState or TooLarge."""
@@ -77,12 +91,14 @@ class StateType:
         """Return the state that JSON says. Raises InvalidState or TooLarge."""
         return _read(self.decode, data, "", limits.depth)
 
-    def apply(self, document: Any, ops: Sequence[Op]) -> tuple[Any, Any]:
+    def apply(self, document: Any, ops: Sequence[Op], *, drops_unknown: bool = False) -> tuple[Any, Any]:
         """Return the state that `ops` lead to from `document`, and the same as a document; a plain one is UNDECODED.
 
-        Raises InvalidState, and PatchError when they do not fit.
+        Raises InvalidState, for an unknown field as `from_json` does, and PatchError when they do not fit.
         """
         document = apply(document, ops)
+        if not drops_unknown:
+            check_fields(self._fields, document)
         if self.is_plain and not any(op.path == "" for op in ops):
             return UNDECODED, document
         try:

@@ -14,7 +14,7 @@ from plait.editing import Edit
 from plait.errors import InvalidState, NotFound, Readonly
 from plait.kind import Kind
 from plait.logs import log_error
-from plait.mailbox import current_turn
+from plait.mailbox import find_client_turn
 from plait.merge import Policy
 from plait.past import Past
 from plait.pipeline import Pipeline
@@ -115,7 +115,7 @@ class Thread(Generic[State]):
         its version. Raises InvalidState, TooLarge, Readonly, and what `validate_state_change` raises; awaiting
         raises StoreError when the change could not be stored and was taken back.
         """
-        _check_may_write()
+        _check_may_write(self._core.key)
         return self._core.pipeline.set(value, "server")
 
     def edit(self) -> Edit:
@@ -124,7 +124,7 @@ class Thread(Generic[State]):
         The draft is the state as JSON: objects are dicts, whose members are attributes, too, and arrays are lists.
         Only what is touched is looked at. When the block raises, nothing is changed.
         """
-        _check_may_write()
+        _check_may_write(self._core.key)
         return Edit(self._core.pipeline, self._core.past)
 
     def update(self, pointer: str, value: object) -> Commit:
@@ -132,7 +132,7 @@ class Thread(Generic[State]):
 
         Raises and returns what `set_state` does, and Conflict when the place is not there.
         """
-        _check_may_write()
+        _check_may_write(self._core.key)
         return self._core.pipeline.update(pointer, value)
 
     # History
@@ -185,7 +185,7 @@ class Thread(Generic[State]):
         `source` may also be a connection's id, which stays the same over reconnects. Returns None when there is
         nothing to take back that is kept. Raises Conflict when somebody else has changed the same place since.
         """
-        _check_may_write()
+        _check_may_write(self._core.key)
         name = source if isinstance(source, str) else source.id
         commit = await undo(self._core.pipeline, self._core.past, name)
         return None if commit is None else await commit
@@ -280,10 +280,13 @@ class Thread(Generic[State]):
         return True
 
 
-def _check_may_write() -> None:
-    """Raise Readonly when the running turn does what a client that may only read asked for."""
-    turn = current_turn()
-    if turn is not None and turn.by_client and turn.connection is not None and turn.connection.readonly:
+def _check_may_write(key: ThreadKey) -> None:
+    """Raise Readonly when a client of this thread that may only read has caused the calling code to run."""
+    turn = find_client_turn()
+    if turn is None or turn.connection is None or not turn.connection.readonly:
+        return
+    # A connection has rights in its own thread only.
+    if turn.owner.key == key:
         raise Readonly("Connection is readonly")
 
 

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, 
 import msgspec
 
 from plait.errors import InvalidState
+from plait.fields import Plan, check_fields, make_plan, unknown_field
 from plait.state import json_error
 from plait_schemas.codec import NOT_JSON, encode_json
-from plait_schemas.patch import Op, Owned, PatchError, index_in, own, parse
+from plait_schemas.patch import Op, Owned, PatchError, escape, index_in, own, parse
 
 __all__ = ["NotTyped", "apply_typed"]
 
@@ -27,16 +28,17 @@ class _Field(NamedTuple):
 _UNIONS: Final = (Union, types.UnionType)
 
 
-def apply_typed(state: Any, type_: Any, ops: Sequence[Op]) -> tuple[Any, list[Op]]:
+def apply_typed(state: Any, type_: Any, ops: Sequence[Op], *, drops_unknown: bool = False) -> tuple[Any, list[Op]]:
     """Return the state that `ops` lead to, and the operations with their values as the type writes them.
 
     Parts that are not on the way to a change are shared. Raises InvalidState for a value that is not of the type
-    that its place has, PatchError when the operations do not fit, and NotTyped.
+    that its place has, and for a field that this does not have unless those are dropped, PatchError when the operations
+    do not fit, and NotTyped.
     """
     made: list[Op] = []
     owned: Owned = {}
     for op in ops:
-        place = _Place(op, parse(op.path), owned)
+        place = _Place(op, parse(op.path), owned, drops_unknown=drops_unknown)
         state = place.put(state, type_, 0)
         made.append(place.made)
     return state, made
@@ -45,9 +47,10 @@ def apply_typed(state: Any, type_: Any, ops: Sequence[Op]) -> tuple[Any, list[Op
 class _Place:
     """One operation on its way to its place."""
 
-    __slots__ = ("_op", "_owned", "_parts", "made")
+    __slots__ = ("_drops_unknown", "_op", "_owned", "_parts", "made")
 
-    def __init__(self, op: Op, parts: list[str], owned: Owned) -> None:
+    def __init__(self, op: Op, parts: list[str], owned: Owned, *, drops_unknown: bool) -> None:
+        self._drops_unknown = drops_unknown
         self._op = op
         self._parts = parts
         self._owned = owned
@@ -72,7 +75,10 @@ class _Place:
 
     def _into_struct(self, node: msgspec.Struct, depth: int) -> Any:
         fields = _fields(type(node))
-        field = fields.get(self._parts[depth])
+        name = self._parts[depth]
+        field = fields.get(name)
+        if field is None and name != node.__struct_config__.tag_field and not self._drops_unknown:
+            raise unknown_field(name, fields, "".join(f"/{escape(part)}" for part in self._parts[:depth]))
         if field is None or (self._is_last(depth) and self._op.op == "remove"):
             raise NotTyped  # The type as a whole says what becomes of it.
         if self._is_last(depth):
@@ -123,9 +129,12 @@ class _Place:
         """Return the operation's value, as one of a type."""
         if self._op.value is msgspec.UNSET:
             raise PatchError(f"{self._op.op} {self._op.path!r} has no value")
+        decode, plan = _reader(type_)
+        if plan is not None and not self._drops_unknown:
+            check_fields(plan, self._op.value, self._op.path)
         data = encode_json(self._op.value)
         try:
-            value = _decoder(type_)(data)
+            value = decode(data)
         except NOT_JSON as error:
             message, where = json_error(error)
             raise InvalidState(message, path=self._op.path + where) from None
@@ -134,8 +143,8 @@ class _Place:
 
 
 @lru_cache(maxsize=1024)
-def _decoder(type_: Any) -> Callable[[bytes], Any]:
-    return msgspec.json.Decoder(type_).decode
+def _reader(type_: Any) -> tuple[Callable[[bytes], Any], Plan | None]:
+    return msgspec.json.Decoder(type_).decode, make_plan(type_)
 
 
 @lru_cache(maxsize=1024)

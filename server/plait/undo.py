@@ -48,7 +48,9 @@ async def undo(pipeline: Pipeline, past: Past, source: str) -> Commit | None:
                 except PatchError as error:
                     raise Conflict(f"it does not fit any more: {error}") from None
                 if ops:
-                    return pipeline.change(ops, "server", name=f"{MARK}{target.version} {source}")
+                    # The type may not have a field any more that the log has.
+                    name = f"{MARK}{target.version} {source}"
+                    return pipeline.change(ops, "server", name=name, drops_unknown=True)
             else:
                 return None
 

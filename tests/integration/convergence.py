@@ -9,7 +9,6 @@ from tests.server.fakes import TroubledStore
 from tests.server.rooms import make_request
 
 from plait.actor import Actor
-from plait.clients import client_id
 from plait.connection import Connection, Rights
 from plait.errors import StoreError
 from plait.history import replay
@@ -27,7 +26,7 @@ from plait_client.pending import Push
 from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
-from plait_schemas.messages import Join, decode_client, decode_server, encode
+from plait_schemas.messages import SUBPROTOCOL, Join, decode_client, decode_server, encode
 from plait_schemas.patch import Op, PatchError, apply, diff
 
 __all__ = ["Member", "World", "decode"]
@@ -303,7 +302,8 @@ class World:
     async def _enter(self, wire: Wire, join: Join) -> None:
         actor = await self.actor()
         with actor.held():
-            connection = Connection(client_id(join.client), wire, actor.pipeline.after, wire=PLAIT)
+            id = actor.connection_id(SUBPROTOCOL, None, join.client)
+            connection = Connection(id, wire, actor.pipeline.after, wire=PLAIT)
             session = PlaitSession(actor, connection, wire, join, Tokens(connection, wire.send, _nobody))
             await session.prepare()
             if wire.closed is not None:

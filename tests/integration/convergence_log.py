@@ -25,7 +25,9 @@ def canonical(state: Any) -> bytes:
 class Log:
     """All changes of a thread. Making it checks that they are dense, and lead to what a restart would load."""
 
-    def __init__(self, key: ThreadKey, rows: list[ChangeRow], first: bytes, last: bytes) -> None:
+    def __init__(self, key: ThreadKey, secret: bytes, rows: list[ChangeRow], first: bytes, last: bytes) -> None:
+        # The thread's secret, of which connection ids are made.
+        self.secret = secret
         self.rows = rows
         self.ops: list[list[Op]] = [decode_ops(row.ops) for row in rows]
         # By version.
@@ -93,7 +95,7 @@ class Logs:
         first, last = await self._store.load(key, version=0), await self._store.load(key)
         assert first is not None
         assert last is not None
-        return Log(key, rows, replay(key, first), replay(key, last))
+        return Log(key, last.secret, rows, replay(key, first), replay(key, last))
 
 
 @asynccontextmanager

@@ -22,8 +22,7 @@ from tests.integration.socket_client import TIMEOUT
 from tests.integration.test_convergence import Schedule
 
 from plait import Thread
-from plait.clients import client_id
-from plait.store.protocol import ThreadKey
+from plait.store.protocol import ThreadKey, connection_id
 from plait_client import connect
 
 log = logging.getLogger(__name__)
@@ -56,8 +55,9 @@ class Game:
         self._schedule = Schedule(self._world, self._dice)
         self._players: list[Player] = []
         self._calls: list[asyncio.Task[None]] = []
-        # In Node: how many native clients, and the ids of the others' connections.
+        # In Node: how many native clients, what the others open with, and in the end the ids of their connections.
         self._natives = self._dice.randint(1, 2)
+        self._keys: list[str] = []
         self._others: list[str] = []
         self._report: dict[str, Any] = {}
 
@@ -69,7 +69,7 @@ class Game:
                 room = await rooms.enter_async_context(connect(f"ws://{proxy.address}/threads/{self.key}"))
                 self._players.append(Player(self._world, f"client {index}", room))
                 tasks.create_task(self._players[-1].watch())
-            others = await self._driver.tell(
+            self._keys = await self._driver.tell(
                 "open",
                 address=proxy.address,
                 kind=self.key.kind,
@@ -78,7 +78,6 @@ class Game:
                 natives=self._natives,
                 others=dice.randint(1, 3),
             )
-            self._others = [client_id(f"_pk {id}") for id in others]
             await self._steps(proxy, dice.randint(30, 60))
             if self.is_killed:
                 restart = asyncio.create_task(self._server.restart())
@@ -102,7 +101,7 @@ class Game:
                     player = dice.randrange(self._natives)
                     await self._driver.tell("edit", player=player, number=self._number())
                 case "cloudflare":
-                    await self._write(dice.randrange(len(self._others)))
+                    await self._write(dice.randrange(len(self._keys)))
                 case "pause":
                     await asyncio.sleep(dice.uniform(0, 0.01))
                 case "cut":
@@ -153,6 +152,7 @@ class Game:
     async def check(self, logs: Logs) -> None:
         """Compare what clients were told with what the log says."""
         found = await logs.read(self.key)
+        self._others = [connection_id(found.secret, "cloudflare", None, key) for key in self._keys]
         assert canonical(found.states[-1]) == canonical(self.state)
         for (_, version), seen in self._world.seen.items():
             assert canonical(found.states[version]) == seen, f"version {version} was shown differently"

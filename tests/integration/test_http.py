@@ -224,6 +224,16 @@ async def test_put_is_refused_where_a_client_would_be(web: httpx.AsyncClient) ->
     assert (await web.get("/threads/game-room/one")).json() == {"players": [], "score": 0}
 
 
+async def test_put_of_a_misspelt_field_is_refused_with_the_nearest_name(web: httpx.AsyncClient) -> None:
+    for body in ('{"scroe": 7}', '{"score": 3, "scroe": 7}'):
+        answer = await web.put("/threads/game-room/one", content=body)
+        assert (answer.status_code, answer.json()["error"]) == (
+            422,
+            {"code": "invalid_state", "message": "there is no field 'scroe'; did you mean /score?", "path": "/scroe"},
+        )
+    assert (await web.get("/threads/game-room/one")).json() == {"players": [], "score": 0}
+
+
 async def test_a_thread_without_state_is_404_until_one_is_put(web: httpx.AsyncClient) -> None:
     assert error_of(await web.get("/threads/empty/one")) == (404, "not_found")
     assert (await web.put("/threads/empty/one", content="null")).json()["version"] == 1

@@ -5,7 +5,7 @@ import json
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.running import Process, running
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from plait import Connection, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, rpc
+from plait import Connection, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, current, rpc
 from plait.web.handshake import Handshake
 
 PATH = "/threads/page/one"
@@ -43,6 +43,12 @@ class Page(Thread[dict[str, Any]]):
     def set(self, n: Any) -> int:
         self.set_state(lambda state: {**state, "n": n})
         return self.version
+
+    @rpc
+    async def take_back(self) -> int | None:
+        """Undo the caller's last change."""
+        connection = current().connection
+        return None if connection is None else await self.undo(connection)
 
     @rpc
     def closed(self) -> list[int]:
@@ -257,6 +263,53 @@ async def test_sockets_that_have_not_joined_count_for_their_address() -> None:
         assert await second.until_closed() == 1013
         await first.close()
         await second.close()
+
+
+# Whose a client is
+
+
+async def test_who_knows_the_client_id_of_somebody_else_is_another_client(tmp_path: Path) -> None:
+    def serve() -> AbstractAsyncContextManager[str]:
+        return running(Plait(Page, store=f"sqlite:///{tmp_path}/page.db", authenticate=authenticate), ws=Handshake)
+
+    async with serve() as address, joined(address, PATH, "same", token="ada:60") as ada:
+        await ada.push(add("/ada", 1))
+        await ada.until(lambda ada: ada.answers)
+        async with joined(address, PATH, "same", token="eve:60") as eve:
+            assert eve.frames[0]["connection"] != ada.frames[0]["connection"]
+            assert "last_ref" not in eve.frames[0]
+            # So many that the server would take the next one of Ada for one that it has seen.
+            for n in range(1, 6):
+                await eve.push(add("/eve", n))
+            await eve.until(lambda eve: len(eve.answers) == 5)
+            await ada.push(put("/ada", 2))
+            await ada.until(lambda ada: len(ada.answers) == 2)
+            assert [answer["type"] for _, answer in ada.answers] == ["ack", "ack"]
+            await eve.until_state({"n": 0, "ada": 2, "eve": 5})
+    async with (
+        serve() as address,
+        joined(address, PATH, "same", token="ada:60") as again,
+        joined(address, PATH, "same", token="eve:60") as eve,
+    ):
+        # A fresh server knows each of them again, and what each has changed.
+        assert again.frames[0]["connection"] == ada.frames[0]["connection"]
+        assert (again.frames[0]["last_ref"], eve.frames[0]["last_ref"]) == (2, 5)
+        assert await again.call("take_back") is not None
+        await eve.until_state({"n": 0, "ada": 1, "eve": 5})
+
+
+async def test_the_id_of_a_connection_belongs_to_its_thread_and_protocol_and_confirms_no_guess(address: str) -> None:
+    async with (
+        joined(address, PATH, "a") as a,
+        joined(address, "/threads/page/two", "a") as elsewhere,
+        joined(address, PATH, "_pk a") as guessed,
+        connected(address, PATH, query={"_pk": "a"}) as other,
+    ):
+        ids = {client.frames[0]["connection"] for client in (a, elsewhere, guessed)}
+        await other.push({"n": 1})
+        await a.until_state({"n": 1})
+        ids.add(a.of("change")[0]["source"])
+        assert len(ids) == 4
 
 
 # Coming back

@@ -12,6 +12,7 @@ from tests.integration.socket_client import Closed
 from tests.running import running
 
 from plait import Plait, Thread, migrate
+from plait_client import Refused, connect
 from plait_schemas.schema import schema_hash, schema_of
 
 PATH = "/threads/room/one"
@@ -133,3 +134,33 @@ async def test_where_the_state_is_plain_json_every_client_joins(tmp_path: Path) 
     async with serving(tmp_path, PlainRoom) as address:
         for schema in (hash_of(First), hash_of(dict[str, Any]), "unknown", None):
             assert (await join(address, schema))["state"] == {"n": 0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda room: room.update("/titel", "mine"),
+        lambda room: room.set({"score": 1, "titel": "mine"}),
+        lambda room: room.set(lambda state: {**state, "titel": "mine"}),
+    ],
+)
+async def test_what_a_client_changes_that_the_type_does_not_have_is_refused_and_shown_no_more(
+    tmp_path: Path, change: Any
+) -> None:
+    async with serving(tmp_path, GrownRoom) as address, connect(f"ws://{address}{PATH}") as room:
+        with pytest.raises(Refused) as raised:
+            await change(room)
+        assert (raised.value.code, raised.value.path) == ("invalid_state", "/titel")
+        assert "there is no field 'titel'; did you mean /title?" in str(raised.value)
+        assert room.state == {"score": 1, "title": "untitled"}
+        await room.update("/title", "mine")
+
+
+async def test_what_a_client_edits_that_the_type_does_not_have_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path, GrownRoom) as address, connect(f"ws://{address}{PATH}", state_type=Grown) as room:
+        edit = room.edit()
+        with edit as draft:
+            draft.titel = "mine"
+        with pytest.raises(Refused, match="did you mean /title"):
+            await edit
+        assert room.state == Grown(1)

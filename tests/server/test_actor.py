@@ -423,6 +423,195 @@ async def test_what_a_readonly_client_asked_for_may_not_change_the_state_but_oth
         assert await house.handle(Guarded).state() == 11
 
 
+class Board(Room):
+    """Is changed in all the ways in which an rpc can bring that about."""
+
+    initial_state = 0
+
+    def on_start(self) -> None:
+        super().on_start()
+        self.jobs: asyncio.Queue[int] = asyncio.Queue()
+        self.background = [asyncio.create_task(self.work())]
+
+    def on_stop(self) -> None:
+        for task in self.background:
+            task.cancel()
+
+    async def work(self) -> None:
+        while True:
+            n = await self.jobs.get()
+            await self.set_state(n)
+            self.runs.set()
+
+    async def change(self) -> None:
+        self.set_state(9)
+
+    @rpc
+    def set_now(self) -> None:
+        self.set_state(9)
+
+    @rpc
+    async def stream(self) -> AsyncIterator[int]:
+        self.set_state(9)
+        yield 9
+
+    @rpc
+    async def through_itself(self) -> None:
+        await self.thread(Board, self.name).set_now()
+
+    @rpc
+    async def by_its_handle(self) -> None:
+        await self.thread(Board, self.name).set_state(9)
+
+    @rpc
+    async def by_its_own_stream(self) -> None:
+        async for _ in self.thread(Board, self.name).stream():
+            pass
+
+    @rpc(concurrent=True)
+    async def beside_other_turns(self) -> None:
+        await self.thread(Board, self.name).set_now()
+
+    @rpc
+    async def by_a_task(self) -> None:
+        await asyncio.create_task(self.change())
+
+    @rpc
+    async def in_a_group(self) -> None:
+        await asyncio.gather(self.change(), asyncio.sleep(0))
+
+    @rpc
+    async def by_a_timer(self) -> None:
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def change() -> None:
+            try:
+                self.set_state(9)
+            except Readonly as error:
+                changed.set_exception(error)
+            else:
+                changed.set_result(None)
+
+        asyncio.get_running_loop().call_later(0, change)
+        await changed
+
+    @rpc
+    async def through_another(self) -> None:
+        await self.thread(Relay, "relay").pass_on(self.name)
+
+    @rpc
+    async def by_a_task_of_another(self) -> None:
+        await self.thread(Relay, "relay").pass_on_in_a_task(self.name)
+
+    @rpc
+    def after_the_turn(self) -> None:
+        async def go_on() -> None:
+            await self.gate.wait()
+            try:
+                await self.thread(Board, self.name).set_now()
+            except Readonly as error:
+                self.lines.append(type(error))
+            self.runs.set()
+
+        self.background.append(asyncio.create_task(go_on()))
+
+    @rpc
+    def by_the_one_who_works(self) -> None:
+        self.jobs.put_nowait(9)
+
+    @rpc
+    async def note_elsewhere(self) -> None:
+        await self.thread(Relay, "relay").note()
+
+
+class Relay(Room):
+    def __init__(self) -> None:
+        self.is_told = asyncio.Event()
+        self.begun = asyncio.create_task(self.change_when_told())
+
+    async def change_when_told(self) -> None:
+        await self.is_told.wait()
+        await self.thread(Board, "one").set_state(5)
+
+    @rpc
+    async def pass_on(self, name: str) -> None:
+        await self.thread(Board, name).set_now()
+
+    @rpc
+    async def pass_on_in_a_task(self, name: str) -> None:
+        await asyncio.create_task(self.thread(Board, name).set_state(9))
+
+    @rpc
+    async def note(self) -> None:
+        await self.set_state(lambda state: state + 1)
+
+
+WAYS = (
+    "set_now",
+    "through_itself",
+    "by_its_handle",
+    "by_its_own_stream",
+    "beside_other_turns",
+    "by_a_task",
+    "in_a_group",
+    "by_a_timer",
+    "through_another",
+    "by_a_task_of_another",
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_a_readonly_client_causes_may_not_change_the_state_of_its_thread(way: str) -> None:
+    async with open_house(Board, Relay) as house:
+        client = await house.join(Board, "a")
+        client.connection.readonly = True
+        client.call("1", way)
+        answer = await outcome(client.next())
+        assert (answer["success"], answer["error"]) == (False, "Connection is readonly")
+        assert await house.handle(Board).state() == 0
+        client.connection.readonly = False
+        client.call("2", way)
+        frames = [await outcome(client.next()) for _ in range(2)]
+        assert {"type": "cf_agent_state", "state": 9} in frames
+        assert [frame["success"] for frame in frames if frame["type"] == "rpc"] == [True]
+
+
+@pytest.mark.parametrize("is_readonly", [False, True])
+async def test_what_goes_on_after_a_turn_has_the_rights_that_its_client_has_meanwhile(is_readonly: bool) -> None:
+    async with open_house(Board) as house:
+        client = await house.join(Board, "a")
+        client.connection.readonly = not is_readonly
+        client.call("1", "after_the_turn")
+        assert (await outcome(client.next()))["success"]
+        client.connection.readonly = is_readonly
+        client.leave()
+        board: Any = (await house.actor(Board)).thread
+        board.gate.set()
+        await outcome(board.runs.wait())
+        assert board.lines == ([Readonly] if is_readonly else [])
+        assert board.state == (0 if is_readonly else 9)
+
+
+async def test_what_the_server_has_begun_may_change_the_state_whoever_asks_it_to() -> None:
+    async with open_house(Board, Relay) as house:
+        client = await house.join(Board, "a")
+        client.connection.readonly = True
+        client.call("1", "by_the_one_who_works")
+        board: Any = (await house.actor(Board)).thread
+        await outcome(board.runs.wait())
+        assert board.state == 9
+        await outcome(client.next())
+        await outcome(client.next())
+        # In another thread a connection has no rights, and lacks none. To wake that changes nothing for it.
+        client.call("2", "note_elsewhere")
+        assert (await outcome(client.next()))["success"]
+        assert await house.handle(Relay, "relay").state() == 1
+        relay: Any = (await house.actor(Relay, "relay")).thread
+        relay.is_told.set()
+        await outcome(relay.begun)
+        assert board.state == 5
+
+
 # Threads that call each other
 
 

@@ -1,12 +1,13 @@
 """The path of a change: validated, applied, made durable, then let out."""
 
 import asyncio
+import dataclasses
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from plait.pipeline import Pipeline
 from plait.revision import Revision
 from plait.state import StateType
 from plait.store.protocol import ClientRow, ThreadKey, Write
+from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import Op, apply, decode_ops, diff
 
 KEY = ThreadKey("room", "one")
@@ -632,7 +634,130 @@ class Holder(msgspec.Struct, frozen=True):
 @pytest.mark.parametrize("pointer", ["/m", "/m/x", "/inner/m", "/-"])
 async def test_an_update_of_a_field_that_the_type_does_not_have_is_refused(pointer: str) -> None:
     async with bench(Holder, initial=Holder()) as b:
-        await refused(b, Conflict, lambda: b.pipeline.update(pointer, 1))
+        await refused(b, InvalidState, lambda: b.pipeline.update(pointer, 1))
+
+
+class Member(msgspec.Struct, frozen=True):
+    name: str = ""
+    score: int = 0
+
+
+class Contest(msgspec.Struct, frozen=True):
+    players: dict[str, Member] = {}
+    first: Member | None = None
+    status: str = "waiting"
+
+
+class LeanContest(Contest, frozen=True, omit_defaults=True):
+    """Is changed as a whole only."""
+
+
+class ContestDict(TypedDict, total=False):
+    players: dict[str, Member]
+    first: Member | None
+    status: str
+
+
+@dataclasses.dataclass
+class ContestClass:
+    players: dict[str, Member] = dataclasses.field(default_factory=dict)
+    first: Member | None = None
+    status: str = "waiting"
+
+
+MISSPELT: list[tuple[Op, str, str]] = [
+    (Op("add", "/stauts", "over"), "/stauts", "did you mean /status?"),
+    (Op("add", "", {"stauts": "over"}), "/stauts", "did you mean /status?"),
+    (Op("add", "/players/a", {"name": "A", "scroe": 1}), "/players/a/scroe", "did you mean /players/a/score?"),
+    (Op("replace", "/players", {"x": {}, "b": {"nam": "B"}}), "/players/b/nam", "did you mean /players/b/name?"),
+    (Op("add", "/players/x/scroe", 1), "/players/x/scroe", "did you mean /players/x/score?"),
+    (Op("add", "/first", {"id": 7}), "/first/id", "the fields are name, score"),
+]
+
+
+@pytest.mark.parametrize(("op", "path", "advice"), MISSPELT)
+@pytest.mark.parametrize("type_", [Contest, LeanContest, ContestDict, ContestClass])
+async def test_a_misspelt_field_is_refused_with_its_place_and_the_nearest_name(
+    type_: Any, op: Op, path: str, advice: str
+) -> None:
+    async with bench(type_, initial={"players": {"x": {"score": 3}}, "status": "open"}) as b:
+        before = b.pipeline.history.current.require_json()
+        whole = apply(decode_json(before), [op])
+        connection = make_connection(b.pipeline)
+        for change in (
+            lambda: b.pipeline.change([op], connection),
+            lambda: b.pipeline.update(op.path, op.value),
+            lambda: b.pipeline.set(whole, "server"),
+            lambda: b.pipeline.set(lambda _: whole, "server"),
+            lambda: b.pipeline.push(encode_json(whole), connection),
+        ):
+            with pytest.raises(InvalidState) as raised:
+                change()
+            assert raised.value.path == path
+            assert str(raised.value).endswith(advice)
+        assert b.pipeline.history.current.require_json() == before
+        dropped = b.pipeline.push(encode_json(whole), connection, drops_unknown=True)
+        assert f'"{path.rpartition("/")[2]}"' not in dropped.revision.require_json().decode()
+
+
+@pytest.mark.parametrize(
+    "op", [Op("replace", "/stauts", 1), Op("remove", "/stauts"), Op("replace", "/plyers/x/score", 1)]
+)
+async def test_what_is_to_be_in_the_place_of_a_misspelt_field_is_refused_too(op: Op) -> None:
+    async with bench(Contest, initial=Contest()) as b:
+        with pytest.raises(InvalidState, match="; did you mean"):
+            b.pipeline.change([op], "server")
+
+
+async def test_a_part_of_a_state_that_is_given_as_a_dict_has_no_other_fields_either() -> None:
+    async with bench(Contest, initial=Contest()) as b:
+        for wrong in ({"a": {"scroe": 1}}, {"a": Member(), "b": {"scroe": 1}}):
+            changed = msgspec.structs.replace(Contest(), players=wrong)  # type: ignore[arg-type]
+            with pytest.raises(InvalidState, match="did you mean"):
+                b.pipeline.set(changed, "server")
+        await outcome(b.pipeline.set(msgspec.structs.replace(Contest(), players={"a": {"score": 1}}), "server"))  # type: ignore[arg-type]
+        assert b.pipeline.state == Contest({"a": Member(score=1)})
+
+
+async def test_a_misspelt_field_says_more_than_that_the_right_one_is_missing() -> None:
+    class Needy(msgspec.Struct):
+        score: int
+
+    async with bench(Needy, initial=Needy(1)) as b:
+        with pytest.raises(InvalidState, match="did you mean /score"):
+            b.pipeline.set({"scroe": 2}, "server")
+        with pytest.raises(InvalidState, match="missing required field `score`"):
+            b.pipeline.set({}, "server")
+        with pytest.raises(InvalidState, match="truncated"):
+            b.pipeline.push(b'{"scroe":', "server")  # type: ignore[arg-type]
+
+
+async def test_the_field_of_another_type_of_a_union_is_no_field() -> None:
+    class Circle(msgspec.Struct, frozen=True, tag=True):
+        radius: int = 0
+
+    class Square(msgspec.Struct, frozen=True, tag=True):
+        side: int = 0
+
+    class Drawing(msgspec.Struct, frozen=True):
+        shape: Circle | Square = Circle()
+
+    async with bench(Drawing, initial=Drawing()) as b:
+        with pytest.raises(InvalidState, match="there is no field 'side'; the fields are radius"):
+            b.pipeline.update("/shape/side", 3)
+        await outcome(b.pipeline.update("/shape", {"type": "Square", "side": 3}))
+        await outcome(b.pipeline.update("/shape/side", 4))
+        await outcome(b.pipeline.update("/shape/type", "Square"))
+        assert b.pipeline.state == Drawing(Square(4))
+
+
+async def test_what_is_stored_may_have_fields_that_the_type_does_not_have_any_more() -> None:
+    async with TroubledStore() as store:
+        write = Write(KEY, "epoch", None, 0, snapshot=b'{"status":"over","old":1,"players":{"x":{"age":3}}}')
+        await store.submit(write)
+        stored = await store.load(KEY)
+        assert stored is not None
+        assert History(KEY, StateType(Contest), stored).current.state == Contest({"x": Member()}, None, "over")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import open_house
@@ -80,9 +81,10 @@ class Table:
         assert rows is not None
         return [row.source for row in rows]
 
-    async def wake(self) -> None:
-        """Let the thread go to sleep and wake again."""
+    async def wake(self, type_: Any = Any) -> None:
+        """Let the thread go to sleep and wake again, with another type for its state."""
         await self.pipeline.settled()
+        self._type = StateType(type_)
         self._begin(History(KEY, self._type, await self.store.load(KEY)))
 
     def _begin(self, history: History) -> None:
@@ -120,6 +122,15 @@ def put(key: str, value: Any) -> Op:
     return Op("add", f"/{key}", value)
 
 
+class Two(msgspec.Struct):
+    a: int = 0
+    b: int = 0
+
+
+class One(msgspec.Struct):
+    a: int = 0
+
+
 # One source
 
 
@@ -129,6 +140,17 @@ async def test_the_last_change_is_taken_back_by_a_change() -> None:
         assert await t.undo("ada") == 2
         assert t.state == {"n": 0}
         assert await t.sources() == ["ada", "undo 1 ada"]
+
+
+async def test_a_change_of_a_field_that_the_type_has_no_more_does_not_fit() -> None:
+    async with table({"a": 1, "b": 2}) as t:
+        t.change("ada", Op("replace", "/b", 3))
+        await t.wake(One)
+        with pytest.raises(Conflict):
+            await t.undo("ada")
+        await t.wake(Two)
+        assert await t.undo("ada") == 2
+        assert t.state == {"a": 1, "b": 2}
 
 
 async def test_several_changes_are_taken_back_one_by_one_the_last_one_first() -> None:

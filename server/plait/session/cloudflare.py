@@ -229,6 +229,7 @@ class CloudflareSession:
         if self._writes is None:
             self._writes = WholeStates(self._actor, connection, self._sight, self._charge)
         try:
+            # It may be of a type that the page was built for: fields that are unknown are dropped.
             commit, is_as_sent = self._writes.write(data)
         except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
             self._reject(REJECTED, error)

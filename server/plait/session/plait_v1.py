@@ -87,10 +87,11 @@ class PlaitSession:
         # The client's pushes on an earlier socket may still be on their way to the disk.
         await actor.pipeline.settled()
         self._rows = await self._follower.read_missed(self._join_frame.have)
-        known = actor.clients.get(self._join_frame.client)
-        row = None if known is not None else await actor.past.client(self._join_frame.client)
+        # Whoever else joins with the same client id is another client.
+        id = self._connection.id
+        row = None if actor.clients.get(id) is not None else await actor.past.client(id)
         # From here on nothing is awaited, so that whoever enters also leaves.
-        self._client = actor.clients.enter(self._join_frame.client, row)
+        self._client = actor.clients.enter(id, row)
 
     def open(self, request: Request) -> None:
         """Join the thread."""

@@ -80,7 +80,7 @@ class Tokens:
             log.error("a fresh token could not be looked at: %s", type(error).__name__, exc_info=error)
             self._connection.close(INTERNAL_ERROR, "internal error")
         else:
-            if before is not None and (rights.principal is None or rights.principal.id != before.id):
+            if _name(rights.principal) != _name(before):
                 self._connection.close(FORBIDDEN, "the fresh token is somebody else's")
                 return
             self._connection.grant(rights)
@@ -109,6 +109,10 @@ class Tokens:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _name(principal: Principal | None) -> str | None:
+    return None if principal is None else principal.id
 
 
 def seconds_left(principal: Principal | None) -> float | None:

@@ -62,14 +62,17 @@ class WholeStates:
     # Inside
 
     def _replace(self, data: bytes) -> Commit:
-        pipeline, limits = self._actor.pipeline, self._actor.limits
-        return pipeline.replace(*self._actor.kind.state_type.from_json(data, limits), self._connection)
+        return self._actor.pipeline.replace(*self._read(data), self._connection)
+
+    def _read(self, data: bytes) -> tuple[Any, bytes]:
+        """Return the state that JSON says, and its JSON; the type of a page that was built earlier may have more."""
+        return self._actor.kind.state_type.from_json(data, self._actor.limits, drops_unknown=True)
 
     def _write_over(self, shown: Sequence[Revision], data: bytes) -> tuple[Commit, Revision]:
         """Write over one of some states, the likeliest first; also returns the state that the client shows then."""
         pipeline, type_, limits = self._actor.pipeline, self._actor.kind.state_type, self._actor.limits
         current = pipeline.history.current
-        state, json = type_.from_json(data, limits)
+        state, json = self._read(data)
         is_over_current = all(each is current for each in shown)
         if is_over_current and (type_.is_plain or json == data or not shown):
             commit = pipeline.replace(state, json, self._connection)
@@ -102,7 +105,7 @@ class WholeStates:
 
         Its build may not know of them, and the type has put their defaults in their places.
         """
-        type_, limits = self._actor.kind.state_type, self._actor.limits
+        type_ = self._actor.kind.state_type
         if type_.is_plain:
             return wrote
         document = wrote.document
@@ -110,7 +113,7 @@ class WholeStates:
         if completed is document:
             return wrote
         try:
-            state, json = type_.from_json(encode_json(completed), limits)
+            state, json = self._read(encode_json(completed))
         except (InvalidState, TooLarge):  # The field that was shown is of something else.
             return wrote
         return Revision(type_, json=json, state=state)

@@ -34,9 +34,9 @@ def checksum_client(thread: int, row: ClientRow) -> int:
     return crc32(row.refused, crc32(f"{thread} {row.ref} {row.at} {row.client}".encode()))
 
 
-def checksum_thread(key: ThreadKey, state_version: int) -> int:
+def checksum_thread(key: ThreadKey, state_version: int, secret: bytes) -> int:
     """Return the checksum of a thread's own row, but for its epoch: damage to that is only another epoch."""
-    return crc32(f"{state_version} {len(key.kind)} {key.kind}{key.name}".encode())
+    return crc32(secret, crc32(f"{state_version} {len(key.kind)} {key.kind}{key.name}".encode()))
 
 
 def read_change(key: ThreadKey, thread: int, row: Sequence[Any]) -> ChangeRow:
@@ -66,13 +66,13 @@ def read_client(key: ThreadKey, thread: int, row: Sequence[Any]) -> ClientRow:
     return found
 
 
-def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int]:
-    """Return a thread's head and state_version, which are followed by the checksum. Raises CorruptThread."""
-    head, state_version, checksum = row
-    is_typed = type(head) is type(state_version) is int
-    if not is_typed or (checksum is not None and checksum != checksum_thread(key, state_version)):
+def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int, bytes]:
+    """Return a thread's head, state_version and secret, which are followed by the checksum. Raises CorruptThread."""
+    head, state_version, secret, checksum = row
+    is_typed = type(head) is type(state_version) is int and type(secret) is bytes
+    if not is_typed or (checksum is not None and checksum != checksum_thread(key, state_version, secret)):
         raise _damaged(key, "what is stored of the thread itself")
-    return head, state_version
+    return head, state_version, secret
 
 
 def _damaged(key: ThreadKey, what: str) -> CorruptThread:

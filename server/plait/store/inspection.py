@@ -76,7 +76,8 @@ class Inspection:
 
     def _inspect_thread(self, db: sqlite3.Connection, id: int) -> Iterator[str]:
         found = db.execute(
-            "SELECT CAST(kind AS BLOB), CAST(name AS BLOB), head, state_version, checksum FROM threads WHERE id = ?",
+            "SELECT CAST(kind AS BLOB), CAST(name AS BLOB), head, state_version, secret, checksum FROM threads"
+            " WHERE id = ?",
             (id,),
         ).fetchone()
         if found is None:

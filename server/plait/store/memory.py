@@ -33,6 +33,7 @@ class _Record(msgspec.Struct):
     # By version, in order.
     snapshots: dict[int, bytes]
     clients: dict[str, ClientRow]
+    secret: bytes
     state_version: int = 1
 
     def forget(self, prune: Prune) -> None:
@@ -84,7 +85,7 @@ class MemoryStore:
             return None
         since = max((at for at in record.snapshots if at <= to), default=0)
         changes = [row for row in record.changes if since < row.version <= to]
-        return Stored(record.epoch, to, record.snapshots.get(since), changes, record.state_version)
+        return Stored(record.epoch, to, record.snapshots.get(since), changes, record.state_version, record.secret)
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
@@ -149,7 +150,7 @@ class MemoryStore:
         if (error := write.refusal((record.epoch, record.version) if record else None)) is not None:
             return error
         if record is None:
-            record = self._records[write.key] = _Record(write.epoch, write.version, [], {}, {})
+            record = self._records[write.key] = _Record(write.epoch, write.version, [], {}, {}, write.secret)
         record.version = write.version
         record.state_version = write.state_version or record.state_version
         if write.change is not None:

@@ -1,6 +1,7 @@
 """What any store must do; `tests/server/store/contract.py` says the same in tests."""
 
 import asyncio
+import hashlib
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
@@ -8,6 +9,7 @@ from typing import Final, NamedTuple, Protocol, Self
 import msgspec
 
 from plait.errors import Fenced, StoreError
+from plait_schemas.codec import encode_json
 
 __all__ = [
     "CLIENT_DAYS",
@@ -20,6 +22,7 @@ __all__ = [
     "ThreadKey",
     "ThreadRow",
     "Write",
+    "connection_id",
 ]
 
 DAY: Final = 24 * 3600 * 1_000_000
@@ -27,6 +30,15 @@ DAY: Final = 24 * 3600 * 1_000_000
 
 CLIENT_DAYS: Final = 30
 """What is known of a client is kept for so many days after its last push, and for so many on which others push."""
+
+
+def connection_id(secret: bytes, protocol: str, principal: str | None, client: str) -> str:
+    """Return the id by which all know a client of a thread that has this secret.
+
+    It belongs to the principal as well, None where nobody is known. Who lacks the secret cannot tell from it either of
+    them, nor try out guesses.
+    """
+    return hashlib.blake2b(encode_json((protocol, principal, client)), key=secret, digest_size=12).hexdigest()
 
 
 class ThreadKey(NamedTuple):
@@ -51,6 +63,7 @@ class ChangeRow(msgspec.Struct, frozen=True):
 class ClientRow(msgspec.Struct, frozen=True):
     """What became of the last pushes of one client: `refused` is JSON, `at` microseconds since the epoch."""
 
+    # Its connection id, so that what one principal has pushed is not taken for another's.
     client: str
     ref: int
     refused: bytes
@@ -88,6 +101,8 @@ class Write(msgspec.Struct, frozen=True):
     client: ClientRow | None = None
     # The version of the state's type, where it is not the stored one.
     state_version: int | None = None
+    # The secret of a new thread, of which the connection ids of its clients are made.
+    secret: bytes = b""
 
     def refusal(self, stored: tuple[str, int] | None) -> StoreError | None:
         """Return why this cannot follow what is stored, an epoch and a version; None when it can."""
@@ -106,6 +121,8 @@ class Stored(msgspec.Struct, frozen=True):
     snapshot: bytes | None
     changes: Sequence[ChangeRow]
     state_version: int = 1
+    # As the thread's first write had it.
+    secret: bytes = b""
 
 
 class ThreadRow(msgspec.Struct, frozen=True):
@@ -152,7 +169,7 @@ class Store(Protocol):
         ...
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
-        """Return what is known of a client's pushes to a thread.
+        """Return what is known of a client's pushes to a thread, by its connection id.
 
         It is kept for 30 days after the last, and until others have pushed on 30 days, lest a wrong clock ends it.
         """

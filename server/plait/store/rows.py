@@ -49,12 +49,13 @@ _INSERT_CLIENT: Final = """
 INSERT OR REPLACE INTO clients (thread, client, ref, refused, at, checksum) VALUES (?, ?, ?, ?, ?, ?)
 """
 _INSERT_THREAD: Final = """
-INSERT INTO threads (kind, name, epoch, state_version, head, checksum) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO threads (kind, name, epoch, state_version, secret, head, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 _SET_STATE_VERSION: Final = "UPDATE threads SET state_version = ?, checksum = ? WHERE id = ?"
 _HEAD: Final = f"SELECT t.id, t.epoch, {LAST} FROM threads t WHERE t.kind = ? AND t.name = ?"
 _THREAD: Final = f"""
-SELECT t.id, t.epoch, {LAST}, t.head, t.state_version, t.checksum FROM threads t WHERE t.kind = ? AND t.name = ?
+SELECT t.id, t.epoch, {LAST}, t.head, t.state_version, t.secret, t.checksum FROM threads t
+WHERE t.kind = ? AND t.name = ?
 """
 _CHANGES: Final = "SELECT version, ops, source, at, checksum FROM changes WHERE thread = ?"
 # The clock may have been wrong: a time that is to come says nothing, and behind a change that is young none is old.
@@ -96,7 +97,7 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
         (oldest,) = db.execute("SELECT min(version) FROM snapshots WHERE thread = ?", (thread,)).fetchone()
     finally:
         db.execute("COMMIT")
-    head, state_version = read_thread(key, found[3:])
+    head, state_version, secret = read_thread(key, found[3:])
     if type(last) is not int or last < head:
         raise CorruptThread(f"{key} cannot be read: changes are missing after version {last}, up to {head}")
     if version is not None and not (oldest or 0) <= version <= last:
@@ -106,7 +107,7 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
         raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are there")
     if len(changes) != to - since or any(row.version != since + n for n, row in enumerate(changes, 1)):
         raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {to}")
-    return Stored(epoch, to, state, changes, state_version)
+    return Stored(epoch, to, state, changes, state_version, secret)
 
 
 def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int, size: int | None) -> list[ChangeRow]:
@@ -253,12 +254,14 @@ def _accept(
             continue
         if head is None:
             first = write.state_version or 1
-            checksum = checksum_thread(write.key, first)
-            added = db.execute(_INSERT_THREAD, (*write.key, write.epoch, first, write.version, checksum))
+            checksum = checksum_thread(write.key, first, write.secret)
+            values = (*write.key, write.epoch, first, write.secret, write.version, checksum)
+            added = db.execute(_INSERT_THREAD, values)
             assert added.lastrowid is not None
             head = Head(added.lastrowid, write.epoch, write.version)
         elif (state_version := write.state_version) is not None:
-            checksum = checksum_thread(write.key, state_version)
+            (secret,) = db.execute("SELECT secret FROM threads WHERE id = ?", (head.thread,)).fetchone()
+            checksum = checksum_thread(write.key, state_version, secret)
             db.execute(_SET_STATE_VERSION, (state_version, checksum, head.thread))
         heads[write.key] = Head(head.thread, head.epoch, write.version)
         outcomes[index] = None

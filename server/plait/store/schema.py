@@ -5,6 +5,8 @@ import time
 from typing import Final
 
 from plait.errors import StoreError
+from plait.store.protocol import connection_id
+from plait_schemas.messages import SUBPROTOCOL
 
 __all__ = ["begin_new_epochs", "check", "check_threads", "prepare", "rewrite_version"]
 
@@ -17,7 +19,8 @@ _SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE threads (
     id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL,
-    state_version INTEGER NOT NULL DEFAULT 1, head INTEGER NOT NULL DEFAULT 0, checksum INTEGER, UNIQUE (kind, name)
+    state_version INTEGER NOT NULL DEFAULT 1, secret BLOB NOT NULL DEFAULT x'', head INTEGER NOT NULL DEFAULT 0,
+    checksum INTEGER, UNIQUE (kind, name)
 ) STRICT;
 CREATE TABLE snapshots (
     thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, checksum INTEGER,
@@ -59,13 +62,17 @@ CREATE TABLE schemas (
 PRAGMA user_version = 2;
 COMMIT;
 """,
+    # Clients were known by the ids that they join with, whoever joined with them.
     2: """
 BEGIN IMMEDIATE;
+ALTER TABLE threads ADD COLUMN secret BLOB NOT NULL DEFAULT x'';
 ALTER TABLE threads ADD COLUMN head INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE threads ADD COLUMN checksum INTEGER;
 ALTER TABLE snapshots ADD COLUMN checksum INTEGER;
 ALTER TABLE changes ADD COLUMN checksum INTEGER;
 ALTER TABLE clients ADD COLUMN checksum INTEGER;
+UPDATE threads SET secret = randomblob(16);
+UPDATE clients SET client = connection_id((SELECT secret FROM threads WHERE id = thread), client);
 PRAGMA user_version = 3;
 COMMIT;
 """,
@@ -87,6 +94,7 @@ def prepare(db: sqlite3.Connection, synchronous: str) -> None:
     db.execute("BEGIN")
     db.execute("PRAGMA user_version = 0")
     db.execute("ROLLBACK")
+    db.create_function("connection_id", 2, lambda secret, client: connection_id(secret, SUBPROTOCOL, None, client))
     while upgrade := _UPGRADES.get(db.execute("PRAGMA user_version").fetchone()[0]):
         db.executescript(upgrade)
 

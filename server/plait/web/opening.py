@@ -16,7 +16,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from plait.actor import Actor
-from plait.clients import client_id
 from plait.connection import Connection, Rights
 from plait.errors import PlaitError
 from plait.session.cloudflare import CLOUDFLARE, CloudflareSession
@@ -171,7 +170,7 @@ class _Opening:
 
     async def _join(self, key: ThreadKey, rights: Rights, socket: Socket | AsgiSocket) -> None:
         actor = await self._actor(key)
-        connection = Connection(self._id(), socket, actor.pipeline.after, rights=rights, wire=CLOUDFLARE)
+        connection = Connection(self._id(actor, rights), socket, actor.pipeline.after, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
         session = CloudflareSession(actor, connection, socket)
         socket.attach(session)
@@ -189,7 +188,8 @@ class _Opening:
             await self._front.compatibility.check(self._front.node.kind(key.kind), join.schema)
             actor = await self._actor(key)
             with actor.held():
-                connection = Connection(client_id(join.client), socket, actor.pipeline.after, rights=rights, wire=PLAIT)
+                id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)
+                connection = Connection(id, socket, actor.pipeline.after, rights=rights, wire=PLAIT)
                 self._place.connection = connection
                 tokens = Tokens(connection, socket.send, partial(self._rights_by_token, key))
                 session = PlaitSession(actor, connection, socket, join, tokens, arrival=arrival)
@@ -234,10 +234,12 @@ class _Opening:
             heartbeat.add(socket)
         return socket
 
-    def _id(self) -> str:
+    def _id(self, actor: Actor, rights: Rights) -> str:
         """Return an id that stays the same over a client's reconnects, but by which nobody can pass for it."""
         given = self._request.query_params.get("_pk", "")
-        return client_id(f"_pk {given}") if 0 < len(given) <= 128 else secrets.token_hex(12)
+        if not 0 < len(given) <= 128:
+            return secrets.token_hex(12)
+        return actor.connection_id("cloudflare", rights.principal, given)
 
 
 def _ended(heartbeat: Heartbeat, ended: Callable[[], None], socket: Socket) -> None:

@@ -10,7 +10,6 @@ from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import make_request
 
 from plait.actor import Actor
-from plait.clients import client_id
 from plait.connection import Connection, Principal, Rights, Source
 from plait.errors import Reject, StoreError, Unauthenticated
 from plait.rpc import rpc
@@ -19,7 +18,7 @@ from plait.session.tokens import Renew, Tokens
 from plait.session.wire import PLAIT
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
 from plait.thread import Thread
-from plait_schemas.messages import Join
+from plait_schemas.messages import SUBPROTOCOL, Join
 
 __all__ = [
     "LARGE",
@@ -59,9 +58,8 @@ class Guest:
     ) -> None:
         self.actor = actor
         self.transport = FakeTransport()
-        self.connection = Connection(
-            client_id(client), self.transport, actor.pipeline.after, rights=Rights(principal), wire=PLAIT
-        )
+        id = actor.connection_id(SUBPROTOCOL, principal, client)
+        self.connection = Connection(id, self.transport, actor.pipeline.after, rights=Rights(principal), wire=PLAIT)
         tokens = Tokens(self.connection, self.transport.send, renew or nobody)
         self.session = PlaitSession(actor, self.connection, self.transport, Join(client, have), tokens, arrival=arrival)
         self._ref = 0

@@ -24,8 +24,7 @@ from tests.server.session.guests import (
     until,
 )
 
-from plait.clients import client_id
-from plait.connection import Connection
+from plait.connection import Connection, Principal
 from plait.errors import StoreError
 from plait.limits import UNLIMITED, Limits
 from plait.rpc import rpc
@@ -43,7 +42,7 @@ async def test_a_client_that_has_nothing_is_sent_the_state_with_all_that_it_need
         assert guest.frames == [
             {
                 "type": "joined",
-                "connection": client_id("a"),
+                "connection": guest.connection.id,
                 "thread": "room/one",
                 "epoch": actor.pipeline.history.epoch,
                 "version": 1,
@@ -51,7 +50,6 @@ async def test_a_client_that_has_nothing_is_sent_the_state_with_all_that_it_need
                 "max_frame": 1024 * 1024,
             }
         ]
-        assert client_id("a") != "a"
 
 
 async def test_a_client_is_told_how_large_its_frames_may_be_where_they_are_limited() -> None:
@@ -145,7 +143,7 @@ async def test_the_last_ref_is_told_from_memory_and_from_the_store_and_to_its_ow
         assert frame["last_ref"] == 2
         again.leave()
         await actor.settled()
-        assert actor.clients.get("a") is None
+        assert actor.clients.get(again.connection.id) is None
         _, frame = await opening(actor, "a")
         assert frame["last_ref"] == 2
         _, frame = await opening(actor, "b")
@@ -329,7 +327,7 @@ async def test_those_who_come_at_the_same_time_are_no_more_than_a_thread_may_hav
             actor.thread.gate.set()
         await actor.settled()
         assert [guest.closed for guest in guests] == [None, None, 1013]
-        assert [each.id for each in actor.connections] == [client_id(client) for client in "ab"]
+        assert [each.id for each in actor.connections] == [guest.connection.id for guest in guests[:2]]
 
 
 @pytest.mark.parametrize("end", ["drop", "drain", "stop"])
@@ -373,9 +371,10 @@ async def test_a_client_whose_past_cannot_be_read_is_not_remembered_for_ever() -
         actor = await house.actor(Room)
         await change(actor, *range(1, 401))
         store.is_broken = True
+        guest = Guest(actor, "a", have=(actor.pipeline.history.epoch, 1))
         with pytest.raises(StoreError):
-            await Guest(actor, "a", have=(actor.pipeline.history.epoch, 1)).open()
-        assert actor.clients.get("a") is None
+            await guest.open()
+        assert actor.clients.get(guest.connection.id) is None
 
 
 async def test_the_same_client_on_another_socket_closes_the_older_one_with_4408() -> None:
@@ -414,7 +413,7 @@ async def test_the_newer_socket_of_a_client_is_connected_when_on_close_is_told_o
             ("on_connect", newer.connection),
             ("on_close", older.connection),
         ]
-        assert actor.thread.state == {"players": {client_id("a"): 1}}
+        assert actor.thread.state == {"players": {newer.connection.id: 1}}
         newer.leave()
         await actor.settled()
         assert actor.thread.state == {"players": {}}
@@ -529,14 +528,14 @@ async def test_a_connection_without_protocol_messages_is_told_of_no_change_and_n
         kind = "room"
 
         def should_send_protocol_messages(self, connection: Connection, request: Request) -> bool:
-            return connection.id != client_id("plain")
+            return connection.principal is None
 
     async with open_house(Plain) as house:
         actor = await house.actor(Plain)
         other = await joined(actor, "other")
         other.send("presence", data="here")
         actor.presence.flush()
-        plain, frame = Guest(actor, "plain"), None
+        plain, frame = Guest(actor, "plain", principal=Principal("plain")), None
         await plain.open()
         await actor.settled()
         frame = joins(frames := plain.frames)
@@ -550,7 +549,7 @@ async def test_a_connection_without_protocol_messages_is_told_of_no_change_and_n
         plain.send("call", ref=7, method="set", args=[3])
         await actor.settled()
         assert plain.frames == [{"type": "ack", "ref": 1, "version": 2}, {"type": "result", "ref": 7, "done": True}]
-        again = Guest(actor, "plain", have=(actor.pipeline.history.epoch, 0))
+        again = Guest(actor, "plain", have=(actor.pipeline.history.epoch, 0), principal=Principal("plain"))
         await again.open()
         await actor.settled()
         assert joins(again.frames[:1]) == {"version": 0, "last_ref": 1}
@@ -1123,10 +1122,10 @@ async def test_a_client_leaves_no_trace_but_what_is_stored(house: House) -> None
     house.store.is_held = True
     guest.push(put("/n", 1), base=0)
     guest.leave()
-    assert actor.clients.get("a") is not None
+    assert actor.clients.get(guest.connection.id) is not None
     house.store.release()
     await actor.settled()
-    assert actor.clients.get("a") is None
+    assert actor.clients.get(guest.connection.id) is None
     assert len(actor.connections) == 0
     assert actor.thread.state == {"n": 1}
 

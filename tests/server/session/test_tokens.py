@@ -179,13 +179,13 @@ async def test_nothing_is_said_of_a_token_before_the_client_has_joined() -> None
         assert [frame["type"] for frame in frames] == ["joined", "auth_expiring"]
 
 
-async def test_a_client_of_whom_nothing_was_known_may_say_who_it_is() -> None:
+async def test_a_socket_stays_that_of_whoever_it_was_opened_for() -> None:
     async with open_house(Room) as house:
         guest = await joined(await house.actor(Room), "a", renew=renew)
         guest.send("auth", token="ada 99")
-        await settled(guest)
-        assert guest.connection.principal is not None
-        assert guest.connection.principal.id == "ada"
+        await until(lambda: guest.closed)
+        assert guest.closed == 4403
+        assert guest.connection.principal is None
 
 
 async def test_the_token_of_a_socket_that_is_gone_is_not_watched() -> None:

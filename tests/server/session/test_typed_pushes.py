@@ -9,6 +9,7 @@ import pytest
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import add, joined, put, remove
 
+from plait.errors import InvalidState
 from plait.thread import Thread
 from plait_schemas.patch import Op
 
@@ -84,6 +85,40 @@ async def test_a_state_that_is_a_dataclass_is_pushed_to_updated_and_edited(house
         draft.at[1] += 10
     await actor.settled()
     assert actor.thread.state == Card("b", Point(5, 12))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ops": [add("/titel", "b")]},
+        {"state": {"titel": "b", "at": [1, 2]}},
+        {"state": {"title": "a", "at": [1, 2], "titel": "b"}},
+    ],
+)
+async def test_a_push_to_a_field_that_is_not_there_is_refused_with_the_nearest_name(
+    house: House, fields: dict[str, Any]
+) -> None:
+    actor = await house.actor(Whole)
+    guest = await joined(actor, "a")
+    guest.send("push", ref=1, base=[actor.pipeline.history.epoch, 0], **fields)
+    await actor.settled()
+    (nack,) = guest.frames
+    assert (nack["code"], nack["path"]) == ("invalid_state", "/titel")
+    assert nack["message"].endswith("did you mean /title?")
+    assert actor.thread.state == Card()
+    # What comes after it is taken.
+    guest.push(put("/title", "c"), base=0, ref=2)
+    await actor.settled()
+    assert actor.thread.state == Card("c")
+
+
+async def test_an_edit_of_a_field_that_is_not_there_is_refused(house: House) -> None:
+    for cls, path in ((Whole, "/titel"), (Typed, "/card/titel")):
+        actor = await house.actor(cls)
+        with pytest.raises(InvalidState, match="did you mean") as raised, actor.thread.edit() as draft:
+            (draft if cls is Whole else draft.card).titel = "b"
+        assert raised.value.path == path
+        assert actor.pipeline.history.current.version == 0
 
 
 async def test_several_operations_in_one_object_lead_on_from_each_other(house: House) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+import msgspec
 import pytest
 
 from plait.errors import Fenced, StoreError
@@ -467,6 +468,23 @@ async def test_whatever_is_written_and_pruned_the_versions_that_are_kept_have_no
             await put(store, change(version, snapshot=snapshot, prune=prune, at=version))
             assert (await versions(store))[0] == version
         assert await states(store, 60) == told(range(oldest, 60))
+
+
+# Secrets
+
+
+async def test_the_secret_of_a_thread_is_that_of_its_first_write(store: Store) -> None:
+    first = msgspec.structs.replace(beginning(), secret=b"\x00\xff")
+    other = msgspec.structs.replace(change(1, key=OTHER, after=None), secret=b"other")
+    async with store:
+        await put(store, first, change(1), other, change(2, snapshot=b"2"))
+        for version in (None, 0, 1, 2):
+            stored = await store.load(ROOM, version=version)
+            assert stored is not None
+            assert stored.secret == b"\x00\xff"
+        stored = await store.load(OTHER)
+        assert stored is not None
+        assert stored.secret == b"other"
 
 
 # Clients

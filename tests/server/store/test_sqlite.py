@@ -32,7 +32,7 @@ from tests.server.store.contract import (
 )
 
 from plait.errors import CorruptThread, Fenced, StoreError
-from plait.store.protocol import ChangeRow, Prune, ThreadKey, ThreadRow
+from plait.store.protocol import ChangeRow, Prune, ThreadKey, ThreadRow, connection_id
 from plait.store.sqlite import SqliteStore
 
 
@@ -279,6 +279,27 @@ async def test_a_file_of_format_1_can_be_written_on(old_path: Path) -> None:
     with database(old_path) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (3,)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def test_the_clients_of_a_file_of_format_2_are_those_of_whom_nobody_is_known(path: Path) -> None:
+    rows = {(key, client): client_row(client) for key in (ROOM, OTHER) for client in ("a", "ключ")}
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), beginning(key=OTHER))
+        for version, client in enumerate(("a", "ключ"), 1):
+            await put(store, *(change(version, key=key, client=rows[key, client]) for key in (ROOM, OTHER)))
+    with database(path) as db:
+        db.execute("ALTER TABLE threads DROP COLUMN secret")
+        db.execute("PRAGMA user_version = 2")
+    secrets = set()
+    async with SqliteStore(path) as store:
+        for (key, client), row in rows.items():
+            stored = await store.load(key)
+            assert stored is not None
+            secrets.add(stored.secret)
+            id = connection_id(stored.secret, "plait.v1", None, client)
+            assert await store.client(key, id) == msgspec.structs.replace(row, client=id)
+            assert await store.client(key, client) is None
+    assert list(map(len, secrets)) == [16, 16]
 
 
 async def test_an_upgraded_file_has_the_tables_of_a_fresh_one(old_path: Path, tmp_path: Path) -> None:

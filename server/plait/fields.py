@@ -1,0 +1,230 @@
+"""The fields that a type has, and what has a field that it does not have, which is misspelt most likely."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+from msgspec import inspect
+
+from plait.errors import InvalidState
+from plait_schemas.patch import escape
+
+__all__ = ["Plan", "check_fields", "make_plan", "unknown_field"]
+
+# Names that are longer are not compared, nor said in full; and so many names are said.
+_LONG: Final = 64
+_MOST: Final = 12
+
+
+def unknown_field(name: str, fields: Iterable[str], place: str = "") -> InvalidState:
+    """Return what says that the object at a place has no such field, and which of its fields comes nearest."""
+    if len(name) > _LONG:
+        return InvalidState(f"there is no field {name[:_LONG]!r}…", path=place)
+    names = tuple(fields)
+    if near := get_close_matches(name, names, n=1):
+        advice = f"; did you mean {place}/{escape(near[0])}?"
+    elif names:
+        advice = f"; the fields are {', '.join(names[:_MOST])}{', …' if len(names) > _MOST else ''}"
+    else:
+        advice = ""
+    return InvalidState(f"there is no field {name!r}{advice}", path=f"{place}/{escape(name)}")
+
+
+class Plan(Protocol):
+    """Where a type has fields. What has none, or takes anything, has no plan."""
+
+    def takes(self, value: object) -> bool:
+        """Whether a JSON value is of this sort, and not of another of a union."""
+        ...
+
+    def find(self, value: Any) -> "Unknown | None":
+        """Return the first field in a JSON value that the type does not have."""
+        ...
+
+
+class Unknown:
+    """A field that an object does not have; `parts` lead to that, the last one first."""
+
+    __slots__ = ("fields", "name", "parts")
+
+    def __init__(self, name: str, fields: Iterable[str]) -> None:
+        self.name = name
+        self.fields = fields
+        self.parts: list[str] = []
+
+
+def check_fields(plan: Plan | None, value: Any, path: str = "") -> None:
+    """Raise InvalidState when a JSON value at a path has a field that its type does not have."""
+    try:
+        found = None if plan is None else plan.find(value)
+    except RecursionError:
+        raise InvalidState("JSON is nested too deep", path=path) from None
+    if found is not None:
+        place = "".join(f"/{escape(part)}" for part in reversed(found.parts))
+        raise unknown_field(found.name, found.fields, path + place)
+
+
+class _Object:
+    """A Struct, a dataclass, or a TypedDict."""
+
+    __slots__ = ("_fields", "_keys", "_members", "_tag", "_tag_field")
+
+    def __init__(self, fields: Iterable[str], tag_field: str | None, tag: str | int | None) -> None:
+        self._fields = tuple(fields)
+        self._keys = frozenset(self._fields if tag_field is None else (*self._fields, tag_field))
+        self._tag_field = tag_field
+        self._tag = tag
+        # The plans of those fields that have one.
+        self._members: list[tuple[str, Plan]] = []
+
+    def add(self, field: str, plan: Plan | None) -> None:
+        """Say what is in a field."""
+        if plan is not None:
+            self._members.append((field, plan))
+
+    def takes(self, value: object) -> bool:
+        return isinstance(value, dict) and (self._tag_field is None or value.get(self._tag_field) == self._tag)
+
+    def find(self, value: Any) -> Unknown | None:
+        if not isinstance(value, dict):
+            return None  # Server code has given an object of the type itself, or it is refused for what it is.
+        if not value.keys() <= self._keys:
+            return Unknown(str(next(key for key in value if key not in self._keys)), self._fields)
+        for field, plan in self._members:
+            if field in value and (found := plan.find(value[field])) is not None:
+                found.parts.append(field)
+                return found
+        return None
+
+
+class _Row:
+    """A tuple of fixed length, a named tuple, or a Struct that is an array in JSON, whose first element is the tag."""
+
+    __slots__ = ("_has_end", "_members", "_tag")
+
+    def __init__(self, members: list[Plan | None], *, has_end: bool, tag: str | int | None) -> None:
+        self._members = members
+        # Whether what comes behind the last one would be left out.
+        self._has_end = has_end
+        self._tag = tag
+
+    def takes(self, value: object) -> bool:
+        return isinstance(value, list | tuple) and (self._tag is None or list(value[:1]) == [self._tag])
+
+    def find(self, value: Any) -> Unknown | None:
+        if not isinstance(value, list | tuple):
+            return None
+        members = self._members
+        if self._has_end and len(value) > len(members):
+            return Unknown(str(len(members)), ())
+        for index, (plan, member) in enumerate(zip(members, value, strict=False)):
+            if plan is not None and (found := plan.find(member)) is not None:
+                found.parts.append(str(index))
+                return found
+        return None
+
+
+class _Members:
+    """A dict with any keys."""
+
+    __slots__ = ("_plan",)
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def takes(self, value: object) -> bool:
+        return isinstance(value, dict)
+
+    def find(self, value: Any) -> Unknown | None:
+        if isinstance(value, dict):
+            for key, member in value.items():
+                if (found := self._plan.find(member)) is not None:
+                    found.parts.append(str(key))
+                    return found
+        return None
+
+
+class _Elements:
+    """An array of any length."""
+
+    __slots__ = ("_plan",)
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def takes(self, value: object) -> bool:
+        return isinstance(value, list | tuple)
+
+    def find(self, value: Any) -> Unknown | None:
+        if isinstance(value, list | tuple):
+            for index, member in enumerate(value):
+                if (found := self._plan.find(member)) is not None:
+                    found.parts.append(str(index))
+                    return found
+        return None
+
+
+class _Union:
+    """One of several, which differ by their tags, or as objects and arrays do."""
+
+    __slots__ = ("_plans",)
+
+    def __init__(self, plans: list[Plan]) -> None:
+        self._plans = plans
+
+    def takes(self, value: object) -> bool:
+        return any(plan.takes(value) for plan in self._plans)
+
+    def find(self, value: Any) -> Unknown | None:
+        for plan in self._plans:
+            if plan.takes(value):
+                return plan.find(value)
+        return None
+
+
+@lru_cache(maxsize=1024)
+def make_plan(type_: Any) -> Plan | None:
+    """Return where a type has fields."""
+    try:
+        return _plan(inspect.type_info(type_), {})
+    except (TypeError, NotImplementedError, NameError):
+        return None
+
+
+def _plan(info: inspect.Type, known: dict[int, Plan]) -> Plan | None:
+    """Return the plan of a type; `known` are those of the types around it, which it may have for its members."""
+    match info:
+        case inspect.Metadata(type=type_):
+            return _plan(type_, known)
+        case inspect.UnionType(types=types):
+            plans = [plan for each in types if (plan := _plan(each, known)) is not None]
+            return _Union(plans) if len(plans) > 1 else next(iter(plans), None)
+        case inspect.DictType(value_type=type_):
+            return None if (plan := _plan(type_, known)) is None else _Members(plan)
+        case inspect.CollectionType(item_type=type_):  # A list, a set, a tuple of any length.
+            return None if (plan := _plan(type_, known)) is None else _Elements(plan)
+        case inspect.TupleType(item_types=types):
+            members = [_plan(each, known) for each in types]
+            return _Row(members, has_end=False, tag=None) if any(members) else None
+        case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
+            return known[id(info)] if id(info) in known else _plan_of_fields(info, known)
+        case _:
+            return None
+
+
+def _plan_of_fields(
+    info: inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType,
+    known: dict[int, Plan],
+) -> Plan:
+    tag_field, tag = (info.tag_field, info.tag) if isinstance(info, inspect.StructType) else (None, None)
+    if isinstance(info, inspect.NamedTupleType) or (isinstance(info, inspect.StructType) and info.array_like):
+        members: list[Plan | None] = [] if tag is None else [None]
+        plan: Plan = _Row(members, has_end=isinstance(info, inspect.StructType), tag=tag)
+        known[id(info)] = plan
+        members += (_plan(field.type, known) for field in info.fields)
+    else:
+        plan = known[id(info)] = each = _Object((field.encode_name for field in info.fields), tag_field, tag)
+        for field in info.fields:
+            each.add(field.encode_name, _plan(field.type, known))
+    return plan
