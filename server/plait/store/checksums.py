@@ -51,8 +51,9 @@ def read_change(key: ThreadKey, thread: int, row: Sequence[Any]) -> ChangeRow:
 def read_snapshot(key: ThreadKey, thread: int, row: Sequence[Any]) -> bytes:
     """Return the state in a snapshot: its version, state, and checksum. Raises CorruptThread."""
     version, state, checksum = row
-    is_typed = type(version) is int and type(state) is bytes
-    if not is_typed or (checksum is not None and checksum != checksum_snapshot(thread, version, state)):
+    if type(version) is not int or type(state) is not bytes:
+        raise _damaged(key, f"the snapshot of version {version}")
+    if checksum is not None and checksum != checksum_snapshot(thread, version, state):
         raise _damaged(key, f"the snapshot of version {version}")
     return state
 
