@@ -696,7 +696,8 @@ async def test_a_misspelt_field_is_refused_with_its_place_and_the_nearest_name(
             assert raised.value.path == path
             assert str(raised.value).endswith(advice)
         assert b.pipeline.history.current.require_json() == before
-        dropped = b.pipeline.push(encode_json(whole), connection, drops_unknown=True)
+        read = StateType(type_).from_json(encode_json(whole), DEFAULT_LIMITS, drops_unknown=True)
+        dropped = b.pipeline.replace(*read, connection)
         assert f'"{path.rpartition("/")[2]}"' not in dropped.revision.require_json().decode()
 
 

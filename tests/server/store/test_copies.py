@@ -167,7 +167,8 @@ async def test_a_backup_of_an_older_format_can_be_made_and_put_back(path: Path, 
     with database(path) as db:
         for table in ("threads", "snapshots", "changes", "clients"):
             db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-        db.execute("ALTER TABLE threads DROP COLUMN head")
+        for column in ("head", "secret"):
+            db.execute(f"ALTER TABLE threads DROP COLUMN {column}")
     change_file(path, "PRAGMA user_version = 2")
     assert back_up(path, copy) == 2
     assert restore(copy, path)[0] == 2

@@ -288,7 +288,10 @@ async def test_the_clients_of_a_file_of_format_2_are_those_of_whom_nobody_is_kno
         for version, client in enumerate(("a", "ключ"), 1):
             await put(store, *(change(version, key=key, client=rows[key, client]) for key in (ROOM, OTHER)))
     with database(path) as db:
-        db.execute("ALTER TABLE threads DROP COLUMN secret")
+        for table in ("threads", "snapshots", "changes", "clients"):
+            db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
+        for column in ("head", "secret"):
+            db.execute(f"ALTER TABLE threads DROP COLUMN {column}")
         db.execute("PRAGMA user_version = 2")
     secrets = set()
     async with SqliteStore(path) as store:
