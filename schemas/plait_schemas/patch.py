@@ -238,7 +238,7 @@ def _common(old: Sequence[Any], new: Sequence[Any]) -> int:
     while (count := identical.find(0, count)) >= 0 and _is_alike(old[count], new[count]):
         alike.append(count)
         count += 1
-    if encode_json([old[at] for at in alike]) != encode_json([new[at] for at in alike]):
+    if alike and encode_json([old[at] for at in alike]) != encode_json([new[at] for at in alike]):
         return next((at for at in alike if not _same(old[at], new[at])), count if count >= 0 else len(identical))
     return len(identical) if count < 0 else count
 

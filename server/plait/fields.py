@@ -105,7 +105,7 @@ class _Row:
 
     def __init__(self, members: list[Plan | None], *, has_end: bool, tag: str | int | None) -> None:
         self._members = members
-        # Whether what comes behind the last one would be left out.
+        # Whether msgspec leaves out what comes after the last one.
         self._has_end = has_end
         self._tag = tag
 
