@@ -29,6 +29,7 @@ from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
 from plait.thread import Thread
 from plait.types import types_files
+from plait.web.addresses import Addresses
 from plait.web.front import Front, error_body, error_response
 from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Authenticate, Authorize, Identity
@@ -59,6 +60,7 @@ class Plait:
         authorize: Authorize | None = None,
         static: str | Path | None = None,
         shutdown_timeout: float = 10.0,
+        request_timeout: float = 10.0,
         ping_interval: float = 20.0,
         ping_timeout: float = 20.0,
     ) -> None:
@@ -68,6 +70,7 @@ class Plait:
             limits=limits,
             static=None if static is None else str(static),
             shutdown_timeout=shutdown_timeout,
+            request_timeout=request_timeout,
             ping_interval=ping_interval,
             ping_timeout=ping_timeout,
         )
@@ -152,6 +155,11 @@ class Plait:
         A server calls it when it is asked to end, before it waits for what is open; leaving the app does the rest.
         """
         self._front.shutdown()
+
+    @property
+    def addresses(self) -> Addresses:
+        """How many connections each address has, for a server that counts those without a request, too."""
+        return self._front.addresses
 
     # Threads
 

@@ -18,7 +18,9 @@ from cyclopts import App, Parameter, validators
 from plait.app import Plait
 from plait.errors import PlaitError, operator_message
 from plait.history import History
+from plait.limits import UNLIMITED
 from plait.loading import LoadError, load, load_plait
+from plait.settings import Settings
 from plait.state import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
@@ -76,14 +78,17 @@ def serve_command(
         _fail(f"{target} is a {type(app).__name__}, not an app")
     scheme = "http" if tls_certificate is None else "https"
     line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (Ctrl+C ends)"
-    timeout = app.settings.shutdown_timeout if isinstance(app, Plait) else 10.0
+    settings = app.settings if isinstance(app, Plait) else Settings().with_environment()
     is_started = serve(
         app,
         bound,
         started=lambda: print(line, flush=True),
         ending=app.drain if isinstance(app, Plait) else lambda: None,
         log_level=log_level,
-        shutdown_timeout=timeout,
+        shutdown_timeout=settings.shutdown_timeout,
+        request_timeout=settings.request_timeout,
+        limits=settings.limits or UNLIMITED,
+        addresses=app.addresses if isinstance(app, Plait) else None,
         certificate=tls_certificate,
         key=tls_key,
         proxy_headers=proxy_headers,

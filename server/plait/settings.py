@@ -26,6 +26,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     static: str | None = None
     # Seconds that turns may still run when the server is asked to end.
     shutdown_timeout: float = 10.0
+    # Seconds that a peer may take for its request's headers, and for each piece of its body.
+    request_timeout: float = 10.0
     # Seconds of silence after which a socket is pinged, and seconds that it may take to answer.
     ping_interval: float = 20.0
     ping_timeout: float = 20.0

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -16,38 +15,19 @@ from starlette.types import Scope
 from plait.compatibility import Compatibility
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
 from plait.node import Node
+from plait.web.addresses import Addresses
 from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Identity
 from plait.web.lobby import Lobby
 from plait.web.outlet import Outlet
 
-__all__ = ["Addresses", "Front", "as_get", "as_refusal", "error_body", "error_response", "with_token"]
+__all__ = ["Front", "as_get", "as_refusal", "error_body", "error_response", "with_token"]
 
 
 # Statuses that have one of plait's own codes.
 _CODES: Final = {
     kind.status: kind.code for kind in (Unauthenticated, Forbidden, NotFound, TooLarge, TooMany, Unavailable)
 } | {500: "internal"}
-
-
-class Addresses:
-    """Counts open sockets by the address that they come from."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._counts: Counter[str] = Counter()
-
-    def enter(self, host: str) -> None:
-        """Count a socket. Raises TooMany when its address has as many as it may."""
-        if self._counts[host] >= self._limit:
-            raise TooMany(f"{self._limit} sockets from one address are open, which is the limit; close some first")
-        self._counts[host] += 1
-
-    def leave(self, host: str) -> None:
-        """Count a socket no longer."""
-        self._counts[host] -= 1
-        if self._counts[host] <= 0:
-            del self._counts[host]
 
 
 class Front:

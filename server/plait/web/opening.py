@@ -25,8 +25,9 @@ from plait.session.tokens import Tokens
 from plait.session.wire import PLAIT
 from plait.store.protocol import ThreadKey
 from plait.web.address import read_address
+from plait.web.addresses import Addresses
 from plait.web.asgi import AsgiSocket
-from plait.web.front import Addresses, Front, as_get, as_refusal, with_token
+from plait.web.front import Front, as_get, as_refusal, with_token
 from plait.web.handshake import EXTENSION, Handshake
 from plait.web.heartbeat import Heartbeat
 from plait.web.leaving import unless_gone
