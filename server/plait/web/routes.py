@@ -29,6 +29,7 @@ from plait.errors import (
 from plait.logs import log_error
 from plait.mailbox import resolving
 from plait.rpc import Method
+from plait.session.tokens import seconds_left
 from plait.state import json_error
 from plait.web.address import Address, read_address
 from plait.web.front import Front, error_response
@@ -224,13 +225,21 @@ class _Exchange:
             if error is not None:
                 put("error", _line("error", public_message(error)))
 
+        def expire() -> None:
+            put("error", _line("error", "the token has expired"))
+            turn.cancel()
+
         def ended() -> None:
             lines.end()
             turn.cancel()
+            if expiry is not None:
+                expiry.cancel()
 
         turn = actor.call(
             method, arguments, done, sink=sink, connection=connection, request=self._request, by_client=True
         )
+        left = seconds_left(self._principal)
+        expiry = None if left is None else asyncio.get_running_loop().call_later(left, expire)
         return Streamed(lines.read(), media_type="application/x-ndjson", ended=ended)
 
 
