@@ -59,6 +59,7 @@ def serve_command(
     trusted_proxies: Annotated[
         str, Parameter(help="Addresses of proxies to believe, with commas.", env_var="PLAIT_TRUSTED_PROXIES")
     ] = "127.0.0.1",
+    development: Annotated[bool, Parameter(show=False, negative="")] = False,
 ) -> None:
     """Serve an app: a Plait, or any ASGI app that one is mounted in."""
     if workers != 1:
@@ -78,6 +79,8 @@ def serve_command(
         _fail(f"{target} is a {type(app).__name__}, not an app")
     scheme = "http" if tls_certificate is None else "https"
     line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (Ctrl+C ends)"
+    if isinstance(app, Plait):
+        app.listen(host, lists_kinds=development)
     settings = app.settings if isinstance(app, Plait) else Settings().with_environment()
     is_started = serve(
         app,
@@ -109,7 +112,7 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # It warns of the exception by which it ends, as it does of trouble.
     logging.getLogger("watchfiles.main").addFilter(lambda record: "KeyboardInterrupt" not in str(record.msg))
-    command = [sys.executable, "-m", "plait.cli", "serve", target]
+    command = [sys.executable, "-m", "plait.cli", "serve", target, "--development"]
     command += ["--host", host, "--port", str(port), "--log-level", log_level]
     run_process(".", target=shlex.join(command), target_type="command", watch_filter=PythonFilter())
 

@@ -22,6 +22,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: str = "sqlite:///plait.db"
     # Origins of pages elsewhere that may use this server, such as `https://example.com`; `*` for all.
     allowed_origins: tuple[str, ...] = ()
+    # Names in `Host` headers that this server answers to, such as `example.com` or `*.example.com`; `*` for all. If
+    # empty, and without `authenticate`: localhost, the machine's own, and IP addresses.
+    allowed_hosts: tuple[str, ...] = ()
     # A folder of pages to serve at `/`.
     static: str | None = None
     # Seconds that turns may still run when the server is asked to end.
@@ -42,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if text is not None and field.name != "limits":
                 value: Any = (
                     [each.strip() for each in text.split(",") if each.strip()]
-                    if field.name == "allowed_origins"
+                    if field.name in ("allowed_origins", "allowed_hosts")
                     else text
                 )
                 found[field.name] = _convert(value, field.type, variable)

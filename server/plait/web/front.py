@@ -17,6 +17,7 @@ from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Una
 from plait.node import Node
 from plait.web.addresses import Addresses
 from plait.web.heartbeat import Heartbeat
+from plait.web.hosts import Hosts
 from plait.web.identity import Identity
 from plait.web.lobby import Lobby
 from plait.web.outlet import Outlet
@@ -39,11 +40,15 @@ class Front:
         identity: Identity,
         heartbeat: Heartbeat,
         *,
+        hosts: Hosts,
         compatibility: Compatibility,
         shutdown_timeout: float,
     ) -> None:
         self.node = node
         self.identity = identity
+        self.hosts = hosts
+        # Whether everybody is told which kinds there are, as in development.
+        self.lists_kinds = False
         self.compatibility = compatibility
         self.limits = node.limits
         self.heartbeat = heartbeat
@@ -53,6 +58,23 @@ class Front:
         self._lobbies: set[Lobby] = set()
         # Numbers the joins in the order in which they came.
         self.arrivals = itertools.count()
+
+    def check_place(self, request: Request, kind: str) -> None:
+        """Raise HTTPException for another server's name, and NotFound for a kind that there is not.
+
+        Where somebody asks who it is, that is told afterwards, by `check_kind`: it names the kinds that there are.
+        """
+        self.hosts.check(request)
+        if self.lists_kinds or not self.identity.asks:
+            self.check_kind(request, kind)
+
+    def check_kind(self, request: Request, kind: str) -> None:
+        """Raise NotFound for a kind that there is not; only pages of allowed origins are told the others."""
+        if kind in self.node.kinds:
+            return
+        if not self.lists_kinds:
+            self.identity.check_origin(request)
+        self.node.kind(kind)
 
     @contextmanager
     def waiting(self, lobby: Lobby) -> Iterator[None]:

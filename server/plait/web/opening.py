@@ -118,7 +118,7 @@ class _Opening:
 
     def _address(self) -> ThreadKey:
         key = read_address(self._request.scope).key
-        self._front.node.kind(key.kind)
+        self._front.check_place(self._request, key.kind)
         self._front.identity.check_origin(self._request)
         return key
 
@@ -153,6 +153,7 @@ class _Opening:
         principal = await identity.principal(request)
         if isinstance(principal, Response):
             return principal
+        self._front.check_kind(self._request, key.kind)
         await identity.check(principal, key, "connect")
         return Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")

@@ -43,7 +43,10 @@ def configure_logging(level: LogLevel) -> None:
         {
             "version": 1,
             "disable_existing_loggers": False,
-            "filters": {"context": {"()": "plait.logs.ContextFilter"}},
+            "filters": {
+                "context": {"()": "plait.logs.ContextFilter"},
+                "query": {"()": "plait.logs.QueryFilter"},
+            },
             "formatters": {"line": {"format": "%(asctime)s %(levelname)-7s %(name)s%(context)s: %(message)s"}},
             "handlers": {
                 "stderr": {
@@ -54,7 +57,11 @@ def configure_logging(level: LogLevel) -> None:
                 }
             },
             "root": {"handlers": ["stderr"], "level": level.upper()},
-            "loggers": {"aiosqlite": {"level": "WARNING"}, "asyncio": {"level": "WARNING"}},
+            "loggers": {
+                "aiosqlite": {"level": "WARNING"},
+                "asyncio": {"level": "WARNING"},
+                "uvicorn.access": {"filters": ["query"]},
+            },
         }
     )
 
