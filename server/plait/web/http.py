@@ -146,6 +146,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _feed(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         try:
+            assert self.parser is not None
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             if self._should_upgrade():

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -19,6 +19,7 @@ from plait.web.addresses import Addresses
 from plait.web.descriptors import Descriptors
 from plait.web.half_open import HalfOpen
 from plait.web.handshake import Handshake
+from plait.web.tls import TlsListener
 
 try:
     from plait.web.http import HttpProtocol
@@ -125,7 +126,20 @@ def serve(
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    server = _Server(config, descriptors, started, ending)
+    config.load()
+    listen_tls = None
+    if config.ssl is not None:
+        # uvicorn's own listener would not count a connection before its TLS handshake is done.
+        listen_tls = partial(
+            TlsListener,
+            bound,
+            config.ssl,
+            timeout=request_timeout,
+            addresses=addresses,
+            is_proxy=is_proxy,
+            descriptors=descriptors,
+        )
+    server = _Server(config, descriptors, listen_tls, started, ending)
     # States are trees, which reference counting frees; what was made up to here stays for good. With its default
     # thresholds the collector would walk every state in memory over and over.
     gc.freeze()
@@ -153,23 +167,36 @@ class _Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         descriptors: Descriptors,
+        listen_tls: Callable[[Callable[[], asyncio.Protocol]], TlsListener] | None,
         started: Callable[[], None],
         ending: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self._descriptors = descriptors
+        self._listen_tls = listen_tls
         self._say = started
         self._ending = ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._descriptors.handle)
-        await super().startup(sockets)
+        await super().startup(sockets if self._listen_tls is None else [])
+        if self.started and self._listen_tls is not None:
+            listener = self._listen_tls(self._make_protocol)
+            listener.start()
+            self.servers.append(cast(asyncio.Server, listener))
         if self.started:
             self._say()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._ending()
         await super().shutdown(sockets)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        return cast(
+            asyncio.Protocol,
+            make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state),
+        )
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
