@@ -35,6 +35,8 @@ class Hosts:
         self._machine = socket.gethostname().lower()
         if self._is_default:
             self._names |= {self._machine, f"{self._machine}.local"}
+        # The header that was last found to be one of them; most are the same.
+        self._last = ""
         # Whether a refusal has been logged.
         self._has_said = False
 
@@ -55,7 +57,10 @@ class Hosts:
         """Raise HTTPException if a request names a host that this server does not answer to."""
         # Whatever a page causes has one.
         host = request.headers.get("host")
-        if self._takes_all or not host or self._has(_name(host)):
+        if self._takes_all or not host or host == self._last:
+            return
+        if self._has(_name(host)):
+            self._last = host
             return
         if not self._has_said:
             self._has_said = True

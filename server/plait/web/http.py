@@ -28,6 +28,10 @@ _LINGER: Final = 1.0
 _IDLE, _HEAD, _BODY = range(3)
 
 
+class _HeadTooLarge(Exception):
+    """Has the parser stop."""
+
+
 class HttpProtocol(HttpToolsProtocol):
     """One connection, from its first byte to its last or to its upgrade."""
 
@@ -89,11 +93,15 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url))
+        self._head_size += len(url)
+        if self._head_size > _LARGEST_HEAD:
+            raise _HeadTooLarge
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + 4)
+        self._head_size += len(name) + len(value) + 4
+        if self._head_size > _LARGEST_HEAD:
+            raise _HeadTooLarge
         if self._part == _HEAD:  # ASGI has no trailers.
             super().on_header(name, value)
 
@@ -163,12 +171,6 @@ class HttpProtocol(HttpToolsProtocol):
             is_url = self._part == _HEAD and 2 * len(self.url) > _LARGEST_HEAD
             what = f"the URL, headers and trailers of a request may have {_LARGEST_HEAD} bytes"
             self._refuse(414 if is_url else 431, "too_large", what)
-
-    def _count(self, size: int) -> None:
-        """Count a part of the head, or have the parser stop."""
-        self._head_size += size
-        if self._head_size > _LARGEST_HEAD:
-            raise ValueError("the head is too large")
 
     def _watch(self, *, has_advanced: bool) -> None:
         """Wait for the peer where it is the peer that is waited for."""
