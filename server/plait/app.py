@@ -164,7 +164,7 @@ class Plait:
         """
         self._front.shutdown()
 
-    def listen(self, host: str, *, lists_kinds: bool = False) -> None:
+    def prepare_serving(self, host: str, *, lists_kinds: bool = False) -> None:
         """Answer to the name that a server listens on; tell everybody the kinds of threads if it `lists_kinds`."""
         self._hosts.listen(host)
         self._front.lists_kinds = lists_kinds

@@ -80,7 +80,7 @@ def serve_command(
     scheme = "http" if tls_certificate is None else "https"
     line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (Ctrl+C ends)"
     if isinstance(app, Plait):
-        app.listen(host, lists_kinds=development)
+        app.prepare_serving(host, lists_kinds=development)
     settings = app.settings if isinstance(app, Plait) else Settings().with_environment()
     is_started = serve(
         app,

@@ -1,6 +1,7 @@
 """What is logged of a limit on file descriptors that is too low, or reached, by servers in processes of their own."""
 
 import asyncio
+import errno
 import re
 import resource
 import subprocess
@@ -10,8 +11,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 from tests.integration.socket_client import bare_socket
 from tests.running import Process
+
+from plait.web.descriptors import Descriptors
 
 TIMEOUT = 30.0
 LACK = "no file descriptors are left"
@@ -44,6 +48,17 @@ def test_a_limit_below_what_the_limits_allow_is_warned_about_at_the_start(tmp_pa
         pass
     (line,) = [line for line in log.read_text().splitlines() if "file descriptors" in line]
     assert re.search(r"WARNING plait.sockets: only 300 file descriptors are allowed, too few for the 5000 ", line)
+
+
+async def test_asyncios_own_loop_has_one_line_for_what_it_cannot_accept(caplog: pytest.LogCaptureFixture) -> None:
+    descriptors, loop = Descriptors(), asyncio.get_running_loop()
+    for _ in range(3):
+        descriptors.handle(loop, {"message": "cannot accept", "exception": OSError(errno.EMFILE, "too many")})
+    descriptors.handle(loop, {"message": "something else", "exception": OSError(errno.EPIPE, "broken")})
+    first, second = caplog.records
+    assert LACK in first.message
+    assert first.exc_info is None
+    assert "something else" in second.message
 
 
 async def test_descriptors_that_run_out_are_logged_once(tmp_path: Path) -> None:
