@@ -126,27 +126,24 @@ def serve(
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    config.load()
-    listen_tls = None
-    if config.ssl is not None:
-        # uvicorn's own listener would not count a connection before its TLS handshake is done.
-        listen_tls = partial(
-            TlsListener,
-            bound,
-            config.ssl,
-            timeout=request_timeout,
-            addresses=addresses,
-            is_proxy=is_proxy,
-            descriptors=descriptors,
-        )
+    listen_tls = partial(
+        TlsListener, bound, timeout=request_timeout, addresses=addresses, is_proxy=is_proxy, descriptors=descriptors
+    )
     server = _Server(config, descriptors, listen_tls, started, ending)
-    # States are trees, which reference counting frees; what was made up to here stays for good. With its default
-    # thresholds the collector would walk every state in memory over and over.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    _spare_collector()
     server.run(sockets=[bound])
     faulthandler.cancel_dump_traceback_later()
     return server.started
+
+
+def _spare_collector() -> None:
+    """Have the garbage collector look at little, and seldom.
+
+    States are trees, which reference counting frees; what was made up to here stays for good. With its default
+    thresholds the collector would walk every state in memory over and over.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _is_none(host: str) -> bool:
@@ -167,7 +164,7 @@ class _Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         descriptors: Descriptors,
-        listen_tls: Callable[[Callable[[], asyncio.Protocol]], TlsListener] | None,
+        listen_tls: Callable[..., TlsListener],
         started: Callable[[], None],
         ending: Callable[[], None],
     ) -> None:
@@ -179,9 +176,11 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._descriptors.handle)
-        await super().startup(sockets if self._listen_tls is None else [])
-        if self.started and self._listen_tls is not None:
-            listener = self._listen_tls(self._make_protocol)
+        context = self.config.ssl
+        await super().startup(sockets if context is None else [])
+        if self.started and context is not None:
+            # uvicorn's own listener would not count a connection before its TLS handshake is done.
+            listener = self._listen_tls(context=context, make=self._make_protocol)
             listener.start()
             self.servers.append(cast(asyncio.Server, listener))
         if self.started:

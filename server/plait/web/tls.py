@@ -24,9 +24,9 @@ class TlsListener:
     def __init__(
         self,
         bound: socket.socket,
+        *,
         context: ssl.SSLContext,
         make: Callable[[], asyncio.BaseProtocol],
-        *,
         timeout: float,
         addresses: Addresses,
         is_proxy: Callable[[str], bool],
