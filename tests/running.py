@@ -13,17 +13,24 @@ from typing import Any, Self
 
 import uvicorn
 
+from plait import Plait
+from plait.web.addresses import Addresses
 from plait.web.handshake import Handshake
-from plait.web.serve import listen
+from plait.web.serve import http_protocol, listen
 
 __all__ = ["Process", "running"]
 
 
 @asynccontextmanager
-async def running(app: Callable[..., Any], *, ws: Any = Handshake) -> AsyncIterator[str]:
-    """Serve `app` under uvicorn in this process; yields its address, `127.0.0.1:port`."""
+async def running(app: Callable[..., Any], *, ws: Any = Handshake, request_timeout: float = 10.0) -> AsyncIterator[str]:
+    """Serve `app` in this process, as `plait serve` does; yields its address, `127.0.0.1:port`.
+
+    With another `ws`, it is served as by uvicorn itself.
+    """
     bound = listen("127.0.0.1", 0)
-    config = uvicorn.Config(app, ws=ws, log_config=None, lifespan="on", timeout_graceful_shutdown=10)
+    addresses = app.addresses if isinstance(app, Plait) else Addresses(1000)
+    http = http_protocol(addresses, request_timeout) if ws is Handshake else "auto"
+    config = uvicorn.Config(app, http=http, ws=ws, log_config=None, lifespan="on", timeout_graceful_shutdown=10)
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([bound]))
     try:
@@ -62,6 +69,12 @@ class Process:
     def address(self) -> str:
         """Where it listens: `127.0.0.1:port`."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        assert self._process is not None
+        return self._process.pid
 
     def start(self) -> None:
         """Start it, and wait until it listens."""

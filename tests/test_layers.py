@@ -61,6 +61,7 @@ LAYERS = (
 OUTSIDE = {
     "aiosqlite": ("plait.store.sqlite",),
     "cyclopts": ("plait.cli",),
+    "httptools": ("plait.web",),
     "starlette": ("plait.web", "plait.app", "plait.cli"),
     "uvicorn": ("plait.web", "plait.app", "plait.cli"),
     "watchfiles": ("plait.cli",),

@@ -30,12 +30,14 @@ from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
 from plait.thread import Thread
 from plait.types import types_files
+from plait.web.addresses import Addresses
 from plait.web.front import Front, error_body, error_response
 from plait.web.heartbeat import Heartbeat
+from plait.web.hosts import Hosts
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import run_lifespan
 from plait.web.opening import SocketEndpoint
-from plait.web.routes import HttpEndpoint
+from plait.web.routes import HttpEndpoint, ThreadRoute
 
 __all__ = ["Plait"]
 
@@ -58,11 +60,13 @@ class Plait:
         *kinds: type[Thread[Any]],
         store: str | Store = "sqlite:///plait.db",
         allowed_origins: Sequence[str] = (),
+        allowed_hosts: Sequence[str] = (),
         limits: Limits | None = DEFAULT_LIMITS,
         authenticate: Authenticate | None = None,
         authorize: Authorize | None = None,
         static: str | Path | None = None,
         shutdown_timeout: float = 10.0,
+        request_timeout: float = 10.0,
         ping_interval: float = 20.0,
         ping_timeout: float = 20.0,
     ) -> None:
@@ -70,9 +74,11 @@ class Plait:
         given = Settings(
             store=store if isinstance(store, str) else "",
             allowed_origins=(allowed_origins,) if isinstance(allowed_origins, str) else tuple(allowed_origins),
+            allowed_hosts=(allowed_hosts,) if isinstance(allowed_hosts, str) else tuple(allowed_hosts),
             limits=limits,
             static=None if static is None else str(static),
             shutdown_timeout=shutdown_timeout,
+            request_timeout=request_timeout,
             ping_interval=ping_interval,
             ping_timeout=ping_timeout,
         )
@@ -89,6 +95,10 @@ class Plait:
             self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
         except ValueError as error:
             raise refused("allowed_origins", str(error)) from None
+        try:
+            self._hosts = Hosts(self.settings.allowed_hosts, is_guarded=authenticate is not None)
+        except ValueError as error:
+            raise refused("allowed_hosts", str(error)) from None
         self._kinds = _check_kinds(kinds, self.settings.limits or UNLIMITED)
         self._is_running = False
         self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED)
@@ -98,6 +108,7 @@ class Plait:
             self._node,
             self._identity,
             self._heartbeat,
+            hosts=self._hosts,
             compatibility=self._compatibility,
             shutdown_timeout=self.settings.shutdown_timeout,
         )
@@ -163,6 +174,16 @@ class Plait:
         """
         self._front.shutdown()
 
+    def prepare_serving(self, host: str, *, lists_kinds: bool = False) -> None:
+        """Answer to the name that a server listens on; tell everybody the kinds of threads if it `lists_kinds`."""
+        self._hosts.listen(host)
+        self._front.lists_kinds = lists_kinds
+
+    @property
+    def addresses(self) -> Addresses:
+        """How many connections each address has, for a server that counts those without a request, too."""
+        return self._front.addresses
+
     # Threads
 
     def thread(self, kind: type[Thread[Any]], name: str) -> Handle:
@@ -193,8 +214,7 @@ class Plait:
             Route("/healthz", _healthy),
             Route("/readyz", self._ready),
             Route("/plait/client.js", _client),
-            Route("/threads/{rest:path}", threads),
-            Route("/agents/{rest:path}", threads),
+            ThreadRoute(threads),
         ]
         if (folder := self.settings.static) is not None:
             if not Path(folder).is_dir():

@@ -18,8 +18,10 @@ from cyclopts import App, Parameter, validators
 from plait.app import Plait
 from plait.errors import PlaitError, operator_message
 from plait.history import History
+from plait.limits import UNLIMITED
 from plait.loading import LoadError, check_target, load, load_plait
 from plait.maintenance import back_up_store, check_store, restore_store
+from plait.settings import SettingError, Settings
 from plait.state import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
@@ -58,6 +60,7 @@ def serve_command(
     trusted_proxies: Annotated[
         str, Parameter(help="Addresses of proxies to believe, with commas.", env_var="PLAIT_TRUSTED_PROXIES")
     ] = "127.0.0.1",
+    development: Annotated[bool, Parameter(show=False, negative="")] = False,
 ) -> None:
     """Serve an app: a Plait, or any ASGI app that one is mounted in."""
     if workers != 1:
@@ -68,22 +71,29 @@ def serve_command(
         app = load(target)
         if isinstance(app, Plait):
             asyncio.run(app.check_store())
+        settings = app.settings if isinstance(app, Plait) else Settings().with_environment()
     except (LoadError, PlaitError) as error:
         _give_up(error)
+    except SettingError as error:
+        _fail(str(error))
     try:
         bound = listen(host, port)
     except (OSError, UnicodeError) as error:
         _fail(_cannot_listen(host, port, error))
     scheme = "http" if tls_certificate is None else "https"
     line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (Ctrl+C ends)"
-    timeout = app.settings.shutdown_timeout if isinstance(app, Plait) else 10.0
+    if isinstance(app, Plait):
+        app.prepare_serving(host, lists_kinds=development)
     is_started = serve(
         app,
         bound,
         started=lambda: print(line, flush=True),
         ending=app.drain if isinstance(app, Plait) else lambda: None,
         log_level=log_level,
-        shutdown_timeout=timeout,
+        shutdown_timeout=settings.shutdown_timeout,
+        request_timeout=settings.request_timeout,
+        limits=settings.limits or UNLIMITED,
+        addresses=app.addresses if isinstance(app, Plait) else None,
         certificate=tls_certificate,
         key=tls_key,
         proxy_headers=proxy_headers,
@@ -108,7 +118,7 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # It warns of the exception by which it ends, as it does of trouble.
     logging.getLogger("watchfiles.main").addFilter(lambda record: "KeyboardInterrupt" not in str(record.msg))
-    command = [sys.executable, "-m", "plait.cli", "serve", target]
+    command = [sys.executable, "-m", "plait.cli", "serve", target, "--development"]
     command += ["--host", host, "--port", str(port), "--log-level", log_level]
     run_process(".", target=shlex.join(command), target_type="command", watch_filter=PythonFilter())
 

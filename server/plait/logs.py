@@ -8,7 +8,7 @@ from plait.errors import PlaitError, operator_message
 from plait.mailbox import current_turn
 from plait.store.protocol import ThreadKey
 
-__all__ = ["ContextFilter", "about", "log_error"]
+__all__ = ["ContextFilter", "QueryFilter", "about", "log_error"]
 
 log = logging.getLogger("plait.thread")
 
@@ -26,6 +26,17 @@ def log_error(error: BaseException, key: ThreadKey, connection: Connection | Non
         log.log(level, "%s: %s%s", error.code, operator_message(error), place, extra=about(key, connection))
     else:
         log.error("unexpected %s", type(error).__name__, exc_info=error, extra=about(key, connection))
+
+
+class QueryFilter(logging.Filter):
+    """Keeps the queries of requests out of uvicorn's access log, as there may be tokens in them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(
+                f"{each.partition('?')[0]}?…" if isinstance(each, str) and "?" in each else each for each in record.args
+            )
+        return True
 
 
 class ContextFilter(logging.Filter):

@@ -41,10 +41,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: str = "sqlite:///plait.db"
     # Origins of pages elsewhere that may use this server, such as `https://example.com`; `*` for all.
     allowed_origins: tuple[str, ...] = ()
+    # Names in `Host` headers that this server answers to, such as `example.com` or `*.example.com`; `*` for all. If
+    # empty, and without `authenticate`: localhost, the machine's own, and IP addresses.
+    allowed_hosts: tuple[str, ...] = ()
     # A folder of pages to serve at `/`.
     static: str | None = None
     # Seconds that turns may still run when the server is asked to end.
     shutdown_timeout: float = 10.0
+    # Seconds that a peer may take for its request's headers, and for each piece of its body.
+    request_timeout: float = 10.0
     # Seconds of silence after which a socket is pinged, and seconds that it may take to answer.
     ping_interval: float = 20.0
     ping_timeout: float = 20.0
@@ -62,7 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if text is not None and field.name != "limits":
                 value: Any = (
                     [each.strip() for each in text.split(",") if each.strip()]
-                    if field.name == "allowed_origins"
+                    if field.name in ("allowed_origins", "allowed_hosts")
                     else text
                 )
                 found[field.name] = _convert(value, field.type, variable)

@@ -66,8 +66,13 @@ async def test_the_kind_is_what_the_client_makes_of_the_class_name(agents: Agent
 
 @pytest.mark.parametrize(
     "options",
-    [{"basePath": "threads/room/one"}, {"basePath": "agents/room/one"}, {"path": "more/of/it"}],
-    ids=["threads", "agents", "longer"],
+    [
+        {"basePath": "threads/room/one"},
+        {"basePath": "agents/room/one"},
+        {"basePath": "/agents/room/one"},
+        {"path": "more/of/it"},
+    ],
+    ids=["threads", "agents", "slash", "longer"],
 )
 async def test_other_paths_to_a_thread_reach_the_same_one(agents: Agents, options: dict[str, str]) -> None:
     result = await agents.play("connecting", "paths", options=options)

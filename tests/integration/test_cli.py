@@ -389,7 +389,33 @@ async def test_a_socket_that_is_refused_is_in_the_log(folder: Path) -> None:
     )
 
 
+async def test_listening_on_all_addresses_says_which_names_are_answered_to(folder: Path) -> None:
+    async with command(folder, "serve", "game:app", "--host", "0.0.0.0", "--port", "0") as process:
+        port = (await address_of(process)).rpartition(":")[2]
+        async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{port}") as web:
+            assert (await web.get("/threads/room/one")).status_code == 200
+            answer = await web.get("/threads/room/one", headers={"Host": "rebound.example"})
+            assert answer.status_code == 421
+    log = (folder / "command.log").read_text()
+    (line,) = [line for line in log.splitlines() if "listening on all addresses" in line]
+    assert "PLAIT_ALLOWED_HOSTS" in line
+
+
 # dev and demo
+
+
+@pytest.mark.parametrize(("name", "status"), [("serve", 401), ("dev", 404)])
+async def test_dev_tells_everybody_which_kinds_there_are(folder: Path, name: str, status: int) -> None:
+    (folder / "guarded.py").write_text(
+        "from game import Room\nfrom plait import Plait\napp = Plait(Room, authenticate=lambda request: None)\n"
+    )
+    async with (
+        command(folder, name, "guarded:app", "--port", str(free_port())) as process,
+        httpx.AsyncClient(trust_env=False, base_url=f"http://{await address_of(process)}") as web,
+    ):
+        answer = await web.get("/threads/rooom/one")
+    assert answer.status_code == status
+    assert ("there are: room" in answer.text) == (name == "dev")
 
 
 async def test_dev_serves_anew_when_a_file_is_edited(folder: Path) -> None:

@@ -194,7 +194,7 @@ async def test_a_reader_that_did_not_read_and_goes_is_gone_from_the_thread(web: 
     loop = asyncio.get_running_loop()
     with bare_socket(web.base_url.netloc.decode(), receive_buffer=4096) as bare:
         await loop.sock_sendall(
-            bare, f"GET {PATH}/changes HTTP/1.1\r\nHost: a\r\nAccept: {STREAM['Accept']}\r\n\r\n".encode()
+            bare, f"GET {PATH}/changes HTTP/1.1\r\nHost: localhost\r\nAccept: {STREAM['Accept']}\r\n\r\n".encode()
         )
         await until_connected(web, 1)
         for letter in "abcdefgh":
@@ -433,9 +433,13 @@ async def test_head_is_get_without_the_body_and_opens_no_stream(web: httpx.Async
     assert await call(web, "connected") == []
 
 
-@pytest.mark.parametrize(
-    ("method", "path"), [("POST", "/changes"), ("PUT", "/changes"), ("GET", "/changes/"), ("GET", "/changes/more")]
-)
+async def test_the_log_is_found_with_empty_segments_in_its_path(web: httpx.AsyncClient) -> None:
+    answer = await web.get(f"{PATH}/changes")
+    for path in ("/changes/", "//changes"):
+        assert (await web.get(f"{PATH}{path}")).json() == answer.json()
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/changes"), ("PUT", "/changes"), ("GET", "/changes/more")])
 async def test_other_requests_and_paths_reach_on_request(web: httpx.AsyncClient, method: str, path: str) -> None:
     answer = await web.request(method, f"{PATH}{path}", headers=STREAM)
     assert (answer.status_code, answer.text) == (200, f"{method} {PATH}{path}")

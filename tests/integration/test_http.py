@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -356,6 +357,29 @@ async def test_a_stream_by_hand_ends_when_its_reader_is_too_slow(tmp_path: Path)
                 while actor._beside:
                     assert (await web.get("/healthz")).status_code == 200
             assert await _read_until(bare, b'{"error":"the reader is too slow for what is sent to it"}\n')
+
+
+async def test_a_stream_ends_when_the_token_expires_of_whoever_asked_for_it() -> None:
+    ended = asyncio.Event()
+
+    class Ticker(Thread[Any]):
+        @rpc
+        async def tick(self) -> AsyncIterator[int]:
+            try:
+                yield 1
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+    def authenticate(request: Request) -> Principal:
+        return Principal("ada", expires_at=time.time() + 0.5)
+
+    app = Plait(Ticker, store=MemoryStore(), authenticate=authenticate)
+    async with running(app) as address, http(address) as web, asyncio.timeout(TIMEOUT):
+        async with web.stream("POST", "/threads/ticker/one/rpc/tick") as answer:
+            lines = [json.loads(line) async for line in answer.aiter_lines()]
+        assert lines == [{"chunk": 1}, {"error": "the token has expired"}]
+        await ended.wait()
 
 
 async def _post(bare: socket.socket, path: str) -> None:

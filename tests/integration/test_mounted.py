@@ -318,6 +318,6 @@ async def test_mounted_twice_below_two_paths_it_is_two_apps(tmp_path: Path) -> N
 async def test_it_answers_without_a_server() -> None:
     async with (
         Plait(Room, store="memory://") as app,
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://plait") as web,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as web,
     ):
         assert (await web.get("/threads/room/one")).json() == {"n": 0}

@@ -168,7 +168,7 @@ async def test_a_server_that_is_ending_is_alive_but_not_ready() -> None:
             return "done"
 
     app = Plait(Busy, store=MemoryStore())
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://plait") as web:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as web:
         assert (await web.get("/readyz")).status_code == 503
         await app.__aenter__()
         assert (await web.get("/readyz")).json() == {"status": "ok"}

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -16,13 +15,14 @@ from starlette.types import Scope
 from plait.compatibility import Compatibility
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
 from plait.node import Node
+from plait.web.addresses import Addresses
 from plait.web.heartbeat import Heartbeat
+from plait.web.hosts import Hosts
 from plait.web.identity import Identity
 from plait.web.lobby import Lobby
 from plait.web.outlet import Outlet
 
 __all__ = [
-    "Addresses",
     "Front",
     "as_final_refusal",
     "as_get",
@@ -40,26 +40,6 @@ _CODES: Final = {
 _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 
 
-class Addresses:
-    """Counts open sockets by the address that they come from."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._counts: Counter[str] = Counter()
-
-    def enter(self, host: str) -> None:
-        """Count a socket. Raises TooMany when its address has as many as it may."""
-        if self._counts[host] >= self._limit:
-            raise TooMany(f"{self._limit} sockets from one address are open, which is the limit; close some first")
-        self._counts[host] += 1
-
-    def leave(self, host: str) -> None:
-        """Count a socket no longer."""
-        self._counts[host] -= 1
-        if self._counts[host] <= 0:
-            del self._counts[host]
-
-
 class Front:
     """The parts of a running Plait that requests and sockets need."""
 
@@ -69,11 +49,15 @@ class Front:
         identity: Identity,
         heartbeat: Heartbeat,
         *,
+        hosts: Hosts,
         compatibility: Compatibility,
         shutdown_timeout: float,
     ) -> None:
         self.node = node
         self.identity = identity
+        self.hosts = hosts
+        # Whether everybody is told which kinds there are, as in development.
+        self.lists_kinds = False
         self.compatibility = compatibility
         self.limits = node.limits
         self.heartbeat = heartbeat
@@ -83,6 +67,23 @@ class Front:
         self._lobbies: set[Lobby] = set()
         # Numbers the joins in the order in which they came.
         self.arrivals = itertools.count()
+
+    def check_place(self, request: Request, kind: str) -> None:
+        """Raise HTTPException for another server's name, and NotFound for a kind that there is not.
+
+        Where somebody asks who it is, that is told afterwards, by `check_kind`: it names the kinds that there are.
+        """
+        self.hosts.check(request)
+        if self.lists_kinds or not self.identity.asks:
+            self.check_kind(request, kind)
+
+    def check_kind(self, request: Request, kind: str) -> None:
+        """Raise NotFound for a kind that there is not; only pages of allowed origins are told the others."""
+        if kind in self.node.kinds:
+            return
+        if not self.lists_kinds:
+            self.identity.check_origin(request)
+        self.node.kind(kind)
 
     @contextmanager
     def waiting(self, lobby: Lobby) -> Iterator[None]:

@@ -38,6 +38,11 @@ class Identity:
         self._authenticate = authenticate
         self._authorize = authorize
 
+    @property
+    def asks(self) -> bool:
+        """Whether somebody is asked who is behind a request."""
+        return self._authenticate is not None
+
     def check_origin(self, request: Request) -> None:
         """Raise Forbidden if a browser sent the request from a page of another origin that is not allowed.
 

@@ -13,7 +13,7 @@ from plait.connection import Principal
 from plait.errors import InvalidArguments, NotFound
 from plait.history import History
 from plait.session.event_stream import EventStream
-from plait.web.front import Addresses
+from plait.web.addresses import Addresses
 from plait.web.streamed import Streamed
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import Version

@@ -24,8 +24,9 @@ from plait.session.tokens import Tokens
 from plait.session.wire import PLAIT
 from plait.store.protocol import ThreadKey
 from plait.web.address import read_address
+from plait.web.addresses import Addresses
 from plait.web.asgi import AsgiSocket
-from plait.web.front import Addresses, Front, as_final_refusal, as_get, as_refusal, with_token
+from plait.web.front import Front, as_final_refusal, as_get, as_refusal, with_token
 from plait.web.handshake import EXTENSION, Handshake
 from plait.web.heartbeat import Heartbeat
 from plait.web.leaving import unless_gone
@@ -116,7 +117,7 @@ class _Opening:
 
     def _address(self) -> ThreadKey:
         key = read_address(self._request.scope).key
-        self._front.node.kind(key.kind)
+        self._front.check_place(self._request, key.kind)
         self._front.identity.check_origin(self._request)
         return key
 
@@ -147,6 +148,7 @@ class _Opening:
         principal = await identity.principal(request)
         if isinstance(principal, Response):
             raise as_final_refusal(principal)
+        self._front.check_kind(self._request, key.kind)
         await identity.check(principal, key, "connect")
         return Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")

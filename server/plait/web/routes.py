@@ -11,6 +11,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Match
 from starlette.types import Message, Receive, Scope, Send
 
 from plait.actor import Actor
@@ -29,15 +30,16 @@ from plait.errors import (
 from plait.logs import log_error
 from plait.mailbox import resolving
 from plait.rpc import Method
+from plait.session.tokens import seconds_left
 from plait.state import json_error
-from plait.web.address import Address, read_address
+from plait.web.address import Address, is_thread_path, read_address
 from plait.web.front import Front, error_response
 from plait.web.lines import Lines
 from plait.web.log import changes, event_stream, state_at, tag, wants_events
 from plait.web.streamed import Streamed
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json
 
-__all__ = ["HttpEndpoint"]
+__all__ = ["HttpEndpoint", "ThreadRoute"]
 
 
 class CallBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,12 +74,13 @@ class HttpEndpoint:
 
     async def _answer(self, request: Request, address: Address) -> Response:
         front = self._front
-        front.node.kind(address.key.kind)
+        front.check_place(request, address.key.kind)
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             front.identity.check_origin(request)
         principal = await front.identity.principal(request)
         if isinstance(principal, Response):
             return principal
+        front.check_kind(request, address.key.kind)
         exchange = _Exchange(front, request, address, principal)
         match request.method, address.rest.split("/"):
             case "GET" | "HEAD", [""]:
@@ -90,6 +93,20 @@ class HttpEndpoint:
                 return await exchange.call(method)
             case _:
                 return await exchange.request()
+
+
+class ThreadRoute(BaseRoute):
+    """Leads to an endpoint all that `read_address` reads."""
+
+    def __init__(self, endpoint: HttpEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        is_thread = scope["type"] == "http" and is_thread_path(scope)
+        return Match.FULL if is_thread else Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._endpoint(scope, receive, send)
 
 
 class _Exchange:
@@ -224,13 +241,21 @@ class _Exchange:
             if error is not None:
                 put("error", _line("error", public_message(error)))
 
+        def expire() -> None:
+            put("error", _line("error", "the token has expired"))
+            turn.cancel()
+
         def ended() -> None:
             lines.end()
             turn.cancel()
+            if expiry is not None:
+                expiry.cancel()
 
         turn = actor.call(
             method, arguments, done, sink=sink, connection=connection, request=self._request, by_client=True
         )
+        left = seconds_left(self._principal)
+        expiry = None if left is None else asyncio.get_running_loop().call_later(left, expire)
         return Streamed(lines.read(), media_type="application/x-ndjson", ended=ended)
 
 

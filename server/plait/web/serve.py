@@ -1,5 +1,6 @@
 """Running an ASGI app with plait in it under uvicorn."""
 
+import asyncio
 import faulthandler
 import gc
 import logging.config
@@ -7,13 +8,25 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, cast
 
 import uvicorn
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from plait.limits import Limits
+from plait.web.addresses import Addresses
+from plait.web.descriptors import Descriptors
+from plait.web.half_open import HalfOpen
 from plait.web.handshake import Handshake
+from plait.web.tls import TlsListener
 
-__all__ = ["LogLevel", "configure_logging", "listen", "serve"]
+try:
+    from plait.web.http import HttpProtocol
+except ModuleNotFoundError:  # There is no httptools for Windows; h11, which takes its place, has bounds of its own.
+    HttpProtocol = None  # type: ignore[assignment, misc]
+
+__all__ = ["LogLevel", "configure_logging", "http_protocol", "listen", "serve"]
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -34,6 +47,7 @@ def configure_logging(level: LogLevel) -> None:
             "filters": {
                 "context": {"()": "plait.logs.ContextFilter"},
                 "startup": {"()": "plait.web.lifespan.StartupFilter"},
+                "query": {"()": "plait.logs.QueryFilter"},
             },
             "formatters": {"line": {"format": "%(asctime)s %(levelname)-7s %(name)s%(context)s: %(message)s"}},
             "handlers": {
@@ -45,7 +59,11 @@ def configure_logging(level: LogLevel) -> None:
                 }
             },
             "root": {"handlers": ["stderr"], "level": level.upper()},
-            "loggers": {"aiosqlite": {"level": "WARNING"}, "asyncio": {"level": "WARNING"}},
+            "loggers": {
+                "aiosqlite": {"level": "WARNING"},
+                "asyncio": {"level": "WARNING"},
+                "uvicorn.access": {"filters": ["query"]},
+            },
         }
     )
 
@@ -72,6 +90,9 @@ def serve(
     ending: Callable[[], None],
     log_level: LogLevel,
     shutdown_timeout: float,
+    request_timeout: float,
+    limits: Limits,
+    addresses: Addresses | None = None,
     certificate: str | None = None,
     key: str | None = None,
     proxy_headers: bool = False,
@@ -80,9 +101,16 @@ def serve(
     """Serve until the process is asked to end; tells whether it could.
 
     `started` is called when it can, and `ending` when it has been asked to end, before it waits for what is open.
+    `addresses` is the app's own count of connections.
     """
+    descriptors = Descriptors()
+    descriptors.prepare(max(limits.connections_per_thread, limits.connections_per_address))
+    if addresses is None:
+        addresses = Addresses(limits.connections_per_address)
+    is_proxy = ProxyHeadersMiddleware(app, trusted_proxies).trusted_hosts.__contains__ if proxy_headers else _is_none
     config = uvicorn.Config(
         app,
+        http=http_protocol(addresses, request_timeout, is_proxy),
         ws=Handshake,
         loop="auto",
         log_config=None,
@@ -94,37 +122,81 @@ def serve(
         forwarded_allow_ips=trusted_proxies,
         server_header=False,
         timeout_graceful_shutdown=int(shutdown_timeout) + _GRACE,
-        callback_notify=_watch_for_stalls,
+        callback_notify=partial(_watch, descriptors),
         timeout_notify=5,
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    server = _Server(config, started, ending)
-    # States are trees, which reference counting frees; what was made up to here stays for good. With its default
-    # thresholds the collector would walk every state in memory over and over.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    listen_tls = partial(
+        TlsListener, bound, timeout=request_timeout, addresses=addresses, is_proxy=is_proxy, descriptors=descriptors
+    )
+    server = _Server(config, descriptors, listen_tls, started, ending)
+    _spare_collector()
     server.run(sockets=[bound])
     faulthandler.cancel_dump_traceback_later()
     return server.started
 
 
+def _spare_collector() -> None:
+    """Have the garbage collector look at little, and seldom.
+
+    States are trees, which reference counting frees; what was made up to here stays for good. With its default
+    thresholds the collector would walk every state in memory over and over.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+def _is_none(host: str) -> bool:
+    return False
+
+
+def http_protocol(addresses: Addresses, request_timeout: float, is_proxy: Callable[[str], bool] = _is_none) -> Any:
+    """Return what uvicorn is given as `http=`. The connections of proxies are not counted for their addresses."""
+    if HttpProtocol is None:
+        return "auto"
+    return partial(HttpProtocol, half_open=HalfOpen(addresses, request_timeout), is_proxy=is_proxy)
+
+
 class _Server(uvicorn.Server):
     """A server that says when it has started, and whose process exits with 0 when it ends as it is asked to."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None], ending: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        descriptors: Descriptors,
+        listen_tls: Callable[..., TlsListener],
+        started: Callable[[], None],
+        ending: Callable[[], None],
+    ) -> None:
         super().__init__(config)
+        self._descriptors = descriptors
+        self._listen_tls = listen_tls
         self._say = started
         self._ending = ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        asyncio.get_running_loop().set_exception_handler(self._descriptors.handle)
+        context = self.config.ssl
+        await super().startup(sockets if context is None else [])
+        if self.started and context is not None:
+            # uvicorn's own listener would not count a connection before its TLS handshake is done.
+            listener = self._listen_tls(context=context, make=self._make_protocol)
+            listener.start()
+            self.servers.append(cast(asyncio.Server, listener))
         if self.started:
             self._say()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._ending()
         await super().shutdown(sockets)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        return cast(
+            asyncio.Protocol,
+            make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state),
+        )
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -136,5 +208,7 @@ class _Server(uvicorn.Server):
                 signal.signal(each, handler)
 
 
-async def _watch_for_stalls() -> None:
+async def _watch(descriptors: Descriptors) -> None:
+    """Have a stall of the loop noticed, and that there are no descriptors left."""
     faulthandler.dump_traceback_later(_STALL)
+    descriptors.check()

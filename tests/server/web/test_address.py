@@ -34,6 +34,10 @@ def scope(raw_path: str, *, root_path: str = "", keeps_raw: bool = True) -> dict
         ("/threads/game-room/a+b", "game-room", "a+b", ""),
         ("/threads/game-room/threads", "game-room", "threads", ""),
         ("/threads/game-room/room?_pk=1", "game-room", "room", ""),
+        ("//agents/game-room/room", "game-room", "room", ""),
+        ("///agents//game-room///room//", "game-room", "room", ""),
+        ("/threads//game-room/room//rpc//move/", "game-room", "room", "rpc/move"),
+        ("/threads/game-room/%2F/%2F", "game-room", "/", "%2F"),
     ],
 )
 def test_a_path_names_a_kind_a_thread_and_what_is_behind(path: str, kind: str, name: str, rest: str) -> None:
@@ -49,7 +53,9 @@ def test_a_path_names_a_kind_a_thread_and_what_is_behind(path: str, kind: str, n
         "/threads/game-room",
         "/threads/game-room/",
         "/threads//room",
-        "/threads/game-room//x",
+        "/threads/game-room//",
+        "//game-room/room/threads",
+        "/%2Fthreads/game-room/room",
         "/threads/game-room/%00",
         "/threads/game-room/a%0Ab",
         "/threads/game-room/%FF",
@@ -69,7 +75,9 @@ def test_a_thread_is_found_below_wherever_the_app_is_mounted() -> None:
             assert address.key == ("room", "one")
 
 
-@pytest.mark.parametrize("path", ["/other/room/one", "/Threads/room/one", "/x/threads/room/one", "//threads/room/one"])
+@pytest.mark.parametrize(
+    "path", ["/other/room/one", "/Threads/room/one", "/x/threads/room/one", "//x/threads/room/one"]
+)
 def test_a_path_below_another_prefix_is_not_found(path: str) -> None:
     with pytest.raises(NotFound):
         read_address(scope(path))

@@ -1,0 +1,78 @@
+"""Connections that wait for their peers to say more: counted by address, and closed when it takes too long."""
+
+import asyncio
+from typing import Final, Protocol
+
+from plait.web.addresses import Addresses
+
+__all__ = ["HalfOpen"]
+
+# A check that comes this many seconds late shows that the loop was busy: what peers have sent meanwhile is read first.
+_LATE: Final = 1.0
+_MOMENT: Final = 0.2
+
+
+class Waiting(Protocol):
+    """A connection that waits for its peer."""
+
+    host: str | None
+    """The address that it counts for; None for that of a proxy, which has the connections of many."""
+
+    def give_up(self) -> None:
+        """Close the connection, or call `wait` again if the peer is not to blame."""
+        ...
+
+
+class HalfOpen:
+    """Gives each connection `timeout` seconds, with one timer for all of them."""
+
+    def __init__(self, addresses: Addresses, timeout: float) -> None:
+        self._addresses = addresses
+        self._timeout = timeout
+        # When the time of each is over; the first is the next.
+        self._deadlines: dict[Waiting, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def admit(self, connection: Waiting) -> bool:
+        """Begin to wait for a new connection's first request; False if its address has too many that wait."""
+        if connection.host is not None and self._addresses.is_full(connection.host):
+            return False
+        self.wait(connection)
+        return True
+
+    def wait(self, connection: Waiting) -> None:
+        """Begin to wait for a connection's peer, or begin its time anew."""
+        if self._deadlines.pop(connection, None) is None and connection.host is not None:
+            self._addresses.begin_waiting(connection.host)
+        loop = asyncio.get_running_loop()
+        deadline = self._deadlines[connection] = loop.time() + self._timeout
+        if self._timer is None:
+            self._timer = loop.call_at(deadline, self._check)
+
+    def is_waiting(self, connection: Waiting) -> bool:
+        """Whether a connection's time runs."""
+        return connection in self._deadlines
+
+    def leave(self, connection: Waiting) -> None:
+        """Wait for a connection's peer no longer."""
+        if self._deadlines.pop(connection, None) is not None and connection.host is not None:
+            self._addresses.end_waiting(connection.host)
+
+    def _check(self) -> None:
+        """Give up those whose time is over."""
+        assert self._timer is not None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if now > self._timer.when() + _LATE:
+            self._timer = loop.call_at(now + _MOMENT, self._check)
+            return
+        overdue = []
+        for connection, deadline in self._deadlines.items():
+            if deadline > now:
+                break
+            overdue.append(connection)
+        for connection in overdue:
+            self.wait(connection)  # `give_up` is called again if it is still there after as long.
+            connection.give_up()
+        following = next(iter(self._deadlines.values()), None)
+        self._timer = None if following is None else loop.call_at(following, self._check)

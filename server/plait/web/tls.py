@@ -1,0 +1,126 @@
+"""Accepting connections with TLS, which count for their addresses, and are timed, before their handshakes are done."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Final, cast
+
+from plait.web.addresses import Addresses
+from plait.web.descriptors import Descriptors
+
+__all__ = ["TlsListener"]
+
+# Connections that are accepted before others have their turns.
+_AT_ONCE: Final = 64
+# Seconds until it is tried again to accept connections when that has failed.
+_PAUSE: Final = 1.0
+
+
+class TlsListener:
+    """Accepts connections of a socket; `make` is called for the protocol of each whose handshake is done."""
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        *,
+        context: ssl.SSLContext,
+        make: Callable[[], asyncio.BaseProtocol],
+        timeout: float,
+        addresses: Addresses,
+        is_proxy: Callable[[str], bool],
+        descriptors: Descriptors,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._bound = bound
+        self._context = context
+        self._make = make
+        self._timeout = timeout
+        self._addresses = addresses
+        self._is_proxy = is_proxy
+        self._descriptors = descriptors
+        self._retry: asyncio.TimerHandle | None = None
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to accept connections."""
+        self._bound.setblocking(False)
+        self._loop.add_reader(self._bound, self._accept)
+
+    def close(self) -> None:
+        """Accept no more connections, and close those whose handshakes are not done."""
+        self._loop.remove_reader(self._bound)
+        if self._retry is not None:
+            self._retry.cancel()
+        for task in self._handshakes:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until no handshake is under way."""
+        if self._handshakes:
+            await asyncio.wait(self._handshakes)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, address = self._bound.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._descriptors.handle(self._loop, {"message": "cannot accept a connection", "exception": error})
+                self._loop.remove_reader(self._bound)
+                self._retry = self._loop.call_later(_PAUSE, self.start)
+                return
+            self._take(connection, address[0])
+
+    def _take(self, connection: socket.socket, host: str) -> None:
+        leave: Callable[[], None] = _nothing
+        if not self._is_proxy(host):
+            if self._addresses.is_full(host):
+                connection.close()
+                return
+            self._addresses.begin_waiting(host)
+            leave = partial(self._addresses.end_waiting, host)
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._secure(connection, _Handshake(self._make, leave)), name="plait TLS")
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    async def _secure(self, connection: socket.socket, handshake: "_Handshake") -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: handshake, connection, ssl=self._context, ssl_handshake_timeout=self._timeout
+            )
+        except OSError:  # TLS's own errors are among them.
+            pass
+        finally:
+            if not handshake.is_done:
+                handshake.end()
+                connection.close()
+
+
+class _Handshake(asyncio.Protocol):
+    """Stands for a connection until its handshake is done."""
+
+    def __init__(self, make: Callable[[], asyncio.BaseProtocol], leave: Callable[[], None]) -> None:
+        self._make = make
+        self._leave = leave
+        self.is_done = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.end()
+        protocol = self._make()
+        cast(asyncio.Transport, transport).set_protocol(protocol)
+        protocol.connection_made(transport)
+
+    def end(self) -> None:
+        """Count the handshake no longer."""
+        if not self.is_done:
+            self.is_done = True
+            self._leave()
+
+
+def _nothing() -> None:
+    pass
