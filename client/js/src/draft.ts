@@ -30,7 +30,7 @@ class Drafts {
     const node: Node = { base, copy, isChanged: false };
     const draft = new Proxy(copy, {
       get: (target, key) => this.#read(target, key),
-      set: (target, key, value) => (node.isChanged = true) && Reflect.set(target, key, value),
+      set: (target, key, value) => (node.isChanged = true) && assign(target, key, value),
       deleteProperty: (target, key) => (node.isChanged = true) && Reflect.deleteProperty(target, key),
       defineProperty: (target, key, to) => (node.isChanged = true) && Reflect.defineProperty(target, key, to),
     });
@@ -39,9 +39,10 @@ class Drafts {
   }
 
   #read(target: Node["copy"], key: string | symbol): unknown {
-    const value: unknown = Reflect.get(target, key);
-    if (typeof key === "symbol" || !Object.hasOwn(target, key) || !hasMembers(value) || this.#nodes.has(value))
-      return value;
+    if (typeof key === "symbol") return Reflect.get(target, key);
+    if (!Object.hasOwn(target, key)) return inherited(target, key);
+    const value: unknown = target[key];
+    if (!hasMembers(value) || this.#nodes.has(value)) return value;
     const draft = this.of(value);
     target[key] = draft;
     return draft;
@@ -66,6 +67,27 @@ class Drafts {
       ? Array.from({ ...Object.fromEntries(entries), length: source.length })
       : Object.fromEntries(entries);
   }
+}
+
+/** Sets a member of the object itself, where an assignment could find a setter of its prototype. */
+function assign(target: object, key: string | symbol, value: unknown): boolean {
+  if (Object.hasOwn(target, key)) return Reflect.set(target, key, value);
+  return Reflect.defineProperty(target, key, { value, writable: true, enumerable: true, configurable: true });
+}
+
+/** By function. */
+const guards = new WeakMap<object, unknown>();
+
+/** Returns a method that is called and nothing else: no path of keys may lead to an object that all others share. */
+function inherited(target: object, key: string | symbol): unknown {
+  if (key === "__proto__" || key === "constructor" || key === "prototype") return undefined;
+  const value: unknown = Reflect.get(target, key);
+  if (typeof value !== "function") return value;
+  const refuse = () => false;
+  const traps = { get: inherited, set: refuse, defineProperty: refuse, deleteProperty: refuse, setPrototypeOf: refuse };
+  const guard = guards.get(value) ?? new Proxy(value, traps);
+  guards.set(value, guard);
+  return guard;
 }
 
 function hasMembers(value: unknown): value is object {

@@ -13,9 +13,6 @@ export class PatchError extends Error {
   override readonly name = "PatchError";
 }
 
-/** Keys that no path from a client may have. */
-export const FORBIDDEN_KEYS: ReadonlySet<string> = new Set(["__proto__", "constructor", "prototype"]);
-
 /** Returns `key` as one part of a JSON pointer (RFC 6901). */
 export function escape(key: string): string {
   return key.replaceAll("~", "~0").replaceAll("/", "~1");

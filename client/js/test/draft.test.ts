@@ -126,6 +126,48 @@ function scribble(node: unknown, random: Random): void {
   if (typeof node === "object" && node !== null) for (const item of Object.values(node)) scribble(item, random);
 }
 
+test("a draft leads to nothing but what is in it", () => {
+  const paths = [
+    ["__proto__", "polluted"],
+    ["constructor", "prototype", "polluted"],
+    ["toString", "__proto__", "__proto__", "polluted"],
+    ["cards", "__proto__", "polluted"],
+    ["cards", "push", "call", "__proto__", "__proto__", "polluted"],
+    ["cards", "push", "constructor", "prototype", "polluted"],
+    ["cards", "push", "polluted"],
+  ];
+  for (const path of paths) {
+    const walk = (draft: unknown) => {
+      let node = draft as Record<string, any>;
+      for (const key of path.slice(0, -1)) node = node[key];
+      node["polluted"] = true;
+    };
+    expect(() => produce(board(), walk)).toThrow(TypeError);
+    for (const object of [{}, [], () => 1]) expect("polluted" in object).toBe(false);
+  }
+});
+
+test("what is put under a key that means something else in JavaScript is data", () => {
+  const after = produce<Record<string, unknown>>({ list: [1] }, (draft) => {
+    draft["__proto__"] = { a: 1 };
+    draft["constructor"] = 1;
+    expect(Object.keys(draft)).toEqual(["list", "__proto__", "constructor"]);
+    (draft["__proto__"] as Record<string, unknown>)["b"] = 2;
+  });
+  expect(JSON.stringify(after)).toBe('{"list":[1],"__proto__":{"a":1,"b":2},"constructor":1}');
+  expect(Object.getPrototypeOf(after)).toBe(Object.prototype);
+});
+
+test("the methods of objects and arrays are there in a draft", () => {
+  produce(board(), (draft) => {
+    expect(draft.hasOwnProperty("title") && !draft.hasOwnProperty("toString")).toBe(true);
+    expect(`${draft.cards.map((card) => card.id)}`).toBe("1,2");
+    draft.cards.push.apply(draft.cards, [{ id: 3, tags: [] }]);
+    expect([...draft.cards].length).toBe(3);
+    expect(draft.cards.concat(draft.cards)).toHaveLength(6);
+  });
+});
+
 test("neither an async edit nor one of a state without members is taken", () => {
   expect(() => produce({ n: 1 }, () => Promise.resolve())).toThrow(TypeError);
   expect(() => produce(1, () => undefined)).toThrow(TypeError);
