@@ -10,6 +10,8 @@ import { Early } from "./early.js";
 import { raise } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
+import { freeze } from "./frozen.js";
+import type { DeepReadonly } from "./frozen.js";
 import { plain } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
@@ -33,7 +35,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly name: string;
   /** The thread's methods as methods: `client.rpc.addPlayer("Ada")` calls `add_player`. */
   readonly rpc: RpcFace<Rpcs>;
-  readonly initialState: State | undefined;
+  readonly initialState: DeepReadonly<State> | undefined;
 
   readonly #link: Link;
   readonly #ready = new Deferred<void>();
@@ -48,9 +50,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   constructor(options: ThreadOptions<State>) {
     this.kind = options.kind;
     this.name = options.name;
-    this.initialState = options.initialState;
+    this.initialState =
+      options.initialState === undefined ? undefined : (freeze(plain(options.initialState)) as DeepReadonly<State>);
     this.rpc = rpcFace<Rpcs>((method, args) => this.#caller.result(method, { args }));
-    this.#link = new Link(options, {
+    this.#link = new Link(options as ThreadOptions<unknown>, {
       onEvent: (event) => this.#handle(event),
       onBytes: (data) => this.#subscribers.message.tell(data),
       onMoved: () => this.#tell(),
@@ -58,7 +61,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     });
     this.#changer = new Changer(this.#link, this.#early, this.#answers, this.#subscribers);
     this.#caller = new Caller(this.#link, this.#early, this.#answers);
-    this.#strays = new Strays(options, (event) => this.#subscribers.take(event));
+    this.#strays = new Strays(options as ThreadOptions<unknown>, (event) => this.#subscribers.take(event));
     if (options.connect !== false) this.connect();
   }
 
@@ -66,15 +69,17 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /**
    * What the user sees: the server's state, with the changes on it that the server has not answered for.
-   * Never changed in place; parts that stay the same stay the same objects. Undefined until there is a state.
+   * It is frozen; parts that stay the same stay the same objects. Undefined until there is a state.
    */
-  get state(): State | undefined {
-    return this.#session.at === undefined ? this.initialState : (this.#session.shown as State | undefined);
+  get state(): DeepReadonly<State> | undefined {
+    return this.#session.at === undefined
+      ? this.initialState
+      : (this.#session.shown as DeepReadonly<State> | undefined);
   }
 
   /** The last state that the server told. */
-  get confirmed(): State | undefined {
-    return this.#session.confirmed as State | undefined;
+  get confirmed(): DeepReadonly<State> | undefined {
+    return this.#session.confirmed as DeepReadonly<State> | undefined;
   }
 
   /** The version of `confirmed`; undefined before the first join. */
@@ -127,12 +132,14 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * Sets the state, to a value or to what a function makes of it; only what differs is sent. It is shown at once.
    * Resolves to the version that has it, and rejects with the reason when the server refuses.
    */
-  set(next: State | ((state: State) => State)): Promise<number> {
-    const make = typeof next === "function" ? (next as (state: State) => State) : () => next;
-    return this.#changer.set(make as (state: unknown) => State);
+  set(next: DeepReadonly<State> | ((state: DeepReadonly<State>) => DeepReadonly<State>)): Promise<number> {
+    return this.#changer.set(typeof next === "function" ? (next as (state: unknown) => unknown) : () => next);
   }
 
-  /** Changes a draft of the state as the function likes, and does with it as `set` does. */
+  /**
+   * Changes a draft of the state as the function likes, and does with it as `set` does. An object that the function
+   * returns without having changed the draft is the next state.
+   */
   edit(recipe: (draft: State) => unknown): Promise<number> {
     return this.#changer.set((state) => produce(state as State, recipe));
   }
@@ -218,9 +225,12 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   /** Resolves to the state as soon as `predicate` holds of it, at once if it does already. */
-  waitFor(predicate: (state: State) => boolean, { signal }: { signal?: AbortSignal } = {}): Promise<State> {
+  waitFor(
+    predicate: (state: DeepReadonly<State>) => boolean,
+    { signal }: { signal?: AbortSignal } = {},
+  ): Promise<DeepReadonly<State>> {
     const look = () => {
-      const state = this.#session.shown as State | undefined;
+      const state = this.#session.shown as DeepReadonly<State> | undefined;
       if (state !== undefined && predicate(state)) return state;
       this.#checkOpen();
       return undefined;

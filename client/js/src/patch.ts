@@ -1,5 +1,6 @@
 /** Differences between two states, as JSON Patch (RFC 6902) operations `add`, `remove` and `replace`. */
 
+import { freeze } from "./frozen.js";
 import { isEqual, isObject } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
 import { gapsBetween } from "./align.js";
@@ -105,7 +106,8 @@ class Difference {
 
 /**
  * Returns `document` with `ops` carried out in order. The document is left as it was: only what lies on the way to a
- * change is copied, all else is shared. Throws a PatchError when a path does not exist.
+ * change is copied, all else is shared; the copies and what the operations bring are frozen. Throws a PatchError when a
+ * path does not exist.
  */
 export function apply(document: Document, ops: readonly Op[]): Document {
   return ops.reduce((before, op) => applyAt(before, parse(op.path), 0, op), document);
@@ -125,8 +127,9 @@ function applyToObject(node: JsonObject, parts: readonly string[], depth: number
   const key = parts[depth] as string;
   const isLast = depth === parts.length - 1;
   if (!Object.hasOwn(node, key) && !(isLast && op.op === "add")) throw new PatchError(`${op.path} does not exist`);
-  if (isLast && op.op === "remove") return Object.fromEntries(Object.entries(node).filter(([name]) => name !== key));
-  return { ...node, [key]: applyAt(node[key], parts, depth + 1, op) };
+  if (isLast && op.op === "remove")
+    return Object.freeze(Object.fromEntries(Object.entries(node).filter(([name]) => name !== key)));
+  return Object.freeze({ ...node, [key]: applyAt(node[key], parts, depth + 1, op) });
 }
 
 function applyToArray(node: readonly Json[], parts: readonly string[], depth: number, op: Op): Json {
@@ -139,12 +142,12 @@ function applyToArray(node: readonly Json[], parts: readonly string[], depth: nu
   if (!isLast) copy[index] = applyAt(node[index], parts, depth + 1, op);
   else if (op.op === "remove") copy.splice(index, 1);
   else copy.splice(index, adds ? 0 : 1, valueOf(op));
-  return copy;
+  return Object.freeze(copy);
 }
 
 function valueOf(op: Op): Json {
   if (op.value === undefined) throw new PatchError(`${op.op} ${op.path} has no value`);
-  return op.value;
+  return freeze(op.value);
 }
 
 function indexOf(part: string, path: string): number {

@@ -13,6 +13,7 @@ import {
 
 import type { ThreadClient } from "./client.js";
 import { PlaitError } from "./errors.js";
+import type { DeepReadonly } from "./frozen.js";
 import type { Status } from "./link.js";
 import type { ThreadOptions } from "./options.js";
 import type { PresenceRecord } from "./presence.js";
@@ -70,21 +71,21 @@ export function useThread<State = any, Rpcs = AnyRpcs, Events = AnyEvents>(
  * What a client's user sees, or the part of it that `selector` picks; the component renders again when that is another
  * by `isEqual`. Until there is a state it is the option `initialState`, or undefined.
  */
-export function useThreadState<State>(thread: ThreadClient<State, any, any>): State | undefined;
+export function useThreadState<State>(thread: ThreadClient<State, any, any>): DeepReadonly<State> | undefined;
 export function useThreadState<State, Selected>(
   thread: ThreadClient<State, any, any>,
-  selector: (state: State | undefined) => Selected,
+  selector: (state: DeepReadonly<State> | undefined) => Selected,
   isEqual?: (a: Selected, b: Selected) => boolean,
 ): Selected;
 export function useThreadState<State>(
   thread: ThreadClient<State, any, any>,
-  selector: (state: State | undefined) => unknown = itself,
+  selector: (state: DeepReadonly<State> | undefined) => unknown = itself,
   isEqual: (a: unknown, b: unknown) => boolean = Object.is,
 ): unknown {
   const last = useRef<{ value: unknown } | undefined>(undefined);
   const select = useMemo(() => {
-    let seen: { state: State | undefined; value: unknown } | undefined;
-    return (state: State | undefined) => {
+    let seen: { state: DeepReadonly<State> | undefined; value: unknown } | undefined;
+    return (state: DeepReadonly<State> | undefined) => {
       if (seen && Object.is(seen.state, state)) return seen.value;
       const value = selector(state);
       const before = seen ?? last.current;

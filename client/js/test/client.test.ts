@@ -582,6 +582,56 @@ test("what was handed over may be changed, and changes nothing here", async () =
   expect((await peer.take("push")).ops).toEqual([{ op: "add", path: "/list/1", value: "c" }]);
 });
 
+test("what is handed out cannot be changed in place: whoever tries gets an error, and the state is the server's", async () => {
+  const [client, peer] = await joined({ initialState: { n: 0, list: [] } });
+  const change = (state: unknown) => {
+    (state as Note).n = 42;
+    return state as Note;
+  };
+  const grow = (state: unknown) => (state as Note).list.push("x");
+  await expect(client.set(change)).rejects.toBeInstanceOf(TypeError);
+  await expect(client.set((note) => ({ ...note, n: grow(note) }))).rejects.toBeInstanceOf(TypeError);
+  for (const handed of ["state", "confirmed", "initialState"] as const) {
+    expect(() => change(client[handed])).toThrow(TypeError);
+    expect(() => grow(client[handed])).toThrow(TypeError);
+  }
+  peer.send({ type: "change", version: 2, ops: [{ op: "add", path: "/tags", value: [["x"]] }], source: "server" });
+  const next = (await client.waitFor((note) => "tags" in note)) as unknown as { tags: string[][] };
+  expect(() => next.tags[0]?.push("y")).toThrow(TypeError);
+  expect(() => grow(next)).toThrow(TypeError);
+  peer.send({ type: "snapshot", epoch: "e", version: 9, state: { n: 9, list: ["a", "b"] } });
+  await client.waitFor((note) => note.n === 9);
+  expect(() => grow(client.state)).toThrow(TypeError);
+  void client.update("/list", [["deep"]]);
+  expect(() => grow(client.state?.list[0] as unknown)).toThrow(TypeError);
+  expect([client.state, client.confirmed]).toEqual([
+    { n: 9, list: [["deep"]] },
+    { n: 9, list: ["a", "b"] },
+  ]);
+});
+
+test("an initial state is a copy of the app's own object", async () => {
+  const initialState = { n: 1, list: ["a"] };
+  const client = open({ initialState });
+  initialState.list.push("b");
+  expect(client.state).toEqual({ n: 1, list: ["a"] });
+});
+
+test("presences cannot be changed in place", async () => {
+  const [client, peer] = await joined();
+  peer.send({ type: "presence", snapshot: { s1: { cursor: [1, 2] } } });
+  await until(client, () => "s1" in client.presence);
+  const presence = client.presence as Record<string, { cursor: number[] }>;
+  expect(() => presence["s1"]?.cursor.push(3)).toThrow(TypeError);
+  expect(() => delete presence["s1"]).toThrow(TypeError);
+});
+
+test("an edit may return the next state", async () => {
+  const [client, peer] = await joined();
+  void client.edit((draft) => ({ ...draft, n: 2 }));
+  expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "/n", value: 2 }]);
+});
+
 test("waiting for a state fails with what the predicate throws, and looks no more", async () => {
   const [client, peer] = await joined();
   let looks = 0;

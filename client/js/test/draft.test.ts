@@ -39,7 +39,7 @@ test("what an edit does not change keeps its identity", () => {
   });
   expect(after.owner).toBe(before.owner);
   expect(after.cards[0]).toBe(before.cards[0]);
-  expect(produce(before, (draft) => draft.cards.map((card) => card.tags.length))).toBe(before);
+  expect(produce(before, (draft) => void draft.cards.map((card) => card.tags.length))).toBe(before);
 });
 
 test("an edit that sets what is there changes nothing", () => {
@@ -125,6 +125,31 @@ function scribble(node: unknown, random: Random): void {
   }
   if (typeof node === "object" && node !== null) for (const item of Object.values(node)) scribble(item, random);
 }
+
+test("an object that an edit returns is the next state", () => {
+  const before = board();
+  const after = produce(before, (draft) => ({ ...draft, title: "b", cards: draft.cards.slice(1) }));
+  expect(after).toEqual({ ...board(), title: "b", cards: board().cards.slice(1) });
+  expect(after.owner).toBe(before.owner);
+  expect(produce([1, 2, 3], (draft) => draft.filter((n) => n !== 2))).toEqual([1, 3]);
+});
+
+test("what an edit returns beside that means nothing, and nothing is lost of it", () => {
+  expect(produce(board(), (draft) => draft.cards.splice(0, 1)).cards).toHaveLength(1);
+  expect(produce(board(), (draft) => Object.assign(draft.owner, { name: "Grace" })).owner.name).toBe("Grace");
+  expect(produce({ n: 1 }, (draft) => draft.n++)).toEqual({ n: 2 });
+  expect(produce({ n: 1, text: "" }, (draft) => (draft.text = "a"))).toEqual({ n: 1, text: "a" });
+  expect(produce({ n: 1 }, (draft) => draft)).toEqual({ n: 1 });
+});
+
+test("an edit that both changes its draft and returns a state, or returns what cannot be one, is refused", () => {
+  const both = (draft: { n: number; m?: number }) => {
+    draft.n++;
+    return { ...draft, m: 1 };
+  };
+  expect(() => produce({ n: 1 }, both)).toThrow("changes its draft or returns");
+  expect(() => produce(board(), (draft) => draft.cards.filter((card) => card.id > 1))).toThrow(TypeError);
+});
 
 test("a draft leads to nothing but what is in it", () => {
   const paths = [

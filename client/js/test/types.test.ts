@@ -49,13 +49,52 @@ function uses(game: ThreadClient<Game, GameRpcs>, any: ThreadClient) {
 
 test("the state and the methods of a thread have the types that were given", () => {
   type Typed = ReturnType<typeof uses>["game"];
-  expectTypeOf<Typed["state"]>().toEqualTypeOf<Game | undefined>();
+  expectTypeOf<Typed["state"]>().toEqualTypeOf<Readonly<Game> | undefined>();
+  expectTypeOf<Typed["initialState"]>().toEqualTypeOf<Readonly<Game> | undefined>();
   expectTypeOf<Typed["rpc"]["addPlayer"]>().toEqualTypeOf<(name: string) => Promise<number>>();
   expectTypeOf<Typed["rpc"]["add_player"]>().toEqualTypeOf<(name: string) => Promise<number>>();
   expectTypeOf<Typed["rpc"]["reset"]>().toEqualTypeOf<() => Promise<void>>();
   expectTypeOf<Parameters<Typed["edit"]>[0]>().toEqualTypeOf<(draft: Game) => unknown>();
   expectTypeOf<ReturnType<typeof useThreadState<Game, number>>>().toEqualTypeOf<number>();
   expectTypeOf<ReturnType<typeof useRpc<Game, GameRpcs, "add_player">>["data"]>().toEqualTypeOf<number | undefined>();
+});
+
+interface Nested {
+  cards: { tags: string[] }[];
+  pair: [Card, number];
+  byName: Record<string, Card>;
+  own?: Card | null;
+}
+
+// Only looked at by the type checker.
+function changesNothing(room: ThreadClient<Nested>, select: typeof useThreadState<Nested, unknown>) {
+  const state = room.state!;
+  // @ts-expect-error: the state is readonly.
+  state.pair = state.pair;
+  // @ts-expect-error: so is what is in it.
+  state.cards[0]!.tags.push("x");
+  // @ts-expect-error: an element of a tuple, too.
+  state.pair[0].title = "x";
+  // @ts-expect-error: and of a record.
+  delete state.byName["a"];
+  // @ts-expect-error: what was confirmed as well.
+  room.confirmed!.own = null;
+  void room.set((nested) => {
+    // @ts-expect-error: and what `set` hands over.
+    nested.cards = [];
+    return { ...nested, cards: [...nested.cards, { tags: ["a"] }] };
+  });
+  // @ts-expect-error: and what a selector is given.
+  select(room, (nested) => (nested!.cards.length = 0));
+  void room.edit((draft) => draft.cards[0]!.tags.push("x"));
+  void room.waitFor((nested) => nested.pair[1] > 0).then((nested) => void room.set(nested));
+  return state;
+}
+
+test("what is handed out is readonly at every depth, and a draft is not", () => {
+  type Handed = ReturnType<typeof changesNothing>;
+  expectTypeOf<Handed["cards"]>().toEqualTypeOf<readonly { readonly tags: readonly string[] }[]>();
+  expectTypeOf<Handed["pair"]>().toEqualTypeOf<readonly [Readonly<Card>, number]>();
 });
 
 test("without types a client takes any state and any method", () => {
@@ -121,7 +160,7 @@ function listens(
   useEvent(use({ kind: "game-room", name: "a" }), "goal", (card) => expectTypeOf(card).toEqualTypeOf<Card>());
   // @ts-expect-error: nothing is emitted under this name.
   useEvent(room, "goals", () => undefined);
-  expectTypeOf(useState(room)).toEqualTypeOf<Game | undefined>();
+  expectTypeOf(useState(room)).toEqualTypeOf<Readonly<Game> | undefined>();
   any.onEvent("anything", (data) => expectTypeOf(data).toBeAny());
   useEvent(any, "anything", (data) => expectTypeOf(data).toBeAny());
 }
