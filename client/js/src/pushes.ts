@@ -3,6 +3,7 @@
 import type { Backlog } from "./backlog.js";
 import { PlaitError } from "./errors.js";
 import type { Applied, Refused } from "./events.js";
+import { stringify } from "./exact.js";
 import { Fold } from "./fold.js";
 import type { Pending } from "./fold.js";
 import { isEqual, isWellFormed } from "./json.js";
@@ -143,7 +144,7 @@ export class Pushes {
     let largest = LARGE;
     for (const push of this.all) {
       if (!push.sent || push.isSettled) continue;
-      const size = byteLength(JSON.stringify(push.sent));
+      const size = byteLength(stringify(push.sent));
       if (size > largest) [largest, this.#suspect] = [size, push];
     }
   }

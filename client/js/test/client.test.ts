@@ -1,4 +1,5 @@
 import { getEventListeners } from "node:events";
+import { inspect } from "node:util";
 
 import { expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
@@ -617,6 +618,40 @@ test("an initial state is a copy of the app's own object", async () => {
   expect(client.state).toEqual({ n: 1, list: ["a"] });
 });
 
+test("integers beyond 2^53 go both ways unchanged, and none that is inexact is sent", async () => {
+  const [client, peer] = await joined();
+  const id = 9007199254740993n;
+  peer.sendText(`{"type":"change","version":2,"ops":[{"op":"add","path":"/id","value":${id}}],"source":"server"}`);
+  expect(await client.waitFor((note) => "id" in note)).toEqual({ n: 1, list: ["a"], id });
+  void client.update("/other", id + 1n);
+  expect((await peer.take("push")).ops).toEqual([{ op: "add", path: "/other", value: id + 1n }]);
+  await expect(client.update("/n", 9007199254740994)).rejects.toThrow("BigInt");
+  const result = client.call("add_player", id as unknown as string);
+  const call = await peer.take("call");
+  expect(call.args).toEqual([id]);
+  peer.sendText(`{"type":"result","ref":${call.ref},"value":${id},"done":true}`);
+  expect(await result).toBe(id);
+});
+
+test("what looks at a client or its methods calls none of them", async () => {
+  const [client, peer] = await joined();
+  expect(JSON.parse(JSON.stringify(client))).toMatchObject({ kind: "note", name: "a" });
+  expect(JSON.stringify({ rpc: client.rpc })).toBe('{"rpc":{}}');
+  expect([`${client.rpc as unknown}`, String(client.rpc), (client.rpc as unknown as string) + ""]).toEqual(
+    Array(3).fill("[object Object]"),
+  );
+  expect(inspect(client.rpc, { depth: 4 })).toBe("{}");
+  expect(inspect(client)).toContain("ThreadClient");
+  expect(await client.rpc).toBe(client.rpc);
+  expect(Number(client.rpc)).toBeNaN();
+  expect([client.rpc]).not.toEqual([1]);
+  for (const name of ["toJSON", "then", "inspect", "asymmetricMatch", "$$typeof"]) {
+    expect((client.rpc as unknown as Record<string, unknown>)[name]).toBeUndefined();
+  }
+  void client.call("inspect" as never);
+  expect((await peer.take("call")).method).toBe("inspect");
+});
+
 test("presences cannot be changed in place", async () => {
   const [client, peer] = await joined();
   peer.send({ type: "presence", snapshot: { s1: { cursor: [1, 2] } } });
@@ -652,7 +687,7 @@ test("waiting for a state fails with what the predicate throws, and looks no mor
 
 test("a call with arguments that are no JSON fails as one that the server refuses, and sends nothing", async () => {
   const [client, peer] = await joined();
-  const bad = 1n as unknown as string;
+  const bad = (() => 1) as unknown as string;
   await expect(client.call("add_player", bad)).rejects.toBeInstanceOf(TypeError);
   await expect(client.rpc.addPlayer("\ud83d")).rejects.toBeInstanceOf(TypeError);
   await expect(client.callWith("add_player", { kwargs: { bad } })).rejects.toBeInstanceOf(TypeError);

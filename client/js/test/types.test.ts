@@ -25,6 +25,8 @@ interface GeneratedRpcs {
   by_hand(first: number, last?: number): AsyncIterable<unknown>;
   clear(): void;
   add_2nd(): number;
+  inspect(what: string): number;
+  to_string(what: string): string;
   /** By name, with `callWith`: { to: number; fast?: boolean } */
   move(): Card | null;
   newGame(): number;
@@ -111,6 +113,10 @@ function usesGenerated(room: ThreadClient<Game, GeneratedRpcs>) {
   void room.callWith("stay", { kwargs: { to: 1 } });
   // @ts-expect-error: `rpc.newGame` would call new_game.
   void room.rpc.newGame();
+  // @ts-expect-error: `rpc.toString` is that of any object.
+  void room.rpc.toString("x");
+  // @ts-expect-error: what tools call on anything calls no method.
+  void room.rpc.inspect("x");
   // @ts-expect-error: `rpc.add2nd` would call add2nd.
   void room.rpc.add2nd();
   return {
@@ -121,6 +127,8 @@ function usesGenerated(room: ThreadClient<Game, GeneratedRpcs>) {
     cleared: room.rpc.clear(),
     called: room.call("newGame"),
     underscored: room.rpc.add_2nd(),
+    inspected: room.call("inspect", "x"),
+    named: room.rpc.to_string("x"),
   };
 }
 
