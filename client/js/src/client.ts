@@ -17,6 +17,7 @@ import { Link } from "./link.js";
 import type { Status } from "./link.js";
 import { messageOf } from "./messages.js";
 import type { ThreadOptions } from "./options.js";
+import type { Document } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
@@ -59,7 +60,13 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       onMoved: () => this.#tell(),
       onEnd: () => this.#end(),
     });
-    this.#changer = new Changer(this.#link, this.#early, this.#answers, this.#subscribers);
+    this.#changer = new Changer(
+      this.#link,
+      this.#early,
+      this.#answers,
+      this.#subscribers,
+      this.initialState as Document,
+    );
     this.#caller = new Caller(this.#link, this.#early, this.#answers);
     this.#strays = new Strays(options as ThreadOptions<unknown>, (event) => this.#subscribers.take(event));
     if (options.connect !== false) this.connect();
@@ -72,9 +79,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * It is frozen; parts that stay the same stay the same objects. Undefined until there is a state.
    */
   get state(): DeepReadonly<State> | undefined {
-    return this.#session.at === undefined
-      ? this.initialState
-      : (this.#session.shown as DeepReadonly<State> | undefined);
+    return this.#changer.shown as DeepReadonly<State> | undefined;
   }
 
   /** The last state that the server told. */

@@ -252,7 +252,7 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
 }
 
 /** Returns what others may have done that made `after` of `before`. */
-function difference(before: Document, after: Document): Op[] {
+export function difference(before: Document, after: Document): Op[] {
   return before === undefined || after === undefined ? [] : diff(before, after, isSameElement);
 }
 

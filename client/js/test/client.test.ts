@@ -550,6 +550,59 @@ test("until the thread has told its state, an initial one is shown", async () =>
   expect(client.state).toEqual({ n: 4, list: [] });
 });
 
+test("changes of an initial state are shown at once, kept on top of what the thread tells, and sent", async () => {
+  const client = open({ initialState: { n: 0, list: ["x"], title: "" } });
+  const shown: unknown[] = [];
+  client.subscribe(() => shown.push(client.state?.title));
+  for (const letter of "hello") void client.edit((draft) => void (draft.title = (draft.title ?? "") + letter));
+  void client.update("/list/-", "y");
+  const version = client.set((note) => ({ ...note, list: [...note.list, "z"] }));
+  const same = client.set((note) => note);
+  expect([client.state, client.pending]).toEqual([{ n: 0, list: ["x", "y", "z"], title: "hello" }, 8]);
+  const peer = await server.peer();
+  await peer.join({ state: { n: 5, list: ["new", "x"], title: "" }, version: 7 });
+  const pushes = [];
+  for (let each = 0; each < 7; each++) pushes.push(await peer.take("push"));
+  expect(pushes[4]).toMatchObject({ base: ["e", 7], ops: [{ op: "replace", path: "/title", value: "hello" }] });
+  expect(pushes[6]?.ops).toEqual([{ op: "add", path: "/list/3", value: "z" }]);
+  expect(client.state).toEqual({ n: 5, list: ["new", "x", "y", "z"], title: "hello" });
+  for (const [at, { ref }] of pushes.entries()) peer.send({ type: "ack", ref, version: at + 8 });
+  expect([await version, await same, client.pending]).toEqual([14, 7, 0]);
+  expect(shown.slice(0, 5)).toEqual(["h", "he", "hel", "hell", "hello"]);
+  expect(new Set(shown.slice(4))).toEqual(new Set(["hello"]));
+});
+
+test("changes of an initial state are those of a thread that has none, and go with a client that is closed", async () => {
+  const client = open({ initialState: { n: 1, list: [] } });
+  void client.update("/n", 2);
+  void client.update("/n", 3);
+  const peer = await server.peer();
+  await peer.join({ version: 0 });
+  expect((await peer.take("push")).ops).toEqual([{ op: "add", path: "", value: { n: 2, list: [] } }]);
+  expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "/n", value: 3 }]);
+  expect(client.state).toEqual({ n: 3, list: [] });
+  const closed = open({ initialState: { n: 1, list: [] }, connect: false });
+  const lost = closed.update("/n", 2);
+  expect(closed.state?.n).toBe(2);
+  await closed.close();
+  await expect(lost).rejects.toMatchObject({ code: "closed" });
+  expect(closed.state?.n).toBe(1);
+});
+
+test("a change of an initial state whose place the thread does not have is refused, and those beside it are not", async () => {
+  const client = open({ initialState: { n: 0, list: ["x"] } });
+  const lost = client.update("/list/0", "y");
+  await expect(client.update("/list/7", "y")).rejects.toMatchObject({ code: "bad_state" });
+  const kept = client.update("/n", 1);
+  const peer = await server.peer();
+  await peer.join({ state: { n: 5, list: [] } });
+  await expect(lost).rejects.toMatchObject({ code: "bad_state" });
+  const push = await peer.take("push");
+  peer.send({ type: "ack", ref: push.ref, version: 2 });
+  expect(await kept).toBe(2);
+  expect(client.state).toEqual({ n: 1, list: [] });
+});
+
 test("a whole address stands for host, kind and name", async () => {
   open({ url: `http://${server.host}/mounted/threads/note/b`, host: "nowhere.invalid" });
   expect((await server.peer()).url).toBe("/mounted/threads/note/b");
