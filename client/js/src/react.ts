@@ -1,19 +1,11 @@
 /** React hooks over a ThreadClient; rendering on a server opens no socket. */
 
-import {
-  useCallback,
-  useEffect,
-  useLayoutEffect,
-  useMemo,
-  useReducer,
-  useRef,
-  useState,
-  useSyncExternalStore,
-} from "react";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
 
 import type { ThreadClient } from "./client.js";
 import { PlaitError } from "./errors.js";
 import type { DeepReadonly } from "./frozen.js";
+import { usePicked } from "./holding.js";
 import type { Status } from "./link.js";
 import type { ThreadOptions } from "./options.js";
 import type { PresenceRecord } from "./presence.js";
@@ -39,30 +31,24 @@ export interface ThreadHandlers {
 export type UseThreadOptions<State> = Omit<ThreadOptions<State>, "connect"> & ThreadHandlers;
 
 /**
- * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread
- * share one; of their options, those of the first count, and the last token. It is another when kind, name, host, url,
- * client or storage are, and for a component that comes when the one there was is closed for good, or was left by those
- * who used it with another text as its token.
+ * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread with
+ * a token of the same user share one; of their options, those of the first count, and the last token. It is another when
+ * kind, name, host, url, client, storage or the user are, and for a component that comes when the one there was is closed
+ * for good. Two texts are tokens of one user when they are JWTs that differ in their times.
  */
 export function useThread<State = any, Rpcs = AnyRpcs, Events = AnyEvents>(
   options: UseThreadOptions<State>,
 ): ThreadClient<State, Rpcs, Events> {
-  const [, again] = useReducer((count: number) => count + 1, 0);
-  const held = useRef<ThreadClient | undefined>(undefined);
-  const client = clients.get(options, held.current);
+  const [client, pickAgain] = usePicked(clients, options);
+  const again = useLatest(pickAgain);
   // The token is asked of the options of the last render, so that a function in them need not stay the same.
-  const token = useLatest(options.token);
-  useCommit(() => clients.setToken(client, options.token, held.current));
+  useCommit(() => clients.setToken(client, options.token));
   useEffect(() => {
-    const release = clients.hold(client, token.current);
-    // It was closed while this component was hidden, or is somebody else's: the next render makes another.
-    if (!release) return again();
-    held.current = client;
-    return () => {
-      held.current = undefined;
-      release();
-    };
-  }, [client, token]);
+    const release = clients.hold(client);
+    // It was closed while this component was hidden, or another one is shared.
+    if (!release) again.current();
+    return release;
+  }, [client, again]);
   useHandlers(client, useLatest(options));
   return client as unknown as ThreadClient<State, Rpcs, Events>;
 }
