@@ -102,7 +102,7 @@ export class Changer {
   /** Refuses a change that is none of the session's. */
   #refuse(answer: Deferred<number>, error: PlaitError, ops: readonly Op[] = []): void {
     answer.reject(error);
-    this.#subscribers.refused.tell({ error, ops });
+    this.#subscribers.refuse({ error, ops }, answer);
   }
 }
 

@@ -15,6 +15,7 @@ import type { DeepReadonly } from "./frozen.js";
 import { plain } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
+import { Listeners } from "./listeners.js";
 import { messageOf } from "./messages.js";
 import type { ThreadOptions } from "./options.js";
 import type { Document } from "./patch.js";
@@ -32,6 +33,8 @@ import type { AnyEvents, Refusal, ThreadChange } from "./subscribers.js";
 export type Unsubscribe = () => void;
 
 export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
+  static readonly #onUnheard = new Listeners<[Refusal, ThreadClient]>();
+
   readonly kind: string;
   readonly name: string;
   /** The thread's methods as methods: `client.rpc.addPlayer("Ada")` calls `add_player`. */
@@ -45,7 +48,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #answers = new Answers();
   readonly #changer: Changer;
   readonly #caller: Caller;
-  readonly #subscribers = new Subscribers();
+  readonly #subscribers = new Subscribers((refusal) => this.#tellUnheard(refusal));
   readonly #strays: Strays;
 
   constructor(options: ThreadOptions<State>) {
@@ -201,6 +204,14 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   // Being told
 
+  /**
+   * Tells `fn` each change that was refused, of any client, where nobody awaits it and its client has no listener of its
+   * own. Without such a function, the console shows it.
+   */
+  static onRefused(fn: (refusal: Refusal, client: ThreadClient) => void): Unsubscribe {
+    return ThreadClient.#onUnheard.add(fn);
+  }
+
   /** Calls `fn`, with nothing, whenever one of the values above has changed: the state, the status, the presence. */
   subscribe(fn: () => void): Unsubscribe {
     return this.#subscribers.moved.add(fn);
@@ -268,8 +279,9 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   #handle(event: SessionEvent): void {
+    const answer = event.type === "refused" ? this.#answers.of(event.push) : undefined;
     this.#answers.take(event);
-    this.#subscribers.take(event);
+    this.#subscribers.take(event, answer);
     if (event.type === "joined" || event.type === "restored") this.#early.run();
     if (event.type === "joined") {
       this.#ready.resolve();
@@ -286,9 +298,14 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#ready.reject(error);
     this.#early.run();
     const dropped = this.#link.keeps ? [] : this.#session.pushes.filter((push) => !push.isSettled);
-    for (const push of dropped) this.#subscribers.take({ type: "refused", push, error });
+    for (const push of dropped) this.#subscribers.take({ type: "refused", push, error }, this.#answers.of(push));
     this.#answers.failAll(error);
     this.#ended.resolve();
+  }
+
+  #tellUnheard(refusal: Refusal): void {
+    if (!ThreadClient.#onUnheard.isEmpty) ThreadClient.#onUnheard.tell(refusal, this as unknown as ThreadClient);
+    else console.error(`A change of ${this.kind}/${this.name} was refused, and nothing handles it:`, refusal.error);
   }
 
   #tell(): void {

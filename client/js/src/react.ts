@@ -49,7 +49,7 @@ export function useThread<State = any, Rpcs = AnyRpcs, Events = AnyEvents>(
     if (!release) again.current();
     return release;
   }, [client, again]);
-  useHandlers(client, useLatest(options));
+  useHandlers(client, useLatest(options), options.onRefused !== undefined);
   return client as unknown as ThreadClient<State, Rpcs, Events>;
 }
 
@@ -170,15 +170,19 @@ function useSubscribe(thread: ThreadClient<any, any, any>): (fn: () => void) => 
   return useCallback((fn: () => void) => thread.subscribe(fn), [thread]);
 }
 
-function useHandlers(client: ThreadClient, latest: { readonly current: ThreadHandlers }): void {
+function useHandlers(client: ThreadClient, latest: { readonly current: ThreadHandlers }, hears: boolean): void {
   useEffect(() => {
     const unsubscribes = [
       client.onMessage((data) => latest.current.onMessage?.(data)),
-      client.onRefused((refusal) => latest.current.onRefused?.(refusal)),
       client.onChange((change) => latest.current.onChange?.(change)),
     ];
     return () => unsubscribes.forEach((unsubscribe) => unsubscribe());
   }, [client, latest]);
+  useEffect(() => {
+    // Refusals that nobody listens to are told to the app.
+    if (hears) return client.onRefused((refusal) => latest.current.onRefused?.(refusal));
+    return undefined;
+  }, [client, latest, hears]);
 }
 
 function useLatest<Value>(value: Value): { readonly current: Value } {

@@ -201,6 +201,46 @@ test("keys that mean something else in JavaScript are set, edited and removed li
   ]);
 });
 
+test("a refusal that nobody listens to nor waits for is told to the app, and shown where the app does not listen", async () => {
+  const [client, peer] = await joined();
+  const shown: unknown[] = [];
+  const spy = vi.spyOn(console, "error").mockImplementation((...line) => {
+    // Clients of other tests may still be closing.
+    if ((line[1] as PlaitError).code !== "closed") shown.push(line);
+  });
+  const refuse = (ref: number) => peer.send({ type: "nack", ref, code: "rejected", message: "no", version: 1 });
+  const told = new Arrivals<unknown[]>();
+  const unsubscribe = ThreadClient.onRefused((refusal, of) => {
+    if (of === (client as unknown)) told.put([refusal.error.code, refusal.ops]);
+  });
+  void client.update("/n", -1);
+  void client.update("/nowhere/x", 1);
+  refuse(1);
+  expect(await told.take()).toEqual(["bad_state", [{ op: "add", path: "/nowhere/x", value: 1 }]]);
+  expect(await told.take()).toEqual(["rejected", [{ op: "replace", path: "/n", value: -1 }]]);
+  const awaited = [client.update("/n", -2), client.update("/n", -3).catch((error: PlaitError) => error.code)];
+  awaited.push(client.update("/nowhere/x", 1));
+  for (const ref of [2, 3]) refuse(ref);
+  expect((await Promise.allSettled(awaited)).map(({ status }) => status)).toEqual([
+    "rejected",
+    "fulfilled",
+    "rejected",
+  ]);
+  const heard = new Arrivals<unknown>();
+  const mute = client.onRefused(({ error }) => heard.put(error.code));
+  void client.update("/n", -4);
+  refuse(4);
+  expect(await heard.take()).toBe("rejected");
+  mute();
+  unsubscribe();
+  expect([told.waiting, shown]).toEqual([[], []]);
+  void client.update("/n", -5);
+  refuse(5);
+  await client.set((note) => note);
+  await vi.waitFor(() => expect(shown).toMatchObject([[expect.stringContaining("note/a"), { code: "rejected" }]]));
+  spy.mockRestore();
+});
+
 test("what cannot be done to the state is refused here", async () => {
   const [client, peer] = await joined();
   await expect(client.update("/nowhere/x", 1)).rejects.toMatchObject({ code: "bad_state" });

@@ -7,11 +7,12 @@ import type { Root } from "react-dom/client";
 import { renderToString } from "react-dom/server";
 import { afterEach, expect, test, vi } from "vitest";
 
-import type { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/index.js";
 import type { Joined } from "../src/protocol.js";
 import { usePresence, useRpc, useThread, useThreadEvent, useThreadState, useThreadStatus } from "../src/react.js";
-import type { UseThreadOptions } from "../src/react.js";
+import type { ThreadHandlers, UseThreadOptions } from "../src/react.js";
 import type { AnyRpcs } from "../src/rpc.js";
+import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
 import { MemoryStorage } from "./storages.js";
@@ -423,4 +424,39 @@ test("another client id is another client at once, whatever it was before", asyn
   }
   expect(warn).not.toHaveBeenCalled();
   warn.mockRestore();
+});
+
+test("a change that is refused when its component is gone is told to the app", async () => {
+  const told = new Arrivals<string>();
+  const unsubscribe = ThreadClient.onRefused(({ error }) => {
+    // Clients of other tests may still be closing.
+    if (error.code !== "closed") told.put(error.code);
+  });
+  const heard = new Arrivals<string>();
+  function Button({ onRefused }: ThreadHandlers): ReactNode {
+    const thread = useNote(onRefused && { onRefused });
+    const n = useThreadState(thread)?.n;
+    return <button onClick={() => thread.edit((note) => void note.n++)}>{n ?? "none"}</button>;
+  }
+  const { root, element } = mount(<Button key="1" onRefused={({ error }) => heard.put(error.code)} />);
+  const first = await peer();
+  const click = async () => {
+    await text(element, "1");
+    element.querySelector("button")?.click();
+    await text(element, "2");
+    return (await first.take("push")).ref;
+  };
+  const refuse = (ref: number) => first.send({ type: "nack", ref, code: "rejected", message: "no", version: 1 });
+  refuse(await click());
+  expect(await heard.take()).toBe("rejected");
+  root.render(<Button key="1" />);
+  refuse(await click());
+  expect(await told.take()).toBe("rejected");
+  const ref = await click();
+  root.render([]);
+  await text(element, "");
+  refuse(ref);
+  expect(await told.take()).toBe("rejected");
+  expect([told.waiting, heard.waiting]).toEqual([[], []]);
+  unsubscribe();
 });
