@@ -105,6 +105,7 @@ export class Link {
     if (this.#isClosed) return;
     this.#isClosed = true;
     this.#closing = setTimeout(() => this.#end(), CLOSING);
+    this.session.finish();
     this.pump();
   }
 

@@ -53,6 +53,11 @@ export class Peer {
     this.url = url;
     socket.on("message", (data: Buffer, isBinary) => {
       const frame = isBinary ? undefined : (parse(data.toString()) as ClientMessage);
+      if (frame?.type === "ping" && typeof frame.messages === "number") {
+        // All messages are taken.
+        this.send({ type: "pong", messages: frame.messages });
+        return;
+      }
       this.types.push(frame?.type ?? "bytes");
       if (frame) this.frames.put(frame);
       else this.bytes.put(data);
