@@ -36,9 +36,14 @@ export class Outbox {
     this.#isCounted = false;
   }
 
+  /** Returns what says that messages are counted, where that was not said; best said before it has to be. */
+  count(): Ping[] {
+    return this.#isCounted || this.resumesAt !== undefined ? [] : [this.#count()];
+  }
+
   /** Returns the frames that carry a message. */
   send(message: Message | Bytes): Outgoing[] {
-    const first = this.#isCounted ? [] : [this.#count()];
+    const first = this.count();
     this.#sent.push(message);
     return [...first, message, ...(this.#sent.length % ASKED === 0 ? [this.ask()] : [])];
   }

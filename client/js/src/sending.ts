@@ -24,9 +24,10 @@ export class Sending {
     this.#now = now;
   }
 
-  /** Whether something waits to be sent, or it is not known whether the server has taken a message. */
+  /** Whether something waits to be sent, or nothing more will and some message is not known to be taken. */
   get isBusy(): boolean {
-    return this.calls.first !== undefined || this.outbox.isBusy;
+    const { isBusy, resumesAt } = this.outbox;
+    return this.calls.first !== undefined || (isBusy && (this.#isFinishing || resumesAt !== undefined));
   }
 
   /** When there may be something to send. */

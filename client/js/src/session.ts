@@ -147,7 +147,7 @@ export class Session {
   /** When `tick` is to be called, if ever. */
   due(): number | undefined {
     if (this.#phase === "idle" || this.#phase === "stopped") return undefined;
-    return Math.min(this.#heartbeat.due, this.#sending.due);
+    return Math.min(this.#heartbeat.due, this.#phase === "joined" ? this.#sending.due : Infinity);
   }
 
   /** Does what is due. */
@@ -204,6 +204,7 @@ export class Session {
   /** Sends a message, as soon as a call would go out. Throws a PlaitError when it is too large. */
   message(message: Message | Bytes): void {
     if (this.#phase === "stopped") return;
+    for (const frame of this.#sending.outbox.count()) this.#send(frame);
     this.#sending.calls.addMessage(message, this.pushes.at(-1), this.#sending.maxFrame);
     this.#flush();
   }

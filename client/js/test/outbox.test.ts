@@ -134,6 +134,7 @@ test("messages that wait when a socket is lost are sent on the next, and those o
   session.lost(1006);
   session.takeFrames();
   session.open();
+  expect(session.due()).toBe(20);
   session.receive(JOINED);
   expect(data(session.takeFrames())).toMatchObject([
     { type: "join" },

@@ -4,7 +4,7 @@ __all__ = ["MessageOrder"]
 
 
 class MessageOrder:
-    """Takes messages one after the other, where the client counts them; a client that does not loses what is refused."""
+    """Takes messages one after the other, where the client counts them; another client loses what is refused."""
 
     __slots__ = ("_is_counted", "_next", "taken")
 

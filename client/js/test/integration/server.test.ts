@@ -83,7 +83,7 @@ describe.runIf(HAS_SERVER)("with a plait server", () => {
     expect(fields["large"]).toEqual([9007199254740993n, -(2n ** 63n), 2n ** 64n - 1n]);
     await grace.update("/fields/__proto__", 7);
     expect((await ada.waitFor((note) => note.fields["__proto__"] === 7)).n).toBe(0);
-    const read = await fetch(`http://${server.host}/threads/note/${encodeURIComponent(ada.name)}/state`);
+    const read = await fetch(`http://${server.host}/threads/note/${encodeURIComponent(ada.name)}`);
     expect(await read.text()).toContain("[9007199254740993,-9223372036854775808,18446744073709551615]");
   });
 
