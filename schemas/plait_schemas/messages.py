@@ -117,7 +117,12 @@ class Auth(_Frame, frozen=True):
 
 
 class Ping(_Frame, frozen=True):
-    """Asks for a Pong: browsers do not show their pages WebSocket pings."""
+    """Asks for a Pong: browsers do not show their pages WebSocket pings.
+
+    With `messages` the client counts the ordinary messages of this socket: so many came before the next one.
+    """
+
+    messages: int | None = None
 
 
 ClientMessage = Join | Push | Call | Cancel | Message | Presence | Auth | Ping
@@ -203,12 +208,19 @@ class Result(_Frame, frozen=True):
 
 
 class Error(_Frame, frozen=True):
-    """The call `ref` failed; without a ref, another frame was bad, or was refused."""
+    """The call `ref` failed; without a ref, another frame was bad, or was refused.
+
+    Of a frame that came too fast, `refused` is the type, and `retry_after` the seconds after which it may come again;
+    `messages` is how many ordinary messages of this socket were taken before it, where the client counts them.
+    """
 
     code: str
     message: str
     ref: int | None = None
     path: str | None = None
+    refused: str | None = None
+    retry_after: float | None = None
+    messages: int | None = None
 
 
 class Event(_Frame, frozen=True):
@@ -234,7 +246,9 @@ class AuthExpiring(_Frame, frozen=True, tag="auth_expiring"):
 
 
 class Pong(_Frame, frozen=True):
-    """The answer to a Ping."""
+    """The answer to a Ping; to one that counts messages, with how many of them were taken."""
+
+    messages: int | None = None
 
 
 ServerMessage = (

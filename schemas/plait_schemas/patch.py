@@ -16,7 +16,6 @@ from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.members import attributes
 
 __all__ = [
-    "FORBIDDEN_KEYS",
     "Op",
     "Owned",
     "PatchError",
@@ -53,9 +52,6 @@ class PatchError(ValueError):
 
 decode_ops = msgspec.json.Decoder(list[Op]).decode
 
-
-FORBIDDEN_KEYS: Final = frozenset({"__proto__", "constructor", "prototype"})
-"""Keys that no path from a client may have: in JavaScript they lead out of the document."""
 
 _canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 

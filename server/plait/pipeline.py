@@ -18,7 +18,7 @@ from plait.errors import Conflict, Fenced, StoreError, Unavailable
 from plait.history import History
 from plait.limits import Limits
 from plait.revision import Revision
-from plait.state import StateType, check_op, check_path, check_size, encoded
+from plait.state import StateType, check_op, check_size, encoded
 from plait.store.protocol import ClientRow, Store, Write
 from plait.typed import NotTyped, apply_typed
 from plait_schemas.codec import decode_json, encode_json
@@ -200,8 +200,6 @@ class Pipeline:
 
     def _apply(self, state: Any, data: bytes, source: Source) -> Commit:
         ops = self.history.diff(state, data, self._limits)
-        for op in ops:
-            check_path(op.path)
         return self._take(Revision(self._type, json=data, state=state), ops, source)
 
     def _take(

@@ -13,10 +13,10 @@ from plait.fields import check_fields, make_plan
 from plait.limits import Limits
 from plait_schemas.align import Keys
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite, nests_deeper
-from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, diff, escape
+from plait_schemas.patch import Op, apply, diff, escape
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["UNDECODED", "StateType", "check_op", "check_path", "check_size", "encoded", "json_error", "no_state"]
+__all__ = ["UNDECODED", "StateType", "check_op", "check_size", "encoded", "json_error", "no_state"]
 
 UNDECODED: Final = object()
 """Stands for a state of which only the JSON is there yet."""
@@ -129,8 +129,7 @@ class StateType:
 
 
 def check_op(op: Op, limits: Limits) -> None:
-    """Check where an operation leads, and what it brings into a state. Raises InvalidState or TooLarge."""
-    check_path(op.path)
+    """Check what an operation brings into a state. Raises InvalidState or TooLarge."""
     if type(op.value) not in _PLAIN_SCALARS:
         encoded("value", op.value, limits, op.path)
 
@@ -146,12 +145,6 @@ def encoded(what: str, value: object, limits: Limits, path: str | None = None) -
     if b"null" in data and has_non_finite(value):
         raise InvalidState(f"the {what} is not JSON: it has a number that is infinite or not a number", path=path)
     return data
-
-
-def check_path(path: str) -> None:
-    """Check a JSON pointer. Raises InvalidState for one that means something else in JavaScript."""
-    if not FORBIDDEN_KEYS.isdisjoint(path.split("/")):
-        raise InvalidState("a path has no part __proto__, prototype or constructor", path=path)
 
 
 def check_size(data: bytes, limits: Limits) -> bytes:

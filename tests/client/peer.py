@@ -176,8 +176,9 @@ class Peer:
                 self.join(link, frame)
             case messages.Push():
                 self.push(link, frame)
-            case messages.Ping():
-                link.send(messages.Pong())
+            case messages.Ping(messages=count):
+                # All messages are taken.
+                link.send(messages.Pong(count))
             case messages.Message(data=data):
                 link.send(messages.Message(data))
             case messages.Call():

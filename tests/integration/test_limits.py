@@ -27,6 +27,7 @@ from tests.integration.socket_client import (
 from tests.running import Process, running
 
 from plait import Connection, Limits, MemoryStore, Plait, Principal, Stream, Thread, ThreadKey, rpc
+from plait_client import connect
 
 REJECTED = "State update rejected"
 MASK = b"\x01\x02\x03\x04"
@@ -232,6 +233,26 @@ async def test_too_many_calls_and_states_are_refused_and_too_many_messages_close
         async with connected(address, "/threads/room/one") as other:
             assert await other.call("echo", 3) == 3
             await other.until_state({"n": 1})
+
+
+async def test_of_messages_that_come_too_fast_all_arrive_in_order_and_of_presences_the_last() -> None:
+    async with (
+        running(serve(limits=Limits(messages_per_second=400, message_burst=100))) as address,
+        connect(f"ws://{address}/threads/room/one") as room,
+    ):
+        heard = asyncio.Queue[Any]()
+        room.on_message(heard.put_nowait)
+        for number in range(600):
+            room.send(str(number) if number % 10 else b"%d" % number)
+        async with asyncio.timeout(20):
+            got = [await heard.get() for _ in range(600)]
+        assert [int(data) for data in got] == list(range(600))
+        seen = asyncio.Event()
+        room.on_presence(lambda presence: seen.set() if {"n": 299} in presence.values() else None)
+        for number in range(300):
+            room.set_presence({"n": number})
+        async with asyncio.timeout(20):
+            await seen.wait()
 
 
 async def test_a_thread_takes_no_more_connections_than_its_limit() -> None:

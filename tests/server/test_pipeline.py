@@ -481,9 +481,6 @@ async def test_operations_are_held_to_what_states_are_held_to() -> None:
             (Op("add", "/a/b", [float("nan")]), InvalidState),
             (Op("add", "/a/b", object()), InvalidState),
             (Op("add", "/a/b", "\ud800"), InvalidState),
-            (Op("add", "/a/__proto__", 1), InvalidState),
-            (Op("add", "/constructor", 1), InvalidState),
-            (Op("add", "/a/prototype", {}), InvalidState),
             (Op("replace", "", 5), InvalidState),
         ):
             await refused(b, error, partial(b.pipeline.change, [op], "server"))
@@ -594,7 +591,6 @@ async def test_an_update_sets_what_is_at_a_place(pointer: str, value: Any, state
         ("/list/x", 1, Conflict),
         ("n", 1, Conflict),
         ("/n", object(), InvalidState),
-        ("/n/__proto__", 1, InvalidState),
         ("/n/deeper", 1, Conflict),
         ("/n", float("nan"), InvalidState),
         ("/n", [float("inf")], InvalidState),

@@ -22,7 +22,7 @@ export interface Edit {
   next: number;
 }
 
-type Id = string | number | undefined;
+type Id = string | number | bigint | undefined;
 type Pair = readonly [number, number];
 
 interface Names {
@@ -247,7 +247,7 @@ function idOf(element: Json): Id {
   if (!isObject(element)) return undefined;
   for (const key of ID_KEYS) {
     const id = Object.hasOwn(element, key) ? element[key] : undefined;
-    if (typeof id === "string" || Number.isInteger(id)) return id as Id;
+    if (typeof id === "string" || typeof id === "bigint" || Number.isInteger(id)) return id as Id;
   }
   return undefined;
 }

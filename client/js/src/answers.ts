@@ -14,6 +14,11 @@ export class Answers {
     this.#pushes.set(push, answer);
   }
 
+  /** Returns the promise that waits for a push. */
+  of(push: Pending): Deferred<number> | undefined {
+    return this.#pushes.get(push);
+  }
+
   addCall(ref: number, answer: Chunks<unknown, unknown>): void {
     this.#calls.set(ref, answer);
   }

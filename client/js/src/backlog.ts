@@ -1,5 +1,6 @@
 /** What a client keeps of itself beyond a page, and whether something that was read is such. */
 
+import { parse as parseJson } from "./exact.js";
 import type { KeptFold } from "./fold.js";
 import { isObject, plain } from "./json.js";
 import type { JsonObject } from "./json.js";
@@ -15,7 +16,7 @@ export interface Backlog {
 /** Returns the backlog that a text is; undefined when it is none that a client could go on with. */
 export function readBacklog(text: string): Backlog | undefined {
   try {
-    const value: unknown = JSON.parse(text);
+    const value: unknown = parseJson(text);
     return isBacklog(value) ? value : undefined;
   } catch {
     return undefined;

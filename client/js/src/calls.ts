@@ -5,6 +5,7 @@ import type { Dropped, Failed } from "./events.js";
 import type { Pending } from "./fold.js";
 import type { Json, JsonObject } from "./json.js";
 import type { Bytes } from "./messages.js";
+import type { Outbox } from "./outbox.js";
 import type { Call, Error as Failure, Message, Result } from "./protocol.js";
 import type { Follower, Pushes } from "./pushes.js";
 import { isTooLarge, tooLarge } from "./size.js";
@@ -43,9 +44,14 @@ export class Calls {
   }
 
   /** Takes out the next, if it may go out: returns it, or what is to be said when it is too large. */
-  next(maxFrame: number, pushes: Pick<Pushes, "letPass">): Call | Message | Bytes | Failed | Dropped | undefined {
+  next(
+    maxFrame: number,
+    pushes: Pick<Pushes, "letPass">,
+    outbox: Pick<Outbox, "isOpen">,
+  ): Call | Message | Bytes | Failed | Dropped | undefined {
     const [first] = this.#waiting;
-    if (first === undefined || !pushes.letPass(first)) return undefined;
+    // What was asked for behind messages that are sent again waits for those.
+    if (first === undefined || !outbox.isOpen || !pushes.letPass(first)) return undefined;
     this.#waiting.shift();
     const { frame } = first;
     const isCall = frame.type === "call";

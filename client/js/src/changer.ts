@@ -11,6 +11,8 @@ import { PatchError, diff, find, parse } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
+import type { Session } from "./session.js";
+import { Sketch } from "./sketch.js";
 import type { Subscribers } from "./subscribers.js";
 
 export class Changer {
@@ -18,62 +20,89 @@ export class Changer {
   readonly #early: Early;
   readonly #answers: Answers;
   readonly #subscribers: Subscribers;
+  readonly #initial: Document;
+  // Without an initial state there is nothing to change before the thread has told its own.
+  readonly #sketch: Sketch | undefined;
 
-  constructor(link: Link, early: Early, answers: Answers, subscribers: Subscribers) {
+  constructor(link: Link, early: Early, answers: Answers, subscribers: Subscribers, initial: Document) {
     this.#link = link;
     this.#early = early;
     this.#answers = answers;
     this.#subscribers = subscribers;
+    this.#initial = initial;
+    this.#sketch = initial === undefined ? undefined : new Sketch(initial);
+  }
+
+  /** What the user sees: the initial state until the thread has told its own, with the changes that were made on it. */
+  get shown(): Document {
+    if (this.#sketch && this.#early.changes > 0) return this.#sketch.shown;
+    return this.#session.at === undefined ? this.#initial : this.#session.shown;
   }
 
   /** Sets the state to what `make` makes of it, which may make changes of its own meanwhile. */
   set(make: (state: Document) => unknown): Promise<number> {
     return this.#change(() => {
-      const before = this.#shown;
-      return leadingTo(plain(make(before), before), before, this.#shown);
+      const before = this.shown;
+      return leadingTo(plain(make(before), before), before, this.shown);
     });
   }
 
   /** Sets one place of the state. */
   update(pointer: string, value: unknown): Promise<number> {
     return this.#change(() => {
-      const isThere = find(this.#shown, parse(pointer)) !== undefined;
+      const isThere = find(this.shown, parse(pointer)) !== undefined;
       return [{ op: isThere ? "replace" : "add", path: pointer, value: plain(value) }];
     });
   }
 
-  get #shown(): Document {
-    return this.#link.session.shown;
+  get #session(): Session {
+    return this.#link.session;
   }
 
   #change(make: () => readonly Op[]): Promise<number> {
     const answer = new Deferred<number>();
-    this.#early.inTurn(() => this.#push(make, answer), { isChange: true });
+    if (this.#sketch && this.#early.isWaiting) this.#changeEarly(this.#sketch, make, answer);
+    else this.#early.inTurn(() => this.#push(make, answer), { isChange: true });
     this.#link.pump();
     return answer.promise;
+  }
+
+  /** Makes a change of the initial state, which is pushed when the thread has told its own. */
+  #changeEarly(sketch: Sketch, make: () => readonly Op[], answer: Deferred<number>): void {
+    this.#attempt(make, answer, (ops) => {
+      const carry = sketch.add(ops);
+      this.#early.inTurn(() => this.#push(() => carry(this.#session.shown), answer), { isChange: true });
+    });
   }
 
   #push(make: () => readonly Op[], answer: Deferred<number>): void {
     const { session, status, closedError } = this.#link;
     if (status === "closed") return this.#refuse(answer, closedError);
-    let ops: readonly Op[] = [];
-    try {
-      ops = make();
+    this.#attempt(make, answer, (ops) => {
       const push = session.push(ops);
       if (push) this.#answers.addPush(push, answer);
       else answer.resolve(session.at?.[1] as number);
+    });
+    this.#link.pump();
+  }
+
+  /** Makes operations and carries them out; whatever is wrong with them is the answer. */
+  #attempt(make: () => readonly Op[], answer: Deferred<number>, carryOut: (ops: readonly Op[]) => void): void {
+    let ops: readonly Op[] = [];
+    try {
+      ops = make();
+      carryOut(ops);
     } catch (error) {
       if (error instanceof PatchError) this.#refuse(answer, new PlaitError("bad_state", error.message), ops);
       // Nobody else would hear of it.
       else answer.raise(error);
     }
-    this.#link.pump();
   }
 
   /** Refuses a change that is none of the session's. */
   #refuse(answer: Deferred<number>, error: PlaitError, ops: readonly Op[] = []): void {
     answer.reject(error);
-    this.#subscribers.refused.tell({ error, ops });
+    this.#subscribers.refuse({ error, ops }, answer);
   }
 }
 

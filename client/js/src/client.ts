@@ -10,11 +10,15 @@ import { Early } from "./early.js";
 import { raise } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
+import { freeze } from "./frozen.js";
+import type { DeepReadonly } from "./frozen.js";
 import { plain } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
+import { Listeners } from "./listeners.js";
 import { messageOf } from "./messages.js";
 import type { ThreadOptions } from "./options.js";
+import type { Document } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
@@ -29,11 +33,13 @@ import type { AnyEvents, Refusal, ThreadChange } from "./subscribers.js";
 export type Unsubscribe = () => void;
 
 export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
+  static readonly #onUnheard = new Listeners<[Refusal, ThreadClient]>();
+
   readonly kind: string;
   readonly name: string;
   /** The thread's methods as methods: `client.rpc.addPlayer("Ada")` calls `add_player`. */
   readonly rpc: RpcFace<Rpcs>;
-  readonly initialState: State | undefined;
+  readonly initialState: DeepReadonly<State> | undefined;
 
   readonly #link: Link;
   readonly #ready = new Deferred<void>();
@@ -42,23 +48,30 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #answers = new Answers();
   readonly #changer: Changer;
   readonly #caller: Caller;
-  readonly #subscribers = new Subscribers();
+  readonly #subscribers = new Subscribers((refusal) => this.#tellUnheard(refusal));
   readonly #strays: Strays;
 
   constructor(options: ThreadOptions<State>) {
     this.kind = options.kind;
     this.name = options.name;
-    this.initialState = options.initialState;
+    this.initialState =
+      options.initialState === undefined ? undefined : (freeze(plain(options.initialState)) as DeepReadonly<State>);
     this.rpc = rpcFace<Rpcs>((method, args) => this.#caller.result(method, { args }));
-    this.#link = new Link(options, {
+    this.#link = new Link(options as ThreadOptions<unknown>, {
       onEvent: (event) => this.#handle(event),
       onBytes: (data) => this.#subscribers.message.tell(data),
       onMoved: () => this.#tell(),
       onEnd: () => this.#end(),
     });
-    this.#changer = new Changer(this.#link, this.#early, this.#answers, this.#subscribers);
+    this.#changer = new Changer(
+      this.#link,
+      this.#early,
+      this.#answers,
+      this.#subscribers,
+      this.initialState as Document,
+    );
     this.#caller = new Caller(this.#link, this.#early, this.#answers);
-    this.#strays = new Strays(options, (event) => this.#subscribers.take(event));
+    this.#strays = new Strays(options as ThreadOptions<unknown>, (event) => this.#subscribers.take(event));
     if (options.connect !== false) this.connect();
   }
 
@@ -66,15 +79,15 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /**
    * What the user sees: the server's state, with the changes on it that the server has not answered for.
-   * Never changed in place; parts that stay the same stay the same objects. Undefined until there is a state.
+   * It is frozen; parts that stay the same stay the same objects. Undefined until there is a state.
    */
-  get state(): State | undefined {
-    return this.#session.at === undefined ? this.initialState : (this.#session.shown as State | undefined);
+  get state(): DeepReadonly<State> | undefined {
+    return this.#changer.shown as DeepReadonly<State> | undefined;
   }
 
   /** The last state that the server told. */
-  get confirmed(): State | undefined {
-    return this.#session.confirmed as State | undefined;
+  get confirmed(): DeepReadonly<State> | undefined {
+    return this.#session.confirmed as DeepReadonly<State> | undefined;
   }
 
   /** The version of `confirmed`; undefined before the first join. */
@@ -127,12 +140,14 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * Sets the state, to a value or to what a function makes of it; only what differs is sent. It is shown at once.
    * Resolves to the version that has it, and rejects with the reason when the server refuses.
    */
-  set(next: State | ((state: State) => State)): Promise<number> {
-    const make = typeof next === "function" ? (next as (state: State) => State) : () => next;
-    return this.#changer.set(make as (state: unknown) => State);
+  set(next: DeepReadonly<State> | ((state: DeepReadonly<State>) => DeepReadonly<State>)): Promise<number> {
+    return this.#changer.set(typeof next === "function" ? (next as (state: unknown) => unknown) : () => next);
   }
 
-  /** Changes a draft of the state as the function likes, and does with it as `set` does. */
+  /**
+   * Changes a draft of the state as the function likes, and does with it as `set` does. An object that the function
+   * returns without having changed the draft is the next state.
+   */
   edit(recipe: (draft: State) => unknown): Promise<number> {
     return this.#changer.set((state) => produce(state as State, recipe));
   }
@@ -189,6 +204,14 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   // Being told
 
+  /**
+   * Tells `fn` each change that was refused, of any client, where nobody awaits it and its client has no listener of its
+   * own. Without such a function, the console shows it.
+   */
+  static onRefused(fn: (refusal: Refusal, client: ThreadClient) => void): Unsubscribe {
+    return ThreadClient.#onUnheard.add(fn);
+  }
+
   /** Calls `fn`, with nothing, whenever one of the values above has changed: the state, the status, the presence. */
   subscribe(fn: () => void): Unsubscribe {
     return this.#subscribers.moved.add(fn);
@@ -218,9 +241,12 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   /** Resolves to the state as soon as `predicate` holds of it, at once if it does already. */
-  waitFor(predicate: (state: State) => boolean, { signal }: { signal?: AbortSignal } = {}): Promise<State> {
+  waitFor(
+    predicate: (state: DeepReadonly<State>) => boolean,
+    { signal }: { signal?: AbortSignal } = {},
+  ): Promise<DeepReadonly<State>> {
     const look = () => {
-      const state = this.#session.shown as State | undefined;
+      const state = this.#session.shown as DeepReadonly<State> | undefined;
       if (state !== undefined && predicate(state)) return state;
       this.#checkOpen();
       return undefined;
@@ -253,8 +279,9 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   #handle(event: SessionEvent): void {
+    const answer = event.type === "refused" ? this.#answers.of(event.push) : undefined;
     this.#answers.take(event);
-    this.#subscribers.take(event);
+    this.#subscribers.take(event, answer);
     if (event.type === "joined" || event.type === "restored") this.#early.run();
     if (event.type === "joined") {
       this.#ready.resolve();
@@ -271,9 +298,14 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#ready.reject(error);
     this.#early.run();
     const dropped = this.#link.keeps ? [] : this.#session.pushes.filter((push) => !push.isSettled);
-    for (const push of dropped) this.#subscribers.take({ type: "refused", push, error });
+    for (const push of dropped) this.#subscribers.take({ type: "refused", push, error }, this.#answers.of(push));
     this.#answers.failAll(error);
     this.#ended.resolve();
+  }
+
+  #tellUnheard(refusal: Refusal): void {
+    if (!ThreadClient.#onUnheard.isEmpty) ThreadClient.#onUnheard.tell(refusal, this as unknown as ThreadClient);
+    else console.error(`A change of ${this.kind}/${this.name} was refused, and nothing handles it:`, refusal.error);
   }
 
   #tell(): void {

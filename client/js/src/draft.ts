@@ -13,36 +13,58 @@ interface Node {
 
 /**
  * Returns what `recipe` makes of `base`, which is left as it was; parts that were not changed are the very same.
- * What the recipe returns means nothing. Throws a TypeError for a state without members, and for an async recipe.
+ * An object that the recipe returns is the next state, if it has changed nothing in the draft; a draft that it returns
+ * means nothing, nor does what is no object, as `draft.n++` returns it. Throws a TypeError for a state without members,
+ * for an async recipe, and for a returned object that would be lost or cannot be the state.
  */
 export function produce<State>(base: State, recipe: (draft: State) => unknown): State {
   if (!hasMembers(base)) throw new TypeError("only an object or an array can be edited");
   const drafts = new Drafts();
   const draft = drafts.of(base);
-  if (recipe(draft as State) instanceof Promise) throw new TypeError("an edit is made at once: it cannot be async");
-  return drafts.finish(draft) as State;
+  const returned: unknown = recipe(draft as State);
+  if (returned instanceof Promise) throw new TypeError("an edit is made at once: it cannot be async");
+  return drafts.finish(drafts.isNext(returned, draft) ? returned : draft) as State;
 }
 
 class Drafts {
   readonly #nodes = new WeakMap<object, Node>();
+  #hasChanged = false;
 
   of(base: object): object {
     const copy = (Array.isArray(base) ? [...base] : { ...base }) as Node["copy"];
     const node: Node = { base, copy, isChanged: false };
     const draft = new Proxy(copy, {
       get: (target, key) => this.#read(target, key),
-      set: (target, key, value) => (node.isChanged = true) && Reflect.set(target, key, value),
-      deleteProperty: (target, key) => (node.isChanged = true) && Reflect.deleteProperty(target, key),
-      defineProperty: (target, key, to) => (node.isChanged = true) && Reflect.defineProperty(target, key, to),
+      set: (target, key, value) => this.#change(node) && assign(target, key, value),
+      deleteProperty: (target, key) => this.#change(node) && Reflect.deleteProperty(target, key),
+      defineProperty: (target, key, to) => this.#change(node) && Reflect.defineProperty(target, key, to),
     });
     this.#nodes.set(draft, node);
     return draft;
   }
 
+  #change(node: Node): true {
+    this.#hasChanged = true;
+    return (node.isChanged = true);
+  }
+
+  /** Tells whether what a recipe has returned is to stand in the place of its draft. */
+  isNext(returned: unknown, draft: object): boolean {
+    if (!hasMembers(returned) || this.#nodes.has(returned)) return false;
+    const isOfKind = Array.isArray(returned) === Array.isArray(draft);
+    // What a method such as `splice` returns is no state.
+    if (this.#hasChanged && !isOfKind) return false;
+    if (this.#hasChanged || !isOfKind) {
+      throw new TypeError("an edit changes its draft or returns the next state: write void before what is neither");
+    }
+    return true;
+  }
+
   #read(target: Node["copy"], key: string | symbol): unknown {
-    const value: unknown = Reflect.get(target, key);
-    if (typeof key === "symbol" || !Object.hasOwn(target, key) || !hasMembers(value) || this.#nodes.has(value))
-      return value;
+    if (typeof key === "symbol") return Reflect.get(target, key);
+    if (!Object.hasOwn(target, key)) return inherited(target, key);
+    const value: unknown = target[key];
+    if (!hasMembers(value) || this.#nodes.has(value)) return value;
     const draft = this.of(value);
     target[key] = draft;
     return draft;
@@ -69,6 +91,27 @@ class Drafts {
     if (node) setOrigin(made, node.base);
     return made;
   }
+}
+
+/** Sets a member of the object itself, where an assignment could find a setter of its prototype. */
+function assign(target: object, key: string | symbol, value: unknown): boolean {
+  if (Object.hasOwn(target, key)) return Reflect.set(target, key, value);
+  return Reflect.defineProperty(target, key, { value, writable: true, enumerable: true, configurable: true });
+}
+
+/** By function. */
+const guards = new WeakMap<object, unknown>();
+
+/** Returns a method that is called and nothing else: no path of keys may lead to an object that all others share. */
+function inherited(target: object, key: string | symbol): unknown {
+  if (key === "__proto__" || key === "constructor" || key === "prototype") return undefined;
+  const value: unknown = Reflect.get(target, key);
+  if (typeof value !== "function") return value;
+  const refuse = () => false;
+  const traps = { get: inherited, set: refuse, defineProperty: refuse, deleteProperty: refuse, setPrototypeOf: refuse };
+  const guard = guards.get(value) ?? new Proxy(value, traps);
+  guards.set(value, guard);
+  return guard;
 }
 
 function hasMembers(value: unknown): value is object {

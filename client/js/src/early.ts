@@ -22,9 +22,14 @@ export class Early {
     return this.#changes;
   }
 
+  /** Whether what is asked for waits. */
+  get isWaiting(): boolean {
+    return this.#waiting.length > 0 || !this.#isOver();
+  }
+
   /** Does something behind all that waits; at once when nothing does, and nothing needs to. */
   inTurn(act: () => void, { isChange = false } = {}): void {
-    if (this.#waiting.length === 0 && this.#isOver()) return act();
+    if (!this.isWaiting) return act();
     this.#waiting.push({ act, isChange });
     if (isChange) this.#changes++;
   }

@@ -1,5 +1,6 @@
 /** What a user sees: the server's state with the operations of all pushes carried out that it has not answered. */
 
+import { freeze } from "./frozen.js";
 import { isEqual, share } from "./json.js";
 import { PatchError, apply, diff } from "./patch.js";
 import type { Document } from "./patch.js";
@@ -69,7 +70,7 @@ export class Fold {
     return this.#confirmed;
   }
 
-  /** Keeps its identity, part by part, as long as it is the same. */
+  /** Frozen, as `confirmed` is; keeps its identity, part by part, as long as it is the same. */
   get shown(): Document {
     return this.#shown;
   }
@@ -84,7 +85,7 @@ export class Fold {
   /** Goes on where another life has ended. */
   restore({ at, confirmed, pushes }: KeptFold): void {
     this.#at = at;
-    this.#confirmed = confirmed;
+    this.#confirmed = freeze(confirmed);
     this.#pushes = pushes.map(({ ref, made, ops, lostOn, isOrphan = false, isSettled = false, isSent = true }) => ({
       ...newPush(ref, made, ops),
       sent: isSent ? ops : undefined,
@@ -164,7 +165,7 @@ export class Fold {
   /** The server's state is another, whatever was known before. */
   replace(at: Version, confirmed: Document): void {
     const over = difference(this.#confirmed, confirmed);
-    this.#confirmed = confirmed;
+    this.#confirmed = freeze(confirmed);
     this.#refold(over);
     this.#at = at;
   }
@@ -181,7 +182,7 @@ export class Fold {
       if (push.isSettled && !isSettled) Object.assign(push, { lostOn: push.made, isOrphan: true });
       push.isSettled = isSettled;
     }
-    this.#confirmed = confirmed;
+    this.#confirmed = freeze(confirmed);
     // The settled ones may have been refused.
     this.#refold(over, { takesBack: expected !== undefined });
     this.#at = at;
@@ -232,7 +233,7 @@ export class Fold {
       // What goes over to the next push is as it is behind this one.
       if (isMoved) over = moved.over;
     }
-    this.#shown = share(this.#shown, document);
+    this.#shown = freeze(share(this.#shown, document));
     const last = this.#pushes.findLast(isVisible);
     if (last) last.after = this.#shown;
     else this.#confirmed = this.#shown;
@@ -250,7 +251,7 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
 }
 
 /** Returns what others may have done that made `after` of `before`. */
-function difference(before: Document, after: Document): Op[] {
+export function difference(before: Document, after: Document): Op[] {
   return before === undefined || after === undefined ? [] : diff(before, after);
 }
 

@@ -4,6 +4,7 @@ export type { CallOptions } from "./caller.js";
 export { ThreadClient } from "./client.js";
 export type { Unsubscribe } from "./client.js";
 export { PlaitError } from "./errors.js";
+export type { DeepReadonly } from "./frozen.js";
 export type { Json } from "./json.js";
 export type { Status } from "./link.js";
 export type { ThreadOptions } from "./options.js";

@@ -1,8 +1,9 @@
 /** Values as JSON holds them: equality, plain copies, and sharing of what is equal. */
 
+import { isInexact, stringify } from "./exact.js";
 import { originOf, setOrigin } from "./origins.js";
 
-export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
+export type Json = null | boolean | number | bigint | string | readonly Json[] | { readonly [key: string]: Json };
 
 export type JsonObject = { readonly [key: string]: Json };
 
@@ -25,7 +26,7 @@ export function isEqual(a: unknown, b: unknown): boolean {
 /** Returns a text that two values have in common only if they are the same JSON. */
 export function canonical(value: Json): string {
   if (Array.isArray(value)) return `[${value.map(canonical).join()}]`;
-  if (!isObject(value)) return JSON.stringify(value);
+  if (!isObject(value)) return stringify(value);
   const members = Object.keys(value).sort();
   return `{${members.map((key) => `${JSON.stringify(key)}:${canonical(value[key] as Json)}`).join()}}`;
 }
@@ -66,7 +67,7 @@ export function isWellFormed(text: string): boolean {
 
 /**
  * Returns `value` as it arrives on the other side of a socket: without undefined members, dates as text, an instance of
- * a class as its members.
+ * a class as its members, a BigInt as a number unless it is beyond 2^53.
  * Parts that are the same objects in `known` are returned as they are and not looked at; all others are copied, so that
  * nobody else can change them. Throws a TypeError for what JSON cannot say.
  */
@@ -77,7 +78,8 @@ export function plain(value: unknown, known?: unknown): Json {
 function plainAt(depth: number, value: unknown, known: unknown): Json {
   if (value === null || typeof value === "boolean") return value;
   if (typeof value === "string") return plainText(value);
-  if (typeof value === "number" && Number.isFinite(value)) return value;
+  if (typeof value === "number" && Number.isFinite(value)) return plainNumber(value, known);
+  if (typeof value === "bigint") return plainInteger(value);
   if (typeof value !== "object") throw new TypeError(`JSON has no ${typeof value === "number" ? value : typeof value}`);
   if (value === known) return value as Json;
   checkDepth(depth);
@@ -107,6 +109,18 @@ function plainObject(depth: number, value: object, known: JsonObject): Json {
       return [plainText(key), plainAt(depth + 1, item, before)];
     }),
   );
+}
+
+function plainNumber(value: number, known: unknown): number {
+  if (isInexact(value) && value !== known) throw new TypeError(`${value} may stand for another integer: pass a BigInt`);
+  return value;
+}
+
+function plainInteger(value: bigint): number | bigint {
+  if (value !== BigInt.asIntN(64, value) && value !== BigInt.asUintN(64, value)) {
+    throw new TypeError(`${value} has more than 64 bits`);
+  }
+  return Number.isSafeInteger(Number(value)) ? Number(value) : value;
 }
 
 function plainText(text: string): string {

@@ -3,6 +3,7 @@
 import { checkNamed, isPlaced, socketUrl } from "./address.js";
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
+import { parse, stringify } from "./exact.js";
 import { randomId } from "./options.js";
 import type { ThreadOptions } from "./options.js";
 import { SUBPROTOCOL } from "./protocol.js";
@@ -104,6 +105,7 @@ export class Link {
     if (this.#isClosed) return;
     this.#isClosed = true;
     this.#closing = setTimeout(() => this.#end(), CLOSING);
+    this.session.finish();
     this.pump();
   }
 
@@ -129,7 +131,7 @@ export class Link {
     const backlog = this.session.takeBacklog();
     if (backlog) this.#place?.write(backlog);
     for (const frame of this.session.takeFrames()) {
-      this.#socket?.send(frame.type === "bytes" ? frame.data : JSON.stringify(frame));
+      this.#socket?.send(frame.type === "bytes" ? frame.data : stringify(frame));
     }
     for (const event of this.session.takeEvents()) {
       this.#handle(event);
@@ -175,7 +177,7 @@ export class Link {
   }
 
   #receive(data: string | ArrayBuffer): void {
-    if (typeof data === "string") this.session.receive(JSON.parse(data) as ServerMessage);
+    if (typeof data === "string") this.session.receive(parse(data) as ServerMessage);
     else {
       this.session.receive(undefined);
       this.#listener.onBytes(data);

@@ -4,6 +4,10 @@ import { raise } from "./errors.js";
 export class Listeners<Args extends unknown[]> {
   readonly #listeners = new Set<(...args: Args) => void>();
 
+  get isEmpty(): boolean {
+    return this.#listeners.size === 0;
+  }
+
   /** Returns the function that takes it out again. */
   add(listener: (...args: Args) => void): () => void {
     // Each is told as often as it was added.

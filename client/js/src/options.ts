@@ -1,5 +1,6 @@
 /** What a client is made with. */
 
+import type { DeepReadonly } from "./frozen.js";
 import type { WebSocketClass } from "./socket.js";
 import type { StorageLike } from "./storage.js";
 
@@ -24,7 +25,7 @@ export interface ThreadOptions<State> {
   /** Where there is no global one, as in Node 20: that of the package `ws`. */
   WebSocket?: WebSocketClass | undefined;
   /** What `state` is until the thread has told it, as it was rendered by a server. */
-  initialState?: State | undefined;
+  initialState?: DeepReadonly<State> | undefined;
   /** Whether to connect at once, as it does unless false; `connect()` does it later. */
   connect?: boolean | undefined;
 }

@@ -1,6 +1,7 @@
 /** Differences between two states, as JSON Patch (RFC 6902) operations `add`, `remove` and `replace`. */
 
 import { edits } from "./align.js";
+import { freeze } from "./frozen.js";
 import { isObject } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
 import type { Op } from "./protocol.js";
@@ -12,9 +13,6 @@ export type Document = Json | undefined;
 export class PatchError extends Error {
   override readonly name = "PatchError";
 }
-
-/** Keys that no path from a client may have. */
-export const FORBIDDEN_KEYS: ReadonlySet<string> = new Set(["__proto__", "constructor", "prototype"]);
 
 /** Returns `key` as one part of a JSON pointer (RFC 6901). */
 export function escape(key: string): string {
@@ -84,7 +82,8 @@ function addArrays(old: readonly Json[], next: readonly Json[], path: string, op
 
 /**
  * Returns `document` with `ops` carried out in order. The document is left as it was: only what lies on the way to a
- * change is copied, all else is shared. Throws a PatchError when a path does not exist.
+ * change is copied, all else is shared; the copies and what the operations bring are frozen. Throws a PatchError when a
+ * path does not exist.
  */
 export function apply(document: Document, ops: readonly Op[]): Document {
   return ops.reduce((before, op) => applyAt(before, parse(op.path), 0, op), document);
@@ -104,8 +103,9 @@ function applyToObject(node: JsonObject, parts: readonly string[], depth: number
   const key = parts[depth] as string;
   const isLast = depth === parts.length - 1;
   if (!Object.hasOwn(node, key) && !(isLast && op.op === "add")) throw new PatchError(`${op.path} does not exist`);
-  if (isLast && op.op === "remove") return Object.fromEntries(Object.entries(node).filter(([name]) => name !== key));
-  return { ...node, [key]: applyAt(node[key], parts, depth + 1, op) };
+  if (isLast && op.op === "remove")
+    return Object.freeze(Object.fromEntries(Object.entries(node).filter(([name]) => name !== key)));
+  return Object.freeze({ ...node, [key]: applyAt(node[key], parts, depth + 1, op) });
 }
 
 function applyToArray(node: readonly Json[], parts: readonly string[], depth: number, op: Op): Json {
@@ -118,12 +118,12 @@ function applyToArray(node: readonly Json[], parts: readonly string[], depth: nu
   if (!isLast) copy[index] = applyAt(node[index], parts, depth + 1, op);
   else if (op.op === "remove") copy.splice(index, 1);
   else copy.splice(index, adds ? 0 : 1, valueOf(op));
-  return copy;
+  return Object.freeze(copy);
 }
 
 function valueOf(op: Op): Json {
   if (op.value === undefined) throw new PatchError(`${op.op} ${op.path} has no value`);
-  return op.value;
+  return freeze(op.value);
 }
 
 function indexOf(part: string, path: string): number {

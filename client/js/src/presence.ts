@@ -1,6 +1,7 @@
 /** Who is here: what the connections of a thread let each other see. */
 
 import type { Dropped } from "./events.js";
+import { freeze } from "./frozen.js";
 import type { Json } from "./json.js";
 import { share } from "./json.js";
 import type { Presence, PresenceDiff } from "./protocol.js";
@@ -44,6 +45,6 @@ export class Presences {
   receive({ snapshot, joined, updated, left = [] }: PresenceDiff): void {
     const next: Record<string, Json> = { ...(snapshot ?? this.#all), ...joined, ...updated };
     for (const connection of left) delete next[connection];
-    this.#all = share(this.#all, next);
+    this.#all = freeze(share(this.#all, next));
   }
 }

@@ -101,9 +101,14 @@ export interface Auth {
   readonly token: string;
 }
 
-/** Asks for a Pong: browsers do not show their pages WebSocket pings. */
+/**
+ * Asks for a Pong: browsers do not show their pages WebSocket pings.
+ *
+ * With `messages` the client counts the ordinary messages of this socket: so many came before the next one.
+ */
 export interface Ping {
   readonly type: "ping";
+  readonly messages?: number | null;
 }
 
 /**
@@ -184,13 +189,21 @@ export interface Result {
   readonly value?: Json;
 }
 
-/** The call `ref` failed; without a ref, another frame was bad, or was refused. */
+/**
+ * The call `ref` failed; without a ref, another frame was bad, or was refused.
+ *
+ * Of a frame that came too fast, `refused` is the type, and `retry_after` the seconds after which it may come again;
+ * `messages` is how many ordinary messages of this socket were taken before it, where the client counts them.
+ */
 export interface Error {
   readonly type: "error";
   readonly code: string;
   readonly message: string;
   readonly ref?: number | null;
   readonly path?: string | null;
+  readonly refused?: string | null;
+  readonly retry_after?: number | null;
+  readonly messages?: number | null;
 }
 
 /** What the thread emitted. */
@@ -215,7 +228,8 @@ export interface AuthExpiring {
   readonly in: number;
 }
 
-/** The answer to a Ping. */
+/** The answer to a Ping; to one that counts messages, with how many of them were taken. */
 export interface Pong {
   readonly type: "pong";
+  readonly messages?: number | null;
 }

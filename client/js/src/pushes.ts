@@ -3,10 +3,11 @@
 import type { Backlog } from "./backlog.js";
 import { PlaitError } from "./errors.js";
 import type { Applied, Refused } from "./events.js";
+import { stringify } from "./exact.js";
 import { Fold } from "./fold.js";
 import type { Pending } from "./fold.js";
 import { isEqual, isWellFormed } from "./json.js";
-import { FORBIDDEN_KEYS, PatchError, parse } from "./patch.js";
+import { PatchError } from "./patch.js";
 import type { Ack, Joined, Nack, Op, Push, Version } from "./protocol.js";
 import { byteLength, isTooLarge, tooLarge } from "./size.js";
 import { SendWindow } from "./window.js";
@@ -68,9 +69,7 @@ export class Pushes {
   /** Adds operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
   add(ops: readonly Op[]): Pending {
     for (const { path } of ops) {
-      const key = parse(path).find((part) => FORBIDDEN_KEYS.has(part));
       if (!isWellFormed(path)) throw new PatchError("a path holds half of a surrogate pair");
-      if (key !== undefined) throw new PatchError(`a state must not have a key ${key}`);
     }
     const push = this.fold.add(this.#next, ops);
     this.#next++;
@@ -145,7 +144,7 @@ export class Pushes {
     let largest = LARGE;
     for (const push of this.all) {
       if (!push.sent || push.isSettled) continue;
-      const size = byteLength(JSON.stringify(push.sent));
+      const size = byteLength(stringify(push.sent));
       if (size > largest) [largest, this.#suspect] = [size, push];
     }
   }

@@ -1,18 +1,11 @@
 /** React hooks over a ThreadClient; rendering on a server opens no socket. */
 
-import {
-  useCallback,
-  useEffect,
-  useLayoutEffect,
-  useMemo,
-  useReducer,
-  useRef,
-  useState,
-  useSyncExternalStore,
-} from "react";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
 
 import type { ThreadClient } from "./client.js";
 import { PlaitError } from "./errors.js";
+import type { DeepReadonly } from "./frozen.js";
+import { usePicked } from "./holding.js";
 import type { Status } from "./link.js";
 import type { ThreadOptions } from "./options.js";
 import type { PresenceRecord } from "./presence.js";
@@ -38,31 +31,25 @@ export interface ThreadHandlers {
 export type UseThreadOptions<State> = Omit<ThreadOptions<State>, "connect"> & ThreadHandlers;
 
 /**
- * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread
- * share one; of their options, those of the first count, and the last token. It is another when kind, name, host, url,
- * client or storage are, and for a component that comes when the one there was is closed for good, or was left by those
- * who used it with another text as its token.
+ * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread with
+ * a token of the same user share one; of their options, those of the first count, and the last token. It is another when
+ * kind, name, host, url, client, storage or the user are, and for a component that comes when the one there was is closed
+ * for good. Two texts are tokens of one user when they are JWTs that differ in their times.
  */
 export function useThread<State = any, Rpcs = AnyRpcs, Events = AnyEvents>(
   options: UseThreadOptions<State>,
 ): ThreadClient<State, Rpcs, Events> {
-  const [, again] = useReducer((count: number) => count + 1, 0);
-  const held = useRef<ThreadClient | undefined>(undefined);
-  const client = clients.get(options, held.current);
+  const [client, pickAgain] = usePicked(clients, options);
+  const again = useLatest(pickAgain);
   // The token is asked of the options of the last render, so that a function in them need not stay the same.
-  const token = useLatest(options.token);
-  useCommit(() => clients.setToken(client, options.token, held.current));
+  useCommit(() => clients.setToken(client, options.token));
   useEffect(() => {
-    const release = clients.hold(client, token.current);
-    // It was closed while this component was hidden, or is somebody else's: the next render makes another.
-    if (!release) return again();
-    held.current = client;
-    return () => {
-      held.current = undefined;
-      release();
-    };
-  }, [client, token]);
-  useHandlers(client, useLatest(options));
+    const release = clients.hold(client);
+    // It was closed while this component was hidden, or another one is shared.
+    if (!release) again.current();
+    return release;
+  }, [client, again]);
+  useHandlers(client, useLatest(options), options.onRefused !== undefined);
   return client as unknown as ThreadClient<State, Rpcs, Events>;
 }
 
@@ -70,21 +57,21 @@ export function useThread<State = any, Rpcs = AnyRpcs, Events = AnyEvents>(
  * What a client's user sees, or the part of it that `selector` picks; the component renders again when that is another
  * by `isEqual`. Until there is a state it is the option `initialState`, or undefined.
  */
-export function useThreadState<State>(thread: ThreadClient<State, any, any>): State | undefined;
+export function useThreadState<State>(thread: ThreadClient<State, any, any>): DeepReadonly<State> | undefined;
 export function useThreadState<State, Selected>(
   thread: ThreadClient<State, any, any>,
-  selector: (state: State | undefined) => Selected,
+  selector: (state: DeepReadonly<State> | undefined) => Selected,
   isEqual?: (a: Selected, b: Selected) => boolean,
 ): Selected;
 export function useThreadState<State>(
   thread: ThreadClient<State, any, any>,
-  selector: (state: State | undefined) => unknown = itself,
+  selector: (state: DeepReadonly<State> | undefined) => unknown = itself,
   isEqual: (a: unknown, b: unknown) => boolean = Object.is,
 ): unknown {
   const last = useRef<{ value: unknown } | undefined>(undefined);
   const select = useMemo(() => {
-    let seen: { state: State | undefined; value: unknown } | undefined;
-    return (state: State | undefined) => {
+    let seen: { state: DeepReadonly<State> | undefined; value: unknown } | undefined;
+    return (state: DeepReadonly<State> | undefined) => {
       if (seen && Object.is(seen.state, state)) return seen.value;
       const value = selector(state);
       const before = seen ?? last.current;
@@ -183,15 +170,19 @@ function useSubscribe(thread: ThreadClient<any, any, any>): (fn: () => void) => 
   return useCallback((fn: () => void) => thread.subscribe(fn), [thread]);
 }
 
-function useHandlers(client: ThreadClient, latest: { readonly current: ThreadHandlers }): void {
+function useHandlers(client: ThreadClient, latest: { readonly current: ThreadHandlers }, hears: boolean): void {
   useEffect(() => {
     const unsubscribes = [
       client.onMessage((data) => latest.current.onMessage?.(data)),
-      client.onRefused((refusal) => latest.current.onRefused?.(refusal)),
       client.onChange((change) => latest.current.onChange?.(change)),
     ];
     return () => unsubscribes.forEach((unsubscribe) => unsubscribe());
   }, [client, latest]);
+  useEffect(() => {
+    // Refusals that nobody listens to are told to the app.
+    if (hears) return client.onRefused((refusal) => latest.current.onRefused?.(refusal));
+    return undefined;
+  }, [client, latest, hears]);
 }
 
 function useLatest<Value>(value: Value): { readonly current: Value } {

@@ -31,22 +31,30 @@ export type ChunkOf<Rpcs, Name extends keyof Rpcs> = 0 extends 1 & Returned<Rpcs
 type FaceName<Name extends string> = string extends Name
   ? Name
   : Name extends Lowercase<Name>
-    ? Name | Camel<Name>
+    ? Exclude<Name | Camel<Name>, Taken>
     : never;
 
-/** Each method under its name, and under its name in camel case; one whose name has capitals is only to be called. */
+/** What the language and tools call on anything, without being asked to: there it means what it means on any object. */
+type Taken = "then" | "toJSON" | "inspect" | "asymmetricMatch" | keyof typeof Object.prototype;
+
+/**
+ * Each method under its name, and under its name in camel case; one whose name has capitals, or is called on anything,
+ * as `toString` is, is only to be called by `call`.
+ */
 export type RpcFace<Rpcs> = {
   readonly [Name in keyof Rpcs & string as FaceName<Name>]: (
     ...args: ArgsOf<Rpcs, Name>
   ) => Promise<ResultOf<Rpcs, Name>>;
 };
 
+const TAKEN: ReadonlySet<string> = new Set(["then", "toJSON", "inspect", "asymmetricMatch", "$$typeof"]);
+
 /** Returns a face whose methods call `call`, with names in camel case turned into those of Python. */
 export function rpcFace<Rpcs>(call: (method: string, args: unknown[]) => Promise<unknown>): RpcFace<Rpcs> {
   return new Proxy({} as RpcFace<Rpcs>, {
-    get: (_, name) => {
-      // To `await`, what has a `then` is a promise.
-      if (typeof name === "symbol" || name === "then") return undefined;
+    get: (target, name) => {
+      // To `await`, what has a `then` is a promise; the others are called by whoever shows or compares a value.
+      if (typeof name === "symbol" || TAKEN.has(name) || name in target) return Reflect.get(target, name);
       const method = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
       return (...args: unknown[]) => call(method, args);
     },

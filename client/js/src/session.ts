@@ -1,7 +1,6 @@
 /** One client's conversation with one thread, over all its sockets: no I/O, and no clock but the one it is given. */
 
 import type { Backlog } from "./backlog.js";
-import { Calls } from "./calls.js";
 import { takeChange } from "./changes.js";
 import { MESSAGE_TOO_BIG, finalError } from "./codes.js";
 import type { PlaitError } from "./errors.js";
@@ -16,6 +15,7 @@ import { Presences } from "./presence.js";
 import type { PresenceRecord } from "./presence.js";
 import type { Ack, Error as Failure, Joined, Message, Nack, Op, ServerMessage, Version } from "./protocol.js";
 import { Pushes } from "./pushes.js";
+import { Sending } from "./sending.js";
 
 export interface SessionOptions {
   client: string;
@@ -30,7 +30,7 @@ export type Phase = "idle" | "joining" | "joined" | "stopped";
 export class Session {
   readonly #options: SessionOptions;
   readonly #pushes: Pushes;
-  readonly #calls = new Calls();
+  readonly #sending: Sending;
   readonly #presences = new Presences();
   readonly #heartbeat = new Heartbeat();
   #phase: Phase = "idle";
@@ -39,12 +39,11 @@ export class Session {
   // What the server said of a frame of ours, before it closed the socket.
   #complaint: string | undefined = undefined;
   #joined: Joined | undefined = undefined;
-  // In bytes, as it was when the thread was joined last.
-  #maxFrame = Infinity;
 
   constructor(options: SessionOptions) {
     this.#options = options;
     this.#pushes = new Pushes(options.client, options.now);
+    this.#sending = new Sending(this.#pushes, options.now);
   }
 
   // What is known
@@ -72,9 +71,12 @@ export class Session {
     return this.#pushes.all;
   }
 
-  /** Whether an answer to a push may still come, whose fate may be known, or something waits to be sent. */
+  /**
+   * Whether an answer to a push may still come, whose fate may be known, something waits to be sent, or it is not known
+   * whether the server has taken a message.
+   */
   get isBusy(): boolean {
-    return this.pushes.length > 0 || this.#calls.first !== undefined;
+    return this.pushes.length > 0 || this.#sending.isBusy;
   }
 
   get presence(): PresenceRecord {
@@ -116,7 +118,7 @@ export class Session {
     if (this.#phase === "stopped") return;
     this.#phase = "joining";
     this.#complaint = undefined;
-    this.#pushes.reset();
+    this.#sending.reset();
     this.#heartbeat.heard(this.#options.now());
     const { schema } = this.#options;
     const { have } = this.#pushes.fold;
@@ -145,7 +147,7 @@ export class Session {
   /** When `tick` is to be called, if ever. */
   due(): number | undefined {
     if (this.#phase === "idle" || this.#phase === "stopped") return undefined;
-    return Math.min(this.#heartbeat.due, this.#pushes.resumesAt(this.#calls.first));
+    return Math.min(this.#heartbeat.due, this.#phase === "joined" ? this.#sending.due : Infinity);
   }
 
   /** Does what is due. */
@@ -189,31 +191,40 @@ export class Session {
 
   /** Calls a method, as soon as the thread is joined and knows of the pushes made so far. Returns the call's ref. */
   call(method: string, args: readonly Json[] = [], kwargs: JsonObject = {}): number {
-    const ref = this.#calls.add(method, args, kwargs, this.pushes.at(-1));
+    const ref = this.#sending.calls.add(method, args, kwargs, this.pushes.at(-1));
     this.#flush();
     return ref;
   }
 
   /** Nobody waits for a call any more. */
   cancel(ref: number): void {
-    if (this.#calls.end(ref)) this.#send({ type: "cancel", ref });
+    if (this.#sending.calls.end(ref)) this.#send({ type: "cancel", ref });
   }
 
   /** Sends a message, as soon as a call would go out. Throws a PlaitError when it is too large. */
   message(message: Message | Bytes): void {
     if (this.#phase === "stopped") return;
-    this.#calls.addMessage(message, this.pushes.at(-1), this.#maxFrame);
+    for (const frame of this.#sending.outbox.count()) this.#send(frame);
+    this.#sending.calls.addMessage(message, this.pushes.at(-1), this.#sending.maxFrame);
     this.#flush();
   }
 
   /** Lets others see something of this connection and those after it, null for nothing. Throws as `message` does. */
   setPresence(data: Json): void {
-    this.#send(this.#presences.set(data, this.#maxFrame));
+    this.#sending.presence.put(this.#presences.set(data, this.#sending.maxFrame));
+    this.#flush();
   }
 
   /** A fresh token; a socket that opens later brings its own. */
   auth(token: string): void {
-    this.#send({ type: "auth", token });
+    this.#sending.auth.put({ type: "auth", token });
+    this.#flush();
+  }
+
+  /** Nothing more will be asked for: what was sent is to be known of. */
+  finish(): void {
+    const frame = this.#sending.finish();
+    if (frame) this.#send(frame);
   }
 
   // Frames
@@ -231,17 +242,15 @@ export class Session {
     if (event) this.#events.push(event);
   }
 
-  /** Sends what may go out: pushes, and what was waiting for them before those behind it. */
+  /** Sends what may go out. */
   #flush(): void {
     if (this.#phase !== "joined") return;
-    const [calls, pushes, size] = [this.#calls, this.#pushes, this.#maxFrame];
-    const next = () => calls.next(size, pushes) ?? pushes.next(size, calls.first);
-    for (let each = next(); each; each = next()) this.#put(each);
+    for (const each of this.#sending.take()) this.#put(each);
   }
 
   #leave(phase: Phase, error?: PlaitError): void {
     this.#phase = phase;
-    this.#events.push(...this.#calls.failAll(error));
+    this.#events.push(...this.#sending.calls.failAll(error));
   }
 
   #rejoin(): void {
@@ -262,9 +271,12 @@ export class Session {
       case "nack":
         return this.#answered(frame);
       case "result":
-        return this.#tell(this.#calls.take(frame));
+        return this.#tell(this.#sending.calls.take(frame));
       case "presence":
         return this.#presences.receive(frame);
+      case "pong":
+        if (typeof frame.messages === "number") this.#sending.outbox.confirm(frame.messages);
+        return this.#flush();
       case "message":
       case "event":
       case "auth_expiring":
@@ -275,11 +287,12 @@ export class Session {
   #join(frame: Joined): void {
     this.#pushes.join(frame);
     this.#joined = frame;
-    this.#maxFrame = frame.max_frame ?? Infinity;
+    this.#sending.maxFrame = frame.max_frame ?? Infinity;
     this.#phase = "joined";
     this.#events.push({ type: "joined" });
-    const presence = this.#presences.again(this.#maxFrame);
-    if (presence) this.#put(presence);
+    const presence = this.#presences.again(this.#sending.maxFrame);
+    if (presence?.type === "presence") this.#sending.presence.put(presence);
+    else if (presence) this.#put(presence);
     this.#flush();
   }
 
@@ -289,7 +302,8 @@ export class Session {
   }
 
   #fail(frame: Failure): void {
+    if (this.#sending.takeRefusal(frame)) return;
     if (typeof frame.ref !== "number") this.#complaint = frame.message;
-    this.#tell(this.#calls.fail(frame));
+    this.#tell(this.#sending.calls.fail(frame));
   }
 }

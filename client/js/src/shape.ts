@@ -80,7 +80,7 @@ export class Shape {
     if (Array.isArray(container)) changeArray(container as Json[], part, next, takesBack, name);
     else if (container === undefined) return;
     else if (name === "remove" && !takesBack) delete container[part];
-    else container[part] = next;
+    else Object.defineProperty(container, part, { value: next, writable: true, enumerable: true, configurable: true });
   }
 
   /** Returns the container at a place, as one that may be changed; undefined where none is known to be. */

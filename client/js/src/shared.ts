@@ -1,7 +1,8 @@
-/** Clients that several components share: one for each thread, closed a while after the last has let go of it. */
+/** Clients that several components share: one for each thread and user, closed a while after the last has let go of it. */
 
 import { isPlaced, socketUrl } from "./address.js";
 import { ThreadClient } from "./client.js";
+import { identityOf } from "./identity.js";
 import type { ThreadOptions } from "./options.js";
 
 /** So long a client outlives its last user: an effect that runs twice, or a change of page, keeps the socket. */
@@ -11,6 +12,14 @@ const GRACE = 1_000;
  * behind its last one for the answers to what was changed.
  */
 const PATIENCE = 60_000;
+
+/** What tells clients apart. */
+export interface ClientKey {
+  /** The thread, and whom the token is of. */
+  readonly thread: string;
+  /** The client's own id and storage. */
+  readonly own: string;
+}
 
 interface Entry {
   key: string;
@@ -27,40 +36,50 @@ export class SharedClients {
   readonly #byClient = new WeakMap<ThreadClient, Entry>();
   readonly #storages = new Numbers();
 
+  /** Threads are the same when their sockets are, as the same client with the same storage, for the same user. */
+  keyOf(options: ThreadOptions<any>): ClientKey {
+    const place = isPlaced(options) ? socketUrl(options) : `${options.kind}/${options.name}`;
+    const { client = null, storage, token } = options;
+    return {
+      thread: JSON.stringify([place, identityOf(token)]),
+      own: JSON.stringify([client, storage ? this.#storages.of(storage) : null]),
+    };
+  }
+
   /**
    * Returns the client of a thread, which is made but not connected unless somebody holds it. One that was closed for
-   * good is only returned to who has `held` it; who comes later tries anew. One that nobody holds is for no other token.
+   * good gives way to another, as who comes later tries anew.
    */
-  get(options: ThreadOptions<any>, held?: ThreadClient): ThreadClient {
-    const key = this.#keyOf(options);
+  get(options: ThreadOptions<any>, { thread, own } = this.keyOf(options)): ThreadClient {
+    const key = `${thread} ${own}`;
     const known = this.#entries.get(key);
-    if (known && (known.client === held || (known.client.status !== "closed" && isFor(known, options.token)))) {
-      return known.client;
-    }
+    if (known && known.client.status !== "closed") return known.client;
     const entry = newEntry(key, options);
-    // What a server renders is not shared: it is for one request, and never held.
+    this.#byClient.set(entry.client, entry);
+    // What a server renders is not shared: it is for one request, and never held. Elsewhere it is shared once it is held.
     if (typeof window === "undefined") return entry.client;
     this.#entries.set(key, entry);
-    this.#byClient.set(entry.client, entry);
     this.#closeIn(PATIENCE, entry);
     return entry.client;
   }
 
-  /** A client is to use this token from now on. While somebody else holds it, who does not hold it yet waits for `hold`. */
-  setToken(client: ThreadClient, token: Entry["token"], held?: ThreadClient): void {
+  /** A client is to use this token from now on, which is of the same user. */
+  setToken(client: ThreadClient, token: Entry["token"]): void {
     const entry = this.#byClient.get(client);
-    if (entry && (client === held || !isAnother(entry.token, token))) entry.token = token;
+    if (entry && identityOf(entry.token) === identityOf(token)) entry.token = token;
   }
 
   /**
-   * Connects a client with a token, and keeps it until the returned function is called; undefined for one that was closed,
-   * or that nobody holds and that is for another token.
+   * Connects a client, and keeps it until the returned function is called; undefined for one that was closed, or in whose
+   * place there is another one to share.
    */
-  hold(client: ThreadClient, token: Entry["token"]): (() => void) | undefined {
+  hold(client: ThreadClient): (() => void) | undefined {
     const entry = this.#byClient.get(client);
-    if (!entry || client.status === "closed" || !isFor(entry, token)) return undefined;
+    if (!entry || client.status === "closed") return undefined;
+    const shared = this.#entries.get(entry.key) ?? entry;
+    if (shared !== entry && shared.client.status !== "closed") return undefined;
+    this.#entries.set(entry.key, entry);
     entry.holders++;
-    if (isAnother(entry.token, token)) entry.token = token;
     clearTimeout(entry.timer);
     client.connect();
     return () => {
@@ -77,13 +96,6 @@ export class SharedClients {
       if (this.#entries.get(entry.key) === entry) this.#entries.delete(entry.key);
     }, wait);
   }
-
-  /** Threads are the same when their sockets are, as the same client with the same storage. */
-  #keyOf(options: ThreadOptions<any>): string {
-    const place = isPlaced(options) ? socketUrl(options) : `${options.kind}/${options.name}`;
-    const { client = null, storage } = options;
-    return JSON.stringify([place, client, storage ? this.#storages.of(storage) : null]);
-  }
 }
 
 /** A number for each object. */
@@ -96,15 +108,6 @@ class Numbers {
     this.#known.set(object, number);
     return number;
   }
-}
-
-/** Tells whether a client may be used with a token: a text in the place of another may be that of somebody else. */
-function isFor({ holders, token: known }: Entry, token: Entry["token"]): boolean {
-  return holders > 0 || !isAnother(known, token);
-}
-
-function isAnother(a: Entry["token"], b: Entry["token"]): boolean {
-  return typeof a === "string" && typeof b === "string" && a !== b;
 }
 
 function newEntry(key: string, options: ThreadOptions<any>): Entry {

@@ -1,12 +1,13 @@
 /** How large a frame may be. */
 
 import { PlaitError } from "./errors.js";
+import { stringify } from "./exact.js";
 import type { Outgoing } from "./messages.js";
 
 /** Tells whether a frame has more bytes than a server takes. */
 export function isTooLarge(frame: Outgoing, most: number): boolean {
   if (frame.type === "bytes") return frame.data.length > most;
-  const text = JSON.stringify(frame);
+  const text = stringify(frame);
   return text.length * 3 > most && byteLength(text) > most;
 }
 

@@ -4,6 +4,7 @@ import { threadId } from "./address.js";
 import { readBacklog } from "./backlog.js";
 import type { Backlog } from "./backlog.js";
 import { Copies } from "./copies.js";
+import { stringify } from "./exact.js";
 import type { ThreadOptions } from "./options.js";
 
 /** What of localStorage is used. */
@@ -58,7 +59,7 @@ export class Place {
 
   write(backlog: Backlog): void {
     try {
-      this.#storage.setItem(this.#key, JSON.stringify(backlog));
+      this.#storage.setItem(this.#key, stringify(backlog));
       this.#keeps = true;
       this.#isEmpty = false;
     } catch {

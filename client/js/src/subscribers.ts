@@ -1,5 +1,6 @@
 /** Those who are told: what happens on a thread, and that something of it may read differently. */
 
+import type { Deferred } from "./deferred.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { Listeners } from "./listeners.js";
@@ -31,7 +32,13 @@ export class Subscribers {
   readonly message = new Listeners<[unknown]>();
   readonly refused = new Listeners<[Refusal]>();
   readonly #events = new Map<string, Listeners<[unknown]>>();
+  readonly #onUnheard: (refusal: Refusal) => void;
   #read: readonly unknown[] = [];
+
+  /** `onUnheard` is told of refusals that nobody listens to, nor waits for. */
+  constructor(onUnheard: (refusal: Refusal) => void) {
+    this.#onUnheard = onUnheard;
+  }
 
   /** Those who are told what is emitted under a name. */
   event(name: string): Listeners<[unknown]> {
@@ -40,18 +47,26 @@ export class Subscribers {
     return listeners;
   }
 
-  /** Tells an event to whoever listens to such. */
-  take(event: SessionEvent): void {
+  /** Tells an event to whoever listens to such; `answer` is that of a change that is refused. */
+  take(event: SessionEvent, answer?: Deferred<number>): void {
     switch (event.type) {
       case "change":
         return this.change.tell({ version: event.version, ops: event.ops, source: event.source });
       case "refused":
-        return this.refused.tell({ error: event.error, ops: event.push.ops });
+        return this.refuse({ error: event.error, ops: event.push.ops }, answer);
       case "message":
         return this.message.tell(event.data);
       case "event":
         return this.#events.get(event.name)?.tell(event.data);
     }
+  }
+
+  /** Tells of a change that was refused, for which `answer` stands, if anything does. */
+  refuse(refusal: Refusal, answer?: Deferred<number>): void {
+    if (!this.refused.isEmpty) return this.refused.tell(refusal);
+    const tell = () => answer?.isAwaited || this.#onUnheard(refusal);
+    // Whoever made the change may be about to wait for it.
+    queueMicrotask(() => queueMicrotask(tell));
   }
 
   /** Tells that something reads differently, if one of `values` is another than the last time. */

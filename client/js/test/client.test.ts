@@ -1,4 +1,5 @@
 import { getEventListeners } from "node:events";
+import { inspect } from "node:util";
 
 import { expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
@@ -174,10 +175,75 @@ test("a refused change rolls back, rejects and is told, whether or not somebody 
   expect(client.state?.n).toBe(1);
 });
 
+test("keys that mean something else in JavaScript are set, edited and removed like any others", async () => {
+  const [client, peer] = await joined();
+  void client.set(JSON.parse('{"n": 1, "list": [], "__proto__": {"polluted": 1}, "constructor": {"prototype": 2}}'));
+  void client.update("/__proto__/polluted", 3);
+  void client.edit((draft) => {
+    const odd = draft as unknown as Record<string, Record<string, unknown>>;
+    odd["constructor"]!["prototype"] = 4;
+    odd["prototype"] = {};
+    delete odd["prototype"];
+  });
+  expect(JSON.stringify(client.state)).toBe(
+    '{"n":1,"list":[],"__proto__":{"polluted":3},"constructor":{"prototype":4}}',
+  );
+  void client.update("/__proto__", 5);
+  expect(Object.getPrototypeOf(client.state)).toBe(Object.prototype);
+  expect(({} as { polluted?: unknown }).polluted).toBeUndefined();
+  const paths = [];
+  for (let each = 0; each < 4; each++)
+    paths.push((await peer.take("push")).ops?.map(({ op, path }) => `${op} ${path}`));
+  expect(paths.slice(1)).toEqual([
+    ["replace /__proto__/polluted"],
+    ["replace /constructor/prototype"],
+    ["replace /__proto__"],
+  ]);
+});
+
+test("a refusal that nobody listens to nor waits for is told to the app, and shown where the app does not listen", async () => {
+  const [client, peer] = await joined();
+  const shown: unknown[] = [];
+  const spy = vi.spyOn(console, "error").mockImplementation((...line) => {
+    // Clients of other tests may still be closing.
+    if ((line[1] as PlaitError).code !== "closed") shown.push(line);
+  });
+  const refuse = (ref: number) => peer.send({ type: "nack", ref, code: "rejected", message: "no", version: 1 });
+  const told = new Arrivals<unknown[]>();
+  const unsubscribe = ThreadClient.onRefused((refusal, of) => {
+    if (of === (client as unknown)) told.put([refusal.error.code, refusal.ops]);
+  });
+  void client.update("/n", -1);
+  void client.update("/nowhere/x", 1);
+  refuse(1);
+  expect(await told.take()).toEqual(["bad_state", [{ op: "add", path: "/nowhere/x", value: 1 }]]);
+  expect(await told.take()).toEqual(["rejected", [{ op: "replace", path: "/n", value: -1 }]]);
+  const awaited = [client.update("/n", -2), client.update("/n", -3).catch((error: PlaitError) => error.code)];
+  awaited.push(client.update("/nowhere/x", 1));
+  for (const ref of [2, 3]) refuse(ref);
+  expect((await Promise.allSettled(awaited)).map(({ status }) => status)).toEqual([
+    "rejected",
+    "fulfilled",
+    "rejected",
+  ]);
+  const heard = new Arrivals<unknown>();
+  const mute = client.onRefused(({ error }) => heard.put(error.code));
+  void client.update("/n", -4);
+  refuse(4);
+  expect(await heard.take()).toBe("rejected");
+  mute();
+  unsubscribe();
+  expect([told.waiting, shown]).toEqual([[], []]);
+  void client.update("/n", -5);
+  refuse(5);
+  await client.set((note) => note);
+  await vi.waitFor(() => expect(shown).toMatchObject([[expect.stringContaining("note/a"), { code: "rejected" }]]));
+  spy.mockRestore();
+});
+
 test("what cannot be done to the state is refused here", async () => {
   const [client, peer] = await joined();
   await expect(client.update("/nowhere/x", 1)).rejects.toMatchObject({ code: "bad_state" });
-  await expect(client.set(JSON.parse('{"__proto__": 1}') as Note)).rejects.toMatchObject({ code: "bad_state" });
   await expect(client.set(() => expect.fail("in an updater"))).rejects.toThrow("in an updater");
   expect(peer.frames.waiting).toEqual([]);
   expect(client.state).toEqual({ n: 1, list: ["a"] });
@@ -524,6 +590,59 @@ test("until the thread has told its state, an initial one is shown", async () =>
   expect(client.state).toEqual({ n: 4, list: [] });
 });
 
+test("changes of an initial state are shown at once, kept on top of what the thread tells, and sent", async () => {
+  const client = open({ initialState: { n: 0, list: ["x"], title: "" } });
+  const shown: unknown[] = [];
+  client.subscribe(() => shown.push(client.state?.title));
+  for (const letter of "hello") void client.edit((draft) => void (draft.title = (draft.title ?? "") + letter));
+  void client.update("/list/-", "y");
+  const version = client.set((note) => ({ ...note, list: [...note.list, "z"] }));
+  const same = client.set((note) => note);
+  expect([client.state, client.pending]).toEqual([{ n: 0, list: ["x", "y", "z"], title: "hello" }, 8]);
+  const peer = await server.peer();
+  await peer.join({ state: { n: 5, list: ["new", "x"], title: "" }, version: 7 });
+  const pushes = [];
+  for (let each = 0; each < 7; each++) pushes.push(await peer.take("push"));
+  expect(pushes[4]).toMatchObject({ base: ["e", 7], ops: [{ op: "replace", path: "/title", value: "hello" }] });
+  expect(pushes[6]?.ops).toEqual([{ op: "add", path: "/list/3", value: "z" }]);
+  expect(client.state).toEqual({ n: 5, list: ["new", "x", "y", "z"], title: "hello" });
+  for (const [at, { ref }] of pushes.entries()) peer.send({ type: "ack", ref, version: at + 8 });
+  expect([await version, await same, client.pending]).toEqual([14, 7, 0]);
+  expect(shown.slice(0, 5)).toEqual(["h", "he", "hel", "hell", "hello"]);
+  expect(new Set(shown.slice(4))).toEqual(new Set(["hello"]));
+});
+
+test("changes of an initial state are those of a thread that has none, and go with a client that is closed", async () => {
+  const client = open({ initialState: { n: 1, list: [] } });
+  void client.update("/n", 2);
+  void client.update("/n", 3);
+  const peer = await server.peer();
+  await peer.join({ version: 0 });
+  expect((await peer.take("push")).ops).toEqual([{ op: "add", path: "", value: { n: 2, list: [] } }]);
+  expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "/n", value: 3 }]);
+  expect(client.state).toEqual({ n: 3, list: [] });
+  const closed = open({ initialState: { n: 1, list: [] }, connect: false });
+  const lost = closed.update("/n", 2);
+  expect(closed.state?.n).toBe(2);
+  await closed.close();
+  await expect(lost).rejects.toMatchObject({ code: "closed" });
+  expect(closed.state?.n).toBe(1);
+});
+
+test("a change of an initial state whose place the thread does not have is refused, and those beside it are not", async () => {
+  const client = open({ initialState: { n: 0, list: ["x"] } });
+  const lost = client.update("/list/0", "y");
+  await expect(client.update("/list/7", "y")).rejects.toMatchObject({ code: "bad_state" });
+  const kept = client.update("/n", 1);
+  const peer = await server.peer();
+  await peer.join({ state: { n: 5, list: [] } });
+  await expect(lost).rejects.toMatchObject({ code: "bad_state" });
+  const push = await peer.take("push");
+  peer.send({ type: "ack", ref: push.ref, version: 2 });
+  expect(await kept).toBe(2);
+  expect(client.state).toEqual({ n: 1, list: [] });
+});
+
 test("a whole address stands for host, kind and name", async () => {
   open({ url: `http://${server.host}/mounted/threads/note/b`, host: "nowhere.invalid" });
   expect((await server.peer()).url).toBe("/mounted/threads/note/b");
@@ -557,6 +676,90 @@ test("what was handed over may be changed, and changes nothing here", async () =
   expect((await peer.take("push")).ops).toEqual([{ op: "add", path: "/list/1", value: "c" }]);
 });
 
+test("what is handed out cannot be changed in place: whoever tries gets an error, and the state is the server's", async () => {
+  const [client, peer] = await joined({ initialState: { n: 0, list: [] } });
+  const change = (state: unknown) => {
+    (state as Note).n = 42;
+    return state as Note;
+  };
+  const grow = (state: unknown) => (state as Note).list.push("x");
+  await expect(client.set(change)).rejects.toBeInstanceOf(TypeError);
+  await expect(client.set((note) => ({ ...note, n: grow(note) }))).rejects.toBeInstanceOf(TypeError);
+  for (const handed of ["state", "confirmed", "initialState"] as const) {
+    expect(() => change(client[handed])).toThrow(TypeError);
+    expect(() => grow(client[handed])).toThrow(TypeError);
+  }
+  peer.send({ type: "change", version: 2, ops: [{ op: "add", path: "/tags", value: [["x"]] }], source: "server" });
+  const next = (await client.waitFor((note) => "tags" in note)) as unknown as { tags: string[][] };
+  expect(() => next.tags[0]?.push("y")).toThrow(TypeError);
+  expect(() => grow(next)).toThrow(TypeError);
+  peer.send({ type: "snapshot", epoch: "e", version: 9, state: { n: 9, list: ["a", "b"] } });
+  await client.waitFor((note) => note.n === 9);
+  expect(() => grow(client.state)).toThrow(TypeError);
+  void client.update("/list", [["deep"]]);
+  expect(() => grow(client.state?.list[0] as unknown)).toThrow(TypeError);
+  expect([client.state, client.confirmed]).toEqual([
+    { n: 9, list: [["deep"]] },
+    { n: 9, list: ["a", "b"] },
+  ]);
+});
+
+test("an initial state is a copy of the app's own object", async () => {
+  const initialState = { n: 1, list: ["a"] };
+  const client = open({ initialState });
+  initialState.list.push("b");
+  expect(client.state).toEqual({ n: 1, list: ["a"] });
+});
+
+test("integers beyond 2^53 go both ways unchanged, and none that is inexact is sent", async () => {
+  const [client, peer] = await joined();
+  const id = 9007199254740993n;
+  peer.sendText(`{"type":"change","version":2,"ops":[{"op":"add","path":"/id","value":${id}}],"source":"server"}`);
+  expect(await client.waitFor((note) => "id" in note)).toEqual({ n: 1, list: ["a"], id });
+  void client.update("/other", id + 1n);
+  expect((await peer.take("push")).ops).toEqual([{ op: "add", path: "/other", value: id + 1n }]);
+  await expect(client.update("/n", 9007199254740994)).rejects.toThrow("BigInt");
+  const result = client.call("add_player", id as unknown as string);
+  const call = await peer.take("call");
+  expect(call.args).toEqual([id]);
+  peer.sendText(`{"type":"result","ref":${call.ref},"value":${id},"done":true}`);
+  expect(await result).toBe(id);
+});
+
+test("what looks at a client or its methods calls none of them", async () => {
+  const [client, peer] = await joined();
+  expect(JSON.parse(JSON.stringify(client))).toMatchObject({ kind: "note", name: "a" });
+  expect(JSON.stringify({ rpc: client.rpc })).toBe('{"rpc":{}}');
+  expect([`${client.rpc as unknown}`, String(client.rpc), (client.rpc as unknown as string) + ""]).toEqual(
+    Array(3).fill("[object Object]"),
+  );
+  expect(inspect(client.rpc, { depth: 4 })).toBe("{}");
+  expect(inspect(client)).toContain("ThreadClient");
+  expect(await client.rpc).toBe(client.rpc);
+  expect(Number(client.rpc)).toBeNaN();
+  expect([client.rpc]).not.toEqual([1]);
+  for (const name of ["toJSON", "then", "inspect", "asymmetricMatch", "$$typeof"]) {
+    expect((client.rpc as unknown as Record<string, unknown>)[name]).toBeUndefined();
+  }
+  void client.call("inspect" as never);
+  expect((await peer.take("call")).method).toBe("inspect");
+});
+
+test("presences cannot be changed in place", async () => {
+  const [client, peer] = await joined();
+  peer.send({ type: "presence", snapshot: { s1: { cursor: [1, 2] } } });
+  await until(client, () => "s1" in client.presence);
+  const presence = client.presence as Record<string, { cursor: number[] }>;
+  expect(() => presence["s1"]?.cursor.push(3)).toThrow(TypeError);
+  expect(() => delete presence["s1"]).toThrow(TypeError);
+});
+
+test("an edit may return the next state", async () => {
+  const [client, peer] = await joined();
+  void client.edit((draft) => ({ ...draft, n: 2 }));
+  expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "/n", value: 2 }]);
+});
+
 test("waiting for a state fails with what the predicate throws, and looks no more", async () => {
   const [client, peer] = await joined();
   let looks = 0;
@@ -577,7 +780,7 @@ test("waiting for a state fails with what the predicate throws, and looks no mor
 
 test("a call with arguments that are no JSON fails as one that the server refuses, and sends nothing", async () => {
   const [client, peer] = await joined();
-  const bad = 1n as unknown as string;
+  const bad = (() => 1) as unknown as string;
   await expect(client.call("add_player", bad)).rejects.toBeInstanceOf(TypeError);
   await expect(client.rpc.addPlayer("\ud83d")).rejects.toBeInstanceOf(TypeError);
   await expect(client.callWith("add_player", { kwargs: { bad } })).rejects.toBeInstanceOf(TypeError);

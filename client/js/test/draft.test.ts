@@ -40,7 +40,7 @@ test("what an edit does not change keeps its identity", () => {
   });
   expect(after.owner).toBe(before.owner);
   expect(after.cards[0]).toBe(before.cards[0]);
-  expect(produce(before, (draft) => draft.cards.map((card) => card.tags.length))).toBe(before);
+  expect(produce(before, (draft) => void draft.cards.map((card) => card.tags.length))).toBe(before);
 });
 
 test("an edit that sets what is there changes nothing", () => {
@@ -126,6 +126,73 @@ function scribble(node: unknown, random: Random): void {
   }
   if (typeof node === "object" && node !== null) for (const item of Object.values(node)) scribble(item, random);
 }
+
+test("an object that an edit returns is the next state", () => {
+  const before = board();
+  const after = produce(before, (draft) => ({ ...draft, title: "b", cards: draft.cards.slice(1) }));
+  expect(after).toEqual({ ...board(), title: "b", cards: board().cards.slice(1) });
+  expect(after.owner).toBe(before.owner);
+  expect(produce([1, 2, 3], (draft) => draft.filter((n) => n !== 2))).toEqual([1, 3]);
+});
+
+test("what an edit returns beside that means nothing, and nothing is lost of it", () => {
+  expect(produce(board(), (draft) => draft.cards.splice(0, 1)).cards).toHaveLength(1);
+  expect(produce(board(), (draft) => Object.assign(draft.owner, { name: "Grace" })).owner.name).toBe("Grace");
+  expect(produce({ n: 1 }, (draft) => draft.n++)).toEqual({ n: 2 });
+  expect(produce({ n: 1, text: "" }, (draft) => (draft.text = "a"))).toEqual({ n: 1, text: "a" });
+  expect(produce({ n: 1 }, (draft) => draft)).toEqual({ n: 1 });
+});
+
+test("an edit that both changes its draft and returns a state, or returns what cannot be one, is refused", () => {
+  const both = (draft: { n: number; m?: number }) => {
+    draft.n++;
+    return { ...draft, m: 1 };
+  };
+  expect(() => produce({ n: 1 }, both)).toThrow("changes its draft or returns");
+  expect(() => produce(board(), (draft) => draft.cards.filter((card) => card.id > 1))).toThrow(TypeError);
+});
+
+test("a draft leads to nothing but what is in it", () => {
+  const paths = [
+    ["__proto__", "polluted"],
+    ["constructor", "prototype", "polluted"],
+    ["toString", "__proto__", "__proto__", "polluted"],
+    ["cards", "__proto__", "polluted"],
+    ["cards", "push", "call", "__proto__", "__proto__", "polluted"],
+    ["cards", "push", "constructor", "prototype", "polluted"],
+    ["cards", "push", "polluted"],
+  ];
+  for (const path of paths) {
+    const walk = (draft: unknown) => {
+      let node = draft as Record<string, any>;
+      for (const key of path.slice(0, -1)) node = node[key];
+      node["polluted"] = true;
+    };
+    expect(() => produce(board(), walk)).toThrow(TypeError);
+    for (const object of [{}, [], () => 1]) expect("polluted" in object).toBe(false);
+  }
+});
+
+test("what is put under a key that means something else in JavaScript is data", () => {
+  const after = produce<Record<string, unknown>>({ list: [1] }, (draft) => {
+    draft["__proto__"] = { a: 1 };
+    draft["constructor"] = 1;
+    expect(Object.keys(draft)).toEqual(["list", "__proto__", "constructor"]);
+    (draft["__proto__"] as Record<string, unknown>)["b"] = 2;
+  });
+  expect(JSON.stringify(after)).toBe('{"list":[1],"__proto__":{"a":1,"b":2},"constructor":1}');
+  expect(Object.getPrototypeOf(after)).toBe(Object.prototype);
+});
+
+test("the methods of objects and arrays are there in a draft", () => {
+  produce(board(), (draft) => {
+    expect(draft.hasOwnProperty("title") && !draft.hasOwnProperty("toString")).toBe(true);
+    expect(`${draft.cards.map((card) => card.id)}`).toBe("1,2");
+    draft.cards.push.apply(draft.cards, [{ id: 3, tags: [] }]);
+    expect([...draft.cards].length).toBe(3);
+    expect(draft.cards.concat(draft.cards)).toHaveLength(6);
+  });
+});
 
 test("neither an async edit nor one of a state without members is taken", () => {
   expect(() => produce({ n: 1 }, () => Promise.resolve())).toThrow(TypeError);

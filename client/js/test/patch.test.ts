@@ -95,3 +95,16 @@ test("a key that leads out of an object in JavaScript is a key like any other", 
 test("the parts of a pointer come back as they went in", () => {
   for (const part of ["", "a", "a/b", "~", "~1", "~01", "/", "0"]) expect(parse(`/${escape(part)}`)).toEqual([part]);
 });
+
+test("an element is known by an id beyond 2^53, too, and lists of such numbers are compared", () => {
+  const [a, b] = [
+    { id: 2n ** 60n, text: "tea" },
+    { id: 2n ** 60n + 1n, text: "milk" },
+  ];
+  expect(diff([a, b], [b, { ...a, text: "coffee" }])).toEqual([
+    { op: "remove", path: "/0" },
+    { op: "add", path: "/1", value: a, moved: true },
+    { op: "replace", path: "/1/text", value: "coffee" },
+  ]);
+  expect(diff([2n ** 60n, 1], [1])).toEqual([{ op: "remove", path: "/0" }]);
+});

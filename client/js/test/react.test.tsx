@@ -1,18 +1,22 @@
 // @vitest-environment jsdom
 import { StrictMode, useState } from "react";
 import type { ReactNode } from "react";
+import { flushSync } from "react-dom";
 import { createRoot, hydrateRoot } from "react-dom/client";
 import type { Root } from "react-dom/client";
 import { renderToString } from "react-dom/server";
-import { afterEach, expect, test } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 
-import type { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/index.js";
 import type { Joined } from "../src/protocol.js";
 import { usePresence, useRpc, useThread, useThreadEvent, useThreadState, useThreadStatus } from "../src/react.js";
-import type { UseThreadOptions } from "../src/react.js";
+import type { ThreadHandlers, UseThreadOptions } from "../src/react.js";
 import type { AnyRpcs } from "../src/rpc.js";
+import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
+import { MemoryStorage } from "./storages.js";
+import { jwt } from "./tokens.js";
 
 interface Note {
   n: number;
@@ -321,12 +325,12 @@ test("a component that is mounted anew tries anew where the one before was refus
   await text(element, "online");
 });
 
-test("the token of the last render is used, of whichever component and whatever it is", async () => {
-  const { root, element } = mount([<Status key="1" token={() => "one"} />, <Status key="2" token="two" />]);
+test("the token of the last render is used, of whichever component", async () => {
+  const { root, element } = mount([<Status key="1" token={() => "one"} />, <Status key="2" token={() => "two"} />]);
   const first = await server.peer();
   expect((await first.join({ state: { n: 1, list: [] } })).token).toBe("two");
   await text(element, "onlineonline");
-  root.render([<Status key="2" token="three" />]);
+  root.render([<Status key="2" token={() => "three"} />]);
   await text(element, "online");
   first.drop();
   const second = await server.peer();
@@ -346,14 +350,113 @@ test("another user in the place of one finds another socket, with a token of the
 });
 
 test("a token that was rendered anew is sent when the one before it is about to expire, the same one is not", async () => {
-  const { root, element } = mount([<Count key="1" token="one" />]);
+  const [one, two] = [1, 2].map((exp) => jwt({ sub: "ada", exp }));
+  const { root, element } = mount([<Count key="1" token={one} />]);
   const first = await peer();
   await text(element, "1");
   first.send({ type: "auth_expiring", in: 30 });
   first.send({ type: "change", version: 2, ops: [{ op: "replace", path: "/n", value: 2 }], source: "server" });
   await text(element, "2");
-  root.render([<Count key="1" token="two" />, "!"]);
+  root.render([<Count key="1" token={two} />, "!"]);
   await text(element, "2!");
   first.send({ type: "auth_expiring", in: 30 });
-  expect((await first.take("auth")).token).toBe("two");
+  expect((await first.take("auth")).token).toBe(two);
+});
+
+test("the first commit behind a switch of user shows nothing of the one before", async () => {
+  const { root, element } = mount(<Count key="1" token="ada" />);
+  await peer({ state: { n: 42, list: [] } });
+  await text(element, "42");
+  flushSync(() => root.render(<Count key="1" token="bob" />));
+  expect(element.textContent).toBe("none");
+  const second = await server.peer();
+  expect((await second.join({ state: { n: 7, list: [] } })).token).toBe("bob");
+  await text(element, "7");
+  flushSync(() => root.render(<Count key="2" token="eve" />));
+  expect(element.textContent).toBe("none");
+  expect((await (await server.peer()).join({ state: { n: 8, list: [] } })).token).toBe("eve");
+  await text(element, "8");
+  flushSync(() => root.render(<Count key="2" />));
+  expect(element.textContent).toBe("none");
+  expect((await (await server.peer()).join({ state: { n: 9, list: [] } })).token).toBeUndefined();
+  await text(element, "9");
+});
+
+test("options that are new at each render end with one client, and a warning", async () => {
+  const warn = vi.spyOn(console, "warn").mockImplementation(() => undefined);
+  let renders = 0;
+  function Inline({ own }: { own: () => Partial<UseThreadOptions<Note>> }): ReactNode {
+    renders++;
+    const thread = useNote(own());
+    return `${useThreadStatus(thread)} ${useThreadState(thread)?.n}`;
+  }
+  const inlines = [() => ({ client: crypto.randomUUID() }), () => ({ storage: new MemoryStorage(), client: "me" })];
+  for (const [index, own] of inlines.entries()) {
+    const { element } = mount(
+      <StrictMode>
+        <Inline own={own} />
+      </StrictMode>,
+    );
+    const joins = (async () => {
+      // The first ones are closed a moment later.
+      while (element.textContent !== "online 1") await peer().catch(() => undefined);
+    })();
+    await text(element, "online 1");
+    expect(warn).toHaveBeenCalledTimes(index + 1);
+    clients.splice(0).forEach((client) => client.close());
+    void joins;
+  }
+  expect(renders).toBeLessThan(60);
+  warn.mockRestore();
+});
+
+test("another client id is another client at once, whatever it was before", async () => {
+  const warn = vi.spyOn(console, "warn");
+  const { root, element } = mount(<Count key="1" client="a" />);
+  await peer();
+  await text(element, "1");
+  for (const [n, client] of ["b", "c", "d", "e"].entries()) {
+    flushSync(() => root.render(<Count key="1" client={client} />));
+    expect(element.textContent).toBe("none");
+    const next = await server.peer();
+    expect((await next.join({ state: { n: n + 2, list: [] } })).client).toBe(client);
+    await text(element, String(n + 2));
+  }
+  expect(warn).not.toHaveBeenCalled();
+  warn.mockRestore();
+});
+
+test("a change that is refused when its component is gone is told to the app", async () => {
+  const told = new Arrivals<string>();
+  const unsubscribe = ThreadClient.onRefused(({ error }) => {
+    // Clients of other tests may still be closing.
+    if (error.code !== "closed") told.put(error.code);
+  });
+  const heard = new Arrivals<string>();
+  function Button({ onRefused }: ThreadHandlers): ReactNode {
+    const thread = useNote(onRefused && { onRefused });
+    const n = useThreadState(thread)?.n;
+    return <button onClick={() => thread.edit((note) => void note.n++)}>{n ?? "none"}</button>;
+  }
+  const { root, element } = mount(<Button key="1" onRefused={({ error }) => heard.put(error.code)} />);
+  const first = await peer();
+  const click = async () => {
+    await text(element, "1");
+    element.querySelector("button")?.click();
+    await text(element, "2");
+    return (await first.take("push")).ref;
+  };
+  const refuse = (ref: number) => first.send({ type: "nack", ref, code: "rejected", message: "no", version: 1 });
+  refuse(await click());
+  expect(await heard.take()).toBe("rejected");
+  root.render(<Button key="1" />);
+  refuse(await click());
+  expect(await told.take()).toBe("rejected");
+  const ref = await click();
+  root.render([]);
+  await text(element, "");
+  refuse(ref);
+  expect(await told.take()).toBe("rejected");
+  expect([told.waiting, heard.waiting]).toEqual([[], []]);
+  unsubscribe();
 });

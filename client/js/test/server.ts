@@ -3,6 +3,7 @@
 import { WebSocketServer } from "ws";
 import type { WebSocket } from "ws";
 
+import { parse } from "../src/exact.js";
 import type { ClientMessage, Joined, ServerMessage } from "../src/protocol.js";
 
 const TIMEOUT = 10_000;
@@ -51,7 +52,12 @@ export class Peer {
     this.#socket = socket;
     this.url = url;
     socket.on("message", (data: Buffer, isBinary) => {
-      const frame = isBinary ? undefined : (JSON.parse(data.toString()) as ClientMessage);
+      const frame = isBinary ? undefined : (parse(data.toString()) as ClientMessage);
+      if (frame?.type === "ping" && typeof frame.messages === "number") {
+        // All messages are taken.
+        this.send({ type: "pong", messages: frame.messages });
+        return;
+      }
       this.types.push(frame?.type ?? "bytes");
       if (frame) this.frames.put(frame);
       else this.bytes.put(data);
@@ -65,6 +71,10 @@ export class Peer {
 
   send(frame: ServerMessage): void {
     this.#socket.send(JSON.stringify(frame));
+  }
+
+  sendText(text: string): void {
+    this.#socket.send(text);
   }
 
   sendBytes(data: Uint8Array): void {

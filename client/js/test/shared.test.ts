@@ -3,6 +3,7 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 
 import { SharedClients } from "../src/shared.js";
 import { MemoryStorage } from "./storages.js";
+import { jwt } from "./tokens.js";
 
 const OPTIONS = { host: "127.0.0.1:1", kind: "note", name: "a" };
 
@@ -16,7 +17,7 @@ test("a client that was rendered and that nobody came for is closed, and gives w
   expect([clients.get(OPTIONS), abandoned.status]).toEqual([abandoned, "connecting"]);
   vi.advanceTimersByTime(1_000);
   expect(abandoned.status).toBe("closed");
-  expect(clients.hold(abandoned, undefined)).toBeUndefined();
+  expect(clients.hold(abandoned)).toBeUndefined();
   expect(clients.get(OPTIONS)).not.toBe(abandoned);
   vi.advanceTimersByTime(60_000);
   expect(vi.getTimerCount()).toBe(0);
@@ -25,11 +26,11 @@ test("a client that was rendered and that nobody came for is closed, and gives w
 test("a client that is held stays, until a moment after it is let go", () => {
   const clients = new SharedClients();
   const client = clients.get(OPTIONS);
-  const release = clients.hold(client, undefined);
+  const release = clients.hold(client);
   vi.advanceTimersByTime(600_000);
   expect([clients.get(OPTIONS), client.status === "closed"]).toEqual([client, false]);
   release?.();
-  clients.hold(clients.get(OPTIONS), undefined)?.();
+  clients.hold(clients.get(OPTIONS))?.();
   vi.advanceTimersByTime(1_000);
   expect(client.status).toBe("closed");
 });
@@ -39,7 +40,7 @@ test("a client that was let go with changes that have no answer is kept for them
   const client = clients.get(OPTIONS);
   const refused: string[] = [];
   client.onRefused(({ error }) => refused.push(error.code));
-  const release = clients.hold(client, undefined);
+  const release = clients.hold(client);
   void client.update("/n", 1);
   release?.();
   vi.advanceTimersByTime(60_000);
@@ -52,15 +53,36 @@ test("a client that was let go is not for another token, another storage or anot
   const clients = new SharedClients();
   const ada = { ...OPTIONS, token: "ada", storage: new MemoryStorage() };
   const client = clients.get(ada);
-  clients.hold(client, "ada")?.();
+  clients.hold(client)?.();
   expect(clients.get(ada)).toBe(client);
   expect(clients.get({ ...ada, storage: new MemoryStorage() })).not.toBe(client);
   expect(clients.get({ ...ada, client: "bob" })).not.toBe(client);
   clients.setToken(client, "bob");
-  expect(clients.hold(client, "bob")).toBeUndefined();
   expect(clients.get(ada)).toBe(client);
   const bob = clients.get({ ...ada, token: "bob" });
   expect([bob === client, clients.get({ ...ada, token: "bob" })]).toEqual([false, bob]);
   vi.advanceTimersByTime(1_000);
   expect([client.status, bob.status]).toEqual(["closed", "connecting"]);
+});
+
+test("a client that is held is not for another user either, nor for none", () => {
+  const clients = new SharedClients();
+  const client = clients.get({ ...OPTIONS, token: "ada" });
+  clients.hold(client);
+  for (const token of ["bob", undefined, () => "ada"]) expect(clients.get({ ...OPTIONS, token })).not.toBe(client);
+  expect(clients.get({ ...OPTIONS, token: "ada" })).toBe(client);
+});
+
+test("JWTs that differ in their times are of one user, and all others are not", () => {
+  const clients = new SharedClients();
+  const ada = { sub: "ada", name: "Ada \u00e9", exp: 1, iat: 1 };
+  const client = clients.get({ ...OPTIONS, token: jwt(ada) });
+  const isSame = (token: string) => clients.get({ ...OPTIONS, token }) === client;
+  expect(isSame(jwt({ ...ada, exp: 2, iat: 2, jti: "x" }))).toBe(true);
+  for (const claims of [{ ...ada, sub: "bob" }, { ...ada, tenant: "b" }, { sub: "ada" }, {}]) {
+    expect(isSame(jwt(claims))).toBe(false);
+  }
+  const [one, two] = [jwt({ exp: 1 }), jwt({ exp: 2 })].map((token) => clients.get({ ...OPTIONS, token }));
+  expect(one).not.toBe(two);
+  for (const token of ["a.b.c", "..", "a.W10.c"]) expect(isSame(token)).toBe(false);
 });

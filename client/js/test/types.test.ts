@@ -25,6 +25,8 @@ interface GeneratedRpcs {
   by_hand(first: number, last?: number): AsyncIterable<unknown>;
   clear(): void;
   add_2nd(): number;
+  inspect(what: string): number;
+  to_string(what: string): string;
   /** By name, with `callWith`: { to: number; fast?: boolean } */
   move(): Card | null;
   newGame(): number;
@@ -49,13 +51,52 @@ function uses(game: ThreadClient<Game, GameRpcs>, any: ThreadClient) {
 
 test("the state and the methods of a thread have the types that were given", () => {
   type Typed = ReturnType<typeof uses>["game"];
-  expectTypeOf<Typed["state"]>().toEqualTypeOf<Game | undefined>();
+  expectTypeOf<Typed["state"]>().toEqualTypeOf<Readonly<Game> | undefined>();
+  expectTypeOf<Typed["initialState"]>().toEqualTypeOf<Readonly<Game> | undefined>();
   expectTypeOf<Typed["rpc"]["addPlayer"]>().toEqualTypeOf<(name: string) => Promise<number>>();
   expectTypeOf<Typed["rpc"]["add_player"]>().toEqualTypeOf<(name: string) => Promise<number>>();
   expectTypeOf<Typed["rpc"]["reset"]>().toEqualTypeOf<() => Promise<void>>();
   expectTypeOf<Parameters<Typed["edit"]>[0]>().toEqualTypeOf<(draft: Game) => unknown>();
   expectTypeOf<ReturnType<typeof useThreadState<Game, number>>>().toEqualTypeOf<number>();
   expectTypeOf<ReturnType<typeof useRpc<Game, GameRpcs, "add_player">>["data"]>().toEqualTypeOf<number | undefined>();
+});
+
+interface Nested {
+  cards: { tags: string[] }[];
+  pair: [Card, number];
+  byName: Record<string, Card>;
+  own?: Card | null;
+}
+
+// Only looked at by the type checker.
+function changesNothing(room: ThreadClient<Nested>, select: typeof useThreadState<Nested, unknown>) {
+  const state = room.state!;
+  // @ts-expect-error: the state is readonly.
+  state.pair = state.pair;
+  // @ts-expect-error: so is what is in it.
+  state.cards[0]!.tags.push("x");
+  // @ts-expect-error: an element of a tuple, too.
+  state.pair[0].title = "x";
+  // @ts-expect-error: and of a record.
+  delete state.byName["a"];
+  // @ts-expect-error: what was confirmed as well.
+  room.confirmed!.own = null;
+  void room.set((nested) => {
+    // @ts-expect-error: and what `set` hands over.
+    nested.cards = [];
+    return { ...nested, cards: [...nested.cards, { tags: ["a"] }] };
+  });
+  // @ts-expect-error: and what a selector is given.
+  select(room, (nested) => (nested!.cards.length = 0));
+  void room.edit((draft) => draft.cards[0]!.tags.push("x"));
+  void room.waitFor((nested) => nested.pair[1] > 0).then((nested) => void room.set(nested));
+  return state;
+}
+
+test("what is handed out is readonly at every depth, and a draft is not", () => {
+  type Handed = ReturnType<typeof changesNothing>;
+  expectTypeOf<Handed["cards"]>().toEqualTypeOf<readonly { readonly tags: readonly string[] }[]>();
+  expectTypeOf<Handed["pair"]>().toEqualTypeOf<readonly [Readonly<Card>, number]>();
 });
 
 test("without types a client takes any state and any method", () => {
@@ -72,6 +113,10 @@ function usesGenerated(room: ThreadClient<Game, GeneratedRpcs>) {
   void room.callWith("stay", { kwargs: { to: 1 } });
   // @ts-expect-error: `rpc.newGame` would call new_game.
   void room.rpc.newGame();
+  // @ts-expect-error: `rpc.toString` is that of any object.
+  void room.rpc.toString("x");
+  // @ts-expect-error: what tools call on anything calls no method.
+  void room.rpc.inspect("x");
   // @ts-expect-error: `rpc.add2nd` would call add2nd.
   void room.rpc.add2nd();
   return {
@@ -82,6 +127,8 @@ function usesGenerated(room: ThreadClient<Game, GeneratedRpcs>) {
     cleared: room.rpc.clear(),
     called: room.call("newGame"),
     underscored: room.rpc.add_2nd(),
+    inspected: room.call("inspect", "x"),
+    named: room.rpc.to_string("x"),
   };
 }
 
@@ -121,7 +168,7 @@ function listens(
   useEvent(use({ kind: "game-room", name: "a" }), "goal", (card) => expectTypeOf(card).toEqualTypeOf<Card>());
   // @ts-expect-error: nothing is emitted under this name.
   useEvent(room, "goals", () => undefined);
-  expectTypeOf(useState(room)).toEqualTypeOf<Game | undefined>();
+  expectTypeOf(useState(room)).toEqualTypeOf<Readonly<Game> | undefined>();
   any.onEvent("anything", (data) => expectTypeOf(data).toBeAny());
   useEvent(any, "anything", (data) => expectTypeOf(data).toBeAny());
 }

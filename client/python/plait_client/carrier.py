@@ -79,6 +79,7 @@ class Carrier:
     def finish(self) -> bool:
         """End when what is waiting has been sent and answered; return whether there is a socket for that."""
         self.is_finishing = True
+        self._session.finish()
         self._wake.set()
         return self._socket is not None
 

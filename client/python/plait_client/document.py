@@ -10,7 +10,7 @@ from plait_client.pending import Pending, Push, fold
 from plait_client.replica import Gap, Replica
 from plait_schemas.codec import decode_json, encode_finite, encode_json
 from plait_schemas.messages import Ack, Change, Changes, Joined, Snapshot, Version
-from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, decode_ops, diff, parse
+from plait_schemas.patch import Op, apply, decode_ops, diff
 from plait_schemas.rebase import taking_back
 
 __all__ = ["Document"]
@@ -31,9 +31,6 @@ class Document:
         `check` is given what would be shown, and may raise.
         """
         ops = decode_ops(encode_finite(list(ops)))
-        for op in ops:
-            if not FORBIDDEN_KEYS.isdisjoint(parse(op.path)):
-                raise ValueError(f"a path must not have one of {sorted(FORBIDDEN_KEYS)}: {op.path!r}")
         shown = apply(self.shown, ops)
         if check is not None:
             check(shown)

@@ -43,7 +43,7 @@ class Pushes:
         # The push that is taken to have been too large, unless the next join says that it was answered for.
         self._suspect: Push | None = None
         # What is to be said behind so many pushes.
-        self._behind: deque[tuple[int, Callable[[], None]]] = deque()
+        self._behind: deque[tuple[int, Callable[[], None], Callable[[], bool]]] = deque()
 
     @property
     def open(self) -> list[Push]:
@@ -55,12 +55,12 @@ class Pushes:
         """Whether an answer to a push may still come, whose fate may be known, or something waits behind one."""
         return len(self._pending) > 0 or len(self._behind) > 0
 
-    def behind(self, say: Callable[[], None]) -> None:
-        """Call `say` when the pushes that there have been are sent, which may be at once.
+    def behind(self, say: Callable[[], None], may_say: Callable[[], bool]) -> None:
+        """Call `say` when the pushes that there have been are sent and `may_say` allows it, which may be at once.
 
         While pushes come too fast for the server it is called when they are answered, as it would be refused for them.
         """
-        self._behind.append((self._pending.count, say))
+        self._behind.append((self._pending.count, say, may_say))
         self.send_due()
 
     # Sockets and time
@@ -144,7 +144,7 @@ class Pushes:
     def _follow(self) -> bool:
         """Say what is due behind pushes; return whether nothing keeps the next push waiting."""
         while self._behind and self._has_come_to(self._behind[0][0]):
-            if self._pace.free_at is not None:
+            if self._pace.free_at is not None or not self._behind[0][2]():
                 return False
             self._pace.spent()
             self._behind.popleft()[1]()

@@ -12,6 +12,7 @@ from plait_client.pending import Push
 from plait_client.presence import Presences
 from plait_client.pushes import Pushes
 from plait_client.replica import Gap, Replica
+from plait_client.resending import Resending
 from plait_schemas import codes, messages
 from plait_schemas.codec import encode_finite
 from plait_schemas.messages import ClientMessage, ServerMessage
@@ -49,6 +50,8 @@ class Session:
         self._pushes = Pushes(self._replica, self._limit, clock=clock, send=self._send, tell=self._tell)
         self._document = self._pushes.document
         self._presences = Presences()
+        self._clock = clock
+        self._resending = Resending()
         # The calls that are to be sent, and those that are under way.
         self._planned: set[int] = set()
         self._calls: set[int] = set()
@@ -85,8 +88,8 @@ class Session:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an answer to a push may still come, whose fate may be known, or something waits behind one."""
-        return self._pushes.is_busy
+        """Whether an answer to a push may still come, whose fate may be known, or of a message, or something waits."""
+        return self._pushes.is_busy or self._resending.is_busy
 
     @property
     def presence(self) -> dict[str, Any]:
@@ -127,7 +130,7 @@ class Session:
         self._limit.check(frame)
         self._last_call = frame.ref
         self._planned.add(frame.ref)
-        self._pushes.behind(lambda: self._begin(frame))
+        self._pushes.behind(lambda: self._begin(frame), self._resending.may_send)
         return frame.ref
 
     def _begin(self, call: messages.Call) -> None:
@@ -147,12 +150,26 @@ class Session:
         """Send an ordinary message, behind the pushes before. Only for a session that has joined. Raises TooLarge."""
         frame = messages.Message(msgspec.Raw(encode_finite(data)))
         self._limit.check(frame)
-        self._pushes.behind(lambda: self._send(frame))
+        self._say_behind(frame)
 
     def send_binary(self, data: bytes) -> None:
         """Send a binary message, behind the pushes before. Only for a session that has joined. Raises TooLarge."""
         self._limit.check(data)
-        self._pushes.behind(lambda: self._send(data))
+        self._say_behind(data)
+
+    def _say_behind(self, message: messages.Message | bytes) -> None:
+        if self.status == "online":
+            self._frames += self._resending.count()
+        self._pushes.behind(lambda: self._say(message), self._resending.may_send)
+
+    def _say(self, message: messages.Message | bytes) -> None:
+        self._frames += self._resending.send(message)
+
+    def finish(self) -> None:
+        """Nothing more will be asked for: what was sent is to be known of."""
+        frames = self._resending.finish()
+        if self.status == "online":
+            self._frames += frames
 
     def set_presence(self, data: Any) -> None:
         """Let others see `data` of this client, also on sockets to come; None for nothing. Raises TooLarge."""
@@ -160,12 +177,14 @@ class Session:
         self._limit.check(frame)
         self._presences.set(frame)
         if self.status == "online":
-            self._send(frame)
+            self._resending.put_presence(frame)
+            self._send_due()
 
     def renew(self, token: str) -> None:
         """Show a fresh token."""
         if self.status == "online":
-            self._send(messages.Auth(token))
+            self._resending.put_token(messages.Auth(token))
+            self._send_due()
 
     # Sockets and time
 
@@ -201,15 +220,17 @@ class Session:
         """When `tick` is to be called next."""
         if self.needs_socket or self.stopped is not None:
             return None
-        due = self._heartbeat.due(may_ask=self.status == "online")
-        resumes_at = self._pushes.resumes_at
-        return due if resumes_at is None else min(due, resumes_at)
+        is_online = self.status == "online"
+        due = self._heartbeat.due(may_ask=is_online)
+        resumes_at = self._resending.due if is_online else None
+        return min(time for time in (due, self._pushes.resumes_at, resumes_at) if time is not None)
 
     def tick(self) -> None:
         """Do what has become due."""
         if self.needs_socket or self.stopped is not None:
             return
         self._pushes.tick()
+        self._send_due()
         if self._heartbeat.is_dead:
             self._disconnect()
         elif self.status == "online" and self._heartbeat.ask():
@@ -222,6 +243,7 @@ class Session:
             self.status = "offline"
         self._frames.clear()
         self._pushes.disconnected()
+        self._resending.reset()
         self._happenings += [CallLost(ref) for ref in sorted(self._calls)]
         self._calls.clear()
 
@@ -258,6 +280,9 @@ class Session:
                 self._tell(frame)
             case messages.Event() | messages.Message() | messages.AuthExpiring():
                 self._tell(frame)
+            case messages.Pong(messages=int(taken)):
+                self._resending.confirm(taken)
+                self._pushes.send_due()
             case messages.Pong():
                 pass
 
@@ -269,16 +294,29 @@ class Session:
         if change is not None:
             self._tell(change)
         self._limit.size = frame.max_frame
+        self._frames += self._resending.take_messages(self._clock())
         self._pushes.joined()
-        self._frames += self._presences.again(self._limit)
+        for presence in self._presences.again(self._limit):
+            self._resending.put_presence(presence)
+        self._send_due()
 
     def _answered(self, frame: messages.Result | messages.Error) -> None:
+        if isinstance(frame, messages.Error) and self._resending.refused(frame, self._clock()):
+            return
         if frame.ref is None:
             self._tell(frame)
         elif frame.ref in self._calls:
             if isinstance(frame, messages.Error) or frame.done:
                 self._calls.discard(frame.ref)
             self._tell(frame)
+
+    def _send_due(self) -> None:
+        """Send what was refused and may come again by this time, and what waits for that."""
+        if self.status != "online":
+            return
+        self._frames += self._resending.take_messages(self._clock())
+        self._pushes.send_due()
+        self._frames += self._resending.take_latest(self._clock())
 
     def _send(self, frame: ClientMessage | bytes) -> None:
         self._frames.append(frame)

@@ -15,6 +15,7 @@ from plait.revision import Revision
 from plait.session.calls import Calls
 from plait.session.follower import Follower
 from plait.session.inbox import Inbox
+from plait.session.message_order import MessageOrder
 from plait.session.pushes import Pushes
 from plait.session.tokens import Tokens
 from plait.store.protocol import ChangeRow
@@ -45,6 +46,7 @@ class PlaitSession:
         "_inbox",
         "_join_frame",
         "_loop",
+        "_messages",
         "_pace",
         "_pushes",
         "_rows",
@@ -75,6 +77,7 @@ class PlaitSession:
         self._pace = actor.limits.pace(self._loop.time())
         self._follower = Follower(actor, transport)
         self._calls = Calls(actor, connection, self.send)
+        self._messages = MessageOrder()
         self._client: Client | None = None
         self._pushes: Pushes | None = None
         # What the client has missed, as far as it had to be read from the store.
@@ -187,7 +190,7 @@ class PlaitSession:
 
     def _take(self, data: bytes, is_text: bool) -> None:
         if not is_text:
-            if not self._is_limited(None):
+            if not self._is_limited(None) and self._messages.take():
                 self._actor.message(self._connection, data)
             return
         try:
@@ -213,13 +216,17 @@ class PlaitSession:
             case messages.Cancel():
                 self._calls.cancel(message.ref)
             case messages.Message():
-                self._message(bytes(message.data))
+                if self._messages.take():
+                    self._message(bytes(message.data))
             case messages.Presence():
                 self._present(bytes(message.data))
             case messages.Auth():
                 self._tokens.renew(message.token)
-            case messages.Ping():
+            case messages.Ping(messages=None):
                 self._transport.send(_PONG)
+            case messages.Ping(messages=int(count)):
+                self._messages.expect(count + 1)
+                self._transport.send(Frame(encode(messages.Pong(self._messages.taken))))
             case Join():
                 self._fail("this socket has joined already")
 
@@ -273,6 +280,12 @@ class PlaitSession:
         frame = Frame(encode(messages.Error(error.code, str(error), ref, error.path)))
         self._actor.pipeline.after(lambda _: self.send(frame))
 
+    def _tell_later(self, error: PlaitError, wait: float, refused: str, taken: int | None = None) -> None:
+        """Say that a frame of this type may come again after so many seconds."""
+        answer = messages.Error(error.code, str(error), refused=refused, retry_after=wait, messages=taken)
+        frame = Frame(encode(answer))
+        self._actor.pipeline.after(lambda _: self.send(frame))
+
     def _fail(self, message: str) -> None:
         """Say what was wrong with a frame, and close the socket."""
         self._transport.send(Frame(encode(messages.Error("bad_frame", message))))
@@ -308,5 +321,8 @@ class PlaitSession:
                 self._tell(error, message.ref)
             case messages.Cancel() | messages.Ping():
                 self._handle(message, 0)  # To refuse them would cost as much, and a cancelled call would go on.
+            case messages.Message() | None:
+                taken = self._messages.refuse()
+                self._tell_later(error, wait, "message", taken)
             case _:
-                self._tell(error)
+                self._tell_later(error, wait, type(message).__name__.lower())

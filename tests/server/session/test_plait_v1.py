@@ -747,6 +747,35 @@ async def test_calls_messages_and_presences_that_come_too_fast_are_refused_with_
         assert guest.closed is None
 
 
+async def test_what_came_too_fast_is_told_apart_with_when_it_may_come_again() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.5, message_burst=6)) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        for _ in range(3):
+            guest.send("ping")
+        guest.send("ping", messages=0)
+        guest.send("message", data="one")
+        guest.session.receive(b"two", is_text=False)
+        guest.send("message", data="three")
+        guest.send("presence", data=1)
+        guest.send("auth", token="fresh")
+        guest.session.receive(b"four", is_text=False)
+        guest.send("ping", messages=4)
+        await actor.settled()
+        frames = [frame for frame in guest.frames if frame is not None]
+        refusals = [frame for frame in frames if frame["type"] == "error"]
+        assert [(frame["refused"], frame.get("messages")) for frame in refusals] == [
+            ("message", 2),
+            ("presence", None),
+            ("auth", None),
+            ("message", 2),
+        ]
+        waits = [frame["retry_after"] for frame in refusals]
+        assert 0 < waits[0] < waits[1] < waits[2] < waits[3] <= 10
+        assert [frame.get("messages") for frame in frames if frame["type"] == "pong"] == [None, None, None, 0, 2]
+        assert actor.thread.heard == ["one", b"two"]  # type: ignore[attr-defined]
+
+
 async def test_a_cancel_and_a_ping_that_come_too_fast_are_carried_out() -> None:
     class Waiting(Room):
         kind = "room"

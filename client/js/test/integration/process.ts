@@ -19,8 +19,13 @@ export const HAS_SERVER = existsSync(PYTHON);
 
 export class Process {
   readonly #folder = mkdtempSync(join(tmpdir(), "plait-client-"));
+  readonly #app: string;
   #child: ChildProcess | undefined = undefined;
   #port = 0;
+
+  constructor(app = "app:app") {
+    this.#app = app;
+  }
 
   get host(): string {
     return `127.0.0.1:${this.#port}`;
@@ -28,7 +33,7 @@ export class Process {
 
   async start(): Promise<void> {
     const log = join(this.#folder, "server.log");
-    const child = spawn(PYTHON, ["-m", "plait.cli", "serve", "app:app", "--port", String(this.#port)], {
+    const child = spawn(PYTHON, ["-m", "plait.cli", "serve", this.#app, "--port", String(this.#port)], {
       cwd: this.#folder,
       env: { ...process.env, PYTHONPATH: HERE },
       stdio: ["ignore", "pipe", openSync(log, "a")],

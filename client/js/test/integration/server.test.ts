@@ -39,6 +39,30 @@ async function pair(): Promise<[ThreadClient<Note>, ThreadClient<Note>]> {
   return [await open(name), await open(name)];
 }
 
+describe.runIf(HAS_SERVER)("with a plait server that takes only so much", () => {
+  const limited = new Process("limited:app");
+
+  beforeAll(() => limited.start(), 30_000);
+  afterAll(() => limited.remove());
+
+  test("of more messages than it takes all arrive, in order, and the last presence is seen", async () => {
+    const [ada, grace] = [1, 2].map(() => {
+      const client = new ThreadClient({ host: limited.host, kind: "note", name: "a", WebSocket });
+      clients.push(client);
+      return client;
+    }) as [ThreadClient, ThreadClient];
+    await Promise.all([ada.ready, grace.ready]);
+    const heard: unknown[] = [];
+    const all = new Promise((resolve) => grace.onMessage((n) => heard.push(n) === 1_500 && resolve(undefined)));
+    for (let n = 0; n < 1_500; n++) ada.send(n);
+    await all;
+    expect(heard).toEqual(Array.from({ length: 1_500 }, (_, n) => String(n)));
+    for (let n = 0; n < 500; n++) ada.setPresence({ n });
+    await vi.waitFor(() => expect(Object.values(grace.presence)).toEqual([{ n: 499 }]), 10_000);
+    expect([ada.status, ada.trouble]).toEqual(["online", undefined]);
+  });
+});
+
 describe.runIf(HAS_SERVER)("with a plait server", () => {
   test("a change reaches the other client, and its version the one that made it", async () => {
     const [ada, grace] = await pair();
@@ -47,6 +71,20 @@ describe.runIf(HAS_SERVER)("with a plait server", () => {
     expect(await version).toBe(1);
     expect(await grace.waitFor((note) => note.items.length === 1)).toEqual({ n: 0, items: ["a"], fields: {} });
     expect([ada.version, grace.version]).toEqual([1, 1]);
+  });
+
+  test("integers beyond 2^53, and keys that mean something else in JavaScript, go there and back", async () => {
+    const [ada, grace] = await pair();
+    await ada.update("/fields/large", [9007199254740993n, -(2n ** 63n), 2n ** 64n - 1n]);
+    await ada.update("/fields/__proto__", { constructor: 1 });
+    await ada.update("/fields/__proto__/prototype", {});
+    const { fields } = await grace.waitFor((note) => Object.keys(note.fields["__proto__"] ?? {}).length === 2);
+    expect(JSON.stringify(Object.keys(fields))).toBe('["large","__proto__"]');
+    expect(fields["large"]).toEqual([9007199254740993n, -(2n ** 63n), 2n ** 64n - 1n]);
+    await grace.update("/fields/__proto__", 7);
+    expect((await ada.waitFor((note) => note.fields["__proto__"] === 7)).n).toBe(0);
+    const read = await fetch(`http://${server.host}/threads/note/${encodeURIComponent(ada.name)}`);
+    expect(await read.text()).toContain("[9007199254740993,-9223372036854775808,18446744073709551615]");
   });
 
   test("a change that the thread refuses is rolled back", async () => {
