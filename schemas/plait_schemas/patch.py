@@ -15,9 +15,11 @@ from plait_schemas.members import attributes
 
 __all__ = [
     "FORBIDDEN_KEYS",
+    "BoundedOps",
     "Op",
     "Owned",
     "PatchError",
+    "TooManyOps",
     "apply",
     "decode_ops",
     "diff",
@@ -74,11 +76,37 @@ def is_index(part: str) -> bool:
 # Diff
 
 
-def diff(old: object, new: object) -> list[Op]:
-    """Return the operations that turn `old` into `new`; none when both encode to the same JSON."""
-    ops: list[Op] = []
-    _diff(old, new, "", ops)
+def diff(old: object, new: object, *, most: int | None = None) -> list[Op]:
+    """Return the operations that turn `old` into `new`; none when both encode to the same JSON.
+
+    Where they would be more than `most`, it is one operation that replaces all.
+    """
+    ops: list[Op] = [] if most is None else BoundedOps(most)
+    try:
+        _diff(old, new, "", ops)
+    except TooManyOps:
+        return [Op("replace", "", new)]
     return ops
+
+
+class TooManyOps(Exception):
+    """More operations than are wanted: to replace the whole costs less."""
+
+
+class BoundedOps(list[Op]):
+    """A list of operations that raises TooManyOps, before it is made, instead of having more than `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def append(self, op: Op) -> None:
+        if len(self) == self._most:
+            raise TooManyOps
+        super().append(op)
+
+    def extend(self, ops: Iterable[Op]) -> None:
+        for op in ops:
+            self.append(op)
 
 
 def _diff(old: Any, new: Any, path: str, ops: list[Op]) -> None:
@@ -94,7 +122,7 @@ def _diff(old: Any, new: Any, path: str, ops: list[Op]) -> None:
 
 
 def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: list[Op]) -> None:
-    ops += [Op("remove", f"{path}/{_part(key)}") for key in old if key not in new]
+    ops.extend(Op("remove", f"{path}/{_part(key)}") for key in old if key not in new)
     for key, value in new.items():
         if key not in old:
             ops.append(Op("add", f"{path}/{_part(key)}", value))
@@ -116,8 +144,8 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op
     both = end - tail
     for index in range(start, both):
         _diff(old[index], new[index], f"{path}/{index}", ops)
-    ops += [Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1)]
-    ops += [Op("add", f"{path}/{index}", new[index]) for index in range(both, len(new) - tail)]
+    ops.extend(Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1))
+    ops.extend(Op("add", f"{path}/{index}", new[index]) for index in range(both, len(new) - tail))
 
 
 def _common(old: Sequence[Any], new: Sequence[Any]) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import Op, escape
+from plait_schemas.patch import BoundedOps, Op, TooManyOps, escape
 
 __all__ = ["Read", "TextDiff"]
 
@@ -35,16 +35,22 @@ class TextDiff:
         self._known: dict[str, tuple[bytes, Any]] = {}
         self._kept: dict[str, tuple[bytes, Any]] = {}
 
-    def diff(self, old: bytes, new: bytes, read: Read) -> list[Op]:
+    def diff(self, old: bytes, new: bytes, read: Read, *, most: int | None = None) -> list[Op]:
         """Return the operations that turn the JSON text `old` into `new`; none when both say the same.
+
+        Where they would be more than `most`, it is one operation that replaces all.
 
         `old` is JSON. Every part of `new` that is not in `old` to the letter goes through `read`, so that if `old`
         is good throughout, `new` is. Raises msgspec.DecodeError when `new` has no outline of JSON.
         """
         self._known, self._kept = self._kept, {}
-        ops: list[Op] = []
-        self._diff(old, new, "", read, ops)
-        self._known = {}
+        ops: list[Op] = [] if most is None else BoundedOps(most)
+        try:
+            self._diff(old, new, "", read, ops)
+        except TooManyOps:
+            return [Op("replace", "", read(new, ""))]
+        finally:
+            self._known = {}
         return ops
 
     def _diff(self, old: bytes, new: bytes, path: str, read: Read, ops: list[Op]) -> None:
@@ -75,7 +81,7 @@ class TextDiff:
         return parts
 
     def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: list[Op]) -> None:
-        ops += [Op("remove", f"{path}/{escape(key)}") for key in old if key not in new]
+        ops.extend(Op("remove", f"{path}/{escape(key)}") for key in old if key not in new)
         for key, text in new.items():
             before = old.get(key)
             if before is None:
@@ -93,8 +99,8 @@ class TextDiff:
         both = end - tail
         for index in range(start, both):
             self._diff(old[index], new[index], f"{path}/{index}", read, ops)
-        ops += [Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1)]
-        ops += [Op("add", at := f"{path}/{index}", read(new[index], at)) for index in range(both, len(new) - tail)]
+        ops.extend(Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1))
+        ops.extend(Op("add", at := f"{path}/{index}", read(new[index], at)) for index in range(both, len(new) - tail))
 
 
 def _objects(text: bytes) -> dict[str, bytes]:

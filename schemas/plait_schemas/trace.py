@@ -36,7 +36,8 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
         for earlier in reversed(mine):
             found.go_back(earlier)
         found.note()
-        mine.append(step)
+        if step.moves:
+            mine.append(step)
     shape = Shape(document)
     for index in range(len(over) - 1, -1, -1):
         other = Step(over[index])

@@ -18,7 +18,7 @@ from plait.errors import Conflict, Fenced, StoreError, Unavailable
 from plait.history import History
 from plait.limits import Limits
 from plait.revision import Revision
-from plait.state import StateType, check_op, check_path, check_size, encoded
+from plait.state import MOST_OPS, StateType, check_op, check_path, check_size, encoded
 from plait.store.protocol import ClientRow, Store, Write
 from plait.typed import NotTyped, apply_typed
 from plait_schemas.codec import decode_json, encode_json
@@ -171,7 +171,7 @@ class Pipeline:
         if not (type_.is_immutable and current.has_state):
             return None
         try:
-            ops = diff(current.base, value)
+            ops = diff(current.base, value, most=MOST_OPS)
             for op in ops:
                 check_op(op, self._limits)
             state, ops = apply_typed(current.base, type_.type, ops)
@@ -191,7 +191,9 @@ class Pipeline:
         state, document = type_.apply(before.document, ops)
         if type_.is_plain:
             return Revision(type_, document=document), ops
-        return Revision(type_, state=state), diff(before.base, state) if before.has_state else [Op("add", "", state)]
+        if not before.has_state:
+            return Revision(type_, state=state), [Op("add", "", state)]
+        return Revision(type_, state=state), diff(before.base, state, most=MOST_OPS)
 
     def _apply(self, state: Any, data: bytes, source: Source) -> Commit:
         ops = self.history.diff(state, data, self._limits)

@@ -13,10 +13,23 @@ from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json,
 from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, diff, escape
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["UNDECODED", "StateType", "check_op", "check_path", "check_size", "encoded", "json_error", "no_state"]
+__all__ = [
+    "MOST_OPS",
+    "UNDECODED",
+    "StateType",
+    "check_op",
+    "check_path",
+    "check_size",
+    "encoded",
+    "json_error",
+    "no_state",
+]
 
 UNDECODED: Final = object()
 """Stands for a state of which only the JSON is there yet."""
+
+MOST_OPS: Final = 5_000
+"""Operations by which two states may differ; past it the state is replaced whole, which holds up others less long."""
 
 _PLAIN_SCALARS: Final = frozenset({int, bool, type(None), msgspec.UnsetType})
 _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
@@ -98,12 +111,15 @@ class StateType:
         if old[1] == new[1]:
             return []
         if not self.is_plain:
-            return diff(old[0], new[0])
+            return diff(old[0], new[0], most=MOST_OPS)
         if old[1][:1] != new[1][:1]:
             return [Op("replace", "", self.read(new[1], limits))]
         try:
             return texts.diff(
-                old[1], new[1], lambda text, path: _read(decode_json, text, path, limits.depth - path.count("/"))
+                old[1],
+                new[1],
+                lambda text, path: _read(decode_json, text, path, limits.depth - path.count("/")),
+                most=MOST_OPS,
             )
         except NOT_JSON as error:
             raise InvalidState(str(error), path="") from None

@@ -20,6 +20,7 @@ from plait.revision import Revision
 from plait.session.cloudflare_calls import CloudflareCalls
 from plait.session.inbox import Inbox
 from plait.session.sight import Sight
+from plait.session.weight import weigh
 from plait.transport import Frame, Transport
 from plait_schemas.cloudflare import (
     MCP_SERVERS,
@@ -171,6 +172,8 @@ class CloudflareSession:
         if (error := self._excess()) is not None:
             self._refuse(frame, error)
             return
+        if self._pace is not None:
+            self._pace.charge(weigh(len(data)))
         match frame:
             case StatePush():
                 self._push(frame.state)

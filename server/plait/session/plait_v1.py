@@ -17,6 +17,7 @@ from plait.session.follower import Follower
 from plait.session.inbox import Inbox
 from plait.session.pushes import Pushes
 from plait.session.tokens import Tokens
+from plait.session.weight import weigh
 from plait.store.protocol import ChangeRow
 from plait.transport import Frame, Transport
 from plait_schemas import messages
@@ -187,6 +188,7 @@ class PlaitSession:
     def _take(self, data: bytes, is_text: bool) -> None:
         if not is_text:
             if not self._is_limited(None):
+                self._charge(weigh(len(data)))
                 self._actor.message(self._connection, data)
             return
         try:
@@ -195,6 +197,7 @@ class PlaitSession:
             self._fail(str(error))
             return
         if not self._is_limited(message):
+            self._charge(weigh(len(data)))
             self._handle(message, len(data))
 
     def _handle(self, message: messages.ClientMessage, size: int) -> None:
