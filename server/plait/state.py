@@ -1,7 +1,8 @@
 """The type of a thread's state: values and JSON made into states, or refused."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -10,16 +11,19 @@ from msgspec import inspect
 from plait.errors import InvalidState, TooLarge
 from plait.limits import Limits
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite, nests_deeper
-from plait_schemas.patch import FORBIDDEN_KEYS, Op, apply, diff, escape
+from plait_schemas.patch import FORBIDDEN_KEYS, Op, Owned, PatchError, apply, diff, escape, find, parse
 from plait_schemas.text_patch import TextDiff
 
 __all__ = [
+    "MOST_MOVED",
     "MOST_OPS",
+    "TOO_MANY_MOVED",
     "UNDECODED",
     "StateType",
     "check_op",
     "check_path",
     "check_size",
+    "count_moved",
     "encoded",
     "json_error",
     "no_state",
@@ -31,6 +35,13 @@ UNDECODED: Final = object()
 MOST_OPS: Final = 5_000
 """Operations by which two states may differ; past it the state is replaced whole, which holds up others less long."""
 
+MOST_MOVED: Final = 100_000_000
+"""Elements of arrays that the operations of one change may move, which takes less than a tenth of a second."""
+
+TOO_MANY_MOVED: Final = "too many elements of arrays would be moved at once: replace the array"
+
+# So many operations are carried out before it is looked again at what the next ones would move.
+_AT_ONCE: Final = 100
 _PLAIN_SCALARS: Final = frozenset({int, bool, type(None), msgspec.UnsetType})
 _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
 _PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
@@ -92,7 +103,7 @@ class StateType:
 
         Raises InvalidState, and PatchError when they do not fit.
         """
-        document = apply(document, ops)
+        document = _apply(document, ops)
         if self.is_plain and not any(op.path == "" for op in ops):
             return UNDECODED, document
         try:
@@ -123,6 +134,27 @@ class StateType:
             )
         except NOT_JSON as error:
             raise InvalidState(str(error), path="") from None
+
+
+def count_moved(document: Any, ops: Iterable[Op]) -> int:
+    """Return how many elements of the arrays of a document operations move, at most; they may grow on the way."""
+    at = Counter(op.path.rpartition("/")[0] for op in ops if op.op != "replace" and op.path[-1:].isdecimal())
+    arrays = ((find(document, parse(path)), times) for path, times in at.items())
+    return sum((len(array) + times // 2) * times for array, times in arrays if isinstance(array, list | tuple))
+
+
+def _apply(document: Any, ops: Sequence[Op]) -> Any:
+    if len(ops) <= _AT_ONCE:
+        return apply(document, ops)
+    owned: Owned = {}
+    moved = 0
+    for start in range(0, len(ops), _AT_ONCE):
+        some = ops[start : start + _AT_ONCE]
+        moved += count_moved(document, some)
+        if moved > MOST_MOVED:
+            raise PatchError(TOO_MANY_MOVED)
+        document = apply(document, some, owned)
+    return document
 
 
 def check_op(op: Op, limits: Limits) -> None:

@@ -27,6 +27,8 @@ class _Field(NamedTuple):
 _UNIONS: Final = (Union, types.UnionType)
 # Elements of tuples that operations may copy, each of them all elements of its tuple, before the whole costs less.
 _MOST_COPIED: Final = 1_000_000
+# As many elements of lists are moved in the time in which one is copied.
+_MOVED_PER_COPIED: Final = 50
 
 
 def apply_typed(state: Any, type_: Any, ops: Sequence[Op]) -> tuple[Any, list[Op]]:
@@ -59,7 +61,7 @@ class _Place:
         self._owned = owned
         # The operation as it was carried out.
         self.made = op
-        # How many elements of tuples it has copied.
+        # About how many elements of tuples it could have copied in the time that it took.
         self.copied = 0
 
     def put(self, node: Any, type_: Any, depth: int) -> Any:
@@ -117,10 +119,8 @@ class _Place:
             elements.insert(index, value)
         else:
             elements[index] = value
-        if is_tuple:
-            self.copied += len(elements)
-            return tuple(elements)
-        return elements
+        self.copied += len(elements) if is_tuple else len(elements) // _MOVED_PER_COPIED
+        return tuple(elements) if is_tuple else elements
 
     def _member(self, node: Any, at: Any, type_: Any, depth: int) -> Any:
         """Return what is to be at a key or an index, as one of a type; UNSET for nothing."""

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from plait.errors import Conflict
-from plait_schemas.patch import Op, find, parse
+from plait.state import MOST_MOVED, TOO_MANY_MOVED, count_moved
+from plait_schemas.patch import Op
 from plait_schemas.step import is_place
 
 __all__ = ["carried_out", "compared", "count_moves", "weigh"]
@@ -15,8 +16,6 @@ _BYTES_PER_MESSAGE: Final = 16 * 1024
 # Bringing so many operations behind as many others as make this product takes about a twentieth of a second.
 _MOST_PAIRS: Final = 25_000
 _PAIRS_PER_MESSAGE: Final = 50
-# Moving so many elements of arrays takes less than a tenth of a second.
-_MOST_MOVED: Final = 100_000_000
 _MOVED_PER_MESSAGE: Final = 100_000
 # So few operations are not looked at.
 _FEW: Final = 100
@@ -51,10 +50,7 @@ def carried_out(ops: Sequence[Op], tree: Any, charge: Callable[[float], None]) -
     if len(ops) <= _FEW:
         return
     charge(len(ops) / _OPS_PER_MESSAGE)
-    containers = [find(tree, parse(op.path)[:-1]) for op in ops if op.op != "replace" and op.path[-1:].isdecimal()]
-    moved = sum(len(container) for container in containers if isinstance(container, list | tuple))
-    # An array may grow by all of them on the way.
-    moved += len(containers) ** 2 // 2
-    charge(min(moved, _MOST_MOVED) / _MOVED_PER_MESSAGE)
-    if moved > _MOST_MOVED:
-        raise Conflict("too many elements of arrays would be moved at once: replace the array")
+    moved = count_moved(tree, ops)
+    charge(min(moved, MOST_MOVED) / _MOVED_PER_MESSAGE)
+    if moved > MOST_MOVED:
+        raise Conflict(TOO_MANY_MOVED)

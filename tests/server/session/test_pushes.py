@@ -752,6 +752,26 @@ async def test_elements_that_a_push_puts_into_the_array_itself_count_among_those
         assert "too many elements" in nack["message"]
 
 
+async def test_elements_of_an_array_that_a_push_has_brought_itself_are_counted_too() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.push(add("/list", [0] * 100_000), *[add("/list/0", 0)] * 2_000, base=0)
+        await actor.settled()
+        (nack,) = guest.frames
+        assert nack["code"] == "conflict"
+        assert "too many elements" in nack["message"]
+
+
+async def test_many_keys_that_look_like_indices_are_no_elements() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.push(*(add(f"/{n}", 0) for n in range(16_000)), base=0)
+        await actor.settled()
+        assert [frame["type"] for frame in guest.frames] == ["ack"]
+
+
 async def test_a_whole_state_that_differs_in_too_many_places_replaces_the_one_before() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
