@@ -20,6 +20,7 @@ from plait.web.heartbeat import Heartbeat
 from plait.web.identity import Identity
 from plait.web.lobby import Lobby
 from plait.web.outlet import Outlet
+from plait.web.turns import Turns
 
 __all__ = ["Addresses", "Front", "as_get", "as_refusal", "error_body", "error_response", "with_token"]
 
@@ -68,6 +69,8 @@ class Front:
         self.limits = node.limits
         self.heartbeat = heartbeat
         self.outlet = Outlet()
+        # Where what costs much waits, of all sockets and requests.
+        self.turns = Turns()
         self.addresses = Addresses(self.limits.connections_per_address)
         self._shutdown_timeout = shutdown_timeout
         self._lobbies: set[Lobby] = set()

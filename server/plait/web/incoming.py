@@ -1,6 +1,6 @@
 """What the peer of a WebSocket has sent: parsed a little at a time, and put together to messages. No I/O."""
 
-from collections.abc import Callable
+from collections import deque
 from typing import Final
 
 from websockets.frames import Frame, Opcode
@@ -16,9 +16,12 @@ _CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
 
 
 class Incoming:
-    """Bytes that have come, and the message in fragments of which they are part."""
+    """Bytes that have come, the frames that were in some of them, and the message in fragments of which they are part.
 
-    __slots__ = ("_at", "_begun", "_opcode", "_protocol", "_slice", "_unread")
+    A frame is a message, a control frame, or an empty CONT for a fragment that ends no message.
+    """
+
+    __slots__ = ("_at", "_begun", "_frames", "_opcode", "_protocol", "_slice", "_unread")
 
     def __init__(self, protocol: ServerProtocol) -> None:
         self._protocol = protocol
@@ -26,14 +29,21 @@ class Incoming:
         self._unread = b""
         self._at = 0
         self._slice = _SLICE
+        # What has been parsed and not been taken.
+        self._frames: deque[tuple[Opcode, bytes]] = deque()
         # What has come of a message in fragments, and what it is; None while none is under way.
         self._begun: bytearray | None = None
         self._opcode = Opcode.TEXT
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there are bytes that have not been parsed."""
-        return self._at < len(self._unread)
+        """Whether there is something that has not been taken or parsed."""
+        return bool(self._frames) or self._at < len(self._unread)
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether there is something that has been parsed and not been taken."""
+        return bool(self._frames)
 
     def feed(self, data: bytes) -> None:
         """Take what has come."""
@@ -41,46 +51,54 @@ class Incoming:
         self._at = 0
 
     def drop(self) -> None:
-        """Forget what has not been parsed."""
-        self._unread = b""
-        self._at = 0
+        """Forget what has not been taken."""
+        self._frames.clear()
+        self._forget_bytes()
 
-    def parse(self, handle: Callable[[Opcode, bytes], None]) -> int:
-        """Parse a slice, hand over what is in it, and return how many frames there were.
+    def next_size(self) -> int | None:
+        """Return how many bytes the next frame has, None when there is none before more is parsed."""
+        return len(self._frames[0][1]) if self._frames else None
 
-        That is each message, each control frame, and an empty CONT for each fragment that ends no message.
-        """
+    def take(self) -> tuple[Opcode, bytes]:
+        """Return the next frame; there must be one."""
+        return self._frames.popleft()
+
+    def parse(self) -> None:
+        """Parse a slice."""
         start, end = self._at, self._at + self._slice
         data = self._unread[start:end]
         if end < len(self._unread):
             self._at = end
         else:
-            self.drop()
+            self._forget_bytes()
         self._protocol.receive_data(data)
         frames = [event for event in self._protocol.events_received() if isinstance(event, Frame)]
         for frame in frames:
             if frame.opcode in _CONTROL:
-                handle(frame.opcode, bytes(frame.data))
+                self._frames.append((frame.opcode, bytes(frame.data)))
             else:
-                self._join(frame, handle)
+                self._join(frame)
         if len(frames) >= _FEW:
             self._slice = _SLICE
         elif len(data) == self._slice < _LARGEST_SLICE:
             self._slice *= 2
-        return len(frames)
 
-    def _join(self, frame: Frame, handle: Callable[[Opcode, bytes], None]) -> None:
-        """Hand over the message that a frame ends, or that it ends none."""
+    def _forget_bytes(self) -> None:
+        self._unread = b""
+        self._at = 0
+
+    def _join(self, frame: Frame) -> None:
+        """Keep the message that a frame ends, or that it ends none."""
         if frame.opcode is not Opcode.CONT:
             self._opcode = frame.opcode
         if self._begun is None:
             if frame.fin:
-                handle(self._opcode, bytes(frame.data))
+                self._frames.append((self._opcode, bytes(frame.data)))
                 return
             self._begun = bytearray()
         self._begun += frame.data
         if frame.fin:
             data, self._begun = bytes(self._begun), None
-            handle(self._opcode, data)
+            self._frames.append((self._opcode, data))
         else:
-            handle(Opcode.CONT, b"")
+            self._frames.append((Opcode.CONT, b""))

@@ -1,6 +1,7 @@
 """When what the peer of a WebSocket sends is handled: in turns, so that nobody has the server to themselves. No I/O."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -9,11 +10,14 @@ from websockets.server import ServerProtocol
 
 from plait.limits import TokenBucket
 from plait.web.incoming import Incoming
+from plait.web.turns import AT_ONCE, LARGE, Ticket, Turns
 
 __all__ = ["Reader"]
 
 # Frames of one peer after which the others have their turns.
 _FRAMES: Final = 64
+# Seconds after a turn that took too long, in which the peer's next ones are taken for as costly.
+_REMEMBERED: Final = 10.0
 # Seconds for which a peer that sends too much is not read, at most, so that its end is noticed.
 _LONGEST_PAUSE: Final = 1.0
 
@@ -27,6 +31,7 @@ class Reader:
 
     __slots__ = (
         "_bucket",
+        "_costly_until",
         "_cut",
         "_handle",
         "_incoming",
@@ -38,6 +43,7 @@ class Reader:
         "_parsed",
         "_transport",
         "_turn",
+        "_turns",
     )
 
     def __init__(
@@ -46,6 +52,7 @@ class Reader:
         protocol: ServerProtocol,
         *,
         bucket: TokenBucket | None,
+        turns: Turns,
         handle: Callable[[Opcode, bytes], None],
         parsed: Callable[[], bool],
         cut: Callable[[], None],
@@ -55,11 +62,14 @@ class Reader:
         self._incoming = Incoming(protocol)
         # Counts the frames that reach no session's limits: pings, the pongs that nobody asked for, and fragments.
         self._bucket = bucket
+        # Where what costs much waits for its turn, and until when all that the peer sends is taken for that.
+        self._turns = turns
+        self._costly_until = -math.inf
         self._handle = handle
         self._parsed = parsed
         self._cut = cut
         # Goes on with what has come, when others have had their turns.
-        self._turn: asyncio.Handle | None = None
+        self._turn: asyncio.Handle | Ticket | None = None
         # Whether what the peer sends is left unread: for a while, which begins with the reader, or for good.
         self._is_held = True
         self._is_stopped = False
@@ -125,13 +135,52 @@ class Reader:
 
     def _read(self) -> None:
         self._turn = None
-        count = 0
-        while self._incoming.is_waiting and count < _FRAMES and not self._is_held:
-            count += self._incoming.parse(self._handle)
-        if self._parsed():
-            self._go_on()
+        start = self._turns.clock()
+        if start < self._costly_until and not self._turns.is_free:
+            self._go_on(is_costly=True)
+            return
+        spent, is_costly = self._take_turn(start, may_cost=self._turns.is_free)
+        if spent > AT_ONCE or is_costly:
+            self._turns.spend(spent)
+        self._end_turn(start + spent if spent > AT_ONCE else None, is_costly=is_costly)
 
-    def _go_on(self) -> None:
+    def _read_in_turn(self) -> None:
+        """Handle what costs much; how long it takes is counted already."""
+        self._turn = None
+        start = self._turns.clock()
+        spent, is_costly = self._take_turn(start, may_cost=True)
+        self._end_turn(start + spent if spent > AT_ONCE else None, is_costly=is_costly)
+
+    def _take_turn(self, start: float, *, may_cost: bool) -> tuple[float, bool]:
+        """Handle some of what has come; return how many seconds that took, and whether there is a large message in it.
+
+        Such a one is left for another turn unless this one may cost much.
+        """
+        incoming, clock = self._incoming, self._turns.clock
+        now, count, is_costly = start, 0, False
+        while incoming.is_waiting and count < _FRAMES and now - start <= AT_ONCE and not self._is_held:
+            size = incoming.next_size()
+            if size is None:
+                incoming.parse()
+                continue
+            if size >= LARGE:
+                is_costly = True
+                if not may_cost:
+                    break
+            self._handle(*incoming.take())
+            count += 1
+            now = clock()
+        return now - start, is_costly
+
+    def _end_turn(self, late: float | None, *, is_costly: bool) -> None:
+        """Go on with what is left; `late` is when a turn has ended that took too long."""
+        if late is not None:
+            self._costly_until = late + _REMEMBERED
+            is_costly = True
+        if self._incoming.has_frames or self._parsed():
+            self._go_on(is_costly=is_costly)
+
+    def _go_on(self, *, is_costly: bool = False) -> None:
         """Read on: first what has come already, in a turn that comes later if the peer has sent too much."""
         if self._turn is not None:
             return
@@ -142,7 +191,12 @@ class Reader:
             pass
         elif self._incoming.is_waiting or wait:
             self._pause_transport()
-            self._turn = self._loop.call_later(wait, self._read) if wait else self._loop.call_soon(self._read)
+            if wait:
+                self._turn = self._loop.call_later(wait, self._read)
+            elif is_costly:
+                self._turn = self._turns.wait(self._read_in_turn)
+            else:
+                self._turn = self._loop.call_soon(self._read)
         elif not self._transport.is_closing():
             self._transport.resume_reading()
 
