@@ -56,6 +56,10 @@ SERVERS = {
         (str(Path(sys.executable).parent / "plait"), "serve", "benchmarks.agents:app", "--port", "{port}"),
         {"BENCH_STORE": "sqlite:///{folder}/plait.db", "PYTHONPATH": str(ROOT)},
     ),
+    "guarded": Recipe(
+        (str(Path(sys.executable).parent / "plait"), "serve", "benchmarks.agents:guarded", "--port", "{port}"),
+        {"BENCH_STORE": "sqlite:///{folder}/plait.db", "PYTHONPATH": str(ROOT)},
+    ),
     "cloudflare": Recipe(("node", str(PEER / "serve.mjs"), "{folder}", "{port}")),
     "colyseus": Recipe(("node", str(COLYSEUS / "serve.mjs"), "{folder}", "{port}")),
     "socket": Recipe((sys.executable, "-m", "benchmarks.bare", "{folder}", "{port}")),
