@@ -188,7 +188,8 @@ class PlaitSession:
     def _take(self, data: bytes, is_text: bool) -> None:
         if not is_text:
             if not self._is_limited(None):
-                self._charge(weigh(len(data)))
+                if self._pace is not None:
+                    self._pace.charge(weigh(len(data)))
                 self._actor.message(self._connection, data)
             return
         try:
@@ -197,7 +198,8 @@ class PlaitSession:
             self._fail(str(error))
             return
         if not self._is_limited(message):
-            self._charge(weigh(len(data)))
+            if self._pace is not None:
+                self._pace.charge(weigh(len(data)))
             self._handle(message, len(data))
 
     def _handle(self, message: messages.ClientMessage, size: int) -> None:

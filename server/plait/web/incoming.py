@@ -1,6 +1,5 @@
 """What the peer of a WebSocket has sent: parsed a little at a time, and put together to messages. No I/O."""
 
-from collections import deque
 from typing import Final
 
 from websockets.frames import Frame, Opcode
@@ -21,7 +20,7 @@ class Incoming:
     A frame is a message, a control frame, or an empty CONT for a fragment that ends no message.
     """
 
-    __slots__ = ("_at", "_begun", "_frames", "_opcode", "_protocol", "_slice", "_unread")
+    __slots__ = ("_at", "_begun", "_opcode", "_protocol", "_slice", "_unread", "frames")
 
     def __init__(self, protocol: ServerProtocol) -> None:
         self._protocol = protocol
@@ -29,8 +28,8 @@ class Incoming:
         self._unread = b""
         self._at = 0
         self._slice = _SLICE
-        # What has been parsed and not been taken.
-        self._frames: deque[tuple[Opcode, bytes]] = deque()
+        # What has been parsed, until it is taken, the last first. An empty deque would be large.
+        self.frames: list[tuple[Opcode, bytes]] = []
         # What has come of a message in fragments, and what it is; None while none is under way.
         self._begun: bytearray | None = None
         self._opcode = Opcode.TEXT
@@ -38,12 +37,7 @@ class Incoming:
     @property
     def is_waiting(self) -> bool:
         """Whether there is something that has not been taken or parsed."""
-        return bool(self._frames) or self._at < len(self._unread)
-
-    @property
-    def has_frames(self) -> bool:
-        """Whether there is something that has been parsed and not been taken."""
-        return bool(self._frames)
+        return bool(self.frames) or self._at < len(self._unread)
 
     def feed(self, data: bytes) -> None:
         """Take what has come."""
@@ -52,19 +46,11 @@ class Incoming:
 
     def drop(self) -> None:
         """Forget what has not been taken."""
-        self._frames.clear()
+        self.frames.clear()
         self._forget_bytes()
 
-    def next_size(self) -> int | None:
-        """Return how many bytes the next frame has, None when there is none before more is parsed."""
-        return len(self._frames[0][1]) if self._frames else None
-
-    def take(self) -> tuple[Opcode, bytes]:
-        """Return the next frame; there must be one."""
-        return self._frames.popleft()
-
     def parse(self) -> None:
-        """Parse a slice."""
+        """Parse a slice; what has been parsed before must have been taken."""
         start, end = self._at, self._at + self._slice
         data = self._unread[start:end]
         if end < len(self._unread):
@@ -75,9 +61,10 @@ class Incoming:
         frames = [event for event in self._protocol.events_received() if isinstance(event, Frame)]
         for frame in frames:
             if frame.opcode in _CONTROL:
-                self._frames.append((frame.opcode, bytes(frame.data)))
+                self.frames.append((frame.opcode, bytes(frame.data)))
             else:
                 self._join(frame)
+        self.frames.reverse()
         if len(frames) >= _FEW:
             self._slice = _SLICE
         elif len(data) == self._slice < _LARGEST_SLICE:
@@ -93,12 +80,12 @@ class Incoming:
             self._opcode = frame.opcode
         if self._begun is None:
             if frame.fin:
-                self._frames.append((self._opcode, bytes(frame.data)))
+                self.frames.append((self._opcode, bytes(frame.data)))
                 return
             self._begun = bytearray()
         self._begun += frame.data
         if frame.fin:
             data, self._begun = bytes(self._begun), None
-            self._frames.append((self._opcode, data))
+            self.frames.append((self._opcode, data))
         else:
-            self._frames.append((Opcode.CONT, b""))
+            self.frames.append((Opcode.CONT, b""))

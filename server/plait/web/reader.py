@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from websockets.frames import Opcode
@@ -133,51 +134,38 @@ class Reader:
 
     # Inside
 
-    def _read(self) -> None:
+    def _read(self, *, has_turn: bool = False) -> None:
+        """Handle some of what has come; what costs much only if that may be at once, or has waited for its turn."""
         self._turn = None
-        start = self._turns.clock()
-        if start < self._costly_until and not self._turns.is_free:
+        incoming, turns = self._incoming, self._turns
+        frames, clock = incoming.frames, turns.clock
+        start = now = clock()
+        may_cost = has_turn or turns.is_free
+        if not may_cost and start < self._costly_until:
             self._go_on(is_costly=True)
             return
-        spent, is_costly = self._take_turn(start, may_cost=self._turns.is_free)
-        if spent > AT_ONCE or is_costly:
-            self._turns.spend(spent)
-        self._end_turn(start + spent if spent > AT_ONCE else None, is_costly=is_costly)
-
-    def _read_in_turn(self) -> None:
-        """Handle what costs much; how long it takes is counted already."""
-        self._turn = None
-        start = self._turns.clock()
-        spent, is_costly = self._take_turn(start, may_cost=True)
-        self._end_turn(start + spent if spent > AT_ONCE else None, is_costly=is_costly)
-
-    def _take_turn(self, start: float, *, may_cost: bool) -> tuple[float, bool]:
-        """Handle some of what has come; return how many seconds that took, and whether there is a large message in it.
-
-        Such a one is left for another turn unless this one may cost much.
-        """
-        incoming, clock = self._incoming, self._turns.clock
-        now, count, is_costly = start, 0, False
-        while incoming.is_waiting and count < _FRAMES and now - start <= AT_ONCE and not self._is_held:
-            size = incoming.next_size()
-            if size is None:
+        count, is_costly = 0, False
+        while count < _FRAMES and now - start <= AT_ONCE and not self._is_held:
+            if not frames:
+                if not incoming.is_waiting:
+                    break
                 incoming.parse()
                 continue
-            if size >= LARGE:
+            opcode, data = frames[-1]
+            if len(data) >= LARGE:
                 is_costly = True
                 if not may_cost:
                     break
-            self._handle(*incoming.take())
+            frames.pop()
+            self._handle(opcode, data)
             count += 1
             now = clock()
-        return now - start, is_costly
-
-    def _end_turn(self, late: float | None, *, is_costly: bool) -> None:
-        """Go on with what is left; `late` is when a turn has ended that took too long."""
-        if late is not None:
-            self._costly_until = late + _REMEMBERED
+        if now - start > AT_ONCE:
             is_costly = True
-        if self._incoming.has_frames or self._parsed():
+            self._costly_until = now + _REMEMBERED
+        if is_costly and not has_turn:
+            turns.spend(now - start)
+        if frames or self._parsed():
             self._go_on(is_costly=is_costly)
 
     def _go_on(self, *, is_costly: bool = False) -> None:
@@ -194,7 +182,7 @@ class Reader:
             if wait:
                 self._turn = self._loop.call_later(wait, self._read)
             elif is_costly:
-                self._turn = self._turns.wait(self._read_in_turn)
+                self._turn = self._turns.wait(partial(self._read, has_turn=True))
             else:
                 self._turn = self._loop.call_soon(self._read)
         elif not self._transport.is_closing():
