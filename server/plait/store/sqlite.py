@@ -1,7 +1,8 @@
 """Threads in one SQLite file: one writer with group commit, and a reader beside it.
 
-Every write that piles up while a transaction is on its way shares the next one, which goes over to the writer's OS
-thread in one hop. A transaction that fails is tried again a thread at a time, so that only the guilty one is refused.
+Every write that piles up while a transaction is on its way shares the next one, but for large ones, which take turns.
+A transaction goes over to the writer's OS thread in one hop. One that fails is tried again a thread at a time, so that
+only the guilty one is refused.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import aiosqlite
 from plait.errors import Fenced, StoreError
 from plait.store import rows, schema
 from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
+from plait.store.queue import Waiting, WriteQueue
 
 try:
     import fcntl
@@ -62,7 +64,7 @@ class SqliteStore:
         self.path = Path(path)
         self._synchronous = synchronous
         self._readonly = readonly
-        self._pending: list[_Pending] = []
+        self._pending = WriteQueue()
         # Set while no transaction is on its way.
         self._idle = asyncio.Event()
         self._idle.set()
@@ -129,7 +131,8 @@ class SqliteStore:
         if not self._is_open:
             future.set_exception(StoreError("the store is closed"))
             return future
-        self._pending.append((write, future))
+        if self._pending.add(write, future):
+            self._loop.call_soon(self._pending.end_unit)
         if self._idle.is_set():
             self._idle.clear()
             # What else is submitted in this iteration of the loop shares the transaction.
@@ -176,28 +179,25 @@ class SqliteStore:
     def _flush(self) -> None:
         """Hand what is pending to the writer; when that is done, what has become pending meanwhile."""
         assert self._writer is not None
-        batch, self._pending = self._pending, []
-        work = self._writer.post(rows.commit, self._heads, [write for write, _ in batch])
+        batch = self._pending.take()
+        work = self._writer.post(rows.commit, self._heads, [each.write for each in batch])
         work.add_done_callback(partial(self._written, batch))
 
-    def _written(self, batch: list["_Pending"], work: asyncio.Future[list[StoreError | None]]) -> None:
+    def _written(self, batch: list[Waiting], work: asyncio.Future[list[StoreError | None]]) -> None:
         if error := work.exception():
             log.error("the store's writer failed", exc_info=error)
-            for _, future in batch:
-                _settle(future, StoreError("the store's writer failed"))
+            for each in batch:
+                _settle(each.future, StoreError("the store's writer failed"))
         else:
             outcomes = work.result()
             if failed := [error for error in outcomes if error is not None and not isinstance(error, Fenced)]:
                 log.error("%d changes are not stored; the first: %s", len(failed), failed[0])
-            for (_, future), outcome in zip(batch, outcomes, strict=True):
-                _settle(future, outcome)
+            for each, outcome in zip(batch, outcomes, strict=True):
+                _settle(each.future, outcome)
         if self._pending:
             self._flush()
         else:
             self._idle.set()
-
-
-_Pending = tuple[Write, asyncio.Future[None]]
 
 
 def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
