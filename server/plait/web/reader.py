@@ -138,29 +138,28 @@ class Reader:
         """Handle some of what has come; what costs much only if that may be at once, or has waited for its turn."""
         self._turn = None
         incoming, turns = self._incoming, self._turns
-        frames, clock = incoming.frames, turns.clock
+        frames, handle, clock = incoming.frames, self._handle, turns.clock
         start = now = clock()
-        may_cost = has_turn or turns.is_free
-        if not may_cost and start < self._costly_until:
+        if start < self._costly_until and not has_turn and not turns.is_free:
             self._go_on(is_costly=True)
             return
-        count, is_costly = 0, False
-        while count < _FRAMES and now - start <= AT_ONCE and not self._is_held:
-            if not frames:
-                if not incoming.is_waiting:
-                    break
-                incoming.parse()
-                continue
-            opcode, data = frames[-1]
-            if len(data) >= LARGE:
-                is_costly = True
-                if not may_cost:
-                    break
-            frames.pop()
-            self._handle(opcode, data)
-            count += 1
-            now = clock()
-        if now - start > AT_ONCE:
+        end = start + AT_ONCE
+        left, is_costly = _FRAMES, False
+        while left and now <= end and not self._is_held:
+            if not frames and not incoming.parse():
+                break
+            while frames and left and now <= end and not self._is_held:
+                opcode, data = frames[-1]
+                if len(data) >= LARGE:
+                    is_costly = True
+                    if not has_turn and not turns.is_free:
+                        left = 0
+                        break
+                frames.pop()
+                handle(opcode, data)
+                left -= 1
+                now = clock()
+        if now > end:
             is_costly = True
             self._costly_until = now + _REMEMBERED
         if is_costly and not has_turn:
