@@ -122,7 +122,8 @@ def _diff(old: Any, new: Any, path: str, ops: list[Op]) -> None:
 
 
 def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: list[Op]) -> None:
-    ops.extend(Op("remove", f"{path}/{_part(key)}") for key in old if key not in new)
+    if not old.keys() <= new.keys():
+        ops.extend(Op("remove", f"{path}/{_part(key)}") for key in old if key not in new)
     for key, value in new.items():
         if key not in old:
             ops.append(Op("add", f"{path}/{_part(key)}", value))
@@ -144,8 +145,10 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op
     both = end - tail
     for index in range(start, both):
         _diff(old[index], new[index], f"{path}/{index}", ops)
-    ops.extend(Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1))
-    ops.extend(Op("add", f"{path}/{index}", new[index]) for index in range(both, len(new) - tail))
+    if both < len(old) - tail:
+        ops.extend(Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1))
+    elif both < len(new) - tail:
+        ops.extend(Op("add", f"{path}/{index}", new[index]) for index in range(both, len(new) - tail))
 
 
 def _common(old: Sequence[Any], new: Sequence[Any]) -> int:

@@ -44,7 +44,8 @@ class TextDiff:
         is good throughout, `new` is. Raises msgspec.DecodeError when `new` has no outline of JSON.
         """
         self._known, self._kept = self._kept, {}
-        ops: list[Op] = [] if most is None else BoundedOps(most)
+        # Each difference has a character or more of its own, in one of both.
+        ops: list[Op] = [] if most is None or len(old) + len(new) <= most else BoundedOps(most)
         try:
             self._diff(old, new, "", read, ops)
         except TooManyOps:
@@ -81,7 +82,8 @@ class TextDiff:
         return parts
 
     def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: list[Op]) -> None:
-        ops.extend(Op("remove", f"{path}/{escape(key)}") for key in old if key not in new)
+        if not old.keys() <= new.keys():
+            ops.extend(Op("remove", f"{path}/{escape(key)}") for key in old if key not in new)
         for key, text in new.items():
             before = old.get(key)
             if before is None:
@@ -99,8 +101,11 @@ class TextDiff:
         both = end - tail
         for index in range(start, both):
             self._diff(old[index], new[index], f"{path}/{index}", read, ops)
-        ops.extend(Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1))
-        ops.extend(Op("add", at := f"{path}/{index}", read(new[index], at)) for index in range(both, len(new) - tail))
+        if both < len(old) - tail:
+            ops.extend(Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, both - 1, -1))
+        elif both < len(new) - tail:
+            places = ((index, f"{path}/{index}") for index in range(both, len(new) - tail))
+            ops.extend(Op("add", place, read(new[index], place)) for index, place in places)
 
 
 def _objects(text: bytes) -> dict[str, bytes]:

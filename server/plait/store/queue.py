@@ -1,7 +1,7 @@
 """Writes that wait for a transaction: all of them share the next one, unless they are more than it should have."""
 
 import asyncio
-from typing import Final, NamedTuple
+from typing import Final
 
 from plait.store.protocol import ThreadKey, Write
 
@@ -13,14 +13,8 @@ _MOST: Final = 1024 * 1024
 _LARGE: Final = 16 * 1024
 
 
-class Waiting(NamedTuple):
-    """A write, and what tells that it is durable."""
-
-    write: Write
-    future: asyncio.Future[None]
-    # What one thread has submitted without an await in between has one number: it is written together.
-    unit: int
-    size: int
+Waiting = tuple[Write, asyncio.Future[None], int, int]
+"""A write, what tells that it is durable, the number of its unit, which is written together, and its bytes."""
 
 
 class WriteQueue:
@@ -35,6 +29,7 @@ class WriteQueue:
         self._waiting: list[Waiting] = []
         # Bytes of all that waits.
         self._size = 0
+        # What one thread has submitted without an await in between has one number.
         self._unit = 0
 
     def __bool__(self) -> bool:
@@ -42,9 +37,10 @@ class WriteQueue:
 
     def add(self, write: Write, future: asyncio.Future[None]) -> bool:
         """Take a write; tells whether `end_unit` is to be called when nobody can submit along with it any more."""
-        size = len(write.snapshot or b"") + (len(write.change.ops) if write.change is not None else 0)
+        change, snapshot = write.change, write.snapshot
+        size = (0 if change is None else len(change.ops)) + (0 if snapshot is None else len(snapshot))
         self._size += size
-        self._waiting.append(Waiting(write, future, self._unit, size))
+        self._waiting.append((write, future, self._unit, size))
         return size >= _LARGE
 
     def end_unit(self) -> None:
@@ -58,12 +54,12 @@ class WriteQueue:
             return batch
         units: dict[tuple[ThreadKey, int], list[Waiting]] = {}
         for each in self._waiting:
-            units.setdefault((each.write.key, each.unit), []).append(each)
+            units.setdefault((each[0].key, each[2]), []).append(each)
         batch, rest = [], list[tuple[ThreadKey, list[Waiting]]]()
         large = 0
         served, put_off = set[ThreadKey](), set[ThreadKey]()
         for (key, _), unit in units.items():
-            size = sum(each.size for each in unit)
+            size = sum(each[3] for each in unit)
             is_large = size >= _LARGE
             if key in put_off or (is_large and (key in served or (large and large + size > _MOST))):
                 put_off.add(key)
@@ -75,5 +71,5 @@ class WriteQueue:
                 large += size
         rest.sort(key=lambda each: each[0] in served)
         self._waiting = [each for _, unit in rest for each in unit]
-        self._size = sum(each.size for each in self._waiting)
+        self._size = sum(each[3] for each in self._waiting)
         return batch

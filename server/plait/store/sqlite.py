@@ -180,20 +180,20 @@ class SqliteStore:
         """Hand what is pending to the writer; when that is done, what has become pending meanwhile."""
         assert self._writer is not None
         batch = self._pending.take()
-        work = self._writer.post(rows.commit, self._heads, [each.write for each in batch])
+        work = self._writer.post(rows.commit, self._heads, [each[0] for each in batch])
         work.add_done_callback(partial(self._written, batch))
 
     def _written(self, batch: list[Waiting], work: asyncio.Future[list[StoreError | None]]) -> None:
         if error := work.exception():
             log.error("the store's writer failed", exc_info=error)
-            for each in batch:
-                _settle(each.future, StoreError("the store's writer failed"))
+            for _, future, *_ in batch:
+                _settle(future, StoreError("the store's writer failed"))
         else:
             outcomes = work.result()
             if failed := [error for error in outcomes if error is not None and not isinstance(error, Fenced)]:
                 log.error("%d changes are not stored; the first: %s", len(failed), failed[0])
             for each, outcome in zip(batch, outcomes, strict=True):
-                _settle(each.future, outcome)
+                _settle(each[1], outcome)
         if self._pending:
             self._flush()
         else:

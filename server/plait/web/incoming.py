@@ -11,8 +11,7 @@ __all__ = ["Incoming"]
 _SLICE: Final = 2048
 _LARGEST_SLICE: Final = 8192
 _FEW: Final = 8
-# Opcodes from here on are control frames (RFC 6455, section 5.5). To look one up in a set takes longer.
-_CONTROL: Final = Opcode.CLOSE
+_CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
 
 
 class Incoming:
@@ -65,7 +64,7 @@ class Incoming:
         self._protocol.receive_data(data)
         frames = [event for event in self._protocol.events_received() if isinstance(event, Frame)]
         for frame in frames:
-            if frame.opcode >= _CONTROL:
+            if frame.opcode in _CONTROL:
                 self.frames.append((frame.opcode, bytes(frame.data)))
             else:
                 self._join(frame)

@@ -33,7 +33,6 @@ _NO_CODE: Final = 1005
 _INVALID_DATA: Final = 1007
 # Frames that reach no session's limits: heartbeats, and the fragments that end no message.
 _COUNTED: Final = frozenset({Opcode.PING, Opcode.PONG, Opcode.CONT})
-_TEXT: Final = Opcode.TEXT
 
 
 class Socket(asyncio.Protocol):
@@ -195,7 +194,7 @@ class Socket(asyncio.Protocol):
     # Inside
 
     def _handle(self, opcode: Opcode, data: bytes) -> None:
-        if opcode is not _TEXT and opcode in _COUNTED:
+        if opcode in _COUNTED:
             self._reader.charge(1)
         if self._is_closing:
             return

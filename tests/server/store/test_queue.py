@@ -19,7 +19,7 @@ def write(name: str, version: int, size: int) -> Write:
 
 
 def read(batch: list[Waiting]) -> list[tuple[str, int]]:
-    return [(each.write.key.name, each.write.version) for each in batch]
+    return [(write.key.name, write.version) for write, *_ in batch]
 
 
 @pytest.fixture
