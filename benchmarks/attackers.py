@@ -68,6 +68,15 @@ def native_frames(what: bytes, bodies: list[bytes], place: tuple[str, int]) -> I
         yield text(b'{"type":"push","ref":%d,"base":%b,"%b":%b}' % (n + 1, base, what, body))
 
 
+def join(sock: socket.socket, opening: bytes) -> None:
+    """Open a WebSocket; what is sent before the server has answered is not taken."""
+    sock.sendall(opening)
+    head = b""
+    while b"\r\n\r\n" not in head:
+        head += sock.recv(1 << 16)
+    assert head.startswith(b"HTTP/1.1 101"), head
+
+
 class Attacker:
     """One socket or connection after the other."""
 
@@ -127,12 +136,13 @@ class Attacker:
         else:
             sock = socket.create_connection(("127.0.0.1", job.port), timeout=30)
             frames = self._puts if job.name == "http" else self._states
+            if job.name == "cloudflare":
+                join(sock, request(self._path, f"127.0.0.1:{job.port}"))
         unsent = memoryview(b"".join(frames()))
         sock.setblocking(False)
         return sock, unsent
 
     def _states(self) -> Iterator[bytes]:
-        yield request(self._path, f"127.0.0.1:{self._job.port}")
         for n in range(FRAMES):
             yield text(b'{"type":"cf_agent_state","state":%b}' % self._bodies[n % 2])
 

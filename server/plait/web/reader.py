@@ -16,8 +16,8 @@ from plait.web.turns import AT_ONCE, LARGE, Ticket, Turns
 __all__ = ["Reader"]
 
 # Frames of one peer after which the others have their turns.
-_FRAMES: Final = 96
-# Seconds after a turn that took too long, in which the peer's next ones are taken for as costly.
+_FRAMES: Final = 64
+# Seconds after a turn that took too long, in which the peer's next ones are watched, or taken for as costly.
 _REMEMBERED: Final = 10.0
 # Seconds for which a peer that sends too much is not read, at most, so that its end is noticed.
 _LONGEST_PAUSE: Final = 1.0
@@ -45,6 +45,7 @@ class Reader:
         "_transport",
         "_turn",
         "_turns",
+        "_watched_until",
     )
 
     def __init__(
@@ -63,9 +64,11 @@ class Reader:
         self._incoming = Incoming(protocol)
         # Counts the frames that reach no session's limits: pings, the pongs that nobody asked for, and fragments.
         self._bucket = bucket
-        # Where what costs much waits for its turn, and until when all that the peer sends is taken for that.
+        # Where what costs much waits for its turn, and until when all that the peer sends is taken for that. What looks
+        # so is watched first: the time may have been that of other processes, and to ask for one's own takes long.
         self._turns = turns
         self._costly_until = -math.inf
+        self._watched_until = -math.inf
         self._handle = handle
         self._parsed = parsed
         self._cut = cut
@@ -144,11 +147,13 @@ class Reader:
             self._go_on(is_costly=True)
             return
         end = start + AT_ONCE
+        is_watched = start < self._watched_until
+        worked = turns.work_clock() if is_watched else 0.0
         left, is_costly = _FRAMES, False
-        while left and now <= end and not self._is_held:
+        while left > 0 and now <= end and not self._is_held:
             if not frames and not incoming.parse():
                 break
-            while frames and left and now <= end and not self._is_held:
+            while frames and now <= end and not self._is_held:
                 opcode, data = frames[-1]
                 if len(data) >= LARGE:
                     is_costly = True
@@ -159,11 +164,13 @@ class Reader:
                 handle(opcode, data)
                 left -= 1
                 now = clock()
-        if now > end:
-            is_costly = True
-            self._costly_until = now + _REMEMBERED
-        if is_costly and not has_turn:
+        if (now > end or is_costly) and not has_turn:
             turns.spend(now - start)
+        if now > end:
+            self._watched_until = now + _REMEMBERED
+            if is_watched and turns.work_clock() - worked > AT_ONCE:
+                self._costly_until = now + _REMEMBERED
+                is_costly = True
         if frames or self._parsed():
             self._go_on(is_costly=is_costly)
 

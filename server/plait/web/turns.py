@@ -41,13 +41,17 @@ class Turns:
     """Shares out the time of one server for what costs much; what costs little asks nobody.
 
     In each iteration of the loop there is costly work of `AT_ONCE`, or one piece that takes longer. After such a piece
-    others have the loop to themselves for as long again. `clock` tells the time in seconds.
+    others have the loop to themselves for as long again. `clock` tells the time, `work_clock` that of the processor in
+    which this thread has run, in seconds.
     """
 
-    __slots__ = ("_spent", "_timer", "_waiting", "clock")
+    __slots__ = ("_spent", "_timer", "_waiting", "clock", "work_clock")
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, work_clock: Callable[[], float] = time.thread_time
+    ) -> None:
         self.clock = clock
+        self.work_clock = work_clock
         self._waiting: deque[Ticket] = deque()
         # Seconds of costly work in this iteration, or in the last one that others rest from.
         self._spent = 0.0

@@ -337,16 +337,17 @@ class Clock:
 class Worker(Received):
     """A receiver that takes a while for each message, and tells everybody's order."""
 
-    def __init__(self, name: str, order: list[str], clock: Clock, seconds: float) -> None:
+    def __init__(self, name: str, order: list[str], clocks: list[Clock], seconds: float) -> None:
         super().__init__()
         self._name = name
         self._order = order
-        self._clock = clock
+        self._clocks = clocks
         self._seconds = seconds
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         super().receive(data, is_text=is_text)
-        self._clock.now += self._seconds
+        for clock in self._clocks:
+            clock.now += self._seconds
         self._order.append(self._name)
 
 
@@ -356,11 +357,13 @@ class Office:
     def __init__(self) -> None:
         self.order: list[str] = []
         self._clock = Clock()
-        self._turns = Turns(self._clock)
+        self._working = Clock()
+        self._turns = Turns(self._clock, self._working)
 
-    def peer(self, name: str, seconds: float) -> Peer:
-        """Return a socket whose messages take so long."""
-        return Peer(session=Worker(name, self.order, self._clock, seconds), turns=self._turns)
+    def peer(self, name: str, seconds: float, *, works: bool = True) -> Peer:
+        """Return a socket whose messages take so long, or seem to, as other processes run meanwhile."""
+        clocks = [self._clock, self._working] if works else [self._clock]
+        return Peer(session=Worker(name, self.order, clocks, seconds), turns=self._turns)
 
 
 async def test_between_two_costly_messages_of_one_socket_those_of_others_are_handled() -> None:
@@ -413,3 +416,20 @@ async def test_a_socket_that_is_closed_while_it_waits_for_its_turn_is_handled_no
     await settled(first)
     assert second.has_ended
     assert office.order == ["first", "second", "first"]
+
+
+async def test_a_socket_that_has_cost_much_waits_for_its_turn_and_one_that_only_seemed_to_does_not() -> None:
+    office = Office()
+    greedy, unlucky = office.peer("greedy", 0.05), office.peer("unlucky", 0.05, works=False)
+    for peer in (greedy, unlucky):
+        for _ in range(2):
+            peer.socket.data_received(texts(1))
+            await settled(peer)
+    large = office.peer("large", 0.05)
+    large.socket.data_received(frame(Opcode.TEXT, b"x" * LARGE))
+    office.order.clear()
+    greedy.socket.data_received(texts(1))
+    unlucky.socket.data_received(texts(1))
+    assert office.order == ["unlucky"]
+    await settled(greedy)
+    assert office.order == ["unlucky", "large", "greedy"]
