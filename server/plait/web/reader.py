@@ -16,7 +16,7 @@ from plait.web.turns import AT_ONCE, LARGE, Ticket, Turns
 __all__ = ["Reader"]
 
 # Frames of one peer after which the others have their turns.
-_FRAMES: Final = 64
+_FRAMES: Final = 96
 # Seconds after a turn that took too long, in which the peer's next ones are watched, or taken for as costly.
 _REMEMBERED: Final = 10.0
 # Seconds for which a peer that sends too much is not read, at most, so that its end is noticed.
