@@ -16,18 +16,19 @@ from benchmarks.contest import Effort, Outcome, contest
 from benchmarks.deltas import deltas
 from benchmarks.differences import differences
 from benchmarks.memory import Finding, idle_sockets, threads
+from benchmarks.neighbours import neighbours
 from benchmarks.peer import COLYSEUS, PeerError, install, prepare
 from benchmarks.resume import resume
 from benchmarks.rows import NATIVE, ROWS
 from benchmarks.servers import Server, ServerError, serve
 from benchmarks.stalled import stalled
-from benchmarks.sync_tables import delta_table, resume_table, stall_table, timing_table
+from benchmarks.sync_tables import delta_table, neighbour_table, resume_table, stall_table, timing_table
 from benchmarks.table import memory, speed
 
 MEMORY = "memory"
 PEERS = ("plait", "cloudflare", "socket")
 # What keeping clients in sync costs, each with a table of its own.
-SYNC = ("deltas", "diff", "resume", "stall")
+SYNC = ("deltas", "diff", "resume", "stall", "neighbours")
 # Server, kind, idle sockets, awake threads. Cloudflare's threads keep three files open each, so they are fewer.
 MEASURED = (
     ("plait", "note", 10_000, 10_000),
@@ -110,6 +111,9 @@ def synced(options: argparse.Namespace, folder: Path) -> dict[str, tuple[object,
     if "stall" in wanted:
         runs = stalled(folder, pace, tell)
         measured["stall"] = runs, stall_table(runs)
+    if "neighbours" in wanted:
+        waits = neighbours(folder, pace, tell)
+        measured["neighbours"] = waits, neighbour_table(waits)
     return measured
 
 

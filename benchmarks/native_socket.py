@@ -53,6 +53,10 @@ class NativeSocket:
             if isinstance(message, Result):
                 return decode_json(message.value) if isinstance(message.value, msgspec.Raw) else None
 
+    def detach(self) -> socket.socket:
+        """The socket itself, for who goes on alone."""
+        return self._sock
+
     def close(self) -> None:
         """Close the connection."""
         self._sock.close()

@@ -52,10 +52,10 @@ class Recipe(msgspec.Struct, frozen=True):
     cwd: Path = ROOT
 
 
-def plait(root: Path, python: Path) -> Recipe:
+def plait(root: Path, python: Path, app: str = "app") -> Recipe:
     """The server of a checkout, run with the Python that has it installed."""
     return Recipe(
-        (str(python.parent / "plait"), "serve", "benchmarks.agents:app", "--port", "{port}"),
+        (str(python.parent / "plait"), "serve", f"benchmarks.agents:{app}", "--port", "{port}"),
         {"BENCH_STORE": "sqlite:///{folder}/plait.db", "PYTHONPATH": str(root)},
         root,
     )
@@ -63,6 +63,7 @@ def plait(root: Path, python: Path) -> Recipe:
 
 SERVERS = {
     "plait": plait(ROOT, Path(sys.executable)),
+    "guarded": plait(ROOT, Path(sys.executable), app="guarded"),
     "cloudflare": Recipe(("node", str(PEER / "serve.mjs"), "{folder}", "{port}")),
     "colyseus": Recipe(("node", str(COLYSEUS / "serve.mjs"), "{folder}", "{port}")),
     "socket": Recipe((sys.executable, "-m", "benchmarks.bare", "{folder}", "{port}")),

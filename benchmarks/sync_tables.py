@@ -5,14 +5,16 @@ from collections.abc import Iterable, Sequence
 from benchmarks.boards import SIZES
 from benchmarks.deltas import FULL, SOCKETS, WAYS, DeltaOutcome
 from benchmarks.differences import Timing
+from benchmarks.neighbours import NeighbourOutcome
 from benchmarks.resume import CHANGES, ResumeOutcome
 from benchmarks.stalled import READERS, StallOutcome
 from benchmarks.table import layout, median, ratio
 
-__all__ = ["delta_table", "resume_table", "stall_table", "timing_table"]
+__all__ = ["delta_table", "neighbour_table", "resume_table", "stall_table", "timing_table"]
 
 P99_AIM = 1.3
 GROWTH_AIM = 2.0
+WAIT_AIM = 250
 
 DELTA_LEGEND = (
     f"One of {SOCKETS} sockets calls a method that changes the board, again as soon as all of them have the change.",
@@ -34,6 +36,12 @@ STALL_LEGEND = (
     f"ms from a call to its change at each of {READERS} readers, 20 changes a second. The stalled one has joined, then",
     "reads nothing; the kernel's buffers were full of what it should have read before anything was measured.",
     "growth: of the server's resident memory since all had joined. more: with the stalled one than without it.",
+)
+
+NEIGHBOUR_LEGEND = (
+    "ms that a client waits for an rpc that returns its argument, and for one that makes a durable change, 40 calls a",
+    "second; meanwhile clients of other threads send states of 0.84 MB, or as much in operations, 50 at a time on each",
+    "socket, and then anew on another. longest step: the longest time in which the event loop came to no timer.",
 )
 
 
@@ -131,6 +139,25 @@ def stall_table(outcomes: Iterable[StallOutcome]) -> str:
         made, got = sum(each.changes for each in after), sum(each.caught_up_by for each in after)
         lines.append(("", "changes it missed", "", f"{made - got + len(after):,}", "", "", "", ""))
     return "\n".join((layout(lines, right={2, 3, 4}), "", *STALL_LEGEND))
+
+
+def neighbour_table(outcomes: Iterable[NeighbourOutcome]) -> str:
+    """What the clients of one thread wait for those of others."""
+    lines: list[Sequence[str]] = [
+        ("a client beside", "echo p50", "p99", "max", "aim", "", "change p50", "p99", "max", "longest step")
+    ]
+    for outcome in outcomes:
+        waits = outcome.waits
+        if waits is None:
+            lines.append((outcome.title, "failed", *[""] * 8))
+            continue
+        echoes, changes = (
+            [f"{some[round((len(some) - 1) * part)]:.1f}" for part in (0.5, 0.99, 1)]
+            for some in (waits.echoes, waits.changes)
+        )
+        aims = at_most(waits.echoes[-1], WAIT_AIM)
+        lines.append((outcome.title, *echoes, *aims, *changes, f"{waits.step:.1f}"))
+    return "\n".join((layout(lines, right={1, 2, 3, 6, 7, 8, 9}), "", *NEIGHBOUR_LEGEND))
 
 
 def at_most(value: float, aim: float | None) -> tuple[str, str]:

@@ -16,9 +16,11 @@ from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.members import attributes
 
 __all__ = [
+    "BoundedOps",
     "Op",
     "Owned",
     "PatchError",
+    "TooManyOps",
     "apply",
     "decode_ops",
     "diff",
@@ -81,15 +83,38 @@ def is_index(part: str) -> bool:
 # Diff
 
 
-def diff(old: object, new: object, keys: Keys | None = None) -> list[Op]:
+def diff(old: object, new: object, keys: Keys | None = None, *, most: int | None = None) -> list[Op]:
     """Return the operations that turn `old` into `new`; none when both encode to the same JSON.
 
     The elements of lists are told apart by identity (see `align`); `keys` says which members identify them, where
-    those have other names than usual.
+    those have other names than usual. Where the operations would be more than `most`, it is one that replaces all.
     """
-    ops: list[Op] = []
-    _diff(old, new, "", ops, keys)
+    ops: list[Op] = [] if most is None else BoundedOps(most)
+    try:
+        _diff(old, new, "", ops, keys)
+    except TooManyOps:
+        return [Op("replace", "", new)]
     return ops
+
+
+class TooManyOps(Exception):
+    """More operations than are wanted: to replace the whole costs less."""
+
+
+class BoundedOps(list[Op]):
+    """A list of operations that raises TooManyOps, before it is made, instead of having more than `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def append(self, op: Op) -> None:
+        if len(self) == self._most:
+            raise TooManyOps
+        super().append(op)
+
+    def extend(self, ops: Iterable[Op]) -> None:
+        for op in ops:
+            self.append(op)
 
 
 def _diff(old: Any, new: Any, path: str, ops: list[Op], keys: Keys | None) -> None:
@@ -105,7 +130,8 @@ def _diff(old: Any, new: Any, path: str, ops: list[Op], keys: Keys | None) -> No
 
 
 def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: list[Op], keys: Keys | None) -> None:
-    ops += [Op("remove", f"{path}/{_part(key)}") for key in old if key not in new]
+    if not old.keys() <= new.keys():
+        ops.extend(Op("remove", f"{path}/{_part(key)}") for key in old if key not in new)
     for key, value in new.items():
         if key not in old:
             ops.append(Op("add", f"{path}/{_part(key)}", value))
@@ -124,10 +150,10 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op
     start = _common(old, new)
     tail = _common(old[start:][::-1], new[start:][::-1])
     if start + tail == len(old):
-        ops += [Op("add", f"{path}/{index}", new[index]) for index in range(start, len(new) - tail)]
+        ops.extend(Op("add", f"{path}/{index}", new[index]) for index in range(start, len(new) - tail))
         return
     if start + tail == len(new):
-        ops += [Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, start - 1, -1)]
+        ops.extend(Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, start - 1, -1))
         return
     key = None if keys is None else keys.at(path)
     if start + tail + 1 == len(old) == len(new):

@@ -11,7 +11,7 @@ import msgspec
 
 from plait_schemas.align import ID_KEYS, Id, Keys, edits, has_repeated
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import Op, escape, is_same_element
+from plait_schemas.patch import BoundedOps, Op, TooManyOps, escape, is_same_element
 
 __all__ = ["Read", "TextDiff"]
 
@@ -43,16 +43,23 @@ class TextDiff:
         self._known: dict[str, tuple[bytes, Any]] = {}
         self._kept: dict[str, tuple[bytes, Any]] = {}
 
-    def diff(self, old: bytes, new: bytes, read: Read) -> list[Op]:
+    def diff(self, old: bytes, new: bytes, read: Read, *, most: int | None = None) -> list[Op]:
         """Return the operations that turn the JSON text `old` into `new`; none when both say the same.
+
+        Where they would be more than `most`, it is one operation that replaces all.
 
         `old` is JSON. Every part of `new` that is not in `old` to the letter goes through `read`, so that if `old`
         is good throughout, `new` is. Raises msgspec.DecodeError when `new` has no outline of JSON.
         """
         self._known, self._kept = self._kept, {}
-        ops: list[Op] = []
-        self._diff(old, new, "", read, ops)
-        self._known = {}
+        # Each difference has a character or more of its own, in one of both.
+        ops: list[Op] = [] if most is None or len(old) + len(new) <= most else BoundedOps(most)
+        try:
+            self._diff(old, new, "", read, ops)
+        except TooManyOps:
+            return [Op("replace", "", read(new, ""))]
+        finally:
+            self._known = {}
         return ops
 
     def _diff(self, old: bytes, new: bytes, path: str, read: Read, ops: list[Op]) -> None:
@@ -83,7 +90,8 @@ class TextDiff:
         return parts
 
     def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: list[Op]) -> None:
-        ops += [Op("remove", f"{path}/{escape(key)}") for key in old if key not in new]
+        if not old.keys() <= new.keys():
+            ops.extend(Op("remove", f"{path}/{escape(key)}") for key in old if key not in new)
         for key, text in new.items():
             before = old.get(key)
             if before is None:

@@ -35,7 +35,8 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
         traces.append(found := _Trace(step))
         found.go_back_all(mine)
         found.note()
-        mine.append(step)
+        if step.moves:
+            mine.append(step)
     shape = Shape(document)
     others = [Step(op) for op in over]
     index = len(others)

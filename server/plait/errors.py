@@ -127,6 +127,13 @@ class TooMany(PlaitError):
     status = 429
     close_code = codes.TRY_AGAIN_LATER
 
+    def __init__(
+        self, message: str, *, path: str | None = None, detail: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, path=path, detail=detail)
+        # Seconds to wait before it may come again, where that is known.
+        self.retry_after = retry_after
+
 
 class Unauthenticated(PlaitError):
     """Nobody is known behind the request."""

@@ -1,13 +1,16 @@
 """How much a client may ask of a server."""
 
 import math
+from collections.abc import Hashable
 from typing import Final
 
 import msgspec
 
-__all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "Pace", "TokenBucket", "explain_limit"]
+__all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "Pace", "TokenBucket", "TokenBuckets", "explain_limit"]
 
 _HUGE: Final = 2**62
+# Buckets of which the full ones are not looked for.
+_FEW_BUCKETS: Final = 1_000
 # The limits that need not be whole numbers.
 _RATES: Final = frozenset({"messages_per_second"})
 # The least of each limit with which clients can be served at all; of the others it is 1.
@@ -44,7 +47,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # Open sockets of one thread, and from one address.
     connections_per_thread: int = 5_000
     connections_per_address: int = 1_000
-    # Messages a second from one connection, in the long run and at once.
+    # Messages a second from one connection, and requests from one principal or address, in the long run and at once.
     messages_per_second: float = 200
     message_burst: int = 1_000
     # Bytes that a connection has sent and whose turns have not ended, each turn with 1 KiB for itself; past it
@@ -72,6 +75,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         if math.isinf(self.messages_per_second):
             return None
         return TokenBucket(self.messages_per_second, self.message_burst, now)
+
+    def buckets(self) -> "TokenBuckets | None":
+        """Return what counts requests to the limit for messages, None when they are not limited."""
+        if math.isinf(self.messages_per_second):
+            return None
+        return TokenBuckets(self.messages_per_second, self.message_burst)
 
     def pace(self, now: float) -> "Pace | None":
         """Return what says which messages of a connection come too fast, None when they are not limited."""
@@ -127,6 +136,35 @@ class TokenBucket:
     def charge(self, count: float) -> None:
         """Take some more, which may have to be waited for afterwards."""
         self._tokens -= count
+
+
+class TokenBuckets:
+    """A bucket for each of many, none for those who have not asked for long: theirs would be full."""
+
+    __slots__ = ("_buckets", "_burst", "_many", "_rate")
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._buckets: dict[Hashable, TokenBucket] = {}
+        # How many there are before the full ones are looked for.
+        self._many = _FEW_BUCKETS
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def bucket(self, key: Hashable, now: float) -> TokenBucket:
+        """Return the bucket of one of them."""
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            if len(self._buckets) >= self._many:
+                self._forget(now)
+            bucket = self._buckets[key] = TokenBucket(self._rate, self._burst, now)
+        return bucket
+
+    def _forget(self, now: float) -> None:
+        self._buckets = {key: each for key, each in self._buckets.items() if each.until(self._burst, now)}
+        self._many = max(_FEW_BUCKETS, 2 * len(self._buckets))
 
 
 class Pace:

@@ -18,7 +18,7 @@ from plait.errors import Conflict, Fenced, StoreError, Unavailable
 from plait.history import History
 from plait.limits import Limits
 from plait.revision import Revision
-from plait.state import StateType, check_op, check_size, encoded
+from plait.state import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encoded
 from plait.store.protocol import ClientRow, Store, Write
 from plait.typed import NotTyped, apply_typed
 from plait_schemas.codec import decode_json, encode_json
@@ -127,7 +127,10 @@ class Pipeline:
         for op in ops:
             check_op(op, self._limits)
         try:
-            after, ops = self._carried_out(self.history.current, ops, drops_unknown=drops_unknown)
+            most_moved = None if isinstance(source, str) else MOST_MOVED
+            after, ops = self._carried_out(
+                self.history.current, ops, drops_unknown=drops_unknown, most_moved=most_moved
+            )
         except PatchError as error:
             raise Conflict(str(error)) from None
         return self._take(after, ops, source, accept=accept, name=name)
@@ -173,7 +176,7 @@ class Pipeline:
         if not (type_.is_immutable and current.has_state):
             return None
         try:
-            ops = diff(current.base, value, type_.keys)
+            ops = diff(current.base, value, type_.keys, most=MOST_OPS)
             for op in ops:
                 check_op(op, self._limits)
             state, ops = apply_typed(current.base, type_.type, ops)
@@ -182,7 +185,7 @@ class Pipeline:
         return self._take(Revision(type_, state=state), ops, source)
 
     def _carried_out(
-        self, before: Revision, ops: Sequence[Op], *, drops_unknown: bool
+        self, before: Revision, ops: Sequence[Op], *, drops_unknown: bool, most_moved: int | None
     ) -> tuple[Revision, Sequence[Op]]:
         """Return what operations lead to, and the operations as the type writes them."""
         type_ = self._type
@@ -192,11 +195,12 @@ class Pipeline:
                 return Revision(type_, state=state), ops
             except NotTyped:
                 pass
-        state, document = type_.apply(before.document, ops, drops_unknown=drops_unknown)
+        state, document = type_.apply(before.document, ops, drops_unknown=drops_unknown, most_moved=most_moved)
         if type_.is_plain:
             return Revision(type_, document=document), ops
-        made = diff(before.base, state, type_.keys) if before.has_state else [Op("add", "", state)]
-        return Revision(type_, state=state), made
+        if not before.has_state:
+            return Revision(type_, state=state), [Op("add", "", state)]
+        return Revision(type_, state=state), diff(before.base, state, type_.keys, most=MOST_OPS)
 
     def _apply(self, state: Any, data: bytes, source: Source) -> Commit:
         ops = self.history.diff(state, data, self._limits)

@@ -1,7 +1,8 @@
 """The type of a thread's state: values and JSON made into states, or refused."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -13,14 +14,36 @@ from plait.fields import check_fields, make_plan
 from plait.limits import Limits
 from plait_schemas.align import Keys
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite, nests_deeper
-from plait_schemas.patch import Op, apply, diff, escape
+from plait_schemas.patch import Op, Owned, PatchError, apply, diff, escape, find, parse
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["UNDECODED", "StateType", "check_op", "check_size", "encoded", "json_error", "no_state"]
+__all__ = [
+    "MOST_MOVED",
+    "MOST_OPS",
+    "TOO_MANY_MOVED",
+    "UNDECODED",
+    "StateType",
+    "check_op",
+    "check_size",
+    "count_moved",
+    "encoded",
+    "json_error",
+    "no_state",
+]
 
 UNDECODED: Final = object()
 """Stands for a state of which only the JSON is there yet."""
 
+MOST_OPS: Final = 5_000
+"""Operations by which two states may differ; past it the state is replaced whole, which holds up others less long."""
+
+MOST_MOVED: Final = 100_000_000
+"""Elements of arrays that a client may move with one change, which takes less than a tenth of a second."""
+
+TOO_MANY_MOVED: Final = "too many elements of arrays would be moved at once: replace the array"
+
+# So many operations are carried out before it is looked again at what the next ones would move.
+_AT_ONCE: Final = 100
 _PLAIN_SCALARS: Final = frozenset({int, bool, type(None), msgspec.UnsetType})
 _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
 _PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
@@ -91,12 +114,15 @@ class StateType:
         """Return the state that JSON says. Raises InvalidState or TooLarge."""
         return _read(self.decode, data, "", limits.depth)
 
-    def apply(self, document: Any, ops: Sequence[Op], *, drops_unknown: bool = False) -> tuple[Any, Any]:
+    def apply(
+        self, document: Any, ops: Sequence[Op], *, drops_unknown: bool = False, most_moved: int | None = None
+    ) -> tuple[Any, Any]:
         """Return the state that `ops` lead to from `document`, and the same as a document; a plain one is UNDECODED.
 
-        Raises InvalidState, for an unknown field as `from_json` does, and PatchError when they do not fit.
+        Raises InvalidState, for an unknown field as `from_json` does, and PatchError when they do not fit, or would
+        move more than `most_moved` elements of arrays.
         """
-        document = apply(document, ops)
+        document = apply(document, ops) if most_moved is None else _apply_bounded(document, ops, most_moved)
         if not drops_unknown:
             check_fields(self._fields, document)
         if self.is_plain and not any(op.path == "" for op in ops):
@@ -117,15 +143,39 @@ class StateType:
         if old[1] == new[1]:
             return []
         if not self.is_plain:
-            return diff(old[0], new[0], self.keys)
+            return diff(old[0], new[0], self.keys, most=MOST_OPS)
         if old[1][:1] != new[1][:1]:
             return [Op("replace", "", self.read(new[1], limits))]
         try:
             return texts.diff(
-                old[1], new[1], lambda text, path: _read(decode_json, text, path, limits.depth - path.count("/"))
+                old[1],
+                new[1],
+                lambda text, path: _read(decode_json, text, path, limits.depth - path.count("/")),
+                most=MOST_OPS,
             )
         except NOT_JSON as error:
             raise InvalidState(str(error), path="") from None
+
+
+def count_moved(document: Any, ops: Iterable[Op]) -> int:
+    """Return how many elements of the arrays of a document operations move, at most; they may grow on the way."""
+    at = Counter(op.path.rpartition("/")[0] for op in ops if op.op != "replace" and op.path[-1:].isdecimal())
+    arrays = ((find(document, parse(path)), times) for path, times in at.items())
+    return sum((len(array) + times // 2) * times for array, times in arrays if isinstance(array, list | tuple))
+
+
+def _apply_bounded(document: Any, ops: Sequence[Op], most_moved: int) -> Any:
+    if len(ops) <= _AT_ONCE:
+        return apply(document, ops)
+    owned: Owned = {}
+    moved = 0
+    for start in range(0, len(ops), _AT_ONCE):
+        some = ops[start : start + _AT_ONCE]
+        moved += count_moved(document, some)
+        if moved > most_moved:
+            raise PatchError(TOO_MANY_MOVED)
+        document = apply(document, some, owned)
+    return document
 
 
 def check_op(op: Op, limits: Limits) -> None:

@@ -26,6 +26,10 @@ class _Field(NamedTuple):
 
 
 _UNIONS: Final = (Union, types.UnionType)
+# Elements of tuples that operations may copy, each of them all elements of its tuple, before the whole costs less.
+_MOST_COPIED: Final = 1_000_000
+# As many elements of lists are moved in the time in which one is copied.
+_MOVED_PER_COPIED: Final = 50
 
 
 def apply_typed(state: Any, type_: Any, ops: Sequence[Op], *, drops_unknown: bool = False) -> tuple[Any, list[Op]]:
@@ -37,17 +41,21 @@ def apply_typed(state: Any, type_: Any, ops: Sequence[Op], *, drops_unknown: boo
     """
     made: list[Op] = []
     owned: Owned = {}
+    copied = 0
     for op in ops:
         place = _Place(op, parse(op.path), owned, drops_unknown=drops_unknown)
         state = place.put(state, type_, 0)
         made.append(place.made)
+        copied += place.copied
+        if copied > _MOST_COPIED and op is not ops[-1]:
+            raise NotTyped
     return state, made
 
 
 class _Place:
     """One operation on its way to its place."""
 
-    __slots__ = ("_drops_unknown", "_op", "_owned", "_parts", "made")
+    __slots__ = ("_drops_unknown", "_op", "_owned", "_parts", "copied", "made")
 
     def __init__(self, op: Op, parts: list[str], owned: Owned, *, drops_unknown: bool) -> None:
         self._drops_unknown = drops_unknown
@@ -56,6 +64,8 @@ class _Place:
         self._owned = owned
         # The operation as it was carried out.
         self.made = op
+        # About how many elements of tuples it could have copied in the time that it took.
+        self.copied = 0
 
     def put(self, node: Any, type_: Any, depth: int) -> Any:
         """Return `node`, whose type is `type_`, with the operation carried out in it."""
@@ -107,14 +117,16 @@ class _Place:
         is_last = self._is_last(depth)
         index = index_in(node, self._parts[depth], self._op, is_last=is_last)
         value = self._member(node, index, member, depth)
-        elements: list[Any] = list(node) if isinstance(node, tuple) else own(node, self._owned)
+        is_tuple = isinstance(node, tuple)
+        elements: list[Any] = list(node) if is_tuple else own(node, self._owned)
         if value is msgspec.UNSET:
             del elements[index]
         elif is_last and self._op.op == "add":
             elements.insert(index, value)
         else:
             elements[index] = value
-        return tuple(elements) if isinstance(node, tuple) else elements
+        self.copied += len(elements) if is_tuple else len(elements) // _MOVED_PER_COPIED
+        return tuple(elements) if is_tuple else elements
 
     def _member(self, node: Any, at: Any, type_: Any, depth: int) -> Any:
         """Return what is to be at a key or an index, as one of a type; UNSET for nothing."""

@@ -345,7 +345,7 @@ async def test_a_peer_that_does_not_read_costs_a_constant_and_delays_nobody(tmp_
 
 
 async def test_a_peer_that_reads_again_gets_the_last_state_and_not_all_before_it() -> None:
-    async with running(serve(limits=Limits(write_buffer=300_000))) as address:
+    async with running(serve(limits=Limits(write_buffer=300_000, message_burst=10_000))) as address:
         with bare_socket(address, receive_buffer=4096) as bare:
             await open_socket(bare, "/threads/room/one")
             async with connected(address, "/threads/room/one") as client:
@@ -721,3 +721,62 @@ def _close_code(data: bytes) -> int | None:
             return int.from_bytes(data[at : at + 2])
         data = data[at + size :]
     return None
+
+
+# Requests
+
+FEW = Limits(messages_per_second=0.001, message_burst=5)
+
+
+def who(request: Request) -> Principal | None:
+    """Return whom the Authorization header names."""
+    name = request.headers.get("authorization")
+    return None if name is None else Principal(name)
+
+
+async def test_requests_past_the_limit_are_answered_with_429_and_when_to_come_again() -> None:
+    async with running(serve(limits=FEW)) as address, http(address) as web:
+        for n in range(5):
+            assert (await web.put("/threads/room/one", json={"n": n})).status_code == 200
+        for response in (
+            await web.put("/threads/room/one", json={}),
+            await web.post("/threads/room/two/rpc/echo", json={"args": [1]}),
+            await web.get("/threads/room/one"),
+        ):
+            assert response.status_code == 429
+            assert int(response.headers["retry-after"]) > 100
+            assert response.json()["error"]["code"] == "rate_limited"
+        assert (await web.get("/healthz")).status_code == 200
+        # Sockets have a limit of their own.
+        async with connected(address, "/threads/room/one") as client:
+            assert await client.call("echo", 1) == 1
+
+
+async def test_a_request_with_a_large_body_counts_as_several() -> None:
+    async with running(serve(limits=FEW)) as address, http(address) as web:
+        response = await web.post("/threads/room/one/rpc/echo", json={"args": ["x" * 200_000]})
+        assert response.status_code == 200
+        assert (await web.get("/threads/room/one")).status_code == 429
+
+
+async def test_requests_count_for_their_principal_and_not_for_their_address() -> None:
+    async with running(serve(limits=FEW, authenticate=who)) as address, http(address) as web:
+        statuses = {
+            name: [(await web.get("/threads/room/one", headers={"authorization": name})).status_code for _ in range(6)]
+            for name in ("ada", "bob")
+        }
+    assert statuses == {name: [200] * 5 + [429] for name in ("ada", "bob")}
+
+
+async def test_without_limits_requests_are_not_counted() -> None:
+    async with running(serve(limits=None)) as address, http(address) as web:
+        for _ in range(2_000):
+            assert (await web.get("/threads/room/one")).status_code == 200
+
+
+async def test_large_requests_are_handled_one_at_a_time_and_all_are_answered() -> None:
+    async with running(serve()) as address, http(address) as web:
+        states = [{"list": [n] * 100_000} for n in range(8)]
+        answers = await asyncio.gather(*(web.put("/threads/room/one", json=state) for state in states))
+        assert sorted(answer.json()["version"] for answer in answers) == list(range(1, 9))
+        assert (await web.get("/threads/room/one")).json() in states

@@ -147,6 +147,23 @@ def test_what_stays_at_both_ends_of_an_array_is_not_sent(old: list[int], new: li
     assert diff(old, new) == ops
 
 
+MANY: list[tuple[Any, Any]] = [
+    ([0] * 9, [1] * 9),
+    ([], [1] * 9),
+    ([1] * 9, []),
+    ({"a": [0] * 4, "b": [0] * 5}, {"a": [1] * 4, "b": [1] * 5}),
+    ({}, {str(n): n for n in range(9)}),
+    ({str(n): n for n in range(9)}, {}),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), MANY)
+def test_where_a_diff_has_more_operations_than_are_wanted_the_whole_is_replaced(old: Any, new: Any) -> None:
+    assert diff(old, new, most=9) == diff(old, new)
+    assert len(diff(old, new)) == 9
+    assert diff(old, new, most=8) == [Op("replace", "", new)]
+
+
 def test_keys_are_escaped_in_paths() -> None:
     assert diff({}, {"a/b": 1}) == [Op("add", "/a~1b", 1)]
     assert diff({"m~n": 1}, {"m~n": 2}) == [Op("replace", "/m~0n", 2)]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.schemas.test_patch import SMALL, sent, text
+from tests.schemas.test_patch import MANY, SMALL, sent, text
 
 from plait_schemas.patch import Op, apply, diff
 from plait_schemas.text_patch import TextDiff
@@ -77,3 +77,12 @@ def test_what_is_the_same_in_both_is_not_read() -> None:
 def test_a_text_that_is_no_json_is_an_error(new: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         TextDiff().diff(b'{"b":1}', new, read)
+
+
+@pytest.mark.parametrize(("old", "new"), MANY)
+def test_where_texts_differ_by_more_operations_than_are_wanted_the_whole_is_replaced(old: Any, new: Any) -> None:
+    texts = TextDiff()
+    ops = texts.diff(write(old, {}), write(new, {}), read, most=9)
+    assert len(ops) == 9
+    assert texts.diff(write(old, {}), write(new, {}), read, most=8) == [Op("replace", "", new)]
+    assert texts.diff(write(new, {}), write(old, {}), read, most=9) == diff(new, old)

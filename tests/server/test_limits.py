@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits, Pace, TokenBucket
+from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits, Pace, TokenBucket, TokenBuckets
 
 RATES = st.sampled_from([0.5, 1.0, 3.0, 200.0])
 BURSTS = st.integers(1, 20)
@@ -129,3 +129,22 @@ def test_who_is_a_little_too_fast_is_refused_and_endured() -> None:
     refused = sum(pace.take(n / 300) > 0 for n in range(100_000))
     assert refused > 30_000
     assert not pace.is_exceeded
+
+
+def test_each_has_a_bucket_of_its_own() -> None:
+    buckets = TokenBuckets(1.0, 2)
+    assert [buckets.bucket("a", 0.0).take(0.0) == 0 for _ in range(3)] == [True, True, False]
+    assert buckets.bucket("b", 0.0).take(0.0) == 0
+
+
+def test_of_many_that_have_asked_only_those_who_did_lately_are_remembered() -> None:
+    buckets = TokenBuckets(1.0, 2)
+    for n in range(100_000):
+        assert buckets.bucket(n, n / 100).take(n / 100) == 0
+    assert len(buckets) < 5_000
+    assert buckets.bucket(99_999, 1_000.0).take(1_000.0) == 0
+    assert buckets.bucket(99_999, 1_000.0).take(1_000.0) > 0
+
+
+def test_without_a_limit_requests_are_not_counted() -> None:
+    assert UNLIMITED.buckets() is None

@@ -21,6 +21,7 @@ from plait.revision import Revision
 from plait.session.cloudflare_calls import CloudflareCalls
 from plait.session.inbox import Inbox
 from plait.session.sight import Sight
+from plait.session.weight import weigh
 from plait.session.whole_states import WholeStates
 from plait.transport import Frame, Transport
 from plait_schemas.cloudflare import (
@@ -182,6 +183,8 @@ class CloudflareSession:
         if broken is not None:
             self._refuse_broken(broken)
             return
+        if self._pace is not None:
+            self._pace.charge(weigh(len(data)))
         match frame:
             case StatePush():
                 self._push(frame.state)

@@ -18,6 +18,7 @@ from plait.session.inbox import Inbox
 from plait.session.message_order import MessageOrder
 from plait.session.pushes import Pushes
 from plait.session.tokens import Tokens
+from plait.session.weight import weigh
 from plait.store.protocol import ChangeRow
 from plait.transport import Frame, Transport
 from plait_schemas import messages
@@ -191,6 +192,8 @@ class PlaitSession:
     def _take(self, data: bytes, is_text: bool) -> None:
         if not is_text:
             if not self._is_limited(None) and self._messages.take():
+                if self._pace is not None:
+                    self._pace.charge(weigh(len(data)))
                 self._actor.message(self._connection, data)
             return
         try:
@@ -203,6 +206,8 @@ class PlaitSession:
                 self._refuse_broken(broken)
             return
         if not self._is_limited(message):
+            if self._pace is not None:
+                self._pace.charge(weigh(len(data)))
             self._handle(message, len(data))
 
     def _handle(self, message: messages.ClientMessage, size: int) -> None:

@@ -32,7 +32,8 @@ from plait.merge import merge
 from plait.session.bridge import Bridge, Other
 from plait.session.inbox import Inbox
 from plait.session.lookup import Lookup, NeedsPast
-from plait.session.weight import carried_out, compared
+from plait.session.weight import carried_out, compared, count_moves
+from plait.state import MOST_OPS
 from plait.store.protocol import ChangeRow
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json, nests_deeper
 from plait_schemas.messages import Nack, Push, encode
@@ -176,7 +177,7 @@ class Pushes:
             raise Conflict("its base is not a version of this thread")
         bridge = self._bridge_from(push, known)
         ops = self._ops(push, bridge, known)
-        compared(ops, bridge, self._charge)
+        compared(ops, len(bridge), self._charge)
         carried_out(ops, document, self._charge)
         rebased = rebase(ops, (other.op for other in bridge), document)
         behind = [bridge[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
@@ -245,10 +246,10 @@ class Pushes:
         state = _read_state(bytes(push.state), self._actor.limits.depth)
         base, keys = push.base[1], self._actor.kind.state_type.keys
         if not bridge:
-            return diff(self._actor.pipeline.history.current.document, state, keys)
+            return diff(self._actor.pipeline.history.current.document, state, keys, most=MOST_OPS)
         if self._bridge.to > base:
             raise Conflict("a whole state is pushed when the push before it has been answered")
-        return diff(known.document(base), state, keys)
+        return diff(known.document(base), state, keys, most=MOST_OPS)
 
     def _origins(self, push: Push, ops: Sequence[Op], known: Lookup) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
@@ -260,7 +261,9 @@ class Pushes:
         history = self._actor.pipeline.history
         rows = known.changes(history, made, history.current.version)
         over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
-        compared(ops, over, self._charge)
+        if not over:
+            return [Origin(op.path, op.path, is_contested=False) for op in ops]
+        compared(ops, len(over) + count_moves(ops), self._charge)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
 

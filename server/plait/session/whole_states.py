@@ -8,11 +8,13 @@ from typing import Any, Final
 from plait.actor import Actor
 from plait.commit import Commit
 from plait.connection import Connection
-from plait.errors import InvalidState, TooLarge
+from plait.errors import Conflict, InvalidState, TooLarge
 from plait.merge import merge
 from plait.revision import Revision
 from plait.session.sight import Sight
 from plait.session.weight import carried_out, compared
+from plait.state import MOST_OPS
+from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import Op, decode_ops, diff
 from plait_schemas.rebase import rebase
@@ -80,9 +82,9 @@ class WholeStates:
         wrote = Revision(type_, json=json, state=state)
         if type_.is_plain:
             wrote = Revision(type_, json=json, document=type_.read(json, limits))
-        base, ops = _made_on(wrote, shown)
+        base, ops = _made_on(wrote, shown, type_.keys)
         if json != data and (completed := self._complete(wrote, data, base)) is not wrote:
-            wrote, ops = completed, diff(base.tree, completed.tree)
+            wrote, ops = completed, _changes(base, completed, type_.keys)
         if base is current:
             return pipeline.replace(wrote.base, wrote.require_json(), self._connection), wrote
         return self._merge(base, ops), wrote
@@ -90,9 +92,12 @@ class WholeStates:
     def _merge(self, base: Revision, ops: Sequence[Op]) -> Commit:
         """Carry out what a client did to the state that it showed on the current one."""
         pipeline, kind = self._actor.pipeline, self._actor.kind
-        document = pipeline.history.current.tree
-        ops, theirs = _plain(ops), _plain(diff(base.tree, document))
-        compared(ops, theirs, self._charge)
+        current = pipeline.history.current
+        document = current.tree
+        ops, theirs = _plain(ops), _plain(_changes(base, current, kind.state_type.keys))
+        if any(op.path == "" and isinstance(op.value, dict | list) for op in (*ops, *theirs)):
+            raise Conflict("too much has been changed at once to be brought together")
+        compared(ops, len(theirs), self._charge)
         carried_out(ops, document, self._charge)
         rebased = rebase(ops, theirs, document)
         policy = kind.policy(self._actor.thread)
@@ -124,18 +129,22 @@ def _is_as_sent(commit: Commit, data: bytes) -> bool:
     return stored == data or bool(decode_json(stored) == decode_json(data))
 
 
-def _made_on(wrote: Revision, shown: Sequence[Revision]) -> tuple[Revision, list[Op]]:
+def _changes(before: Revision, after: Revision, keys: Keys | None) -> list[Op]:
+    return diff(before.tree, after.tree, keys, most=MOST_OPS)
+
+
+def _made_on(wrote: Revision, shown: Sequence[Revision], keys: Keys | None) -> tuple[Revision, list[Op]]:
     """Return the state that a write was most likely made on, and what was done to it.
 
     Of some states it is the one to which the least was done: what others have done is in the state that was shown, and
     seems to be taken back in all others. That nothing was done is the least likely.
     """
-    best, least = shown[0], diff(shown[0].tree, wrote.tree)
+    best, least = shown[0], _changes(shown[0], wrote, keys)
     size = shown[0].size
     for each in shown[1:_MOST_STATES]:
         if (size := size + each.size) > _MOST_BYTES and each is not shown[1]:
             break
-        ops = diff(each.tree, wrote.tree)
+        ops = _changes(each, wrote, keys)
         if ops and (not least or len(ops) < len(least)):
             best, least = each, ops
     return best, least

@@ -1,7 +1,8 @@
 """Threads in one SQLite file: one writer with group commit, and a reader beside it.
 
-Every write that piles up while a transaction is on its way shares the next one, which goes over to the writer's OS
-thread in one hop. A transaction that fails is tried again a thread at a time, so that only the guilty one is refused.
+Every write that piles up while a transaction is on its way shares the next one, but for large ones, which take turns.
+A transaction goes over to the writer's OS thread in one hop. One that fails is tried again a thread at a time, so that
+only the guilty one is refused.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from plait.store.failures import explain
 from plait.store.health import Health
 from plait.store.lock import StoreLock
 from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
+from plait.store.queue import Waiting, WriteQueue
 from plait.store.writer import Writer
 
 __all__ = ["SqliteStore", "Synchronous"]
@@ -67,7 +69,7 @@ class SqliteStore:
         self.path = Path(path)
         self._synchronous = synchronous
         self._readonly = readonly
-        self._pending: list[_Pending] = []
+        self._pending = WriteQueue()
         # Set while no transaction is on its way.
         self._idle = asyncio.Event()
         self._idle.set()
@@ -140,7 +142,8 @@ class SqliteStore:
         if not self._is_open:
             future.set_exception(StoreError("the store is closed"))
             return future
-        self._pending.append((write, future))
+        if self._pending.add(write, future):
+            self._loop.call_soon(self._pending.end_unit)
         if self._idle.is_set():
             self._idle.clear()
             # What else is submitted in this iteration of the loop shares the transaction.
@@ -214,14 +217,14 @@ class SqliteStore:
         """Hand what is pending to the writer; when that is done, what has become pending meanwhile."""
         assert self._writer is not None
         assert self._work is not None
-        batch, self._pending = self._pending, []
-        work = self._writer.post(self._work.commit, [write for write, _ in batch])
+        batch = self._pending.take()
+        work = self._writer.post(self._work.commit, [each[0] for each in batch])
         work.add_done_callback(partial(self._written, batch))
 
-    def _written(self, batch: list["_Pending"], work: asyncio.Future[list[StoreError | None]]) -> None:
+    def _written(self, batch: list[Waiting], work: asyncio.Future[list[StoreError | None]]) -> None:
         if error := work.exception():
             log.error("the store's writer failed", exc_info=error)
-            for _, future in batch:
+            for _, future, *_ in batch:
                 _settle(future, StoreError("the store's writer failed"))
         else:
             outcomes = work.result()
@@ -231,8 +234,8 @@ class SqliteStore:
                 self._health.record(outcomes, self._loop.time())
             if self._saving_heads is None:
                 self._saving_heads = self._loop.call_later(_SAVE_HEADS_AFTER, self._save_heads)
-            for (_, future), outcome in zip(batch, outcomes, strict=True):
-                _settle(future, outcome)
+            for each, outcome in zip(batch, outcomes, strict=True):
+                _settle(each[1], outcome)
         if self._pending:
             self._flush()
         else:
@@ -244,9 +247,6 @@ class SqliteStore:
             saving = self._writer.post(self._work.save_heads)
             # Where it fails, it is tried again after the next change.
             saving.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-
-
-_Pending = tuple[Write, asyncio.Future[None]]
 
 
 def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:

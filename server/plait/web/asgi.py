@@ -10,6 +10,7 @@ from starlette.types import Message, Receive, Send
 
 from plait.transport import HIGH_WATER, Frame, Receiver
 from plait.web.framing import shorten
+from plait.web.turns import AT_ONCE, LARGE, Turns
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["AsgiSocket"]
@@ -17,6 +18,8 @@ __all__ = ["AsgiSocket"]
 log = logging.getLogger("plait.sockets")
 
 _CLOSE_TIMEOUT: Final = 5.0
+# Seconds of handling one message from which on others come before the next.
+_NOTICED: Final = 0.001
 _NO_CODE: Final = 1005
 _TOO_BIG: Final = 1009
 
@@ -27,12 +30,21 @@ class AsgiSocket:
     can_ping = False
 
     def __init__(
-        self, receive: Receive, send: Send, *, max_size: int, write_buffer: int, ended: Callable[[], None]
+        self,
+        receive: Receive,
+        send: Send,
+        *,
+        max_size: int,
+        write_buffer: int,
+        turns: Turns,
+        ended: Callable[[], None],
     ) -> None:
         self._receive = receive
         self._send = send
         self._max_size = max_size
         self._limit = write_buffer
+        # Where what costs much waits for its turn.
+        self._turns = turns
         # Is told when the socket is gone.
         self._ended = ended
         self._receiver: Receiver | None = None
@@ -111,10 +123,21 @@ class AsgiSocket:
     # Inside
 
     async def _read(self) -> None:
+        is_cheap = True
         try:
             while not self._over.is_set():
                 await self._may_read.wait()
-                self._take(await self._receive())
+                message = await self._receive()
+                if len(message.get("text") or message.get("bytes") or "") >= LARGE or not is_cheap:
+                    await self._turns.turn()
+                start, worked = self._turns.clock(), self._turns.work_clock()
+                self._take(message)
+                spent = self._turns.clock() - start
+                is_cheap = self._turns.work_clock() - worked < AT_ONCE
+                if spent > _NOTICED:
+                    self._turns.spend(spent)
+                    # The server may have more of what the peer has sent, so that nothing above waits.
+                    await asyncio.sleep(0)
         except Exception:
             log.exception("a socket is closed, as what came on it could not be handled")
             self.close(INTERNAL_ERROR, "internal error")

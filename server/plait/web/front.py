@@ -1,6 +1,8 @@
 """What sockets and routes share: the node behind them, and who may come in."""
 
+import asyncio
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,17 +15,22 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from plait.compatibility import Compatibility
+from plait.connection import Principal
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
+from plait.limits import Limits, TokenBucket, TokenBuckets
 from plait.node import Node
+from plait.session.weight import weigh
 from plait.web.addresses import Addresses
 from plait.web.heartbeat import Heartbeat
 from plait.web.hosts import Hosts
 from plait.web.identity import Identity
 from plait.web.lobby import Lobby
 from plait.web.outlet import Outlet
+from plait.web.turns import Turns
 
 __all__ = [
     "Front",
+    "Requests",
     "as_final_refusal",
     "as_get",
     "as_refusal",
@@ -38,6 +45,32 @@ _CODES: Final = {
     kind.status: kind.code for kind in (Unauthenticated, Forbidden, NotFound, TooLarge, TooMany, Unavailable)
 } | {500: "internal"}
 _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
+
+
+class Requests:
+    """Counts requests by who has sent them: the principal, or the address where nobody is known."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._buckets = limits.buckets()
+
+    def take(self, request: Request, principal: Principal | None) -> None:
+        """Count a request. Raises TooMany when there have been too many before."""
+        if self._buckets is None:
+            return
+        if wait := self._bucket(request, principal, self._buckets).take(asyncio.get_running_loop().time()):
+            rate = self._limits.messages_per_second
+            raise TooMany(f"more than {rate:g} requests a second; try again in {wait:.2f} s", retry_after=wait)
+
+    def charge(self, request: Request, principal: Principal | None, size: int) -> None:
+        """Count a request whose body has so many bytes as several, as a message on a socket."""
+        if self._buckets is not None:
+            self._bucket(request, principal, self._buckets).charge(weigh(size))
+
+    def _bucket(self, request: Request, principal: Principal | None, buckets: TokenBuckets) -> TokenBucket:
+        host = request.client.host if request.client else ""
+        key = (False, host) if principal is None else (True, principal.id)
+        return buckets.bucket(key, asyncio.get_running_loop().time())
 
 
 class Front:
@@ -62,7 +95,10 @@ class Front:
         self.limits = node.limits
         self.heartbeat = heartbeat
         self.outlet = Outlet()
+        # Where what costs much waits, of all sockets and requests.
+        self.turns = Turns()
         self.addresses = Addresses(self.limits.connections_per_address)
+        self.requests = Requests(self.limits)
         self._shutdown_timeout = shutdown_timeout
         self._lobbies: set[Lobby] = set()
         # Numbers the joins in the order in which they came.
@@ -108,7 +144,7 @@ def error_response(error: BaseException) -> Response:
     """
     match error:
         case PlaitError():
-            return JSONResponse(error_body(error.code, str(error), error.path), error.status)
+            return JSONResponse(error_body(error.code, str(error), error.path), error.status, headers=_headers(error))
         case HTTPException(status_code=204 | 304):
             return Response(status_code=error.status_code, headers=error.headers)
         case HTTPException():
@@ -137,6 +173,12 @@ def as_final_refusal(response: Response) -> PlaitError:
 def error_body(code: str, message: str, path: str | None = None) -> dict[str, Any]:
     """Return the JSON of an error."""
     return {"error": {"code": code, "message": message} | ({} if path is None else {"path": path})}
+
+
+def _headers(error: PlaitError) -> dict[str, str] | None:
+    if isinstance(error, TooMany) and error.retry_after is not None and math.isfinite(error.retry_after):
+        return {"retry-after": str(math.ceil(error.retry_after))}
+    return None
 
 
 def _code(status: int) -> str:

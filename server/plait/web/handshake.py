@@ -25,6 +25,7 @@ from websockets.utils import accept_key
 from plait.limits import TokenBucket
 from plait.web.outlet import Outlet
 from plait.web.sockets import ABNORMAL, Socket
+from plait.web.turns import Turns
 
 __all__ = ["EXTENSION", "Handshake"]
 
@@ -71,6 +72,7 @@ class Handshake(asyncio.Protocol):
         max_size: int,
         write_buffer: int,
         bucket: TokenBucket | None,
+        turns: Turns,
         ended: Callable[[Socket], None],
         shutdown: Callable[[], None],
         subprotocol: str | None = None,
@@ -86,6 +88,7 @@ class Handshake(asyncio.Protocol):
             outlet=outlet,
             write_buffer=write_buffer,
             bucket=bucket,
+            turns=turns,
             ended=partial(_gone, connections, ended),
             shutdown=shutdown,
         )

@@ -1,6 +1,5 @@
 """What the peer of a WebSocket has sent: parsed a little at a time, and put together to messages. No I/O."""
 
-from collections.abc import Callable
 from typing import Final
 
 from websockets.frames import Frame, Opcode
@@ -16,9 +15,12 @@ _CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
 
 
 class Incoming:
-    """Bytes that have come, and the message in fragments of which they are part."""
+    """Bytes that have come, the frames that were in some of them, and the message in fragments of which they are part.
 
-    __slots__ = ("_at", "_begun", "_opcode", "_protocol", "_slice", "_unread")
+    A frame is a message, a control frame, or an empty CONT for a fragment that ends no message.
+    """
+
+    __slots__ = ("_at", "_begun", "_opcode", "_protocol", "_slice", "_unread", "frames")
 
     def __init__(self, protocol: ServerProtocol) -> None:
         self._protocol = protocol
@@ -26,14 +28,16 @@ class Incoming:
         self._unread = b""
         self._at = 0
         self._slice = _SLICE
+        # What has been parsed, until it is taken, the last first. An empty deque would be large.
+        self.frames: list[tuple[Opcode, bytes]] = []
         # What has come of a message in fragments, and what it is; None while none is under way.
         self._begun: bytearray | None = None
         self._opcode = Opcode.TEXT
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there are bytes that have not been parsed."""
-        return self._at < len(self._unread)
+        """Whether there is something that has not been taken or parsed."""
+        return bool(self.frames) or self._at < len(self._unread)
 
     def feed(self, data: bytes) -> None:
         """Take what has come."""
@@ -41,46 +45,49 @@ class Incoming:
         self._at = 0
 
     def drop(self) -> None:
-        """Forget what has not been parsed."""
+        """Forget what has not been taken."""
+        self.frames.clear()
         self._unread = b""
         self._at = 0
 
-    def parse(self, handle: Callable[[Opcode, bytes], None]) -> int:
-        """Parse a slice, hand over what is in it, and return how many frames there were.
-
-        That is each message, each control frame, and an empty CONT for each fragment that ends no message.
-        """
+    def parse(self) -> bool:
+        """Parse a slice, unless there is none; what has been parsed before must have been taken."""
         start, end = self._at, self._at + self._slice
         data = self._unread[start:end]
+        if not data:
+            return False
         if end < len(self._unread):
             self._at = end
         else:
-            self.drop()
+            self._unread = b""
+            self._at = 0
         self._protocol.receive_data(data)
         frames = [event for event in self._protocol.events_received() if isinstance(event, Frame)]
         for frame in frames:
             if frame.opcode in _CONTROL:
-                handle(frame.opcode, bytes(frame.data))
+                self.frames.append((frame.opcode, bytes(frame.data)))
             else:
-                self._join(frame, handle)
+                self._join(frame)
         if len(frames) >= _FEW:
             self._slice = _SLICE
         elif len(data) == self._slice < _LARGEST_SLICE:
             self._slice *= 2
-        return len(frames)
+        if len(frames) > 1:
+            self.frames.reverse()
+        return True
 
-    def _join(self, frame: Frame, handle: Callable[[Opcode, bytes], None]) -> None:
-        """Hand over the message that a frame ends, or that it ends none."""
+    def _join(self, frame: Frame) -> None:
+        """Keep the message that a frame ends, or that it ends none."""
         if frame.opcode is not Opcode.CONT:
             self._opcode = frame.opcode
         if self._begun is None:
             if frame.fin:
-                handle(self._opcode, bytes(frame.data))
+                self.frames.append((self._opcode, bytes(frame.data)))
                 return
             self._begun = bytearray()
         self._begun += frame.data
         if frame.fin:
             data, self._begun = bytes(self._begun), None
-            handle(self._opcode, data)
+            self.frames.append((self._opcode, data))
         else:
-            handle(Opcode.CONT, b"")
+            self.frames.append((Opcode.CONT, b""))

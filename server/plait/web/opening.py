@@ -220,7 +220,12 @@ class _Opening:
             except OSError:
                 return None  # The peer is gone, as ASGI has it.
             return AsgiSocket(
-                self._receive, self._send, max_size=limits.frame, write_buffer=limits.write_buffer, ended=ended
+                self._receive,
+                self._send,
+                max_size=limits.frame,
+                write_buffer=limits.write_buffer,
+                turns=self._front.turns,
+                ended=ended,
             )
         heartbeat = self._front.heartbeat
         socket = self._handshake.accept(
@@ -228,6 +233,7 @@ class _Opening:
             max_size=limits.frame,
             write_buffer=limits.write_buffer,
             bucket=limits.bucket(asyncio.get_running_loop().time()),
+            turns=self._front.turns,
             ended=partial(_ended, heartbeat, ended),
             shutdown=self._front.shutdown,
             subprotocol=self._subprotocol,

@@ -1,7 +1,9 @@
 """When what the peer of a WebSocket sends is handled: in turns, so that nobody has the server to themselves. No I/O."""
 
 import asyncio
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from websockets.frames import Opcode
@@ -9,11 +11,14 @@ from websockets.server import ServerProtocol
 
 from plait.limits import TokenBucket
 from plait.web.incoming import Incoming
+from plait.web.turns import AT_ONCE, LARGE, Ticket, Turns
 
 __all__ = ["Reader"]
 
 # Frames of one peer after which the others have their turns.
-_FRAMES: Final = 64
+_FRAMES: Final = 96
+# Seconds after a turn that took too long, in which the peer's next ones are watched, or taken for as costly.
+_REMEMBERED: Final = 10.0
 # Seconds for which a peer that sends too much is not read, at most, so that its end is noticed.
 _LONGEST_PAUSE: Final = 1.0
 
@@ -27,6 +32,7 @@ class Reader:
 
     __slots__ = (
         "_bucket",
+        "_costly_until",
         "_cut",
         "_handle",
         "_incoming",
@@ -38,6 +44,8 @@ class Reader:
         "_parsed",
         "_transport",
         "_turn",
+        "_turns",
+        "_watched_until",
     )
 
     def __init__(
@@ -46,6 +54,7 @@ class Reader:
         protocol: ServerProtocol,
         *,
         bucket: TokenBucket | None,
+        turns: Turns,
         handle: Callable[[Opcode, bytes], None],
         parsed: Callable[[], bool],
         cut: Callable[[], None],
@@ -55,11 +64,16 @@ class Reader:
         self._incoming = Incoming(protocol)
         # Counts the frames that reach no session's limits: pings, the pongs that nobody asked for, and fragments.
         self._bucket = bucket
+        # Where what costs much waits for its turn, and until when all that the peer sends is taken for that. What looks
+        # so is watched first: the time may have been that of other processes, and to ask for one's own takes long.
+        self._turns = turns
+        self._costly_until = -math.inf
+        self._watched_until = -math.inf
         self._handle = handle
         self._parsed = parsed
         self._cut = cut
         # Goes on with what has come, when others have had their turns.
-        self._turn: asyncio.Handle | None = None
+        self._turn: asyncio.Handle | Ticket | None = None
         # Whether what the peer sends is left unread: for a while, which begins with the reader, or for good.
         self._is_held = True
         self._is_stopped = False
@@ -123,15 +137,44 @@ class Reader:
 
     # Inside
 
-    def _read(self) -> None:
+    def _read(self, *, has_turn: bool = False) -> None:
+        """Handle some of what has come; what costs much only if that may be at once, or has waited for its turn."""
         self._turn = None
-        count = 0
-        while self._incoming.is_waiting and count < _FRAMES and not self._is_held:
-            count += self._incoming.parse(self._handle)
-        if self._parsed():
-            self._go_on()
+        incoming, turns = self._incoming, self._turns
+        frames, handle, clock = incoming.frames, self._handle, turns.clock
+        start = now = clock()
+        if start < self._costly_until and not has_turn and not turns.is_free:
+            self._go_on(is_costly=True)
+            return
+        end = start + AT_ONCE
+        is_watched = start < self._watched_until
+        worked = turns.work_clock() if is_watched else 0.0
+        left, is_costly = _FRAMES, False
+        while left > 0 and now <= end and not self._is_held:
+            if not frames and not incoming.parse():
+                break
+            while frames and now <= end and not self._is_held:
+                opcode, data = frames[-1]
+                if len(data) >= LARGE:
+                    is_costly = True
+                    if not has_turn and not turns.is_free:
+                        left = 0
+                        break
+                frames.pop()
+                handle(opcode, data)
+                left -= 1
+                now = clock()
+        if (now > end or is_costly) and not has_turn:
+            turns.spend(now - start)
+        if now > end:
+            self._watched_until = now + _REMEMBERED
+            if is_watched and turns.work_clock() - worked > AT_ONCE:
+                self._costly_until = now + _REMEMBERED
+                is_costly = True
+        if frames or self._parsed():
+            self._go_on(is_costly=is_costly)
 
-    def _go_on(self) -> None:
+    def _go_on(self, *, is_costly: bool = False) -> None:
         """Read on: first what has come already, in a turn that comes later if the peer has sent too much."""
         if self._turn is not None:
             return
@@ -142,7 +185,12 @@ class Reader:
             pass
         elif self._incoming.is_waiting or wait:
             self._pause_transport()
-            self._turn = self._loop.call_later(wait, self._read) if wait else self._loop.call_soon(self._read)
+            if wait:
+                self._turn = self._loop.call_later(wait, self._read)
+            elif is_costly:
+                self._turn = self._turns.wait(partial(self._read, has_turn=True))
+            else:
+                self._turn = self._loop.call_soon(self._read)
         elif not self._transport.is_closing():
             self._transport.resume_reading()
 

@@ -37,6 +37,7 @@ from plait.web.front import Front, error_response
 from plait.web.lines import Lines
 from plait.web.log import changes, event_stream, state_at, tag, wants_events
 from plait.web.streamed import Streamed
+from plait.web.turns import LARGE
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json
 
 __all__ = ["HttpEndpoint", "ThreadRoute"]
@@ -80,6 +81,7 @@ class HttpEndpoint:
         principal = await front.identity.principal(request)
         if isinstance(principal, Response):
             return principal
+        front.requests.take(request, principal)
         front.check_kind(request, address.key.kind)
         exchange = _Exchange(front, request, address, principal)
         match request.method, address.rest.split("/"):
@@ -147,8 +149,8 @@ class _Exchange:
 
     async def put_state(self) -> Response:
         await self._check("write")
-        body = await self._request.body()
-        actor, connection = await self._enter()
+        body = await self._body()
+        actor, connection = await self._enter(len(body))
         if connection.readonly:
             raise Readonly("Connection is readonly")
         history = actor.pipeline.history
@@ -156,7 +158,8 @@ class _Exchange:
         if wanted and not ({"*", tag(history, history.current.version)} & wanted):
             raise Conflict(f"the state is at version {history.current.version}, not the one in If-Match")
         try:
-            commit = actor.pipeline.push(body, connection)
+            with self._front.turns.measure():
+                commit = actor.pipeline.push(body, connection)
         except PlaitError:
             raise
         except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
@@ -168,14 +171,15 @@ class _Exchange:
 
     async def call(self, name: str) -> Response:
         await self._check("call")
-        body = await self._request.body()
-        actor, connection = await self._enter()
+        body = await self._body()
+        actor, connection = await self._enter(len(body))
         method = actor.kind.method(unquote(name))
         try:
             call = _decode_call(body) if body.strip() else CallBody()
         except NOT_JSON as error:
             raise InvalidArguments(f'the body is {{"args": […], "kwargs": {{…}}}}: {json_error(error)[0]}') from None
-        arguments = method.arguments(call.args, call.kwargs, depth=self._front.limits.depth)
+        with self._front.turns.measure():
+            arguments = method.arguments(call.args, call.kwargs, depth=self._front.limits.depth)
         if method.is_stream:
             return self._stream(actor, method, arguments, connection)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -201,9 +205,15 @@ class _Exchange:
     async def _check(self, action: Literal["read", "write", "call", "request"]) -> None:
         await self._front.identity.check(self._principal, self._key, action)
 
-    async def _enter(self) -> tuple[Actor, Connection]:
+    async def _body(self) -> bytes:
+        body = await self._request.body()
+        self._front.requests.charge(self._request, self._principal, len(body))
+        return body
+
+    async def _enter(self, size: int) -> tuple[Actor, Connection]:
         """Return the thread and a connection that stands for this request: the source of its change, with its rights.
 
+        A request with a body of many bytes, `size`, waits for its turn.
         What is to be done with the thread must be begun before anything else is awaited, as with `Node.actor`.
         """
         may_write = await self._front.identity.may(self._principal, self._key, "write")
@@ -213,6 +223,9 @@ class _Exchange:
         # A turn of the thread, which is not stopped before whoever waits for the turn goes on.
         if await actor.hooks.is_readonly(connection, self._request):
             connection.readonly = True
+        if size >= LARGE:
+            with actor.held():
+                await self._front.turns.turn()
         return actor, connection
 
     async def _outcome(self, future: asyncio.Future[Any]) -> Any:

@@ -18,6 +18,7 @@ from plait.transport import Frame, Receiver
 from plait.web.framing import is_utf8, serialize, shorten
 from plait.web.outlet import Outlet
 from plait.web.reader import Reader
+from plait.web.turns import Turns
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["ABNORMAL", "Socket"]
@@ -67,6 +68,7 @@ class Socket(asyncio.Protocol):
         outlet: Outlet,
         write_buffer: int,
         bucket: TokenBucket | None,
+        turns: Turns,
         ended: Callable[["Socket"], None],
         shutdown: Callable[[], None],
     ) -> None:
@@ -84,7 +86,9 @@ class Socket(asyncio.Protocol):
         self._ended = ended
         self._shutdown = shutdown
         cut = partial(self._end, ABNORMAL, "")
-        self._reader = Reader(transport, protocol, bucket=bucket, handle=self._handle, parsed=self._parsed, cut=cut)
+        self._reader = Reader(
+            transport, protocol, bucket=bucket, turns=turns, handle=self._handle, parsed=self._parsed, cut=cut
+        )
         self._is_closing = False
         # Whether the transport has as much as it wants to hold for the peer.
         self._is_paused = False

@@ -1189,6 +1189,15 @@ async def test_more_messages_than_allowed_are_refused_each_in_its_own_way() -> N
         assert await other.next() == result("3", 1)
 
 
+@pytest.mark.parametrize(("size", "is_taken"), [(1_000, True), (1_000_000, False)])
+async def test_a_large_message_counts_as_several(size: int, is_taken: bool) -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=50)) as house:
+        client = await house.join(Room, "a")
+        client.push("x" * size)
+        client.call("1", "look")
+        assert (await client.next())["success"] is is_taken
+
+
 async def test_pushes_that_come_too_fast_are_answered_with_one_state_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

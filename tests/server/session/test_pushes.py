@@ -753,6 +753,79 @@ async def test_a_push_that_would_hold_up_everybody_is_refused_and_counts_as_what
         assert next_one["code"] == "rate_limited"
 
 
+async def test_elements_that_a_push_puts_into_the_array_itself_count_among_those_that_it_moves() -> None:
+    async with open_house(Lists) as house:
+        actor = await house.actor(Lists)
+        guest = await joined(actor, "a")
+        guest.push(*[add("/list/0", 0)] * 16_000, base=0)
+        await actor.settled()
+        (nack,) = guest.frames
+        assert nack["code"] == "conflict"
+        assert "too many elements" in nack["message"]
+
+
+async def test_elements_of_an_array_that_a_push_has_brought_itself_are_counted_too() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.push(add("/list", [0] * 100_000), *[add("/list/0", 0)] * 2_000, base=0)
+        await actor.settled()
+        (nack,) = guest.frames
+        assert nack["code"] == "conflict"
+        assert "too many elements" in nack["message"]
+
+
+async def test_many_keys_that_look_like_indices_are_no_elements() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.push(*(add(f"/{n}", 0) for n in range(16_000)), base=0)
+        await actor.settled()
+        assert [frame["type"] for frame in guest.frames] == ["ack"]
+
+
+async def test_a_whole_state_that_differs_in_too_many_places_replaces_the_one_before() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        states = [{"list": [{"n": n, "text": "x" * 100}] * 6_000} for n in range(2)]
+        for version, state in enumerate(states):
+            guest.push(base=version, state=state)
+        await actor.settled()
+        assert guest.frames[-1]["ops"] == [put("", states[1])]
+        assert actor.thread.state == states[1]
+
+
+async def test_many_elements_are_put_into_a_list_also_where_conflicts_are_refused() -> None:
+    async with open_house(Rejecting) as house:
+        actor = await house.actor(Rejecting)
+        guest, other = await joined(actor, "a"), await joined(actor, "b")
+        guest.push(*[add("/list/-", 0)] * 6_000, base=0)
+        await actor.settled()
+        assert [frame["type"] for frame in guest.frames] == ["ack"]
+        other.push(*[add("/list/0", 0)] * 1_000, base=0)
+        await actor.settled()
+        assert "too much" in other.frames[-1]["message"]
+
+
+@pytest.mark.parametrize(
+    ("ops", "second"),
+    [
+        ([put("/n", "x" * 1_000_000)], "rate_limited"),
+        ([add("/m", n) for n in range(3_000)], "rate_limited"),
+        ([put("/n", "x" * 10_000)], None),
+    ],
+)
+async def test_a_large_push_counts_as_several_messages(ops: list[Any], second: str | None) -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=50)) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        for version in range(2):
+            guest.push(*ops, base=version)
+        await actor.settled()
+        assert [frame.get("code") for frame in guest.frames] == [None, second]
+
+
 async def test_a_base_from_before_the_join_is_brought_behind_what_came_since() -> None:
     async with open_house(Lists) as house:
         actor = await house.actor(Lists)

@@ -137,3 +137,23 @@ async def test_the_inverse_of_several_operations_in_one_container_leads_back(hou
     await actor.pipeline.change(ops, "server", name="ada")
     await actor.thread.undo("ada")
     assert actor.thread.state == Board()
+
+
+class Row(msgspec.Struct, frozen=True):
+    numbers: tuple[int, ...] = ()
+
+
+class Rows(Thread[Row]):
+    initial_state = Row(tuple(range(10_000)))
+
+
+async def test_many_operations_in_a_long_tuple_are_carried_out_on_the_whole() -> None:
+    async with open_house(Rows) as house:
+        actor = await house.actor(Rows)
+        guest = await joined(actor, "a")
+        guest.push(*(put(f"/numbers/{n}", -1) for n in range(200)), put("/numbers/0", -2), base=0)
+        await actor.settled()
+        assert actor.thread.state.numbers == (-2, *[-1] * 199, *range(200, 10_000))
+        (ack,) = guest.frames
+        # What is different, without what came to the same place before.
+        assert ack["ops"] == [put("/numbers/0", -2), *(put(f"/numbers/{n}", -1) for n in range(1, 200))]

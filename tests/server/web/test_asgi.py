@@ -7,6 +7,7 @@ from starlette.types import Message
 from tests.server.web.test_sockets import Received
 
 from plait.web.asgi import AsgiSocket
+from plait.web.turns import Turns
 
 
 class Server:
@@ -25,7 +26,9 @@ class Server:
             self.incoming.put_nowait({"type": "websocket.receive", "text": text})
 
     def open(self, session: Received) -> AsgiSocket:
-        socket = AsgiSocket(self.incoming.get, self.send, max_size=2**20, write_buffer=2**20, ended=self._end)
+        socket = AsgiSocket(
+            self.incoming.get, self.send, max_size=2**20, write_buffer=2**20, turns=Turns(), ended=self._end
+        )
         socket.attach(session)
         return socket
 

@@ -13,6 +13,7 @@ from plait.limits import TokenBucket
 from plait.transport import Frame
 from plait.web.outlet import Outlet
 from plait.web.sockets import Socket
+from plait.web.turns import LARGE, Turns
 
 # More than is ever to be handled in one go, though one packet brings it.
 MANY = 20_000
@@ -79,7 +80,9 @@ class Received:
 class Peer:
     """A socket, both ends of it."""
 
-    def __init__(self, *, bucket: TokenBucket | None = None, session: Received | None = None) -> None:
+    def __init__(
+        self, *, bucket: TokenBucket | None = None, session: Received | None = None, turns: Turns | None = None
+    ) -> None:
         self.pipe = Pipe()
         self.session = session or Received()
         self.has_ended = False
@@ -87,6 +90,7 @@ class Peer:
             self.pipe,
             ServerProtocol(state=State.OPEN, max_size=2**20),
             outlet=Outlet(),
+            turns=turns or Turns(),
             write_buffer=2**20,
             bucket=bucket,
             ended=self._end,
@@ -318,3 +322,114 @@ async def test_a_reader_that_is_sent_much_at_once_is_waited_for_until_it_has_bee
             await peer.socket.drained()
             assert not peer.socket.is_backed_up
     await until(lambda: len(peer.pipe.written) > 3_000_000)
+
+
+class Clock:
+    """A clock that stands still but for the work that is done."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Worker(Received):
+    """A receiver that takes a while for each message, and tells everybody's order."""
+
+    def __init__(self, name: str, order: list[str], clocks: list[Clock], seconds: float) -> None:
+        super().__init__()
+        self._name = name
+        self._order = order
+        self._clocks = clocks
+        self._seconds = seconds
+
+    def receive(self, data: bytes, *, is_text: bool) -> None:
+        super().receive(data, is_text=is_text)
+        for clock in self._clocks:
+            clock.now += self._seconds
+        self._order.append(self._name)
+
+
+class Office:
+    """Sockets of one server."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self._clock = Clock()
+        self._working = Clock()
+        self._turns = Turns(self._clock, self._working)
+
+    def peer(self, name: str, seconds: float, *, works: bool = True) -> Peer:
+        """Return a socket whose messages take so long, or seem to, as other processes run meanwhile."""
+        clocks = [self._clock, self._working] if works else [self._clock]
+        return Peer(session=Worker(name, self.order, clocks, seconds), turns=self._turns)
+
+
+async def test_between_two_costly_messages_of_one_socket_those_of_others_are_handled() -> None:
+    office = Office()
+    greedy, other = office.peer("greedy", 0.05), office.peer("other", 0.0)
+    greedy.socket.data_received(texts(5))
+    assert office.order == ["greedy"]
+    assert not greedy.pipe.is_read
+    for count in range(1, 5):
+        other.socket.data_received(texts(1))
+        assert office.order.count("other") == count
+        await until(lambda count=count: office.order.count("greedy") == count + 1)
+    await settled(greedy)
+    assert office.order == [*["greedy", "other"] * 4, "greedy"]
+
+
+async def test_of_many_sockets_with_costly_messages_one_at_a_time_is_handled_and_each_has_its_turn() -> None:
+    office = Office()
+    greedy = [office.peer(str(n), 0.05) for n in range(4)]
+    data = b"".join(frame(Opcode.TEXT, b"x" * LARGE) for _ in range(3))
+    for each in greedy:
+        each.socket.data_received(data)
+    assert office.order == ["0"]
+    assert not any(each.pipe.is_read for each in greedy)
+    other = office.peer("other", 0.0)
+    other.socket.data_received(texts(1))
+    assert office.order == ["0", "other"]
+    for each in greedy:
+        await settled(each)
+    costly = [name for name in office.order if name != "other"]
+    assert costly == ["0", *["0", "1", "2", "3"] * 2, "1", "2", "3"]
+
+
+async def test_large_messages_that_cost_little_are_handled_together() -> None:
+    office = Office()
+    peer = office.peer("peer", 0.001)
+    peer.socket.data_received(b"".join(frame(Opcode.TEXT, b"x" * LARGE) for _ in range(30)))
+    assert 5 < len(office.order) < 20
+    await settled(peer)
+    assert len(office.order) == 30
+
+
+async def test_a_socket_that_is_closed_while_it_waits_for_its_turn_is_handled_no_more() -> None:
+    office = Office()
+    first, second = office.peer("first", 0.05), office.peer("second", 0.05)
+    for peer in (first, second):
+        peer.socket.data_received(texts(2))
+    second.socket.close(1000, "")
+    second.socket.connection_lost(None)
+    await settled(first)
+    assert second.has_ended
+    assert office.order == ["first", "second", "first"]
+
+
+async def test_a_socket_that_has_cost_much_waits_for_its_turn_and_one_that_only_seemed_to_does_not() -> None:
+    office = Office()
+    greedy, unlucky = office.peer("greedy", 0.05), office.peer("unlucky", 0.05, works=False)
+    for peer in (greedy, unlucky):
+        for _ in range(2):
+            peer.socket.data_received(texts(1))
+            await settled(peer)
+    large = office.peer("large", 0.05)
+    large.socket.data_received(frame(Opcode.TEXT, b"x" * LARGE))
+    office.order.clear()
+    greedy.socket.data_received(texts(1))
+    unlucky.socket.data_received(texts(1))
+    assert office.order == ["unlucky"]
+    await settled(greedy)
+    assert office.order == ["unlucky", "large", "greedy"]

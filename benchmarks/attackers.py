@@ -1,0 +1,176 @@
+"""Clients within the limits that cost as much as they can: `python -m benchmarks.attackers JOB` runs until ended."""
+
+import itertools
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from benchmarks.native_socket import NativeSocket
+from benchmarks.wire import request, text
+
+__all__ = ["ATTACKS", "Attack", "AttackJob"]
+
+# Frames that a socket sends at once, and how long their answers are waited for before it begins anew.
+FRAMES = 50
+PATIENCE = 3.0
+# Members of a state, or operations, that make about 0.84 MB.
+MEMBERS = 58_000
+OPS = 20_000
+
+_names = itertools.count()
+
+
+class Attack(msgspec.Struct, frozen=True):
+    """What is sent, on how many sockets or connections at once."""
+
+    name: str
+    title: str
+    sockets: int
+
+
+ATTACKS = (
+    Attack("native", "plait.v1, whole states", 1),
+    Attack("ops", "plait.v1, operations", 1),
+    Attack("native", "plait.v1, whole states, 8 sockets", 8),
+    Attack("cloudflare", "Cloudflare, whole states", 1),
+    Attack("cloudflare", "Cloudflare, whole states, 8 sockets", 8),
+    Attack("http", "HTTP PUT, 8 connections", 8),
+)
+
+
+class AttackJob(msgspec.Struct, frozen=True):
+    """What one process of attackers has to do."""
+
+    name: str
+    sockets: int
+    port: int
+
+
+def state(n: int) -> bytes:
+    """A state of about 0.84 MB, all of whose members differ from those of the one before."""
+    return msgspec.json.encode({f"k{i:05d}": (i + n) % 10 for i in range(MEMBERS)})
+
+
+def operations(n: int) -> bytes:
+    """As much in operations."""
+    return msgspec.json.encode([{"op": "add", "path": f"/key{i:05d}", "value": n} for i in range(OPS)])
+
+
+def native_frames(what: bytes, bodies: list[bytes], place: tuple[str, int]) -> Iterator[bytes]:
+    """Pushes of one socket that has joined at a place."""
+    base = msgspec.json.encode(place)
+    for n in range(FRAMES):
+        body = bodies[n % len(bodies)]
+        yield text(b'{"type":"push","ref":%d,"base":%b,"%b":%b}' % (n + 1, base, what, body))
+
+
+def join(sock: socket.socket, opening: bytes) -> None:
+    """Open a WebSocket; what is sent before the server has answered is not taken."""
+    sock.sendall(opening)
+    head = b""
+    while b"\r\n\r\n" not in head:
+        head += sock.recv(1 << 16)
+    assert head.startswith(b"HTTP/1.1 101"), head
+
+
+class Attacker:
+    """One socket or connection after the other."""
+
+    def __init__(self, job: AttackJob) -> None:
+        self._job = job
+        self._path = f"/threads/note/attacked-{next(_names)}"
+        self._bodies = [(operations if job.name == "ops" else state)(n) for n in range(2)]
+        self._sock, self._unsent = self._open()
+        self._until = time.perf_counter() + PATIENCE
+
+    def fileno(self) -> int:
+        """For select."""
+        return self._sock.fileno()
+
+    @property
+    def wants_to_write(self) -> bool:
+        """Whether it has more to send."""
+        return bool(self._unsent)
+
+    def write(self) -> None:
+        """Send what the server takes."""
+        try:
+            self._unsent = self._unsent[self._sock.send(self._unsent[: 1 << 20]) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.again()
+        if not self._unsent:
+            self._until = time.perf_counter() + PATIENCE
+
+    def read(self) -> None:
+        """Let go of what the server says."""
+        try:
+            if not self._sock.recv(1 << 20):
+                self.again()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.again()
+
+    def tick(self) -> None:
+        """Begin anew when all has been sent and answered."""
+        if not self._unsent and time.perf_counter() > self._until:
+            self.again()
+
+    def again(self) -> None:
+        """Begin anew, with another socket."""
+        self._sock.close()
+        self._sock, self._unsent = self._open()
+
+    def _open(self) -> tuple[socket.socket, memoryview]:
+        job = self._job
+        if job.name in ("native", "ops"):
+            native = NativeSocket(job.port, self._path)
+            sock, what = native.detach(), b"state" if job.name == "native" else b"ops"
+            frames: Callable[[], Iterator[bytes]] = lambda: native_frames(what, self._bodies, native.place)  # noqa: E731
+        else:
+            sock = socket.create_connection(("127.0.0.1", job.port), timeout=30)
+            frames = self._puts if job.name == "http" else self._states
+            if job.name == "cloudflare":
+                join(sock, request(self._path, f"127.0.0.1:{job.port}"))
+        unsent = memoryview(b"".join(frames()))
+        sock.setblocking(False)
+        return sock, unsent
+
+    def _states(self) -> Iterator[bytes]:
+        for n in range(FRAMES):
+            yield text(b'{"type":"cf_agent_state","state":%b}' % self._bodies[n % 2])
+
+    def _puts(self) -> Iterator[bytes]:
+        for n in range(FRAMES):
+            body = self._bodies[n % 2]
+            yield b"PUT %b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (
+                self._path.encode(),
+                len(body),
+            )
+            yield body
+
+
+def main() -> None:
+    """Attack until the process is ended."""
+    job = msgspec.json.decode(sys.argv[1], type=AttackJob)
+    attackers = [Attacker(job) for _ in range(job.sockets)]
+    print("ready", flush=True)
+    while True:
+        writers = [each for each in attackers if each.wants_to_write]
+        readable, writable, _ = select.select(attackers, writers, [], 0.1)
+        for each in readable:
+            each.read()
+        for each in writable:
+            each.write()
+        for each in attackers:
+            each.tick()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""A client of one thread beside costly ones of others: `python -m benchmarks.neighbours JOB` prints one result."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.attackers import ATTACKS, Attack, AttackJob
+from benchmarks.contest import Effort, run
+from benchmarks.native_socket import NativeSocket
+from benchmarks.servers import ROOT, Server, serve
+
+__all__ = ["NeighbourOutcome", "Waits", "neighbours"]
+
+# Calls a second, and how many times the seconds of other runs they go on.
+RATE = 40
+LONGER = 4
+
+
+class NeighbourJob(msgspec.Struct, frozen=True):
+    """What one run has to do."""
+
+    port: int
+    name: str
+    seconds: float
+    attack: Attack | None
+
+
+class Waits(msgspec.Struct, frozen=True):
+    """Milliseconds that a client waited for echoes, and for durable changes, in order; and the longest step."""
+
+    echoes: list[float]
+    changes: list[float]
+    step: float
+
+
+class NeighbourOutcome(msgspec.Struct):
+    """What a client of another thread waited beside one attack, or beside none; or what went wrong."""
+
+    title: str
+    waits: Waits | None
+    failure: str = ""
+
+
+def neighbours(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[NeighbourOutcome]:
+    """Without an attack, and beside each."""
+    outcomes: list[NeighbourOutcome] = []
+    for number, attack in enumerate((None, *ATTACKS)):
+        title = "nobody" if attack is None else attack.title
+        with serve("guarded", folder / f"neighbours-{number}") as server:
+            result = measure(server, attack, effort.seconds * (1 if effort.is_quick else LONGER))
+        if isinstance(result, str):
+            outcomes.append(NeighbourOutcome(title, None, result))
+            tell(f"beside {title} failed: {result}")
+        else:
+            outcomes.append(NeighbourOutcome(title, result))
+            tell(f"beside {title}: at most {result.echoes[-1]:.0f} ms, longest step {result.step:.0f} ms")
+    return outcomes
+
+
+def measure(server: Server, attack: Attack | None, seconds: float) -> Waits | str:
+    """One run in a process of its own; a text is the reason why there is no result."""
+    job = NeighbourJob(server.port, "neighbour", seconds, attack)
+    return run(Waits, "benchmarks.neighbours", msgspec.json.encode(job).decode())
+
+
+def load(job: NeighbourJob) -> Waits:
+    """Call at a steady rate; the attackers are a process of their own."""
+    neighbour = NativeSocket(job.port, "/threads/bench-agent/neighbour")
+    watch = NativeSocket(job.port, "/threads/watch/one")
+    for _ in range(10):
+        neighbour.call("add", 1)
+    attackers = begin(job) if job.attack is not None else None
+    try:
+        watch.call("begin")
+        found: dict[str, list[float]] = {"echo": [], "add": []}
+        start = time.perf_counter()
+        for number in range(round(job.seconds * RATE)):
+            time.sleep(max(0.0, start + number / RATE - time.perf_counter()))
+            method = ("echo", "add")[number % 2]
+            sent = time.perf_counter()
+            neighbour.call(method, 1)
+            found[method].append((time.perf_counter() - sent) * 1000)
+        return Waits(sorted(found["echo"]), sorted(found["add"]), watch.call("longest"))
+    finally:
+        if attackers is not None:
+            attackers.kill()
+            attackers.wait()
+
+
+def begin(job: NeighbourJob) -> subprocess.Popen[bytes]:
+    """Start the attackers, and wait until they have what they are about to send."""
+    assert job.attack is not None
+    told = msgspec.json.encode(AttackJob(job.attack.name, job.attack.sockets, job.port)).decode()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.attackers", told], cwd=ROOT, stdout=subprocess.PIPE, stderr=sys.stderr
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+def main() -> None:
+    """Run the job named on the command line."""
+    print(msgspec.json.encode(load(msgspec.json.decode(sys.argv[1], type=NeighbourJob))).decode())
+
+
+if __name__ == "__main__":
+    main()
