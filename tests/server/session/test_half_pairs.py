@@ -272,6 +272,20 @@ async def test_another_frame_with_half_a_pair_is_refused_and_closes_nothing(fram
         assert actor.thread.presence() == {}
 
 
+async def test_a_message_with_half_a_pair_counts_as_taken_where_the_client_counts_its_messages() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.send("ping", messages=0)
+        assert await answer(guest) == {"type": "pong", "messages": 0}
+        guest.send("message", data=HALF)
+        assert (await answer(guest))["code"] == "invalid_arguments"
+        guest.send("message", data="whole")
+        guest.send("ping", messages=2)
+        assert await answer(guest) == {"type": "pong", "messages": 2}
+        assert actor.thread.heard == ["whole"]  # type: ignore[attr-defined]
+
+
 async def test_a_ping_with_half_a_pair_in_what_is_unknown_is_answered() -> None:
     async with open_house(Room) as house:
         guest = await joined(await house.actor(Room), "a")
