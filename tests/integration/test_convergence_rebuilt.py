@@ -66,6 +66,8 @@ class Schedule:
         # What the server has taken out, and what clients have put into the lists that always exist.
         self.dropped: set[str] = set()
         self.insertions: dict[int, tuple[Member, str]] = {}
+        # By which member the elements are known that clients have taken out.
+        self._known_by: dict[str, str | None] = {}
 
     async def step(self) -> None:
         """Do something."""
@@ -144,6 +146,7 @@ class Schedule:
         ops = self._ops(number, kind, target)
         if kind == "remove":
             self.removals[number] = member, target.secret
+            self._known_by[target.secret] = NAMES[target.name]
         if kind == "insert" and target.path == f"/{target.name}":
             self.insertions[number] = member, ops[0].value["secret"]
         self._made(member, kind, is_pushed=member.push(number, ops))
@@ -185,6 +188,7 @@ class Schedule:
         else:
             taken = after[name].pop(self.dice.randrange(len(after[name])))
             self.removals[number] = member, taken["secret"]
+            self._known_by[taken["secret"]] = NAMES[name]
         self._made(member, kind, is_pushed=member.set(number, after))
 
     def _made(self, member: Member, kind: str, *, is_pushed: bool) -> None:
@@ -205,7 +209,8 @@ class Schedule:
         found = Counter(secrets(final))
         assert set(found.values()) <= {1}, f"elements that are there twice: {found - Counter(set(found))}"
         for number, (member, secret) in self.removals.items():
-            if member.outcomes.get(number) == "ack":
+            # An element without an id that has moved and was changed is another one, and the one before is gone.
+            if member.outcomes.get(number) == "ack" and self._known_by.get(secret) is not None:
                 assert secret not in found, f"{secret} was taken out, which was acknowledged, and is there"
         taken = self.dropped | {secret for _, secret in self.removals.values()}
         for number, (member, secret) in self.insertions.items():
