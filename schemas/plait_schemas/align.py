@@ -99,7 +99,9 @@ def edits(lists: Lists, around: int) -> list[Edit] | None:
         found = _filled(lists, (old, new), pairs, moved)
         kept = len(pairs)
     count = sum(edit.kind != "change" for edit in found)
-    return None if count > _MOST_EDITS and count > 4 * (kept + around) else found
+    # Where one list is all in the other, all of it stays.
+    is_grown = around > 0 and not (old and new)
+    return None if count > _MOST_EDITS and count > 4 * (kept + around) and not is_grown else found
 
 
 def _one(lists: Lists) -> list[Edit]:

@@ -239,7 +239,11 @@ class DraftList(Draft, MutableSequence[Any]):
     def _become(self, elements: list[Any]) -> None:
         """Change to other elements by what is different."""
         prefix = self._path(0).removesuffix("/0")
-        for op in diff(self._container, elements):
+        before, after = self._container, elements
+        if any(attributes(each) is not None for each in before):
+            # Those that were looked at are objects by now, in which the same element has other names.
+            before, after = _plain(before), _plain(after)
+        for op in diff(before, after):
             value = op.value if op.value is msgspec.UNSET else _plain(op.value)
             self._log.append(Op(op.op, prefix + op.path, value, op.moved))
         self._own()[:] = elements

@@ -212,8 +212,8 @@ def _follow(mine: Step, other: _Unit) -> None:
 def _take_along(mine: _Unit, other: Step) -> None:
     """Let `mine` move the element as `other` has changed it."""
     rest = other.parts[len(mine[0].parts) :]
-    if not rest if other.name == "remove" else not other.has_value:
-        # It is gone, or what has become of it is not known, as where something is taken back.
+    if not (rest or other.name == "add") or not (other.name == "remove" or other.has_value):
+        # It is gone or may be another, or what has become of it is not known, as where something is taken back.
         mine[0].is_contested = mine[0].is_gone = True
     else:
         mine[1].take_along(other, rest)

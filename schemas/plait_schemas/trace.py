@@ -17,6 +17,8 @@ class Origin(NamedTuple):
     now: str | None
     # Whether others have changed it.
     is_contested: bool
+    # Whether it is of an element that the operation moves; what others have changed inside that goes with it.
+    is_moved: bool = False
 
 
 def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collection[int] = ()) -> list[Origin]:
@@ -28,11 +30,16 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
     shape = Shape(document)
     mine: list[Step] = []
     traces: list[_Trace] = []
+    last: Step | None = None
     for op in ops:
         step = Step(op)
         step.look_up(shape, has_happened=False)
         shape.do(step.name, step.parts, op.value)
-        traces.append(found := _Trace(step))
+        found = _Trace(step)
+        if last is not None and is_pair(last, step):
+            traces[-1].is_moved = found.is_moved = True
+        traces.append(found)
+        last = step
         found.go_back_all(mine)
         found.note()
         if step.moves:
@@ -50,7 +57,7 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
         else:
             shape.undo(other.name, other.parts)
         for found in traces:
-            found.meet(other, is_own=index in own)
+            found.meet(other, is_own=index in own, moves=moves)
             found.go_back_all(others[index - moves : index + 1])
         index -= moves
     return [found.origin for found in traces]
@@ -59,7 +66,7 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
 class _Trace:
     """One place on its way back."""
 
-    __slots__ = ("_inserts", "_is_contested", "_is_known", "_now", "_parts")
+    __slots__ = ("_inserts", "_is_contested", "_is_known", "_now", "_parts", "is_moved")
 
     def __init__(self, step: Step) -> None:
         self._parts: list[str] | None = list(step.parts)
@@ -69,19 +76,26 @@ class _Trace:
         self._is_contested = False
         # Whether what has been there before does not matter any more.
         self._is_known = False
+        # Whether an element is taken out here, or put in, that moves.
+        self.is_moved = False
 
     @property
     def origin(self) -> Origin:
-        return Origin(_pointer(self._parts), _pointer(self._now), self._is_contested)
+        return Origin(_pointer(self._parts), _pointer(self._now), self._is_contested, self.is_moved)
 
     def note(self) -> None:
         """Take note that this is its place on the document."""
         self._now = self._parts
 
-    def meet(self, other: Step, *, is_own: bool) -> None:
-        """See whether an operation has changed the place."""
+    def meet(self, other: Step, *, is_own: bool, moves: bool = False) -> None:
+        """See whether an operation has changed the place; `moves` says whether it puts in what it has moved."""
         place = self._parts
-        if place is None or self._is_known or leads_through(place, other):
+        if place is None or self._is_known:
+            return
+        if moves and self.is_moved and not self._inserts and place == other.parts:
+            self._is_contested, self._is_known = not is_own, is_own  # Both have moved one element.
+            return
+        if leads_through(place, other) or (self.is_moved and len(place) < len(other.parts)):
             return
         if self._inserts and len(place) <= len(other.parts):
             return  # What becomes of the elements around it does not matter.

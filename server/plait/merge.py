@@ -36,7 +36,11 @@ def merge(
         if contested:
             raise Conflict("somebody else has changed the same", path=contested[0])
         return rebased.ops
-    resolved = (_resolve(op, origin, base, document, policy) if origin.is_contested else op for op, origin in pairs)
+    resolved = (
+        # There is no value to be made of a move: the element is taken out and put in as it is.
+        _resolve(op, origin, base, document, policy) if origin.is_contested and not origin.is_moved else op
+        for op, origin in pairs
+    )
     return [op for op in resolved if op is not None]
 
 

@@ -126,6 +126,7 @@ class Pipeline:
         self._check_open()
         for op in ops:
             check_op(op, self._limits)
+        ops = _paired(ops)
         try:
             most_moved = None if isinstance(source, str) else MOST_MOVED
             after, ops = self._carried_out(
@@ -269,6 +270,25 @@ class Pipeline:
 
 def _name(source: Source) -> str:
     return source if isinstance(source, str) else source.id
+
+
+def _paired(ops: Sequence[Op]) -> Sequence[Op]:
+    """Return operations of which none says that it has moved what none in front of it has taken out.
+
+    Behind those of another change it would seem to have moved what that one has taken out.
+    """
+    if not any(op.moved is True for op in ops):
+        return ops
+    before = [None, *ops]
+    return [
+        Op(op.op, op.path, op.value) if op.moved is True and not _is_moved(op, last) else op
+        for last, op in zip(before, ops, strict=False)
+    ]
+
+
+def _is_moved(op: Op, last: Op | None) -> bool:
+    lists = [each.path.rpartition("/")[0] for each in (op, last) if each is not None]
+    return last is not None and op.op == "add" and last.op == "remove" and lists[0] == lists[1]
 
 
 def _size(op: Op) -> int:

@@ -62,12 +62,10 @@ class Schedule:
         self.counts: Counter[str] = Counter()
         self._count = 0
         # By number: what a client meant to take out.
-        self.removals: dict[int, tuple[Member, str]] = {}
+        self.removals: dict[int, tuple[Member, Element]] = {}
         # What the server has taken out, and what clients have put into the lists that always exist.
         self.dropped: set[str] = set()
         self.insertions: dict[int, tuple[Member, str]] = {}
-        # By which member the elements are known that clients have taken out.
-        self._known_by: dict[str, str | None] = {}
 
     async def step(self) -> None:
         """Do something."""
@@ -145,8 +143,7 @@ class Schedule:
             return
         ops = self._ops(number, kind, target)
         if kind == "remove":
-            self.removals[number] = member, target.secret
-            self._known_by[target.secret] = NAMES[target.name]
+            self.removals[number] = member, target.items[target.at]
         if kind == "insert" and target.path == f"/{target.name}":
             self.insertions[number] = member, ops[0].value["secret"]
         self._made(member, kind, is_pushed=member.push(number, ops))
@@ -187,8 +184,7 @@ class Schedule:
             after[name] = drag(after[name], self.dice)
         else:
             taken = after[name].pop(self.dice.randrange(len(after[name])))
-            self.removals[number] = member, taken["secret"]
-            self._known_by[taken["secret"]] = NAMES[name]
+            self.removals[number] = member, taken
         self._made(member, kind, is_pushed=member.set(number, after))
 
     def _made(self, member: Member, kind: str, *, is_pushed: bool) -> None:
@@ -208,11 +204,13 @@ class Schedule:
         """Check that what is there is what was left there, once."""
         found = Counter(secrets(final))
         assert set(found.values()) <= {1}, f"elements that are there twice: {found - Counter(set(found))}"
-        for number, (member, secret) in self.removals.items():
-            # An element without an id that has moved and was changed is another one, and the one before is gone.
-            if member.outcomes.get(number) == "ack" and self._known_by.get(secret) is not None:
+        # Without an id, one that others have changed is another to who came back to a whole state.
+        changed = [item["secret"] for item in final["plain"]]
+        for number, (member, item) in self.removals.items():
+            secret = item["secret"]
+            if member.outcomes.get(number) == "ack" and (secret not in changed or item in final["plain"]):
                 assert secret not in found, f"{secret} was taken out, which was acknowledged, and is there"
-        taken = self.dropped | {secret for _, secret in self.removals.values()}
+        taken = self.dropped | {item["secret"] for _, item in self.removals.values()}
         for number, (member, secret) in self.insertions.items():
             if member.outcomes[number] == "ack":
                 assert secret in found or secret in taken, (

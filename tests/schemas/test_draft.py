@@ -177,6 +177,22 @@ def test_what_sorting_leaves_in_its_place_is_not_recorded() -> None:
     assert changed(["a", "B"], lambda made: made.sort(key=str.lower, reverse=True))[0] == ["B", "a"]
 
 
+class Card(msgspec.Struct, frozen=True):
+    text: str
+    at: int
+
+
+def test_typed_elements_without_ids_have_moved_when_they_are_sorted_or_built_anew() -> None:
+    cards = tuple(Card(text, at) for text, at in (("x", 3), ("y", 1), ("z", 2)))
+    by_place = draft({"cards": cards})
+    by_place["cards"].sort(key=lambda card: card["at"])
+    rotated = draft({"cards": cards})
+    rotated["cards"][:] = rotated["cards"][1:] + rotated["cards"][:1]
+    for each in (by_place, rotated):
+        moved = Op("add", "/cards/2", {"text": "x", "at": 3}, moved=True)
+        assert recorded(each) == [Op("remove", "/cards/0"), moved]
+
+
 def test_an_element_is_found_again_where_insertions_have_moved_it() -> None:
     def change(made: Any) -> None:
         second = made[1]

@@ -269,6 +269,13 @@ def test_who_removes_an_element_that_others_have_moved_removes_it_there() -> Non
     assert rebase(diff(document, [b, c, a]), [Op("remove", "/0")], [b, c]).is_lost
 
 
+def test_who_moves_an_element_that_others_have_replaced_does_not_move_what_may_be_another() -> None:
+    document = [element_of(str(at)) for at in range(3)]
+    a, b, c = document
+    found = rebase(diff(document, [b, c, a]), [Op("replace", "/0", {})], [{}, b, c])
+    assert (found.is_lost, found.conflicts) == (True, ["/0"])
+
+
 @given(moved_lists())
 def test_what_is_taken_back_of_a_move_leaves_what_was_done_to_the_element(lists: tuple[Any, Any, Any]) -> None:
     document, ours, _ = lists

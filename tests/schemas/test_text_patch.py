@@ -86,3 +86,11 @@ def test_where_texts_differ_by_more_operations_than_are_wanted_the_whole_is_repl
     assert len(ops) == 9
     assert texts.diff(write(old, {}), write(new, {}), read, most=8) == [Op("replace", "", new)]
     assert texts.diff(write(new, {}), write(old, {}), read, most=9) == diff(new, old)
+
+
+@pytest.mark.parametrize(("before", "after"), [(10, 110), (110, 10)])
+def test_elements_that_stay_are_not_replaced_however_many_come_or_go(before: int, after: int) -> None:
+    old, new = ([{"id": at} for at in range(count)] for count in (before, after))
+    ops = TextDiff().diff(write(old, {}), write(new, {}), read)
+    assert ops == diff(old, new)
+    assert len(ops) == 100

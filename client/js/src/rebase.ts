@@ -173,8 +173,8 @@ function follow(mine: Step, [out, into]: readonly [Step, Step]): void {
 /** Lets `mine` move the element as `other` has changed it. */
 function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
   const rest = other.parts.slice(out.parts.length);
-  if (other.name === "remove" ? rest.length === 0 : !other.hasValue) {
-    // It is gone, or what has become of it is not known, as where something is taken back.
+  if ((rest.length === 0 && other.name !== "add") || (other.name !== "remove" && !other.hasValue)) {
+    // It is gone or may be another, or what has become of it is not known, as where something is taken back.
     out.isContested = out.isGone = true;
     return;
   }

@@ -492,6 +492,48 @@ async def test_elements_that_others_have_moved_since_are_contested_by_what_was_d
             assert actor.thread.state["list"] == ["first", "0", ["A", "mine"], "B"]
 
 
+def move(start: int, end: int, value: Any) -> list[dict[str, Any]]:
+    return [remove(f"/list/{start}"), {**add(f"/list/{end}", value), "moved": True}]
+
+
+async def test_an_element_that_is_moved_while_others_change_it_is_there_once(house: House) -> None:
+    for cls in (Lists, Rejecting, Resolving):
+        actor = await house.actor(cls)
+        guest, other = await joined(actor, "a"), await joined(actor, "b")
+        other.push(put("/list", [{"id": 1, "t": ""}, {"id": 2, "t": ""}]), base=0)
+        other.push(put("/list/0/t", "new"), base=1)
+        await actor.settled()
+        guest.push(*move(0, 1, {"id": 1, "t": ""}), base=1)
+        guest.push(put("/n", 1), base=1)
+        await answered(guest, 2)
+        assert actor.thread.state["list"] == [{"id": 2, "t": ""}, {"id": 1, "t": "new"}]
+
+
+@pytest.mark.parametrize("made", [0, 1])
+async def test_an_element_that_both_move_is_contested(house: House, made: int) -> None:
+    for cls in (Lists, Rejecting, Resolving):
+        actor = await house.actor(cls)
+        guest, other = await joined(actor, "a"), await joined(actor, "b")
+        other.push(*move(0, 2, "a"), base=0)
+        await actor.settled()
+        guest.push(*(move(0, 1, "a") if made == 0 else move(2, 1, "a")), base=made, made=0)
+        guest.push(put("/n", 1), base=made)
+        await answered(guest, 2)
+        (first,) = [frame for frame in guest.frames if frame.get("ref") == 1]
+        assert first["type"] == ("nack" if cls is Rejecting else "ack")
+        assert actor.thread.state["list"] == (["b", "c", "a"] if cls is Rejecting else ["b", "a", "c"])
+
+
+async def test_what_is_put_in_has_not_moved_from_where_an_earlier_change_has_taken_something_out(house: House) -> None:
+    actor = await house.actor(Lists)
+    guest, other = await joined(actor, "a"), await joined(actor, "b")
+    other.push(remove("/list/0"), base=0)
+    other.push(*move(0, 1, "another")[1:], base=1)
+    guest.push(put("/list/0", "A"), base=0)
+    await until(lambda: guest.transport.sent[-1]["type"] == "nack")
+    assert actor.thread.state["list"] == ["b", "another", "c"]
+
+
 async def test_what_a_client_changed_itself_since_it_made_a_push_does_not_contest_it(house: House) -> None:
     actor = await house.actor(Rejecting)
     guest = await joined(actor, "a")
