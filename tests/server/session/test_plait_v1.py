@@ -52,6 +52,27 @@ async def test_a_client_that_has_nothing_is_sent_the_state_with_all_that_it_need
         ]
 
 
+async def test_a_push_from_before_principals_were_stored_with_clients_is_not_applied_twice() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        former, _ = await opening(actor, "a")
+        former.push(put("/n", 1), base=0)
+        await actor.settled()
+        former.leave()
+        guest, frame = await opening(actor, "a", principal=Principal("ada"))
+        assert frame["last_ref"] == 1
+        guest.push(put("/n", 1), base=0, ref=1)
+        guest.push(put("/n", 2), base=1, ref=2)
+        await actor.settled()
+        assert guest.frames == [{"type": "ack", "ref": 1, "version": 1}, {"type": "ack", "ref": 2, "version": 2}]
+        # What she pushes from there on is told to her alone.
+        _, frame = await opening(actor, "a", principal=Principal("grace"))
+        assert frame["last_ref"] == 1
+        guest.leave()
+        _, frame = await opening(actor, "a", principal=Principal("ada"))
+        assert frame["last_ref"] == 2
+
+
 async def test_a_client_is_told_how_large_its_frames_may_be_where_they_are_limited() -> None:
     async with open_house(Room, limits=Limits(frame=5_000)) as house:
         guest = Guest(await house.actor(Room), "a")
