@@ -152,3 +152,20 @@ async def test_newest_changes_that_are_missing_are_noticed(path: Path, first: in
         with pytest.raises(CorruptThread, match=f"changes are missing after version {first - 1}, up to 5"):
             await store.load(ROOM)
         assert (await versions(store, OTHER))[0] == 0
+
+
+# The file itself
+
+
+async def test_a_server_that_goes_to_another_folder_finds_the_file_where_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    elsewhere = path.parent / "elsewhere"
+    elsewhere.mkdir()
+    async with SqliteStore(path.name) as store:
+        await put(store, beginning())
+        monkeypatch.chdir(elsewhere)
+        await store.check_writes()
+        await put(store, change(1))
+        assert (await versions(store))[0] == 1
