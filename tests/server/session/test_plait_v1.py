@@ -109,6 +109,19 @@ async def test_a_client_whose_missed_operations_are_large_and_larger_than_the_st
         assert frame == {"version": 3, "state": {"n": LARGE[-1]}}
 
 
+async def test_a_client_that_has_missed_a_damaged_change_is_sent_the_state_and_the_damage_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_house(Room, store=(store := SlowReads())) as house:
+        actor = await house.actor(Room)
+        actor.thread.set_state({"n": 0, "text": "x" * 100_000})
+        await change(actor, *range(1, 401))
+        store.is_damaged = True
+        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        assert frame == {"version": 401, "state": actor.thread.state}
+    assert [record.getMessage() for record in caplog.records] == ["room/one: change 2 is damaged"]
+
+
 async def test_a_client_that_missed_more_than_is_in_memory_is_sent_operations_from_the_store() -> None:
     async with open_house(Room, store=(store := SlowReads())) as house:
         actor = await house.actor(Room)
