@@ -1,9 +1,11 @@
 """A thread's earlier versions: from memory where they are there, otherwise from the store."""
 
 import asyncio
-from typing import Any, Final
+import logging
+from collections.abc import Awaitable
+from typing import Any, Final, TypeVar
 
-from plait.errors import NotFound
+from plait.errors import CorruptThread, NotFound, operator_message
 from plait.history import History, reading
 from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
 from plait_schemas.codec import encode_json
@@ -16,6 +18,10 @@ _PAGE_SIZE: Final = 1024 * 1024
 # Who is more than so much behind is too far behind: to bring it forward would hold up everybody else.
 _FAR: Final = 10_000
 _FAR_SIZE: Final = 4 * 1024 * 1024
+
+T = TypeVar("T")
+
+log = logging.getLogger("plait.thread")
 
 
 class Past:
@@ -53,7 +59,7 @@ class Past:
             return None
         rows = self._history.since(after, durable)
         if rows is None:
-            rows = await self._store.changes(self._key, after=after, limit=limit, size=size)
+            rows = await self._read(self._store.changes(self._key, after=after, limit=limit, size=size))
             if not rows or rows[0].version != after + 1:
                 return None
         # The store may have more: what is on the disk and has not been let out.
@@ -66,7 +72,7 @@ class Past:
         """
         if rows := self._history.recent(version - 1):
             return rows[::-1]
-        return await self._store.changes_before(self._key, version, limit=_PAGE, size=_PAGE_SIZE)
+        return await self._read(self._store.changes_before(self._key, version, limit=_PAGE, size=_PAGE_SIZE))
 
     async def start(self, limit: int | None = None) -> int:
         """Return the version behind which are all durable changes that are kept, or the last `limit` of them.
@@ -74,7 +80,7 @@ class Past:
         Raises StoreError.
         """
         durable = self._history.durable.version
-        rows = await self._store.changes(self._key, after=0, limit=1)
+        rows = await self._read(self._store.changes(self._key, after=0, limit=1))
         start = min(rows[0].version - 1, durable) if rows else durable
         return start if limit is None else max(start, durable - limit)
 
@@ -92,7 +98,8 @@ class Past:
         durable = self._history.durable
         if version == durable.version:
             return durable.document
-        stored = await self._store.load(self._key, version=version) if 0 <= version < durable.version else None
+        is_past = 0 <= version < durable.version
+        stored = await self._read(self._store.load(self._key, version=version)) if is_past else None
         if stored is None:
             raise NotFound(f"version {version} of {self._key} is not there, or not any more")
         document = None
@@ -103,4 +110,13 @@ class Past:
 
     async def client(self, id: str) -> ClientRow | None:
         """Return what is stored of a client's pushes. Raises StoreError."""
-        return await self._store.client(self._key, id)
+        return await self._read(self._store.client(self._key, id))
+
+    async def _read(self, result: Awaitable[T]) -> T:
+        """Return what is read; damage is logged, as the thread is served for all that."""
+        try:
+            return await result
+        except CorruptThread as error:
+            log.error("%s", operator_message(error), extra={"plait_thread": str(self._key)})
+            error.is_logged = True
+            raise

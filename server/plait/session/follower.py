@@ -8,6 +8,7 @@ import msgspec
 
 from plait.actor import Actor
 from plait.connection import Connection
+from plait.errors import CorruptThread
 from plait.revision import Revision
 from plait.session.wire import PLAIT
 from plait.store.protocol import ChangeRow
@@ -51,7 +52,10 @@ class Follower:
         """
         if have is None or have[0] != self._actor.pipeline.history.epoch:
             return None
-        return await self._actor.past.changes(have[1], size=self._worth)
+        try:
+            return await self._actor.past.changes(have[1], size=self._worth)
+        except CorruptThread:  # The state is there, and whoever comes back would ask for the same for ever.
+            return None
 
     def join(
         self, connection: Connection, have: Version | None, rows: Sequence[ChangeRow] | None, last_ref: int = 0

@@ -19,12 +19,12 @@ from plait.session.message_order import MessageOrder
 from plait.session.pushes import Pushes
 from plait.session.tokens import Tokens
 from plait.session.weight import weigh
-from plait.store.protocol import ChangeRow
+from plait.store.protocol import ChangeRow, ClientRow
 from plait.transport import Frame, Transport
 from plait_schemas import messages
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, decode_json, nests_deeper
 from plait_schemas.codes import BAD_FRAME, REPLACED, TRY_AGAIN_LATER
-from plait_schemas.messages import Join, decode_broken, decode_client, encode
+from plait_schemas.messages import SUBPROTOCOL, Join, decode_broken, decode_client, encode
 
 __all__ = ["PlaitSession"]
 
@@ -93,7 +93,7 @@ class PlaitSession:
         self._rows = await self._follower.read_missed(self._join_frame.have)
         # Whoever else joins with the same client id is another client.
         id = self._connection.id
-        row = None if actor.clients.get(id) is not None else await actor.past.client(id)
+        row = None if actor.clients.get(id) is not None else await self._find_client(id)
         # From here on nothing is awaited, so that whoever enters also leaves.
         self._client = actor.clients.enter(id, row)
 
@@ -151,6 +151,17 @@ class PlaitSession:
         self._follower.drained()
 
     # Joining
+
+    async def _find_client(self, id: str) -> ClientRow | None:
+        """Return what is stored of the client's pushes, also of those from before its principal was stored with them.
+
+        An older format of the store, and an app without `authenticate`, know clients by their own ids alone.
+        """
+        actor, principal = self._actor, self._connection.principal
+        row = await actor.past.client(id)
+        if row is None and principal is not None:
+            row = await actor.past.client(actor.connection_id(SUBPROTOCOL, None, self._join_frame.client))
+        return row
 
     def _join(self) -> bool:
         assert self._client is not None

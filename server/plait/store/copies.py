@@ -70,6 +70,8 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
     """Copy a store to one file, which is on the disk then, and return how many threads it has."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         target.with_name(target.name + suffix).unlink(missing_ok=True)
+    # Nobody else may look at it before it has the rights of the store.
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     with closing(sqlite3.connect(target, isolation_level=None)) as copy:
         source.backup(copy)
         # A file in WAL mode has others beside it.

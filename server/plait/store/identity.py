@@ -13,7 +13,8 @@ class FileIdentity:
     """
 
     def __init__(self, path: Path) -> None:
-        found = ((each, _identify(each)) for each in (str(path), f"{path}-wal"))
+        # The working directory may become another one.
+        found = ((each, _identify(each)) for each in (f"{path.absolute()}", f"{path.absolute()}-wal"))
         self._files = [(each, identity) for each, identity in found if identity is not None]
 
     def is_same(self) -> bool:

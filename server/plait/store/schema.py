@@ -5,7 +5,9 @@ import time
 from typing import Final
 
 from plait.errors import StoreError
-from plait.store.protocol import connection_id
+from plait.store.checksums import checksum_thread
+from plait.store.heads import LAST
+from plait.store.protocol import ThreadKey, connection_id
 from plait_schemas.messages import SUBPROTOCOL
 
 __all__ = ["begin_new_epochs", "check", "check_threads", "prepare", "rewrite_version"]
@@ -63,7 +65,7 @@ PRAGMA user_version = 2;
 COMMIT;
 """,
     # Clients were known by the ids that they join with, whoever joined with them.
-    2: """
+    2: f"""
 BEGIN IMMEDIATE;
 ALTER TABLE threads ADD COLUMN secret BLOB NOT NULL DEFAULT x'';
 ALTER TABLE threads ADD COLUMN head INTEGER NOT NULL DEFAULT 0;
@@ -72,6 +74,7 @@ ALTER TABLE snapshots ADD COLUMN checksum INTEGER;
 ALTER TABLE changes ADD COLUMN checksum INTEGER;
 ALTER TABLE clients ADD COLUMN checksum INTEGER;
 UPDATE threads SET secret = randomblob(16);
+UPDATE threads AS t SET head = {LAST}, checksum = checksum_thread(kind, name, state_version, secret);
 UPDATE clients SET client = connection_id((SELECT secret FROM threads WHERE id = thread), client);
 PRAGMA user_version = 3;
 COMMIT;
@@ -95,6 +98,7 @@ def prepare(db: sqlite3.Connection, synchronous: str) -> None:
     db.execute("PRAGMA user_version = 0")
     db.execute("ROLLBACK")
     db.create_function("connection_id", 2, lambda secret, client: connection_id(secret, SUBPROTOCOL, None, client))
+    db.create_function("checksum_thread", 4, lambda kind, name, *rest: checksum_thread(ThreadKey(kind, name), *rest))
     while upgrade := _UPGRADES.get(db.execute("PRAGMA user_version").fetchone()[0]):
         db.executescript(upgrade)
 

@@ -62,14 +62,12 @@ class Writer:
 
     def commit(self, db: sqlite3.Connection, batch: Sequence[Write]) -> list[StoreError | None]:
         """Write a batch in one transaction and return the outcome of each write."""
-        if self.is_lost:
+        # Before it, as what is refused must not be in the log that is taken into the file at the end.
+        if not self._is_found_lately():
             return self._refuse(batch)
         outcomes = rows.commit(db, self._heads, batch)
-        now = time.monotonic()
-        if now - self._checked >= _CHECK_EVERY:
-            self._checked = now
-            if not self._is_found():
-                return self._refuse(batch)
+        if not self._is_found_lately():
+            return self._refuse(batch)
         last: rows.Head | None = None
         for write, outcome in zip(batch, outcomes, strict=True):
             if outcome is None and (head := self._heads.get(write.key)) is not None:
@@ -95,6 +93,14 @@ class Writer:
             raise StoreError(_LOST)
 
     # Inside
+
+    def _is_found_lately(self) -> bool:
+        """Whether what is written will be found, as far as is known; it is looked for again after a while."""
+        now = time.monotonic()
+        if now - self._checked < _CHECK_EVERY:
+            return not self.is_lost
+        self._checked = now
+        return self._is_found()
 
     def _is_found(self) -> bool:
         if self.is_lost or self._identity is None:

@@ -11,7 +11,7 @@ from tests.server.rooms import make_request
 
 from plait.actor import Actor
 from plait.connection import Connection, Principal, Rights, Source
-from plait.errors import Reject, StoreError, Unauthenticated
+from plait.errors import CorruptThread, Reject, StoreError, Unauthenticated
 from plait.rpc import rpc
 from plait.session.plait_v1 import PlaitSession
 from plait.session.tokens import Renew, Tokens
@@ -203,6 +203,7 @@ class SlowReads(TroubledStore):
         self.may_read = asyncio.Event()
         self.may_read.set()
         self.is_broken = False
+        self.is_damaged = False
         # How many reads of the log there were.
         self.reads = 0
 
@@ -213,6 +214,8 @@ class SlowReads(TroubledStore):
         await self.may_read.wait()
         if self.is_broken:
             raise StoreError("the disk is broken")
+        if self.is_damaged:
+            raise CorruptThread(f"{key}: change {after + 1} is damaged")
         return await super().changes(key, after=after, limit=limit, size=size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:

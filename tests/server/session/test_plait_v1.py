@@ -52,6 +52,27 @@ async def test_a_client_that_has_nothing_is_sent_the_state_with_all_that_it_need
         ]
 
 
+async def test_a_push_from_before_principals_were_stored_with_clients_is_not_applied_twice() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        former, _ = await opening(actor, "a")
+        former.push(put("/n", 1), base=0)
+        await actor.settled()
+        former.leave()
+        guest, frame = await opening(actor, "a", principal=Principal("ada"))
+        assert frame["last_ref"] == 1
+        guest.push(put("/n", 1), base=0, ref=1)
+        guest.push(put("/n", 2), base=1, ref=2)
+        await actor.settled()
+        assert guest.frames == [{"type": "ack", "ref": 1, "version": 1}, {"type": "ack", "ref": 2, "version": 2}]
+        # What she pushes from there on is told to her alone.
+        _, frame = await opening(actor, "a", principal=Principal("grace"))
+        assert frame["last_ref"] == 1
+        guest.leave()
+        _, frame = await opening(actor, "a", principal=Principal("ada"))
+        assert frame["last_ref"] == 2
+
+
 async def test_a_client_is_told_how_large_its_frames_may_be_where_they_are_limited() -> None:
     async with open_house(Room, limits=Limits(frame=5_000)) as house:
         guest = Guest(await house.actor(Room), "a")
@@ -86,6 +107,19 @@ async def test_a_client_whose_missed_operations_are_large_and_larger_than_the_st
         await change(actor, *LARGE)
         _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 0))
         assert frame == {"version": 3, "state": {"n": LARGE[-1]}}
+
+
+async def test_a_client_that_has_missed_a_damaged_change_is_sent_the_state_and_the_damage_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_house(Room, store=(store := SlowReads())) as house:
+        actor = await house.actor(Room)
+        actor.thread.set_state({"n": 0, "text": "x" * 100_000})
+        await change(actor, *range(1, 401))
+        store.is_damaged = True
+        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        assert frame == {"version": 401, "state": actor.thread.state}
+    assert [record.getMessage() for record in caplog.records] == ["room/one: change 2 is damaged"]
 
 
 async def test_a_client_that_missed_more_than_is_in_memory_is_sent_operations_from_the_store() -> None:

@@ -53,11 +53,21 @@ async def test_a_backup_has_what_is_durable_while_a_server_has_the_store_open(pa
         assert await versions(store) == (2, [1, 2])
 
 
-async def test_a_backup_is_for_the_eyes_that_the_store_is_for(path: Path, copy: Path) -> None:
+async def test_a_backup_is_for_the_eyes_that_the_store_is_for(
+    path: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await write(path, first=1, last=1)
-    path.chmod(0o600)
+    path.chmod(0o640)
+    chmod, before = Path.chmod, list[int]()
+
+    def change_mode(self: Path, mode: int) -> None:
+        before.append(self.stat().st_mode & 0o777)
+        chmod(self, mode)
+
+    monkeypatch.setattr(Path, "chmod", change_mode)
     back_up(path, copy)
-    assert copy.stat().st_mode & 0o777 == 0o600
+    assert copy.stat().st_mode & 0o777 == 0o640
+    assert before == [0o600]
 
 
 @pytest.mark.parametrize(

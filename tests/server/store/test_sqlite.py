@@ -319,6 +319,23 @@ async def test_an_upgraded_file_has_the_tables_of_a_fresh_one(old_path: Path, tm
     assert {"threads", "snapshots", "changes", "clients"} <= found[0][0].keys()
 
 
+async def test_an_upgraded_file_notices_that_changes_of_before_and_a_threads_own_row_are_damaged(
+    old_path: Path,
+) -> None:
+    async with SqliteStore(old_path) as store:
+        assert await versions(store) == (5, [4, 5])
+    with database(old_path) as db:
+        db.execute("DELETE FROM changes WHERE version = 5")
+    async with SqliteStore(old_path) as store:
+        with pytest.raises(CorruptThread, match="missing after version 4, up to 5"):
+            await store.load(ROOM)
+    with database(old_path) as db:
+        db.execute("UPDATE threads SET head = 0, secret = randomblob(16)")
+    async with SqliteStore(old_path) as store:
+        with pytest.raises(CorruptThread, match="the thread itself"):
+            await store.load(ROOM)
+
+
 async def test_looking_at_a_file_of_an_older_format_says_what_to_do_and_leaves_it(old_path: Path) -> None:
     assert "serve it once" in await refusal(old_path, readonly=True)
     async with SqliteStore(old_path):

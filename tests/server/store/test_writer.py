@@ -8,7 +8,7 @@ import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
 from tests.server.store.test_sqlite import change_file, database, run
 
-from plait.errors import CorruptThread
+from plait.errors import CorruptThread, StoreError
 from plait.store.sqlite import SqliteStore
 
 WRITE_AND_DIE = """
@@ -152,3 +152,31 @@ async def test_newest_changes_that_are_missing_are_noticed(path: Path, first: in
         with pytest.raises(CorruptThread, match=f"changes are missing after version {first - 1}, up to 5"):
             await store.load(ROOM)
         assert (await versions(store, OTHER))[0] == 0
+
+
+# The file itself
+
+
+async def test_a_server_that_goes_to_another_folder_finds_the_file_where_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    elsewhere = path.parent / "elsewhere"
+    elsewhere.mkdir()
+    async with SqliteStore(path.name) as store:
+        await put(store, beginning())
+        monkeypatch.chdir(elsewhere)
+        await store.check_writes()
+        await put(store, change(1))
+        assert (await versions(store))[0] == 1
+
+
+async def test_what_is_refused_as_the_log_was_removed_is_not_there_after_a_restart(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning())
+        await asyncio.sleep(0.01)  # The files are looked for again.
+        log_of(path).unlink()
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            await store.submit(change(1))
+    async with SqliteStore(path) as store:
+        assert (await versions(store))[0] == 0
