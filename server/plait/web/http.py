@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from plait.web.front import error_body
@@ -25,6 +25,8 @@ _PROGRESS: Final = 4096
 # Seconds in which a peer that sends too much may read why its connection is closed: to close one with unread data is
 # to reset it.
 _LINGER: Final = 1.0
+# How many times as long as for a piece of its request a peer may take for a piece of its answer.
+_PATIENCE: Final = 6
 _IDLE, _HEAD, _BODY = range(3)
 
 
@@ -57,8 +59,14 @@ class HttpProtocol(HttpToolsProtocol):
         self._overhead = 0
         # Bytes of the body since its time began.
         self._progress = 0
-        # Whether nothing more of the peer is of interest here.
+        # Whether nothing more of the peer is of interest here, and whether the connection is gone.
         self._is_done = False
+        self._is_lost = False
+        # The request that is answered; in `cycle` is the last one that has come.
+        self._answered: RequestResponseCycle | None = None
+        # Bytes of answers that the peer had not taken at the last look, and at how many looks they were no fewer.
+        self._unread = 0
+        self._looks = 0
 
     # asyncio.Protocol
 
@@ -70,8 +78,23 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(429, "rate_limited", "too many connections from this address wait for a request", linger=0)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         self._half_open.leave(self)
         super().connection_lost(exc)
+        if self._answered is not None and not self._answered.response_complete:
+            # Another request has come behind it, which is the one that uvicorn tells.
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if not self._half_open.is_waiting(self):
+            self._wait()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._part == _IDLE and self._is_answering:
+            self._half_open.leave(self)
 
     def data_received(self, data: bytes) -> None:
         part = self._part
@@ -124,23 +147,33 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._part == _IDLE and not self._is_answering and not self.transport.is_closing():
-            self._half_open.wait(self)
+        if self.transport.is_closing() or (self._part == _IDLE and not self._is_answering):
+            self._wait()
 
     def handle_websocket_upgrade(self) -> None:
         self._is_done = True
         self._half_open.leave(self)
         super().handle_websocket_upgrade()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
     # Called by HalfOpen
 
     def give_up(self) -> None:
-        """Close the connection, unless it is the app that takes its time to read."""
-        if self.transport.is_closing() or self._is_done:
+        """Close the connection, unless it is the app that takes its time to read, or the peer still takes an answer."""
+        unread = self.transport.get_write_buffer_size()
+        self._looks = self._looks + 1 if 0 < self._unread <= unread else 0
+        self._unread = unread
+        is_over = self.transport.is_closing() or self._is_done
+        if self._looks >= _PATIENCE or (is_over and not unread):
             self.transport.abort()
-        elif self.flow.read_paused or (self._is_answering and self.cycle.waiting_for_100_continue):
             return
-        elif self._part == _IDLE:
+        waits_for_app = self.flow.read_paused or (self._is_answering and self.cycle.waiting_for_100_continue)
+        if is_over or waits_for_app or (self._part == _IDLE and (unread or self._is_answering)):
+            return
+        if self._part == _IDLE:
             self.transport.close()
         else:
             self._refuse(408, "request_timeout", "the rest of the request did not come in time")
@@ -175,9 +208,14 @@ class HttpProtocol(HttpToolsProtocol):
     def _watch(self, *, has_advanced: bool) -> None:
         """Wait for the peer where it is the peer that is waited for."""
         if self._part == _IDLE and self._is_answering:
-            self._half_open.leave(self)
+            if not self.flow.write_paused:
+                self._half_open.leave(self)
         elif has_advanced or self._progress >= _PROGRESS or not self._half_open.is_waiting(self):
             self._progress = 0
+            self._wait()
+
+    def _wait(self) -> None:
+        if not self._is_lost:
             self._half_open.wait(self)
 
     def _refuse(self, status: int, code: str, message: str, *, linger: float = _LINGER) -> None:

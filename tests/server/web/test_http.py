@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http, open_socket
 from tests.running import running
 
@@ -26,6 +26,8 @@ UPGRADE = (
 )
 # More than any system keeps for a socket that is not read.
 ENDLESS = 100 * KIB * KIB
+LONG = 20 * KIB * KIB
+BOOK = b"GET /threads/library/one/%b HTTP/1.1\r\n%b" + HOST + b"\r\n"
 
 
 class Room(Thread[Any]):
@@ -36,6 +38,15 @@ class Room(Thread[Any]):
     async def on_request(self, request: Request) -> Response:
         body = await request.body()
         return PlainTextResponse(f"{len(body)} {' '.join(sorted(request.headers))}")
+
+
+class Library(Thread[Any]):
+    """Has much to read, in one piece or in many."""
+
+    async def on_request(self, request: Request) -> Response:
+        if request.url.path.endswith("whole"):
+            return PlainTextResponse(b"x" * LONG)
+        return StreamingResponse(_pages())
 
 
 def serve(**settings: Any) -> Plait:
@@ -172,6 +183,43 @@ async def test_an_answer_that_takes_longer_than_a_request_may_is_waited_for() ->
             assert (await _read_answer(bare)).endswith(b"\r\n\r\n4")
 
 
+@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
+async def test_an_answer_that_is_read_slowly_but_steadily_is_sent_to_its_end(header: bytes) -> None:
+    async with running(Plait(Library, store=MemoryStore()), request_timeout=0.2) as address:
+        with bare_socket(address) as bare:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(bare, BOOK % (b"whole", header))
+            began, received = loop.time(), 0
+            while received < LONG and (data := await asyncio.wait_for(loop.sock_recv(bare, 256 * KIB), TIMEOUT)):
+                received += len(data)
+                await asyncio.sleep(0.02)
+            assert loop.time() - began > 1.0
+    assert received > LONG
+
+
+@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
+@pytest.mark.parametrize("book", [b"whole", b"pages"])
+async def test_a_peer_that_does_not_read_its_answer_counts_and_is_given_up(book: bytes, header: bytes) -> None:
+    app = Plait(Library, store=MemoryStore(), limits=Limits(connections_per_address=1))
+    async with running(app, request_timeout=0.2) as address:
+        with bare_socket(address) as bare:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(bare, BOOK % (book, header))
+            await asyncio.sleep(0.3)
+            with bare_socket(address) as refused:
+                assert (await _read_to_end(refused)).startswith(b"HTTP/1.1 429 ")
+            await asyncio.sleep(2.0)
+            received = 0
+            try:
+                while data := await asyncio.wait_for(loop.sock_recv(bare, 1024 * KIB), TIMEOUT):
+                    received += len(data)
+            except ConnectionResetError:
+                pass
+        assert received < LONG
+        async with http(address) as web:
+            assert (await web.get("/healthz")).status_code == 200
+
+
 # Numbers
 
 
@@ -208,7 +256,32 @@ async def test_a_connection_that_is_answered_does_not_count() -> None:
         assert (await web.get("/threads/room/one")).status_code == 200
 
 
+async def test_an_event_stream_with_another_request_behind_it_ends_with_its_peer() -> None:
+    app = serve(limits=Limits(connections_per_address=1))
+    async with running(app) as address:
+        with bare_socket(address) as bare:
+            stream = b"GET /threads/room/one/changes HTTP/1.1\r\nAccept: text/event-stream\r\n" + HOST + b"\r\n"
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(bare, stream + b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+            assert (await _read_answer(bare)).startswith(b"HTTP/1.1 200 ")
+            async with connected(address, "/threads/room/one") as other:
+                assert await other.until_closed() == 1013
+        for n in range(100):
+            # A change is written to the stream, whose end is noticed by that.
+            async with http(address, headers={"Connection": "close"}) as web:
+                assert (await web.put("/threads/room/one", json={"n": n})).status_code == 200
+            async with connected(address, "/threads/room/two") as other:
+                if await _is_let_in(other):
+                    return
+    raise AssertionError("nobody is let in")
+
+
 # Inside
+
+
+async def _pages() -> AsyncIterator[bytes]:
+    for _ in range(LONG // (64 * KIB)):
+        yield b"x" * (64 * KIB)
 
 
 async def _is_let_in(client: Any) -> bool:
