@@ -217,6 +217,8 @@ class Plait:
             ThreadRoute(threads),
         ]
         if (folder := self.settings.static) is not None:
+            if not folder:
+                raise refused("static", "'' is not a folder: name one, or leave it out")
             if not Path(folder).is_dir():
                 remedy = f"make it with `mkdir {Path(folder).resolve()}`, or name another"
                 raise refused("static", f"{folder!r} is not a folder: {remedy}")

@@ -310,6 +310,7 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
         ("PLAIT_STORE", "nonsense://", "PLAIT_STORE: 'nonsense://' is no store"),
         ("PLAIT_STORE", "", "PLAIT_STORE: '' is no store"),
         ("PLAIT_STATIC", "nowhere", "PLAIT_STATIC: 'nowhere' is not a folder: make it with `mkdir /"),
+        ("PLAIT_STATIC", "", "PLAIT_STATIC: '' is not a folder"),
         ("PLAIT_PING_INTERVAL", "0", "PLAIT_PING_INTERVAL='0': must be a number of seconds, at least 0.1"),
         ("PLAIT_LIMITS_FRAME", "0", "PLAIT_LIMITS_FRAME='0': must be at least 1000"),
     ],

@@ -222,6 +222,8 @@ class HttpProtocol(HttpToolsProtocol):
         """Answer what there is of a request with an error, and close the connection."""
         self._is_done = True
         has_begun = self._is_answering and self.cycle.response_started
+        # Also where it has ended before the request has: another answer would be taken for that to the next one.
+        has_begun |= self._part == _BODY and self.cycle is not None and self.cycle.response_complete
         if self._is_answering:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

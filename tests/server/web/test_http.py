@@ -138,6 +138,16 @@ async def test_a_peer_that_stops_in_a_request_is_given_up(sent: bytes, answer: b
     assert bool(received) == bool(answer)
 
 
+async def test_a_request_that_was_answered_before_its_end_is_not_answered_twice() -> None:
+    async with running(serve(), request_timeout=0.3) as address:
+        with bare_socket(address) as bare:
+            put = b"PUT /threads/none/one HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+            await asyncio.get_running_loop().sock_sendall(bare, put)
+            received = await _read_to_end(bare)
+    assert received.startswith(b"HTTP/1.1 404 ")
+    assert received.count(b"HTTP/1.1") == 1
+
+
 async def test_a_body_that_comes_a_byte_at_a_time_is_given_up() -> None:
     async with running(serve(), request_timeout=0.3) as address:
         with bare_socket(address) as bare:
@@ -218,6 +228,16 @@ async def test_a_peer_that_does_not_read_its_answer_counts_and_is_given_up(book:
         assert received < LONG
         async with http(address) as web:
             assert (await web.get("/healthz")).status_code == 200
+
+
+async def test_a_handshake_whose_authentication_is_cancelled_is_ended() -> None:
+    def authenticate(request: Request) -> None:
+        raise asyncio.CancelledError
+
+    async with running(serve(authenticate=authenticate)) as address:
+        with bare_socket(address) as bare:
+            await asyncio.get_running_loop().sock_sendall(bare, UPGRADE + b"\r\n")
+            assert (await _read_to_end(bare)).startswith(b"HTTP/1.1 500 ")
 
 
 # Numbers
