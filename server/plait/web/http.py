@@ -20,6 +20,9 @@ __all__ = ["HttpProtocol"]
 
 # Bytes of a request's line, headers and trailers together.
 _LARGEST_HEAD: Final = 64 * 1024
+# Bytes that are parsed at once where they may be many requests, of which only one is kept behind the one that is
+# answered; what comes behind it is left unparsed.
+_PIECE: Final = 1024
 # Bytes of a body that begin its time anew.
 _PROGRESS: Final = 4096
 # Seconds in which a peer that sends too much may read why its connection is closed: to close one with unread data is
@@ -57,6 +60,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_size = 0
         # Bytes that have come since a request's beginning, or since there last was something of its body.
         self._overhead = 0
+        # Bytes of a body of known length that are still to come.
+        self._left = 0
+        # What has come behind requests that wait for their turn.
+        self._rest = b""
         # Bytes of the body since its time began.
         self._progress = 0
         # Whether nothing more of the peer is of interest here, and whether the connection is gone.
@@ -98,10 +105,15 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         part = self._part
+        data, self._rest = self._rest + data if self._rest else data, b""
         at = 0
         while at < len(data) and not self._is_done:
+            if self.pipeline:
+                self._rest = data[at:]
+                self.flow.pause_reading()
+                break
             # Never more at once than a head may have left.
-            piece = data[at : at + _LARGEST_HEAD - self._overhead]
+            piece = data[at : at + min(max(self._left, _PIECE), _LARGEST_HEAD - self._overhead)]
             at += len(piece)
             self._overhead += len(piece)
             self._feed(piece)
@@ -113,6 +125,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._part = _HEAD
         self._head_size = 0
+        self._left = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -126,6 +139,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._head_size > _LARGEST_HEAD:
             raise _HeadTooLarge
         if self._part == _HEAD:  # ASGI has no trailers.
+            if name.lower() == b"content-length" and len(value) < 20:
+                self._left = int(value)
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -136,6 +151,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._overhead = 0
         self._progress += len(body)
+        self._left -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -149,6 +165,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing() or (self._part == _IDLE and not self._is_answering):
             self._wait()
+        if self._rest:
+            self.loop.call_soon(self._go_on)
 
     def handle_websocket_upgrade(self) -> None:
         self._is_done = True
@@ -170,7 +188,9 @@ class HttpProtocol(HttpToolsProtocol):
         if self._looks >= _PATIENCE or (is_over and not unread):
             self.transport.abort()
             return
-        waits_for_app = self.flow.read_paused or (self._is_answering and self.cycle.waiting_for_100_continue)
+        waits_for_app = (
+            self.flow.read_paused or self._rest or (self._is_answering and self.cycle.waiting_for_100_continue)
+        )
         if is_over or waits_for_app or (self._part == _IDLE and (unread or self._is_answering)):
             return
         if self._part == _IDLE:
@@ -183,6 +203,11 @@ class HttpProtocol(HttpToolsProtocol):
     @property
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
+
+    def _go_on(self) -> None:
+        """Parse what has come behind a request that is answered now."""
+        if not self._is_lost and not self.transport.is_closing():
+            self.data_received(b"")
 
     def _feed(self, data: bytes) -> None:
         self._unset_keepalive_if_required()

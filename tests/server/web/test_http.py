@@ -1,7 +1,9 @@
 """What a request may have around its body, and how long its peer may take, by bare sockets."""
 
 import asyncio
+import gc
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack
@@ -13,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http, open_socket
 from tests.running import running
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from plait import Limits, MemoryStore, Plait, Thread
 
@@ -106,6 +109,43 @@ async def test_the_headers_of_a_request_that_follows_another_are_bounded_too(add
     with bare_socket(address) as bare:
         _, answer = await _send_until_answered(bare, chain([first + b"GET / HTTP/1.1\r\nX: "], repeat(b"x" * KIB, 300)))
     assert b"HTTP/1.1 431 " in answer
+
+
+async def test_of_many_requests_that_follow_another_few_are_kept_and_all_are_answered_in_order() -> None:
+    asked, ready = asyncio.Event(), asyncio.Event()
+
+    class Echo(Thread[Any]):
+        async def on_request(self, request: Request) -> Response:
+            asked.set()
+            await ready.wait()
+            return PlainTextResponse(f"<{request.url.query}{(await request.body())[-3:].decode()}>")
+
+    def request(n: int) -> bytes:
+        body = b"x" * (n % 7 * 500) + b"%03d" % n
+        start = b"POST /threads/echo/one/own?%d- HTTP/1.1\r\n" % n + HOST
+        if n % 2:
+            return start + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        return start + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+    app = Plait(Echo, store=MemoryStore(), limits=None)
+    async with running(app) as address:
+        with bare_socket(address) as bare:
+            count = 900
+            before = len([each for each in gc.get_objects() if isinstance(each, RequestResponseCycle)])
+            data = b"".join(map(request, range(count)))
+            sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(bare, data))
+            async with asyncio.timeout(TIMEOUT):
+                await asked.wait()
+            await asyncio.sleep(0.2)
+            kept = len([each for each in gc.get_objects() if isinstance(each, RequestResponseCycle)]) - before
+            assert kept <= 20
+            ready.set()
+            received = b""
+            async with asyncio.timeout(TIMEOUT):
+                while received.count(b">") < count:
+                    received += await asyncio.get_running_loop().sock_recv(bare, 64 * KIB)
+            await sending
+    assert re.findall(rb"<(.*?)>", received) == [b"%d-%03d" % (n, n) for n in range(count)]
 
 
 async def test_a_large_body_in_small_chunks_is_taken_and_its_trailers_are_no_headers(address: str) -> None:
