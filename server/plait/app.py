@@ -70,7 +70,7 @@ class Plait:
         ping_interval: float = 20.0,
         ping_timeout: float = 20.0,
     ) -> None:
-        _check_types(store, allowed_origins, authenticate=authenticate, authorize=authorize)
+        _check_types(store, allowed_origins, allowed_hosts, authenticate=authenticate, authorize=authorize)
         given = Settings(
             store=store if isinstance(store, str) else "",
             allowed_origins=(allowed_origins,) if isinstance(allowed_origins, str) else tuple(allowed_origins),
@@ -217,6 +217,8 @@ class Plait:
             ThreadRoute(threads),
         ]
         if (folder := self.settings.static) is not None:
+            if not folder:
+                raise refused("static", "'' is not a folder: name one, or leave it out")
             if not Path(folder).is_dir():
                 remedy = f"make it with `mkdir {Path(folder).resolve()}`, or name another"
                 raise refused("static", f"{folder!r} is not a folder: {remedy}")
@@ -262,12 +264,14 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await JSONResponse(error_body("not_found", "there is nothing here"), 404)(scope, receive, send)
 
 
-def _check_types(store: object, allowed_origins: object, **functions: object) -> None:
+def _check_types(store: object, allowed_origins: object, allowed_hosts: object, **functions: object) -> None:
     """Raise TypeError for settings that are of another type than their annotations say."""
     if not isinstance(store, str) and not callable(getattr(store, "submit", None)):
         raise TypeError(f"store must be a URL, such as 'sqlite:///game.db', or a Store, not {store!r}")
     if not isinstance(allowed_origins, Iterable):
         raise TypeError(f"allowed_origins must be a list of origins, not {allowed_origins!r}")
+    if not isinstance(allowed_hosts, Iterable):
+        raise TypeError(f"allowed_hosts must be a list of hosts, not {allowed_hosts!r}")
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name} must be a function or None, not {function!r}")

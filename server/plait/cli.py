@@ -19,7 +19,7 @@ from plait.app import Plait
 from plait.errors import PlaitError, operator_message
 from plait.history import History
 from plait.limits import UNLIMITED
-from plait.loading import LoadError, check_target, load, load_plait
+from plait.loading import LoadError, check_target, find_plaits, load, load_plait
 from plait.maintenance import back_up_store, check_store, restore_store
 from plait.settings import SettingError, Settings
 from plait.state import StateType
@@ -69,9 +69,10 @@ def serve_command(
     configure_logging(log_level)
     try:
         app = load(target)
-        if isinstance(app, Plait):
-            asyncio.run(app.check_store())
-        settings = app.settings if isinstance(app, Plait) else Settings().with_environment()
+        plaits = find_plaits(app)
+        for each in plaits:
+            asyncio.run(each.check_store())
+        settings = plaits[0].settings if plaits else Settings().with_environment()
     except (LoadError, PlaitError) as error:
         _give_up(error)
     except SettingError as error:
@@ -82,18 +83,18 @@ def serve_command(
         _fail(_cannot_listen(host, port, error))
     scheme = "http" if tls_certificate is None else "https"
     line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (Ctrl+C ends)"
-    if isinstance(app, Plait):
-        app.prepare_serving(host, lists_kinds=development)
+    for each in plaits:
+        each.prepare_serving(host, lists_kinds=development)
     is_started = serve(
         app,
         bound,
         started=lambda: print(line, flush=True),
-        ending=app.drain if isinstance(app, Plait) else lambda: None,
+        ending=lambda: _drain(plaits),
         log_level=log_level,
         shutdown_timeout=settings.shutdown_timeout,
         request_timeout=settings.request_timeout,
         limits=settings.limits or UNLIMITED,
-        addresses=app.addresses if isinstance(app, Plait) else None,
+        addresses=plaits[0].addresses if plaits else None,
         certificate=tls_certificate,
         key=tls_key,
         proxy_headers=proxy_headers,
@@ -279,6 +280,11 @@ def _store_path(store: str) -> Path:
     if not isinstance(opened, SqliteStore):
         _fail(f"there is no store {store}")
     return opened.path
+
+
+def _drain(plaits: list[Plait]) -> None:
+    for each in plaits:
+        each.drain()
 
 
 def _check_tls(certificate: str | None, key: str | None) -> None:

@@ -17,7 +17,7 @@ from plait.spelling import find_nearest
 from plait.storable import takes
 from plait.thread import Thread
 
-__all__ = ["LoadError", "check_target", "load", "load_plait"]
+__all__ = ["LoadError", "check_target", "find_plaits", "load", "load_plait"]
 
 _PLAIT: Final = str(Path(__file__).parent)
 # Where code is that is not the app's own.
@@ -54,6 +54,24 @@ def load_plait(target: str) -> Plait:
     if not isinstance(app, Plait):
         raise LoadError(f"{target} is a {type(app).__name__}, not a Plait{_named_instead(module)}")
     return app
+
+
+def find_plaits(app: object) -> list[Plait]:
+    """Return an app that is a Plait, or those that are mounted in it, as far as its routes and middleware tell."""
+    found: dict[int, Plait] = {}
+    seen: set[int] = set()
+    left = [app]
+    while left:
+        each: Any = left.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, Plait):
+            found[id(each)] = each
+        elif each is not None:
+            routes = getattr(each, "routes", None)
+            left += [getattr(each, "app", None), *(routes if isinstance(routes, list) else ())]
+    return list(found.values())
 
 
 def check_target(target: str) -> tuple[str, str]:

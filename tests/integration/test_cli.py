@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.socket_client import TIMEOUT, connected, http
+from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.running import Process
 
 from plait.cli import cli
@@ -310,6 +310,7 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
         ("PLAIT_STORE", "nonsense://", "PLAIT_STORE: 'nonsense://' is no store"),
         ("PLAIT_STORE", "", "PLAIT_STORE: '' is no store"),
         ("PLAIT_STATIC", "nowhere", "PLAIT_STATIC: 'nowhere' is not a folder: make it with `mkdir /"),
+        ("PLAIT_STATIC", "", "PLAIT_STATIC: '' is not a folder"),
         ("PLAIT_PING_INTERVAL", "0", "PLAIT_PING_INTERVAL='0': must be a number of seconds, at least 0.1"),
         ("PLAIT_LIMITS_FRAME", "0", "PLAIT_LIMITS_FRAME='0': must be at least 1000"),
     ],
@@ -401,16 +402,56 @@ async def test_listening_on_all_addresses_says_which_names_are_answered_to(folde
     assert "PLAIT_ALLOWED_HOSTS" in line
 
 
+MOUNTED = """
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from game import Room
+from plait import Plait
+
+plait = Plait(Room, request_timeout=0.5)
+api = FastAPI(lifespan=plait.lifespan)
+api.mount("/live", plait)
+wrapped = CORSMiddleware(api)
+"""
+
+
+@pytest.mark.parametrize("app", ["api", "wrapped"])
+async def test_what_is_mounted_is_served_by_its_own_settings(folder: Path, app: str) -> None:
+    (folder / "mounted.py").write_text(MOUNTED)
+    async with command(folder, "serve", f"mounted:{app}", "--host", "0.0.0.0", "--port", "0") as process:
+        address = (await address_of(process)).replace("0.0.0.0", "127.0.0.1")
+        with bare_socket(address) as silent:
+            async with asyncio.timeout(4):  # By default it would have 10 s.
+                assert await asyncio.get_running_loop().sock_recv(silent, 1) == b""
+        async with (
+            httpx.AsyncClient(trust_env=False, base_url=f"http://{address}/live") as web,
+            web.stream("GET", "/threads/room/one/changes", headers={"Accept": "text/event-stream"}) as stream,
+        ):
+            assert (await web.get("/threads/room/one", headers={"Host": "rebound.example"})).status_code == 421
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(5):  # A stream that nobody ends would be waited for.
+                async for _ in stream.aiter_lines():
+                    pass
+    assert "listening on all addresses" in (folder / "command.log").read_text()
+
+
+def test_the_store_of_what_is_mounted_is_opened_before_it_is_served(folder: Path) -> None:
+    (folder / "mounted.py").write_text(MOUNTED.replace("(Room,", '(Room, store="sqlite:///gone/x.db",'))
+    assert "mkdir" in complaint(folder, "serve", "mounted:api")
+
+
 # dev and demo
 
 
+@pytest.mark.parametrize("app", ["app", "api"])
 @pytest.mark.parametrize(("name", "status"), [("serve", 401), ("dev", 404)])
-async def test_dev_tells_everybody_which_kinds_there_are(folder: Path, name: str, status: int) -> None:
+async def test_dev_tells_everybody_which_kinds_there_are(folder: Path, name: str, status: int, app: str) -> None:
     (folder / "guarded.py").write_text(
         "from game import Room\nfrom plait import Plait\napp = Plait(Room, authenticate=lambda request: None)\n"
+        'from fastapi import FastAPI\napi = FastAPI(lifespan=app.lifespan)\napi.mount("/", app)\n'
     )
     async with (
-        command(folder, name, "guarded:app", "--port", str(free_port())) as process,
+        command(folder, name, f"guarded:{app}", "--port", str(free_port())) as process,
         httpx.AsyncClient(trust_env=False, base_url=f"http://{await address_of(process)}") as web,
     ):
         answer = await web.get("/threads/rooom/one")

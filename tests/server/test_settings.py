@@ -144,6 +144,7 @@ def test_the_least_of_each_limit_may_be_set() -> None:
         ({"limits": {}}, "limits={}: must be a Limits, or None for no limits"),
         ({"allowed_origins": [5]}, "allowed_origins=(5,): Expected `str`, got `int` - at `$[0]`"),
         ({"allowed_origins": 5}, "allowed_origins must be a list of origins, not 5"),
+        ({"allowed_hosts": 5}, "allowed_hosts must be a list of hosts, not 5"),
         ({"store": Path("game.db")}, "store must be a URL, such as 'sqlite:///game.db', or a Store, not PosixPath("),
         ({"store": None}, "store must be a URL, such as 'sqlite:///game.db', or a Store, not None"),
         ({"authenticate": "me"}, "authenticate must be a function or None, not 'me'"),

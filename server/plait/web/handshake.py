@@ -184,7 +184,8 @@ class Handshake(asyncio.Protocol):
             await app(scope, self._receive, self._send)
         except Exception:
             log.exception("the app failed to answer the opening of a WebSocket")
-        self._answer(500, [], b"Internal Server Error\n")
+        finally:  # Also where the app's code raises a CancelledError: nobody else ends the connection.
+            self._answer(500, [], b"Internal Server Error\n")
 
     async def _receive(self) -> dict[str, Any]:
         if not self._is_connected:

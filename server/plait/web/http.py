@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from plait.web.front import error_body
@@ -20,11 +20,16 @@ __all__ = ["HttpProtocol"]
 
 # Bytes of a request's line, headers and trailers together.
 _LARGEST_HEAD: Final = 64 * 1024
+# Bytes that are parsed at once where they may be many requests, of which only one is kept behind the one that is
+# answered; what comes behind it is left unparsed.
+_PIECE: Final = 1024
 # Bytes of a body that begin its time anew.
 _PROGRESS: Final = 4096
 # Seconds in which a peer that sends too much may read why its connection is closed: to close one with unread data is
 # to reset it.
 _LINGER: Final = 1.0
+# How many times as long as for a piece of its request a peer may take for a piece of its answer.
+_PATIENCE: Final = 6
 _IDLE, _HEAD, _BODY = range(3)
 
 
@@ -55,10 +60,20 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_size = 0
         # Bytes that have come since a request's beginning, or since there last was something of its body.
         self._overhead = 0
+        # Bytes of a body of known length that are still to come.
+        self._left = 0
+        # What has come behind requests that wait for their turn.
+        self._rest = b""
         # Bytes of the body since its time began.
         self._progress = 0
-        # Whether nothing more of the peer is of interest here.
+        # Whether nothing more of the peer is of interest here, and whether the connection is gone.
         self._is_done = False
+        self._is_lost = False
+        # The request that is answered; in `cycle` is the last one that has come.
+        self._answered: RequestResponseCycle | None = None
+        # Bytes of answers that the peer had not taken at the last look, and at how many looks they were no fewer.
+        self._unread = 0
+        self._looks = 0
 
     # asyncio.Protocol
 
@@ -70,15 +85,35 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(429, "rate_limited", "too many connections from this address wait for a request", linger=0)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         self._half_open.leave(self)
         super().connection_lost(exc)
+        if self._answered is not None and not self._answered.response_complete:
+            # Another request has come behind it, which is the one that uvicorn tells.
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if not self._half_open.is_waiting(self):
+            self._wait()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._part == _IDLE and self._is_answering:
+            self._half_open.leave(self)
 
     def data_received(self, data: bytes) -> None:
         part = self._part
+        data, self._rest = self._rest + data if self._rest else data, b""
         at = 0
         while at < len(data) and not self._is_done:
+            if self.pipeline:
+                self._rest = data[at:]
+                self.flow.pause_reading()
+                break
             # Never more at once than a head may have left.
-            piece = data[at : at + _LARGEST_HEAD - self._overhead]
+            piece = data[at : at + min(max(self._left, _PIECE), _LARGEST_HEAD - self._overhead)]
             at += len(piece)
             self._overhead += len(piece)
             self._feed(piece)
@@ -90,6 +125,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._part = _HEAD
         self._head_size = 0
+        self._left = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -103,6 +139,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._head_size > _LARGEST_HEAD:
             raise _HeadTooLarge
         if self._part == _HEAD:  # ASGI has no trailers.
+            if name.lower() == b"content-length" and len(value) < 20:
+                self._left = int(value)
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -113,6 +151,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._overhead = 0
         self._progress += len(body)
+        self._left -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -124,23 +163,37 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._part == _IDLE and not self._is_answering and not self.transport.is_closing():
-            self._half_open.wait(self)
+        if self.transport.is_closing() or (self._part == _IDLE and not self._is_answering):
+            self._wait()
+        if self._rest:
+            self.loop.call_soon(self._go_on)
 
     def handle_websocket_upgrade(self) -> None:
         self._is_done = True
         self._half_open.leave(self)
         super().handle_websocket_upgrade()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
     # Called by HalfOpen
 
     def give_up(self) -> None:
-        """Close the connection, unless it is the app that takes its time to read."""
-        if self.transport.is_closing() or self._is_done:
+        """Close the connection, unless it is the app that takes its time to read, or the peer still takes an answer."""
+        unread = self.transport.get_write_buffer_size()
+        self._looks = self._looks + 1 if 0 < self._unread <= unread else 0
+        self._unread = unread
+        is_over = self.transport.is_closing() or self._is_done
+        if self._looks >= _PATIENCE or (is_over and not unread):
             self.transport.abort()
-        elif self.flow.read_paused or (self._is_answering and self.cycle.waiting_for_100_continue):
             return
-        elif self._part == _IDLE:
+        waits_for_app = (
+            self.flow.read_paused or self._rest or (self._is_answering and self.cycle.waiting_for_100_continue)
+        )
+        if is_over or waits_for_app or (self._part == _IDLE and (unread or self._is_answering)):
+            return
+        if self._part == _IDLE:
             self.transport.close()
         else:
             self._refuse(408, "request_timeout", "the rest of the request did not come in time")
@@ -150,6 +203,11 @@ class HttpProtocol(HttpToolsProtocol):
     @property
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
+
+    def _go_on(self) -> None:
+        """Parse what has come behind a request that is answered now."""
+        if not self._is_lost and not self.transport.is_closing():
+            self.data_received(b"")
 
     def _feed(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -175,15 +233,22 @@ class HttpProtocol(HttpToolsProtocol):
     def _watch(self, *, has_advanced: bool) -> None:
         """Wait for the peer where it is the peer that is waited for."""
         if self._part == _IDLE and self._is_answering:
-            self._half_open.leave(self)
+            if not self.flow.write_paused:
+                self._half_open.leave(self)
         elif has_advanced or self._progress >= _PROGRESS or not self._half_open.is_waiting(self):
             self._progress = 0
+            self._wait()
+
+    def _wait(self) -> None:
+        if not self._is_lost:
             self._half_open.wait(self)
 
     def _refuse(self, status: int, code: str, message: str, *, linger: float = _LINGER) -> None:
         """Answer what there is of a request with an error, and close the connection."""
         self._is_done = True
         has_begun = self._is_answering and self.cycle.response_started
+        # Also where it has ended before the request has: another answer would be taken for that to the next one.
+        has_begun |= self._part == _BODY and self.cycle is not None and self.cycle.response_complete
         if self._is_answering:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

@@ -1,7 +1,9 @@
 """What a request may have around its body, and how long its peer may take, by bare sockets."""
 
 import asyncio
+import gc
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack
@@ -10,9 +12,10 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http, open_socket
 from tests.running import running
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from plait import Limits, MemoryStore, Plait, Thread
 
@@ -26,6 +29,8 @@ UPGRADE = (
 )
 # More than any system keeps for a socket that is not read.
 ENDLESS = 100 * KIB * KIB
+LONG = 20 * KIB * KIB
+BOOK = b"GET /threads/library/one/%b HTTP/1.1\r\n%b" + HOST + b"\r\n"
 
 
 class Room(Thread[Any]):
@@ -36,6 +41,15 @@ class Room(Thread[Any]):
     async def on_request(self, request: Request) -> Response:
         body = await request.body()
         return PlainTextResponse(f"{len(body)} {' '.join(sorted(request.headers))}")
+
+
+class Library(Thread[Any]):
+    """Has much to read, in one piece or in many."""
+
+    async def on_request(self, request: Request) -> Response:
+        if request.url.path.endswith("whole"):
+            return PlainTextResponse(b"x" * LONG)
+        return StreamingResponse(_pages())
 
 
 def serve(**settings: Any) -> Plait:
@@ -97,6 +111,43 @@ async def test_the_headers_of_a_request_that_follows_another_are_bounded_too(add
     assert b"HTTP/1.1 431 " in answer
 
 
+async def test_of_many_requests_that_follow_another_few_are_kept_and_all_are_answered_in_order() -> None:
+    asked, ready = asyncio.Event(), asyncio.Event()
+
+    class Echo(Thread[Any]):
+        async def on_request(self, request: Request) -> Response:
+            asked.set()
+            await ready.wait()
+            return PlainTextResponse(f"<{request.url.query}{(await request.body())[-3:].decode()}>")
+
+    def request(n: int) -> bytes:
+        body = b"x" * (n % 7 * 500) + b"%03d" % n
+        start = b"POST /threads/echo/one/own?%d- HTTP/1.1\r\n" % n + HOST
+        if n % 2:
+            return start + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        return start + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+    app = Plait(Echo, store=MemoryStore(), limits=None)
+    async with running(app) as address:
+        with bare_socket(address) as bare:
+            count = 900
+            before = len([each for each in gc.get_objects() if isinstance(each, RequestResponseCycle)])
+            data = b"".join(map(request, range(count)))
+            sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(bare, data))
+            async with asyncio.timeout(TIMEOUT):
+                await asked.wait()
+            await asyncio.sleep(0.2)
+            kept = len([each for each in gc.get_objects() if isinstance(each, RequestResponseCycle)]) - before
+            assert kept <= 20
+            ready.set()
+            received = b""
+            async with asyncio.timeout(TIMEOUT):
+                while received.count(b">") < count:
+                    received += await asyncio.get_running_loop().sock_recv(bare, 64 * KIB)
+            await sending
+    assert re.findall(rb"<(.*?)>", received) == [b"%d-%03d" % (n, n) for n in range(count)]
+
+
 async def test_a_large_body_in_small_chunks_is_taken_and_its_trailers_are_no_headers(address: str) -> None:
     with bare_socket(address) as bare:
         chunks = b"1;e=1\r\nx\r\n" * 50_000
@@ -125,6 +176,16 @@ async def test_a_peer_that_stops_in_a_request_is_given_up(sent: bytes, answer: b
             received = await _read_to_end(bare)
     assert received.startswith(answer)
     assert bool(received) == bool(answer)
+
+
+async def test_a_request_that_was_answered_before_its_end_is_not_answered_twice() -> None:
+    async with running(serve(), request_timeout=0.3) as address:
+        with bare_socket(address) as bare:
+            put = b"PUT /threads/none/one HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+            await asyncio.get_running_loop().sock_sendall(bare, put)
+            received = await _read_to_end(bare)
+    assert received.startswith(b"HTTP/1.1 404 ")
+    assert received.count(b"HTTP/1.1") == 1
 
 
 async def test_a_body_that_comes_a_byte_at_a_time_is_given_up() -> None:
@@ -172,6 +233,53 @@ async def test_an_answer_that_takes_longer_than_a_request_may_is_waited_for() ->
             assert (await _read_answer(bare)).endswith(b"\r\n\r\n4")
 
 
+@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
+async def test_an_answer_that_is_read_slowly_but_steadily_is_sent_to_its_end(header: bytes) -> None:
+    async with running(Plait(Library, store=MemoryStore()), request_timeout=0.2) as address:
+        with bare_socket(address) as bare:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(bare, BOOK % (b"whole", header))
+            began, received = loop.time(), 0
+            while received < LONG and (data := await asyncio.wait_for(loop.sock_recv(bare, 256 * KIB), TIMEOUT)):
+                received += len(data)
+                await asyncio.sleep(0.02)
+            assert loop.time() - began > 1.0
+    assert received > LONG
+
+
+@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
+@pytest.mark.parametrize("book", [b"whole", b"pages"])
+async def test_a_peer_that_does_not_read_its_answer_counts_and_is_given_up(book: bytes, header: bytes) -> None:
+    app = Plait(Library, store=MemoryStore(), limits=Limits(connections_per_address=1))
+    async with running(app, request_timeout=0.2) as address:
+        with bare_socket(address) as bare:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(bare, BOOK % (book, header))
+            await asyncio.sleep(0.3)
+            with bare_socket(address) as refused:
+                assert (await _read_to_end(refused)).startswith(b"HTTP/1.1 429 ")
+            await asyncio.sleep(2.0)
+            received = 0
+            try:
+                while data := await asyncio.wait_for(loop.sock_recv(bare, 1024 * KIB), TIMEOUT):
+                    received += len(data)
+            except ConnectionResetError:
+                pass
+        assert received < LONG
+        async with http(address) as web:
+            assert (await web.get("/healthz")).status_code == 200
+
+
+async def test_a_handshake_whose_authentication_is_cancelled_is_ended() -> None:
+    def authenticate(request: Request) -> None:
+        raise asyncio.CancelledError
+
+    async with running(serve(authenticate=authenticate)) as address:
+        with bare_socket(address) as bare:
+            await asyncio.get_running_loop().sock_sendall(bare, UPGRADE + b"\r\n")
+            assert (await _read_to_end(bare)).startswith(b"HTTP/1.1 500 ")
+
+
 # Numbers
 
 
@@ -208,7 +316,32 @@ async def test_a_connection_that_is_answered_does_not_count() -> None:
         assert (await web.get("/threads/room/one")).status_code == 200
 
 
+async def test_an_event_stream_with_another_request_behind_it_ends_with_its_peer() -> None:
+    app = serve(limits=Limits(connections_per_address=1))
+    async with running(app) as address:
+        with bare_socket(address) as bare:
+            stream = b"GET /threads/room/one/changes HTTP/1.1\r\nAccept: text/event-stream\r\n" + HOST + b"\r\n"
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(bare, stream + b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+            assert (await _read_answer(bare)).startswith(b"HTTP/1.1 200 ")
+            async with connected(address, "/threads/room/one") as other:
+                assert await other.until_closed() == 1013
+        for n in range(100):
+            # A change is written to the stream, whose end is noticed by that.
+            async with http(address, headers={"Connection": "close"}) as web:
+                assert (await web.put("/threads/room/one", json={"n": n})).status_code == 200
+            async with connected(address, "/threads/room/two") as other:
+                if await _is_let_in(other):
+                    return
+    raise AssertionError("nobody is let in")
+
+
 # Inside
+
+
+async def _pages() -> AsyncIterator[bytes]:
+    for _ in range(LONG // (64 * KIB)):
+        yield b"x" * (64 * KIB)
 
 
 async def _is_let_in(client: Any) -> bool:
