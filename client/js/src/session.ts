@@ -204,7 +204,8 @@ export class Session {
   /** Sends a message, as soon as a call would go out. Throws a PlaitError when it is too large. */
   message(message: Message | Bytes): void {
     if (this.#phase === "stopped") return;
-    for (const frame of this.#sending.outbox.count()) this.#send(frame);
+    // While joining it would not be sent, and `send` says it.
+    if (this.#phase === "joined") for (const frame of this.#sending.outbox.count()) this.#put(frame);
     this.#sending.calls.addMessage(message, this.pushes.at(-1), this.#sending.maxFrame);
     this.#flush();
   }

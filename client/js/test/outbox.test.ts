@@ -144,6 +144,15 @@ test("messages that wait when a socket is lost are sent on the next, and those o
   ]);
 });
 
+test("messages that are sent while a lost connection is joined again are counted, too", () => {
+  const session = joined();
+  session.lost(1006);
+  session.open();
+  for (const text of ["a", "b"]) session.message(messageOf(text));
+  session.receive(JOINED);
+  expect(data(session.takeFrames())).toMatchObject([{ type: "join" }, { type: "ping", messages: 0 }, "a", "b"]);
+});
+
 test("a client that closes asks whether its messages were taken, and waits for that", () => {
   const session = joined();
   session.message(messageOf("a"));
