@@ -643,6 +643,26 @@ test("a change of an initial state whose place the thread does not have is refus
   expect(client.state).toEqual({ n: 1, list: [] });
 });
 
+test("what is changed while early changes are carried over is made on what the thread tells", async () => {
+  const client = open({ initialState: { n: 0, list: ["x"] } });
+  void client.update("/n", 1);
+  void client.call("add_player", "Ada").catch(() => undefined);
+  let edits = 0;
+  client.subscribe(() => {
+    if (client.version === undefined || edits > 1) return;
+    edits++;
+    // Twice, so that the one waits for its turn while the other is made.
+    void client.edit((draft) => void (draft.list[draft.list.indexOf("x")] += "!"));
+    void client.edit((draft) => void (draft.list[draft.list.indexOf("b")] += "?"));
+  });
+  const peer = await server.peer();
+  await peer.join({ state: { n: 5, list: ["a", "b", "x"] } });
+  expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "/n", value: 1 }]);
+  await peer.take("call");
+  expect((await peer.take("push")).ops?.at(-1)).toEqual({ op: "add", path: "/list/2", value: "x!" });
+  expect((await peer.take("push")).ops?.at(-1)).toEqual({ op: "add", path: "/list/1", value: "b?" });
+});
+
 test("a whole address stands for host, kind and name", async () => {
   open({ url: `http://${server.host}/mounted/threads/note/b`, host: "nowhere.invalid" });
   expect((await server.peer()).url).toBe("/mounted/threads/note/b");
