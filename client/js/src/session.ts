@@ -76,7 +76,12 @@ export class Session {
    * whether the server has taken a message.
    */
   get isBusy(): boolean {
-    return this.pushes.length > 0 || this.#sending.isBusy;
+    return this.pushes.length > 0 || this.isSending;
+  }
+
+  /** Whether something other than pushes waits to be sent, or it is not known whether a message is taken. */
+  get isSending(): boolean {
+    return this.#sending.isBusy;
   }
 
   get presence(): PresenceRecord {

@@ -10,6 +10,7 @@ import type { Joined } from "../src/protocol.js";
 import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
+import { MemoryStorage } from "./storages.js";
 import { uncaught } from "./uncaught.js";
 
 interface Note {
@@ -389,6 +390,21 @@ test("closing waits until the changes and messages before it are sent, and takes
   expect((await Promise.all(changes)).at(-1)).toBe(101);
   await closed;
   await peer.closed.take();
+});
+
+test("closing sends messages that came too fast where a storage keeps changes, too: it keeps no messages", async () => {
+  const [client, peer] = await joined({ storage: new MemoryStorage() });
+  client.send("a");
+  await peer.take("message");
+  peer.taken = 0;
+  peer.send({ type: "error", code: "rate_limited", message: "", refused: "message", retry_after: 0.05, messages: 0 });
+  peer.send({ type: "message", data: "behind that" });
+  await new Promise((resolve) => client.onMessage(resolve));
+  client.send("b");
+  const closed = client.close();
+  for (const text of ["a", "b"]) expect((await peer.take("message")).data).toBe(text);
+  peer.send({ type: "pong", messages: 2 });
+  await closed;
 });
 
 test("what closing drops is rejected and told as refused: at a loss of the connection, and before there is one", async () => {
