@@ -123,6 +123,17 @@ test("what is asked for behind messages that are sent again waits for them", () 
   expect(now).toBe(3);
 });
 
+test("a change alone waits for the messages before it that are sent again, too", () => {
+  const session = joined();
+  session.message(messageOf("a"));
+  session.takeFrames();
+  session.receive(refusal("message", { messages: 0 }));
+  session.push([{ op: "replace", path: "/n", value: 1 }]);
+  expect(session.takeFrames()).toEqual([]);
+  const frames = wait(session);
+  expect(frames).toMatchObject([{ type: "ping" }, { data: "a" }, { type: "ping" }, { type: "push" }]);
+});
+
 test("messages that wait when a socket is lost are sent on the next, and those on their way are not sent twice", () => {
   const session = joined();
   session.message(messageOf("on its way"));
