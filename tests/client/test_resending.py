@@ -136,6 +136,29 @@ def test_messages_that_wait_when_a_socket_is_lost_are_sent_on_the_next() -> None
     assert data(session.take_frames())[1:] == [Ping(0), "b", Ping(1)]
 
 
+def test_what_was_sent_again_is_not_sent_twice_where_a_refusal_is_late_and_the_socket_is_lost() -> None:
+    session, clock = build_session()
+    session.send("a")
+    session.send("b")
+    session.receive(refusal("message", 0))
+    session.take_frames()
+    assert "b" in data(wait(session, clock))
+    # That of "b", when it was sent first: by now the server has taken both.
+    session.receive(refusal("message", 0))
+    session.lost(1006)
+    join(session)
+    assert data(session.take_frames())[1:] == []
+    session.send("c")
+    session.send("d")
+    session.receive(refusal("message", 0))
+    session.take_frames()
+    wait(session, clock)
+    session.receive(refusal("message", 1))
+    session.lost(1006)
+    join(session)
+    assert "d" in data(session.take_frames())
+
+
 def test_who_closes_waits_until_it_is_known_that_messages_were_taken() -> None:
     session, clock = build_session()
     session.send("a")

@@ -23,6 +23,8 @@ export class Changer {
   readonly #initial: Document;
   // Without an initial state there is nothing to change before the thread has told its own.
   readonly #sketch: Sketch | undefined;
+  // How many changes of the sketch wait for the thread's state.
+  #sketched = 0;
 
   constructor(link: Link, early: Early, answers: Answers, subscribers: Subscribers, initial: Document) {
     this.#link = link;
@@ -35,7 +37,7 @@ export class Changer {
 
   /** What the user sees: the initial state until the thread has told its own, with the changes that were made on it. */
   get shown(): Document {
-    if (this.#sketch && this.#early.changes > 0) return this.#sketch.shown;
+    if (this.#sketch && this.#sketched > 0) return this.#sketch.shown;
     return this.#session.at === undefined ? this.#initial : this.#session.shown;
   }
 
@@ -61,7 +63,9 @@ export class Changer {
 
   #change(make: () => readonly Op[]): Promise<number> {
     const answer = new Deferred<number>();
-    if (this.#sketch && this.#early.isWaiting) this.#changeEarly(this.#sketch, make, answer);
+    // What is made while others are carried over stands behind them, and on what is shown with them.
+    const isEarly = this.#sketched > 0 || (this.#early.isWaiting && this.#session.at === undefined);
+    if (this.#sketch && isEarly) this.#changeEarly(this.#sketch, make, answer);
     else this.#early.inTurn(() => this.#push(make, answer), { isChange: true });
     this.#link.pump();
     return answer.promise;
@@ -71,7 +75,12 @@ export class Changer {
   #changeEarly(sketch: Sketch, make: () => readonly Op[], answer: Deferred<number>): void {
     this.#attempt(make, answer, (ops) => {
       const carry = sketch.add(ops);
-      this.#early.inTurn(() => this.#push(() => carry(this.#session.shown), answer), { isChange: true });
+      this.#sketched++;
+      const push = () => {
+        this.#sketched--;
+        this.#push(() => carry(this.#session.shown), answer);
+      };
+      this.#early.inTurn(push, { isChange: true });
     });
   }
 

@@ -50,8 +50,9 @@ class Drafts {
 
   /** Tells whether what a recipe has returned is to stand in the place of its draft. */
   isNext(returned: unknown, draft: object): boolean {
-    if (!hasMembers(returned) || this.#nodes.has(returned)) return false;
-    const isOfKind = Array.isArray(returned) === Array.isArray(draft);
+    if (typeof returned !== "object" || returned === null || this.#nodes.has(returned)) return false;
+    // An instance of a class is none: its prototype would be lost.
+    const isOfKind = hasMembers(returned) && Array.isArray(returned) === Array.isArray(draft);
     // What a method such as `splice` returns is no state.
     if (this.#hasChanged && !isOfKind) return false;
     if (this.#hasChanged || !isOfKind) {

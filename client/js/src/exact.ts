@@ -4,8 +4,9 @@
 const LONG = /\d{16}/;
 /** Texts and numbers. */
 const TOKEN = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/gs;
-/** Begins a text that stands for a number; half of a surrogate pair begins no other. */
+/** Begins a text that stands for a number; in any other it is the first half of a character. */
 const MARK = "\ud800";
+const MARKED = /^\ud800-?\d/;
 
 /** Tells whether JSON would write a number as an integer that may stand for another one. */
 export function isInexact(value: number): boolean {
@@ -44,6 +45,6 @@ export function parse(text: string): unknown {
   });
   if (!isMarked) return JSON.parse(text);
   return JSON.parse(marked, (_, value: unknown) =>
-    typeof value === "string" && value.startsWith(MARK) ? BigInt(value.slice(1)) : value,
+    typeof value === "string" && MARKED.test(value) ? BigInt(value.slice(1)) : value,
   );
 }

@@ -4,7 +4,7 @@ import { isObject } from "./json.js";
 import type { ThreadOptions } from "./options.js";
 
 /** Claims of a JWT by which a fresh token differs from the one before it. */
-const TIMES: ReadonlySet<string> = new Set(["exp", "iat", "nbf", "jti", "auth_time"]);
+const TIMES: ReadonlySet<string> = new Set(["exp", "iat", "nbf", "auth_time"]);
 
 /**
  * Returns a text that two tokens have in common only where they are of one user with the same rights: JWTs that differ
@@ -15,8 +15,13 @@ export function identityOf(token: ThreadOptions<unknown>["token"]): string | nul
   if (typeof token === "function") return "function";
   const claims = claimsOf(token);
   return claims
-    ? `jwt ${JSON.stringify(Object.entries(claims).filter(([name]) => !TIMES.has(name)))}`
+    ? `jwt ${JSON.stringify(Object.entries(claims).filter(([name]) => !isPassing(name, claims)))}`
     : `text ${token}`;
+}
+
+/** Tells whether a claim is another in a fresh token; without a subject, the token's own id may be that of its user. */
+function isPassing(name: string, claims: object): boolean {
+  return TIMES.has(name) || (name === "jti" && Object.hasOwn(claims, "sub"));
 }
 
 function claimsOf(token: string): object | undefined {

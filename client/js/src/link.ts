@@ -98,8 +98,8 @@ export class Link {
   }
 
   /**
-   * Closes it for good: at once where a storage keeps what waits or there is no connection, else as soon as that is sent
-   * and answered.
+   * Closes it for good: at once where there is no connection, else as soon as what waits is sent and answered, but for
+   * the changes that a storage keeps.
    */
   close(): void {
     if (this.#isClosed) return;
@@ -110,7 +110,8 @@ export class Link {
   }
 
   get #isFinishing(): boolean {
-    return !this.keeps && this.#status === "online" && this.session.isBusy;
+    if (this.#status !== "online") return false;
+    return this.keeps ? this.session.isSending : this.session.isBusy;
   }
 
   #end(error?: PlaitError): void {

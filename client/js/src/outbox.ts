@@ -15,6 +15,9 @@ export class Outbox {
   // How many it has taken on this socket.
   #taken = 0;
   #isCounted = false;
+  // How many it may have taken when others were sent again on this socket, and whether it has refused one of those since.
+  #resumedFrom = -1;
+  #isRefused = false;
   /** When to send them again, where the server has refused one. */
   resumesAt: number | undefined = undefined;
 
@@ -28,11 +31,12 @@ export class Outbox {
     return this.resumesAt === undefined && this.#sent.length < UNANSWERED;
   }
 
-  /** A new socket: what the last one was still to carry again is kept, as the server has taken none of it. */
+  /** A new socket: what the last one was still to carry again is kept, if the server has taken none of it. */
   reset(): void {
-    if (this.resumesAt === undefined) this.#sent = [];
-    else this.resumesAt = 0;
+    if (!this.#isRefused) this.#sent = [];
+    this.resumesAt = this.#isRefused ? 0 : undefined;
     this.#taken = 0;
+    this.#resumedFrom = -1;
     this.#isCounted = false;
   }
 
@@ -62,6 +66,8 @@ export class Outbox {
   /** The server has refused the one behind so many, and takes none of those behind it. */
   refused(taken: number, wait: number | null | undefined, now: number): void {
     this.confirm(taken);
+    // One that is late may be of what was sent before that, of which some is taken by now.
+    this.#isRefused ||= taken > this.#resumedFrom;
     this.resumesAt = Math.max(this.resumesAt ?? 0, now + (wait ?? RETRY_AFTER));
   }
 
@@ -69,6 +75,8 @@ export class Outbox {
   resume(now: number): Outgoing[] {
     if (this.resumesAt === undefined || now < this.resumesAt) return [];
     this.resumesAt = undefined;
+    this.#resumedFrom = this.#taken + (this.#isRefused ? 0 : this.#sent.length);
+    this.#isRefused = false;
     return [this.#count(), ...this.#sent, this.ask()];
   }
 

@@ -68,25 +68,26 @@ export function useThreadState<State>(
   selector: (state: DeepReadonly<State> | undefined) => unknown = itself,
   isEqual: (a: unknown, b: unknown) => boolean = Object.is,
 ): unknown {
-  const last = useRef<{ value: unknown } | undefined>(undefined);
+  const last = useRef<{ thread: unknown; value: unknown } | undefined>(undefined);
   const select = useMemo(() => {
     let seen: { state: DeepReadonly<State> | undefined; value: unknown } | undefined;
     return (state: DeepReadonly<State> | undefined) => {
       if (seen && Object.is(seen.state, state)) return seen.value;
       const value = selector(state);
-      const before = seen ?? last.current;
+      // What another thread or user was shown is not taken for equal.
+      const before = seen ?? (last.current?.thread === thread ? last.current : undefined);
       seen = { state, value: before && isEqual(before.value, value) ? before.value : value };
       return seen.value;
     };
-  }, [selector, isEqual]);
+  }, [thread, selector, isEqual]);
   const value = useSyncExternalStore(
     useSubscribe(thread),
     () => select(thread.state),
     () => select(thread.initialState),
   );
   useEffect(() => {
-    last.current = { value };
-  }, [value]);
+    last.current = { thread, value };
+  }, [thread, value]);
   return value;
 }
 

@@ -62,7 +62,9 @@ export class Sending {
     const [calls, pushes, outbox, now] = [this.calls, this.#pushes, this.outbox, this.#now()];
     const latest = [this.presence.take(now), this.auth.take(now)].filter((frame) => frame !== undefined);
     const out: (Outgoing | Unsent)[] = [...latest, ...outbox.resume(now)];
-    const next = () => calls.next(this.maxFrame, pushes, outbox) ?? pushes.next(this.maxFrame, calls.first);
+    // What is made behind messages that are to be sent again waits for those.
+    const nextPush = () => (outbox.resumesAt === undefined ? pushes.next(this.maxFrame, calls.first) : undefined);
+    const next = () => calls.next(this.maxFrame, pushes, outbox) ?? nextPush();
     let hasMessages = false;
     for (let each = next(); each; each = next()) {
       if (!isMessage(each)) out.push(each);

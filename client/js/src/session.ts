@@ -76,7 +76,12 @@ export class Session {
    * whether the server has taken a message.
    */
   get isBusy(): boolean {
-    return this.pushes.length > 0 || this.#sending.isBusy;
+    return this.pushes.length > 0 || this.isSending;
+  }
+
+  /** Whether something other than pushes waits to be sent, or it is not known whether a message is taken. */
+  get isSending(): boolean {
+    return this.#sending.isBusy;
   }
 
   get presence(): PresenceRecord {
@@ -204,7 +209,8 @@ export class Session {
   /** Sends a message, as soon as a call would go out. Throws a PlaitError when it is too large. */
   message(message: Message | Bytes): void {
     if (this.#phase === "stopped") return;
-    for (const frame of this.#sending.outbox.count()) this.#send(frame);
+    // While joining it would not be sent, and `send` says it.
+    if (this.#phase === "joined") for (const frame of this.#sending.outbox.count()) this.#put(frame);
     this.#sending.calls.addMessage(message, this.pushes.at(-1), this.#sending.maxFrame);
     this.#flush();
   }

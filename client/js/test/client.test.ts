@@ -10,6 +10,7 @@ import type { Joined } from "../src/protocol.js";
 import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
+import { MemoryStorage } from "./storages.js";
 import { uncaught } from "./uncaught.js";
 
 interface Note {
@@ -391,6 +392,21 @@ test("closing waits until the changes and messages before it are sent, and takes
   await peer.closed.take();
 });
 
+test("closing sends messages that came too fast where a storage keeps changes, too: it keeps no messages", async () => {
+  const [client, peer] = await joined({ storage: new MemoryStorage() });
+  client.send("a");
+  await peer.take("message");
+  peer.taken = 0;
+  peer.send({ type: "error", code: "rate_limited", message: "", refused: "message", retry_after: 0.05, messages: 0 });
+  peer.send({ type: "message", data: "behind that" });
+  await new Promise((resolve) => client.onMessage(resolve));
+  client.send("b");
+  const closed = client.close();
+  for (const text of ["a", "b"]) expect((await peer.take("message")).data).toBe(text);
+  peer.send({ type: "pong", messages: 2 });
+  await closed;
+});
+
 test("what closing drops is rejected and told as refused: at a loss of the connection, and before there is one", async () => {
   const [client, peer] = await joined();
   const early = open({ connect: false });
@@ -641,6 +657,26 @@ test("a change of an initial state whose place the thread does not have is refus
   peer.send({ type: "ack", ref: push.ref, version: 2 });
   expect(await kept).toBe(2);
   expect(client.state).toEqual({ n: 1, list: [] });
+});
+
+test("what is changed while early changes are carried over is made on what the thread tells", async () => {
+  const client = open({ initialState: { n: 0, list: ["x"] } });
+  void client.update("/n", 1);
+  void client.call("add_player", "Ada").catch(() => undefined);
+  let edits = 0;
+  client.subscribe(() => {
+    if (client.version === undefined || edits > 1) return;
+    edits++;
+    // Twice, so that the one waits for its turn while the other is made.
+    void client.edit((draft) => void (draft.list[draft.list.indexOf("x")] += "!"));
+    void client.edit((draft) => void (draft.list[draft.list.indexOf("b")] += "?"));
+  });
+  const peer = await server.peer();
+  await peer.join({ state: { n: 5, list: ["a", "b", "x"] } });
+  expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "/n", value: 1 }]);
+  await peer.take("call");
+  expect((await peer.take("push")).ops?.at(-1)).toEqual({ op: "add", path: "/list/2", value: "x!" });
+  expect((await peer.take("push")).ops?.at(-1)).toEqual({ op: "add", path: "/list/1", value: "b?" });
 });
 
 test("a whole address stands for host, kind and name", async () => {

@@ -150,6 +150,11 @@ test("an edit that both changes its draft and returns a state, or returns what c
   };
   expect(() => produce({ n: 1 }, both)).toThrow("changes its draft or returns");
   expect(() => produce(board(), (draft) => draft.cards.filter((card) => card.id > 1))).toThrow(TypeError);
+  class Counter {
+    n = 2;
+  }
+  expect(() => produce({ n: 1 }, () => new Counter())).toThrow(TypeError);
+  expect(() => produce({ n: 1 }, () => new Map([["n", 2]]))).toThrow(TypeError);
 });
 
 test("a draft leads to nothing but what is in it", () => {

@@ -29,6 +29,13 @@ test("a number that is no integer of JSON's stays one, however large it is", () 
   }
 });
 
+test("a text may begin with the half of a pair that marks BigInts", () => {
+  for (const text of ["\u{10000}", "\u{103ff}1"]) {
+    const value = { text, [text]: [text], big: 2n ** 60n };
+    expect(parse(stringify(value))).toEqual(value);
+  }
+});
+
 test("random values, with long texts and BigInts among them, come back", () => {
   for (let seed = 0; seed < 300; seed++) {
     const random = new Random(seed);

@@ -84,6 +84,36 @@ test("whatever is refused, all messages arrive once and in order", () => {
   }
 });
 
+test("whatever is refused, however late that is heard of, and whenever sockets are lost, no message arrives twice", () => {
+  for (let seed = 0; seed < 150; seed++) {
+    const random = new Random(seed);
+    const session = joined();
+    const heard: unknown[] = [];
+    let [taker, carried, late] = [new Taker(random), [] as Outgoing[], [] as ServerMessage[]];
+    for (let step = 0; step < 300; step++) {
+      if (random.chance(0.5)) session.message(messageOf(step));
+      carried.push(...session.takeFrames());
+      if (random.chance(0.6)) for (const frame of carried.splice(0, random.below(20) + 1)) taker.receive(frame);
+      for (const answer of taker.answers.splice(0)) {
+        if (answer.type === "pong") session.receive(answer);
+        else late.push(answer);
+      }
+      if (random.chance(0.3)) for (const answer of late.splice(0, random.below(4) + 1)) session.receive(answer);
+      if (random.chance(0.05)) {
+        heard.push(...taker.heard);
+        [taker, carried, late] = [new Taker(random), [], []];
+        session.lost(1006);
+        session.open();
+        session.receive(JOINED);
+      }
+      now += 0.02;
+      session.tick();
+    }
+    heard.push(...taker.heard);
+    expect(heard).toEqual([...new Set(heard)].sort((a, b) => (a as number) - (b as number)));
+  }
+});
+
 test("messages are asked about now and then, and no more than the server may hold are without an answer", () => {
   const session = joined();
   for (let n = 0; n < 100; n++) session.message(messageOf(n));
@@ -123,6 +153,17 @@ test("what is asked for behind messages that are sent again waits for them", () 
   expect(now).toBe(3);
 });
 
+test("a change alone waits for the messages before it that are sent again, too", () => {
+  const session = joined();
+  session.message(messageOf("a"));
+  session.takeFrames();
+  session.receive(refusal("message", { messages: 0 }));
+  session.push([{ op: "replace", path: "/n", value: 1 }]);
+  expect(session.takeFrames()).toEqual([]);
+  const frames = wait(session);
+  expect(frames).toMatchObject([{ type: "ping" }, { data: "a" }, { type: "ping" }, { type: "push" }]);
+});
+
 test("messages that wait when a socket is lost are sent on the next, and those on their way are not sent twice", () => {
   const session = joined();
   session.message(messageOf("on its way"));
@@ -142,6 +183,38 @@ test("messages that wait when a socket is lost are sent on the next, and those o
     "b",
     { type: "ping", messages: 1 },
   ]);
+});
+
+test("what was sent again is not sent twice where a refusal is late and the socket is lost", () => {
+  const session = joined();
+  for (const text of ["a", "b"]) session.message(messageOf(text));
+  session.receive(refusal("message", { messages: 0 }));
+  session.takeFrames();
+  expect(data(wait(session))).toContain("b");
+  // That of "b", when it was sent first: by now the server has taken both.
+  session.receive(refusal("message", { messages: 0 }));
+  session.lost(1006);
+  session.open();
+  session.receive(JOINED);
+  expect(session.takeFrames()).toMatchObject([{ type: "join" }]);
+  for (const text of ["c", "d"]) session.message(messageOf(text));
+  session.receive(refusal("message", { messages: 0 }));
+  session.takeFrames();
+  wait(session);
+  session.receive(refusal("message", { messages: 1 }));
+  session.lost(1006);
+  session.open();
+  session.receive(JOINED);
+  expect(data(session.takeFrames())).toContain("d");
+});
+
+test("messages that are sent while a lost connection is joined again are counted, too", () => {
+  const session = joined();
+  session.lost(1006);
+  session.open();
+  for (const text of ["a", "b"]) session.message(messageOf(text));
+  session.receive(JOINED);
+  expect(data(session.takeFrames())).toMatchObject([{ type: "join" }, { type: "ping", messages: 0 }, "a", "b"]);
 });
 
 test("a client that closes asks whether its messages were taken, and waits for that", () => {

@@ -382,6 +382,19 @@ test("the first commit behind a switch of user shows nothing of the one before",
   await text(element, "9");
 });
 
+test("what was picked for one user is not shown to another, also where a comparison takes the two for equal", async () => {
+  const isEqual = (a: { of: number }, b: { of: number }) => typeof a === typeof b;
+  const pick = (note: { n: number } | undefined) => ({ of: note?.n ?? 0 });
+  function Picked({ token }: { token: string }): ReactNode {
+    const thread = useNote({ token, initialState: { n: token.length, list: [] } });
+    return String(useThreadState(thread, pick, isEqual).of);
+  }
+  const { root, element } = mount(<Picked token="ada" />);
+  await text(element, "3");
+  flushSync(() => root.render(<Picked token="grace" />));
+  expect(element.textContent).toBe("5");
+});
+
 test("options that are new at each render end with one client, and a warning", async () => {
   const warn = vi.spyOn(console, "warn").mockImplementation(() => undefined);
   let renders = 0;

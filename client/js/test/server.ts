@@ -44,6 +44,8 @@ export class Peer {
   readonly closed = new Arrivals<number>();
   /** What has come, in its order. */
   readonly types: string[] = [];
+  /** How many messages it has taken, where those are not all. */
+  taken: number | undefined = undefined;
   readonly openedAt = performance.now();
   readonly url: string;
   readonly #socket: WebSocket;
@@ -54,8 +56,7 @@ export class Peer {
     socket.on("message", (data: Buffer, isBinary) => {
       const frame = isBinary ? undefined : (parse(data.toString()) as ClientMessage);
       if (frame?.type === "ping" && typeof frame.messages === "number") {
-        // All messages are taken.
-        this.send({ type: "pong", messages: frame.messages });
+        this.send({ type: "pong", messages: this.taken ?? frame.messages });
         return;
       }
       this.types.push(frame?.type ?? "bytes");

@@ -84,5 +84,7 @@ test("JWTs that differ in their times are of one user, and all others are not", 
   }
   const [one, two] = [jwt({ exp: 1 }), jwt({ exp: 2 })].map((token) => clients.get({ ...OPTIONS, token }));
   expect(one).not.toBe(two);
+  const [own, other] = ["a", "b"].map((jti) => clients.get({ ...OPTIONS, token: jwt({ role: "guest", jti }) }));
+  expect(own).not.toBe(other);
   for (const token of ["a.b.c", "..", "a.W10.c"]) expect(isSame(token)).toBe(false);
 });

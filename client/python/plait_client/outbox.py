@@ -18,6 +18,9 @@ class Outbox:
         # How many it has taken on this socket.
         self._taken = 0
         self._is_counted = False
+        # How many it may have taken when others were sent again on this socket, and whether it has refused one since.
+        self._resumed_from = -1
+        self._is_refused = False
         # When to send them again, None where the server has not refused any.
         self.resumes_at: float | None = None
 
@@ -32,12 +35,12 @@ class Outbox:
         return self.resumes_at is None and len(self._sent) < UNANSWERED
 
     def reset(self) -> None:
-        """Begin on a new socket; what was still to be sent again is kept, as the server has taken none of it."""
-        if self.resumes_at is None:
+        """Begin on a new socket; what was still to be sent again is kept, if the server has taken none of it."""
+        if not self._is_refused:
             self._sent.clear()
-        else:
-            self.resumes_at = 0.0
+        self.resumes_at = 0.0 if self._is_refused else None
         self._taken = 0
+        self._resumed_from = -1
         self._is_counted = False
 
     def count(self) -> list[Ping]:
@@ -64,6 +67,8 @@ class Outbox:
     def refused(self, taken: int, until: float) -> None:
         """Take in that the server refuses the message after so many, and those after it, until some time."""
         self.confirm(taken)
+        # One that is late may be of what was sent before that, of which some is taken by now.
+        self._is_refused = self._is_refused or taken > self._resumed_from
         self.resumes_at = max(until, self.resumes_at or 0.0)
 
     def resume(self, now: float) -> list[ClientMessage | bytes]:
@@ -71,6 +76,8 @@ class Outbox:
         if self.resumes_at is None or now < self.resumes_at:
             return []
         self.resumes_at = None
+        self._resumed_from = self._taken + (0 if self._is_refused else len(self._sent))
+        self._is_refused = False
         return [self._count(), *self._sent, self.ask()]
 
     def _count(self) -> Ping:
