@@ -174,6 +174,10 @@ export class Pushes {
    */
   #settle(lastRef: number): void {
     this.#next = Math.max(this.#next, lastRef + 1);
+    // It does not store that a push changed nothing. Once it has forgotten that, it would take what has lost its place
+    // for made without that push, and may find another place for it.
+    const [first] = this.all;
+    if (first && lastRef < first.ref - 1) for (const push of this.all) push.isOrphan ||= push.lostOn !== undefined;
     if (this.all.some((push) => push.ref <= lastRef && push.sent === undefined)) {
       const sent = this.all.filter((push) => push.sent !== undefined);
       this.#renumber(

@@ -91,7 +91,11 @@ class Pending:
 
         A push that never left cannot be among those: its number was used by this client when it was another process.
         """
+        # It does not store that a push changed nothing. Once it has forgotten that, it would take what has lost its
+        # place for made without that push, and may find another place for it.
+        has_forgotten = bool(self._queue) and last_ref < self._queue[0].ref - 1
         for push in self._queue:
+            push.is_orphan |= has_forgotten and push.lost_on is not None
             is_settled = push.sent is not None and push.ref <= last_ref
             if push.is_settled and not is_settled:
                 # It was refused: what was accepted is not forgotten.
