@@ -180,11 +180,10 @@ class CloudflareSession:
         if (error := self._excess()) is not None:
             self._refuse(frame or broken, error)
             return
+        self._charge(weigh(len(data)))
         if broken is not None:
             self._refuse_broken(broken)
             return
-        if self._pace is not None:
-            self._pace.charge(weigh(len(data)))
         match frame:
             case StatePush():
                 self._push(frame.state)
