@@ -129,7 +129,7 @@ class CloudflareSession:
         """Send a state frame; a peer that does not read fast enough gets the last one when it has caught up."""
         if self._transport.is_backed_up:
             self._is_behind = True
-            self._sight.screen.note_held_back()
+            self._sight.note_held_back()
             return
         self._is_behind = False
         self._transport.send(frame)

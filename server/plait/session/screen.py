@@ -60,11 +60,17 @@ class Screen:
         elif self._are_too_many(first, link.revision, self._sent):
             self._unread, self._lost = link, before
 
-    def note_held_back(self) -> None:
-        """Let go of the states that come, as none is sent for now; those that were sent may still be shown."""
+    def note_held_back(self, *, keeps_all: bool) -> None:
+        """Let go of the states that come, as none is sent for now; those that were sent may still be shown.
+
+        Of a client that has never written it is enough to keep the last.
+        """
         if self._tail is not None:
             return
         copies = [copy(link) for link in self._links()]
+        if not keeps_all and len(copies) > 1:
+            self._lost = copies[-2].revision.version
+            del copies[:-1]
         for before, after in pairwise(copies):
             before.next = after
         if copies:

@@ -127,6 +127,10 @@ class Sight:
         elif not self._is_asked and self._timer is None:
             self._ask()
 
+    def note_held_back(self) -> None:
+        """Take note that a state is not sent, nor are those behind it until the peer has caught up."""
+        self.screen.note_held_back(keeps_all=self._writes)
+
     def note_written(self, revision: Revision, version: int) -> None:
         """Remember a state that has come from the client, which shows it at least until it reads another."""
         self.screen.note_written(revision, version, seen=self._seen_version())

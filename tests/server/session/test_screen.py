@@ -142,8 +142,8 @@ def test_states_that_were_sent_may_be_shown_while_others_are_held_back_and_those
     screen, links = Screen(), chain(1000)
     sent(screen, *links[:3])
     screen.note_read(0)
-    screen.note_held_back()
-    screen.note_held_back()
+    screen.note_held_back(keeps_all=True)
+    screen.note_held_back(keeps_all=True)
     assert screen.states(0) == revisions(links[0], links[2], links[1])
     assert list(screen._links())[-1].next is None
     sent(screen, links[999])
@@ -152,6 +152,18 @@ def test_states_that_were_sent_may_be_shown_while_others_are_held_back_and_those
     assert screen.states(2) == revisions(links[2], links[999])
     screen.note_read(999)
     assert screen.states(999) == revisions(links[999])
+
+
+def test_of_a_client_that_has_never_written_the_last_state_is_kept_while_others_are_held_back() -> None:
+    screen, links = Screen(), chain(10)
+    sent(screen, *links[:5])
+    screen.note_read(0)
+    screen.note_held_back(keeps_all=False)
+    assert screen.states(0) == revisions(links[0], links[4])
+    assert screen.has_forgotten(3)
+    screen.note_read(4)
+    assert screen.states(4) == revisions(links[4])
+    assert not screen.has_forgotten(4)
 
 
 def test_a_client_in_step_has_read_what_it_answered_for_or_the_next_state() -> None:
