@@ -134,6 +134,7 @@ class Plait:
             await self._store.__aexit__(None, None, None)
             raise
         self._node.start()
+        self._front.start()
         self._heartbeat.start()
         self._is_running = True
         return self

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -780,3 +781,15 @@ async def test_large_requests_are_handled_one_at_a_time_and_all_are_answered() -
         answers = await asyncio.gather(*(web.put("/threads/room/one", json=state) for state in states))
         assert sorted(answer.json()["version"] for answer in answers) == list(range(1, 9))
         assert (await web.get("/threads/room/one")).json() in states
+
+
+def test_large_requests_are_answered_when_an_app_runs_again_on_another_loop() -> None:
+    app = serve()
+
+    async def put() -> int:
+        web = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
+        async with asyncio.timeout(10), app, web:
+            return (await web.put("/threads/room/one", json={f"k{n}": n for n in range(50_000)})).status_code
+
+    # The first loop may be closed while others rest from what took long.
+    assert [asyncio.run(put()) for _ in range(2)] == [200, 200]

@@ -129,7 +129,7 @@ class CloudflareSession:
         """Send a state frame; a peer that does not read fast enough gets the last one when it has caught up."""
         if self._transport.is_backed_up:
             self._is_behind = True
-            self._sight.screen.forget_unread()
+            self._sight.note_held_back()
             return
         self._is_behind = False
         self._transport.send(frame)
@@ -180,11 +180,10 @@ class CloudflareSession:
         if (error := self._excess()) is not None:
             self._refuse(frame or broken, error)
             return
+        self._charge(weigh(len(data)))
         if broken is not None:
             self._refuse_broken(broken)
             return
-        if self._pace is not None:
-            self._pace.charge(weigh(len(data)))
         match frame:
             case StatePush():
                 self._push(frame.state)

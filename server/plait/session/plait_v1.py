@@ -214,6 +214,7 @@ class PlaitSession:
             if broken is None:
                 self._fail(str(error))
             elif not self._is_limited(broken):
+                self._charge(weigh(len(data)))
                 self._refuse_broken(broken)
             return
         if not self._is_limited(message):

@@ -1,6 +1,8 @@
 """Which states a client of a protocol without acknowledgements may show. No I/O."""
 
 from collections.abc import Iterator
+from copy import copy
+from itertools import pairwise
 from typing import Final
 
 from plait.history import Link
@@ -8,9 +10,10 @@ from plait.revision import Revision
 
 __all__ = ["Screen"]
 
-# Bytes of JSON that are kept of states that may not have been read; each counts for some more.
-_MOST: Final = 2 * 1024 * 1024
-_LEAST: Final = 32 * 1024
+# Bytes of JSON that are kept of states that may not have been read, mostly by all clients together; each counts for
+# some more.
+_MOST: Final = 8 * 1024 * 1024
+_LEAST: Final = 128 * 1024
 
 
 class Screen:
@@ -20,7 +23,7 @@ class Screen:
     under way when the write came.
     """
 
-    __slots__ = ("_own", "_own_read", "_own_seen", "_own_sent", "_read", "_sent", "_unread")
+    __slots__ = ("_lost", "_own", "_own_read", "_own_seen", "_own_sent", "_read", "_sent", "_tail", "_unread")
 
     def __init__(self) -> None:
         # The last state that the client has surely read, unless it has written since.
@@ -28,6 +31,10 @@ class Screen:
         # The first state that it may not have read, from where on the others are found; and the version of the last.
         self._unread: Link | None = None
         self._sent = -1
+        # The last version that was forgotten, as there were too many before it was known which had been read.
+        self._lost = -1
+        # The end of a line of its own, while states come that are not sent to the client; None while all are.
+        self._tail: Link | None = None
         # What the client wrote last, and up to which version it had been sent states, had got and had read them then.
         self._own: Revision | None = None
         self._own_sent = self._own_seen = self._own_read = -1
@@ -43,15 +50,32 @@ class Screen:
 
     def note_sent(self, link: Link) -> None:
         """Remember a state that is being sent."""
-        revision, first = link.revision, self._unread
-        self._sent = revision.version
+        first, tail, self._tail = self._unread, self._tail, None
+        before, self._sent = self._sent, link.revision.version
+        if tail is not None:
+            tail.next = link
         # Where there are too many, those before are forgotten: it shows what it had read, or has caught up.
-        if first is None or (revision.version - first.revision.version) * (revision.size + _LEAST) > _MOST:
+        if first is None:
             self._unread = link
+        elif self._are_too_many(first, link.revision, self._sent):
+            self._unread, self._lost = link, before
 
-    def forget_unread(self) -> None:
-        """Forget what was sent, as there is more to come than is good."""
-        self._unread = None
+    def note_held_back(self, *, keeps_all: bool) -> None:
+        """Let go of the states that come, as none is sent for now; those that were sent may still be shown.
+
+        Of a client that has never written it is enough to keep the last.
+        """
+        if self._tail is not None:
+            return
+        copies = [copy(link) for link in self._links()]
+        if not keeps_all and len(copies) > 1:
+            self._lost = copies[-2].revision.version
+            del copies[:-1]
+        for before, after in pairwise(copies):
+            before.next = after
+        if copies:
+            self._unread, self._tail = copies[0], copies[-1]
+            self._tail.next = None
 
     def read_before(self, at: float, seen: int) -> int:
         """Return the last version, up to `seen`, that was there before a time; -1 for none that is not read."""
@@ -72,6 +96,8 @@ class Screen:
         if last is None:
             return
         self._unread = last.next if version < self._sent else None
+        if self._unread is None:
+            self._tail = None
         if last.revision.version > self._own_sent:
             self._own = None
         if self._own is None or last.revision.version > self._own_read:
@@ -83,23 +109,40 @@ class Screen:
         self._own_sent, self._own_seen = self._sent, seen
         self._own_read = self._sent if self._unread is None else self._unread.revision.version - 1
         self._read = None
-        first = self._unread
-        if first is not None and (version - first.revision.version) * (revision.size + _LEAST) > _MOST:
-            self._unread = None
+        if self._unread is not None and self._are_too_many(self._unread, revision, version):
+            self._unread, self._tail, self._lost = None, None, self._sent
 
     def note_lost(self, revision: Revision) -> None:
         """Take note that what the client wrote is not there, and that it is being sent what is."""
         self._own, self._read = None, revision
 
-    def states(self, seen: int) -> list[Revision]:
-        """Return the states that may be shown when those up to `seen` were got: the likeliest, then the newest."""
+    def has_forgotten(self, seen: int) -> bool:
+        """Tell whether a client that is in step, and has read the state `seen`, shows one that is not remembered."""
+        read = -1 if self._read is None else self._read.version
+        return max(read, self._own_seen) < seen <= self._lost
+
+    def states(self, seen: int, *, is_in_step: bool = False) -> list[Revision]:
+        """Return the states that may be shown when those up to `seen` were got: the likeliest, then the newest.
+
+        A client that is in step tells at once of each state that it has read, and may show the next one at most.
+        """
         unread = [link.revision for link in self._links()]
+        following = [each for each in unread if each.version > seen][:1] if is_in_step else []
         unread.reverse()
         got = next((each for each in unread if each.version <= seen and each.version > self._own_seen), self._read)
-        if self._own is None and got is None:
-            return unread
-        found = [each for each in (got, self._own, self._read, *unread) if each is not None]
+        found = [each for each in (got, self._own, self._read, *following, *unread) if each is not None]
         return list(dict.fromkeys(found))
+
+    def _are_too_many(self, first: Link, last: Revision, version: int) -> bool:
+        """Tell whether the states from one on, up to the last, are more than should be kept."""
+        if (version - first.revision.version) * (last.size + _LEAST) <= _MOST:
+            return False
+        # Some of the versions may not be among them.
+        size, link = 0, first.next
+        while link is not None and size <= _MOST:
+            size += link.revision.size + _LEAST
+            link = link.next
+        return size > _MOST
 
     def _links(self) -> Iterator[Link]:
         link = self._unread

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from plait.errors import Conflict
 from plait.history import Link
 from plait.revision import Revision
 from plait.session.screen import Screen
@@ -17,6 +18,8 @@ __all__ = ["Sight"]
 
 # A client that only reads is pinged once in so many seconds, for all frames that came meanwhile.
 _PING_PAUSE: Final = 0.2
+# Pings under way to a client that writes, each behind a frame of its own.
+_MOST_PINGS: Final = 64
 # A frame that has come may wait this many seconds until a busy page reads it.
 _READ_AFTER: Final = 1.0
 # A page sends what it had queued for its socket within so many seconds of its browser's first pong.
@@ -40,7 +43,6 @@ class Sight:
         "_told",
         "_transport",
         "_version",
-        "_version_asked",
         "_version_seen",
         "_version_sent",
         "_writes",
@@ -54,8 +56,8 @@ class Sight:
         # Is told each time that the client is known to have seen something.
         self._told = told
         self._loop = asyncio.get_running_loop()
-        # State frames sent, how many of them the peer has seen, and how many it will have seen when it answers the
-        # ping that is under way (0: none is).
+        # State frames sent, how many of them the peer has seen, and how many it will have seen when it answers all
+        # pings that are under way.
         self.sent = 0
         self._seen = 0
         self._pinged = 0
@@ -65,12 +67,10 @@ class Sight:
         self._writes = False
         # The next ping to a client that has not: those are not worth one a frame.
         self._timer: asyncio.TimerHandle | None = None
-        # The version that the client shows, as far as is known; the last one that it has got; what the last frame and
-        # the ping under way are about.
+        # The version that the client shows, as far as is known; the last one that it has got, and that it was sent.
         self._version = -1
         self._version_seen = -1
         self._version_sent = -1
-        self._version_asked = -1
         # The states that it may show, and what looks again when it has had time to read all of them.
         self.screen = Screen()
         self._reading: asyncio.TimerHandle | None = None
@@ -98,14 +98,20 @@ class Sight:
         """Learn at once from here on what the client has seen, as it writes."""
         if not self._writes:
             self._writes = True
-            if self._timer is not None and not self._pinged:
+            if self._timer is not None and not self._is_asked:
                 self._timer.cancel()
                 self._ping()
 
     def states(self) -> list[Revision]:
-        """Return the states that the client may have had before it when it wrote, the likeliest first."""
+        """Return the states that the client may have had before it when it wrote, the likeliest first.
+
+        Raises Conflict where that is known to be one that is not remembered.
+        """
         self.screen.note_read(self._read_version())
-        return self.screen.states(self._seen_version())
+        is_in_step = self._transport.can_ping and not self.is_page
+        if is_in_step and self.screen.has_forgotten(self._version_seen):
+            raise Conflict("too many states were under way to know what it was made on")
+        return self.screen.states(self._seen_version(), is_in_step=is_in_step)
 
     def note_sent(self, link: Link) -> None:
         """Take note that a state has been sent."""
@@ -115,8 +121,15 @@ class Sight:
         self.screen.note_sent(link)
         if not self._transport.can_ping:
             self._read_later()
-        elif not self._pinged and self._timer is None:
+        elif self._writes and self._pinged - self._seen < _MOST_PINGS:
+            # Behind each frame, so that it is known which one the client shows when it writes.
+            self._ping()
+        elif not self._is_asked and self._timer is None:
             self._ask()
+
+    def note_held_back(self) -> None:
+        """Take note that a state is not sent, nor are those behind it until the peer has caught up."""
+        self.screen.note_held_back(keeps_all=self._writes)
 
     def note_written(self, revision: Revision, version: int) -> None:
         """Remember a state that has come from the client, which shows it at least until it reads another."""
@@ -133,21 +146,18 @@ class Sight:
 
     def pong(self, payload: bytes) -> None:
         """Take the answer to a ping."""
-        if len(payload) != 8 or int.from_bytes(payload) != self._pinged:
+        sent, version = int.from_bytes(payload[:8]), int.from_bytes(payload[8:])
+        if len(payload) != 16 or not self._seen < sent <= self._pinged or version > self._version_sent:
             return
-        self._version = self._version_asked
-        if self.is_page and not self._seen and not self._is_open:
+        self._version = version
+        if not self.is_page or self._seen:
+            self._note_seen(sent, version)
+        elif not self._is_open:
             # A browser answers pings before its page has sent what was queued until the socket is open.
             self._is_open = True
-            self._timer = self._loop.call_later(_OPENING, self._pong_of_page, payload)
-            return
-        self._seen, self._pinged = self._pinged, 0
-        self._version_seen = self._version_asked
-        self.screen.note_read(self._read_version())
-        self._read_later()
-        self._told()
-        if self.sent > self._seen:
-            self._ask()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(_OPENING, self._open_page, sent, version)
 
     def close(self) -> None:
         """Ask no more."""
@@ -181,9 +191,24 @@ class Sight:
         self.screen.note_read(self._read_version())
         self._read_later()
 
-    def _pong_of_page(self, payload: bytes) -> None:
+    @property
+    def _is_asked(self) -> bool:
+        """Whether a ping is under way."""
+        return self._pinged > self._seen
+
+    def _note_seen(self, sent: int, version: int) -> None:
+        self._seen, self._version_seen = sent, version
+        self.screen.note_read(self._read_version())
+        self._read_later()
+        self._told()
+        if self.sent > self._pinged and self._timer is None:
+            self._ask()
+
+    def _open_page(self, sent: int, version: int) -> None:
         self._timer = None
-        self.pong(payload)
+        # What was answered meanwhile is asked again.
+        self._pinged = sent
+        self._note_seen(sent, version)
 
     def _ask(self) -> None:
         """Ping the client, to learn when it has seen the frames so far; one that only reads not more than so often."""
@@ -196,6 +221,5 @@ class Sight:
     def _ping(self) -> None:
         self._timer = None
         self._pinged = self.sent
-        self._version_asked = self._version_sent
         self._pinged_at = self._loop.time()
-        self._transport.ping(self.sent.to_bytes(8))
+        self._transport.ping(self.sent.to_bytes(8) + self._version_sent.to_bytes(8))

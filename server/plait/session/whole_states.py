@@ -24,7 +24,7 @@ __all__ = ["WholeStates"]
 
 # States that a write is compared with, where it is not known which one it was made on, and bytes of their JSON.
 _MOST_STATES: Final = 8
-_MOST_BYTES: Final = 1024 * 1024
+_MOST_BYTES: Final = 2 * 1024 * 1024
 # What an element of a list is known by.
 _KEYS: Final = ("id", "key", "_id")
 

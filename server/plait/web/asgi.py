@@ -143,6 +143,8 @@ class AsgiSocket:
             self.close(INTERNAL_ERROR, "internal error")
 
     def _take(self, message: Message) -> None:
+        if self._over.is_set():
+            return  # The receiver has been told that nothing comes any more.
         if message["type"] == "websocket.disconnect":
             self._queue.clear()
             self._end(message.get("code") or _NO_CODE, message.get("reason") or "")

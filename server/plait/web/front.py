@@ -104,6 +104,10 @@ class Front:
         # Numbers the joins in the order in which they came.
         self.arrivals = itertools.count()
 
+    def start(self) -> None:
+        """Begin anew: who waited for turns in an earlier run may have done so on an event loop that is closed."""
+        self.turns = Turns()
+
     def check_place(self, request: Request, kind: str) -> None:
         """Raise HTTPException for another server's name, and NotFound for a kind that there is not.
 

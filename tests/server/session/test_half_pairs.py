@@ -353,3 +353,21 @@ async def test_what_the_server_sends_with_half_a_pair_raises_where_it_is_made(ac
             assert await house.handle(Room).state() == {"text": "", "n": 0}
         assert guest.frames == []
         assert guest.closed is client.transport.closed is None
+
+
+async def test_large_frames_with_half_a_pair_count_as_much_as_others() -> None:
+    few = Limits(messages_per_second=0.001, message_burst=5)
+    large = f'"{"x" * 200_000}\\ud83d"'
+    async with open_house(Room, limits=few) as house:
+        actor = await house.actor(Room)
+        guest, client = await joined(actor, "a"), Client(actor, "b")
+        client.open()
+        await client.joined()
+        guest.send_text(f'{{"type":"call","ref":1,"method":"echo","args":[{large}]}}')
+        guest.send_text('{"type":"call","ref":2,"method":"echo","args":[1]}')
+        await actor.settled()
+        assert [frame["code"] for frame in guest.frames] == ["invalid_arguments", "rate_limited"]
+        client.session.receive(f'{{"type":"rpc","id":"1","method":"echo","args":[{large}]}}'.encode(), is_text=True)
+        client.call("2", "echo", 1)
+        assert SAID in (await client.next())["error"]
+        assert "messages a second" in (await client.next())["error"]

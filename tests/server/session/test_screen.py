@@ -132,10 +132,45 @@ def test_of_many_states_that_are_not_read_the_one_that_was_and_the_last_are_reme
 
 
 def test_of_large_states_few_are_remembered() -> None:
-    screen, links = Screen(), chain(10, size=600_000)
+    screen, links = Screen(), chain(100, size=600_000)
     sent(screen, *links)
     assert screen.states(-1)[0] is links[-1].revision
-    assert len(screen.states(-1)) <= 2
+    assert len(screen.states(-1)) <= 12
+
+
+def test_states_that_were_sent_may_be_shown_while_others_are_held_back_and_those_are_not_kept() -> None:
+    screen, links = Screen(), chain(1000)
+    sent(screen, *links[:3])
+    screen.note_read(0)
+    screen.note_held_back(keeps_all=True)
+    screen.note_held_back(keeps_all=True)
+    assert screen.states(0) == revisions(links[0], links[2], links[1])
+    assert list(screen._links())[-1].next is None
+    sent(screen, links[999])
+    assert screen.states(1) == revisions(links[1], links[0], links[999], links[2])
+    screen.note_read(2)
+    assert screen.states(2) == revisions(links[2], links[999])
+    screen.note_read(999)
+    assert screen.states(999) == revisions(links[999])
+
+
+def test_of_a_client_that_has_never_written_the_last_state_is_kept_while_others_are_held_back() -> None:
+    screen, links = Screen(), chain(10)
+    sent(screen, *links[:5])
+    screen.note_read(0)
+    screen.note_held_back(keeps_all=False)
+    assert screen.states(0) == revisions(links[0], links[4])
+    assert screen.has_forgotten(3)
+    screen.note_read(4)
+    assert screen.states(4) == revisions(links[4])
+    assert not screen.has_forgotten(4)
+
+
+def test_a_client_in_step_has_read_what_it_answered_for_or_the_next_state() -> None:
+    screen, links = Screen(), chain(10)
+    sent(screen, *links)
+    screen.note_read(2)
+    assert screen.states(2, is_in_step=True)[:3] == revisions(links[2], links[3], links[9])
 
 
 def test_a_client_that_writes_on_and_on_before_it_has_read_a_state_keeps_no_long_line_of_them() -> None:
@@ -144,3 +179,15 @@ def test_a_client_that_writes_on_and_on_before_it_has_read_a_state_keeps_no_long
     for link in links:
         screen.note_written(link.revision, link.revision.version, seen=-1)
     assert screen.states(-1) == revisions(links[-1])
+
+
+def test_a_client_in_step_that_shows_a_state_which_was_one_of_too_many_is_known_to_do_so() -> None:
+    screen, links = Screen(), chain(200)
+    sent(screen, *links[:190])
+    assert screen.has_forgotten(5)
+    screen.note_written(written(), 190, seen=5)
+    assert not screen.has_forgotten(5)
+    assert screen.has_forgotten(6)
+    sent(screen, links[199])
+    screen.note_read(199)
+    assert not screen.has_forgotten(199)

@@ -233,6 +233,58 @@ async def test_clients_that_write_fields_of_their_own_lose_none_of_them(seed: in
         assert await stored(house) == last
 
 
+async def test_a_write_on_a_state_before_others_were_held_back_takes_nothing_back() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        a.push({"a": 0, "b": 0, "c": 0})
+        answered = len(a.transport.pings)
+        b.push({"a": 0, "b": 1, "c": 0})
+        await stored(house)
+        shown = a.transport.take()[-1]["state"]
+        assert shown["b"] == 1
+        a.transport.is_backed_up = True
+        b.push({**shown, "b": 2})
+        await stored(house)
+        assert a.transport.take() == []
+        a.session.pong(a.transport.pings[answered])
+        a.push({**shown, "a": 1})
+        assert await stored(house) == {"a": 1, "b": 2, "c": 0}
+
+
+async def test_a_client_that_writes_is_pinged_behind_each_state_so_that_its_own_is_known() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        a.push({"a": 0, "b": 0, "text": "x" * 300_000})
+        await stored(house)
+        answered = len(a.transport.pings)
+        for n in range(1, 8):
+            await house.handle(Room).set_state({**await stored(house), "b": n})
+        assert len(a.transport.pings) == answered + 7
+        a.session.pong(a.transport.pings[answered + 2])
+        shown = a.transport.take()[-5]["state"]
+        assert shown["b"] == 3
+        a.push({**shown, "a": 1})
+        found = await stored(house)
+        assert (found["a"], found["b"]) == (1, 7)
+        b.transport.take()
+
+
+async def test_a_write_on_a_state_that_was_one_of_too_many_is_refused_and_takes_nothing_back() -> None:
+    async with open_house(Room) as house:
+        a, _ = await two(house)
+        a.push({"a": 0, "b": 0})
+        answered = len(a.transport.pings)
+        for n in range(1, 200):
+            await house.handle(Room).set_state({"a": 0, "b": n})
+        a.session.pong(a.transport.pings[answered + 4])
+        a.push({"a": 1, "b": 5})
+        assert await stored(house) == {"a": 0, "b": 199}
+        assert a.transport.take()[-2:] == [REJECTED, state({"a": 0, "b": 199})]
+        a.transport.answer_ping()
+        a.push({"a": 1, "b": 199})
+        assert await stored(house) == {"a": 1, "b": 199}
+
+
 # Conflicts
 
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from starlette.types import Message
+from tests.server.session.guests import until
 from tests.server.web.test_sockets import Received
 
 from plait.web.asgi import AsgiSocket
@@ -53,3 +54,17 @@ async def test_a_session_that_fails_closes_its_socket_with_1011(caplog: pytest.L
     (record,) = caplog.records
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], LookupError)
+
+
+async def test_what_comes_when_the_socket_has_been_closed_is_not_handed_over() -> None:
+    server, session = Server(), Received()
+    socket = server.open(session)
+    running = asyncio.create_task(socket.run())
+    server.say("early")
+    await until(lambda: session.received == ["early"])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    socket.close(4403, "go away")
+    server.say("late")
+    await asyncio.wait_for(running, 20)
+    assert session.received == ["early"]
