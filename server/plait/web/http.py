@@ -215,7 +215,10 @@ class HttpProtocol(HttpToolsProtocol):
             assert self.parser is not None
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            if self._should_upgrade():
+            if self._should_upgrade() and self._is_answering:
+                # What is answered would be sent into the socket, and not be told of its end.
+                self._refuse(400, "bad_request", "a WebSocket is opened when earlier requests have been answered")
+            elif self._should_upgrade():
                 self.handle_websocket_upgrade()
             else:
                 self._unsupported_upgrade_warning()
@@ -268,6 +271,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 _PHRASES: Final = {
+    400: b"Bad Request",
     408: b"Request Timeout",
     414: b"URI Too Long",
     429: b"Too Many Requests",

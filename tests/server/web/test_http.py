@@ -316,16 +316,21 @@ async def test_a_connection_that_is_answered_does_not_count() -> None:
         assert (await web.get("/threads/room/one")).status_code == 200
 
 
-async def test_an_event_stream_with_another_request_behind_it_ends_with_its_peer() -> None:
+@pytest.mark.parametrize(
+    "behind", [b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n", UPGRADE + b"\r\n"], ids=["a request", "a socket"]
+)
+async def test_an_event_stream_with_another_request_behind_it_ends_with_its_peer(behind: bytes) -> None:
     app = serve(limits=Limits(connections_per_address=1))
     async with running(app) as address:
         with bare_socket(address) as bare:
             stream = b"GET /threads/room/one/changes HTTP/1.1\r\nAccept: text/event-stream\r\n" + HOST + b"\r\n"
             loop = asyncio.get_running_loop()
-            await loop.sock_sendall(bare, stream + b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+            await loop.sock_sendall(bare, stream)
             assert (await _read_answer(bare)).startswith(b"HTTP/1.1 200 ")
             async with connected(address, "/threads/room/one") as other:
                 assert await other.until_closed() == 1013
+            await loop.sock_sendall(bare, behind)
+            await asyncio.sleep(0.1)
         for n in range(100):
             # A change is written to the stream, whose end is noticed by that.
             async with http(address, headers={"Connection": "close"}) as web:
