@@ -184,9 +184,9 @@ class Card(msgspec.Struct, frozen=True):
 
 def test_typed_elements_without_ids_have_moved_when_they_are_sorted_or_built_anew() -> None:
     cards = tuple(Card(text, at) for text, at in (("x", 3), ("y", 1), ("z", 2)))
-    by_place = draft({"cards": cards})
+    by_place: Any = draft({"cards": cards})
     by_place["cards"].sort(key=lambda card: card["at"])
-    rotated = draft({"cards": cards})
+    rotated: Any = draft({"cards": cards})
     rotated["cards"][:] = rotated["cards"][1:] + rotated["cards"][:1]
     for each in (by_place, rotated):
         moved = Op("add", "/cards/2", {"text": "x", "at": 3}, moved=True)
