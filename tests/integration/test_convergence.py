@@ -57,6 +57,19 @@ class TypedPad(Thread[Items]):
 class Schedule:
     """Does one thing after another, as dice say."""
 
+    # What may be done, and how often.
+    weights: ClassVar = {
+        "edit": 20.0,
+        "up": 25.0,
+        "down": 30.0,
+        "connect": 8.0,
+        "cut": 2.0,
+        "hold": 2.0,
+        "release": 4.0,
+        "server": 3.0,
+        "kill": 0.5,
+    }
+
     def __init__(self, world: World, dice: random.Random) -> None:
         self.world = world
         self.dice = dice
@@ -68,10 +81,7 @@ class Schedule:
         """Do something."""
         world, dice = self.world, self.dice
         member = dice.choice(world.members)
-        what = dice.choices(
-            ["edit", "up", "down", "connect", "cut", "hold", "release", "server", "kill"],
-            [20, 25, 30, 8, 2, 2, 4, 3, 0.5],
-        )[0]
+        (what,) = dice.choices(list(self.weights), list(self.weights.values()))
         match what:
             case "edit" if member.session.epoch is not None:
                 self.edit(member)
@@ -89,10 +99,14 @@ class Schedule:
                 world.hold(is_held=what == "hold")
             case "server":
                 if (actor := world.awake()) is not None:
-                    actor.thread.update("/n", dice.randrange(1000))
+                    self.change(actor.thread)
             case "kill":
                 await world.kill()
         await world.rest()
+
+    def change(self, thread: Thread[Any]) -> None:
+        """Let the server change the state."""
+        thread.update("/n", self.dice.randrange(1000))
 
     def edit(self, member: Member) -> None:
         """Let a client change what it is shown."""

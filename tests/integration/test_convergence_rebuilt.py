@@ -10,7 +10,7 @@ import os
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 import pytest
@@ -28,6 +28,7 @@ from tests.integration.rebuilt_lists import (
     plain,
     secrets,
 )
+from tests.integration.test_convergence import Schedule
 
 from plait import Thread
 from plait_schemas.patch import Op
@@ -53,14 +54,14 @@ class Target(NamedTuple):
         return str(self.items[self.at]["secret"])
 
 
-class Schedule:
-    """Does one thing after another, as dice say."""
+class Rebuilding(Schedule):
+    """Clients that edit elements beside a server that builds lists anew, as dice say."""
+
+    weights: ClassVar = Schedule.weights | {"down": 25.0, "server": 10.0, "kill": 0.3}
 
     def __init__(self, world: World, dice: random.Random) -> None:
-        self.world = world
-        self.dice = dice
+        super().__init__(world, dice)
         self.counts: Counter[str] = Counter()
-        self._count = 0
         # By number: what a client meant to take out.
         self.removals: dict[int, tuple[Member, Element]] = {}
         # What the server has taken out, and what clients have put into the lists that always exist.
@@ -69,48 +70,22 @@ class Schedule:
 
     async def step(self) -> None:
         """Do something."""
-        world, dice = self.world, self.dice
-        member = dice.choice(world.members)
-        what = dice.choices(
-            ["edit", "up", "down", "connect", "cut", "hold", "release", "server", "kill"],
-            [20, 25, 25, 8, 2, 2, 4, 10, 0.3],
-        )[0]
-        match what:
-            case "edit" if member.session.epoch is not None:
-                self.edit(member)
-            case "up":
-                for _ in range(dice.randint(1, 4)):
-                    await world.carry_up(member)
-            case "down":
-                for _ in range(dice.randint(1, 4)):
-                    world.carry_down(member)
-            case "connect":
-                world.connect(member)
-            case "cut":
-                world.cut(member)
-            case "hold" | "release":
-                world.hold(is_held=what == "hold")
-            case "server" if (actor := world.awake()) is not None:
-                self.rebuild(actor.thread)
-            case "kill":
-                await world.kill()
-            case _:
-                pass
-        await world.rest()
-        for each in world.members:
+        await super().step()
+        for each in self.world.members:
             check_secrets(each.session.shown)
             check_secrets(each.session.confirmed)
 
     # The server
 
-    def rebuild(self, thread: Thread[Any]) -> None:
+    def change(self, thread: Thread[Any]) -> None:
         """Let the server set a state whose lists it has built anew."""
         name = self.dice.choice(list(NAMES))
         before, after = plain(thread.state), plain(thread.state)
         after[name] = self._rebuilt(name, after[name])
         if name == "items" and self.dice.random() < 0.5:
             for item in after[name]:
-                item.pop("inner", None) if self.dice.random() < 0.1 else None
+                if self.dice.random() < 0.1:
+                    item.pop("inner", None)
                 if item.get("inner"):
                     item["inner"] = self._rebuilt(name, item["inner"])
         self.dropped |= set(secrets(before)) - set(secrets(after))
@@ -192,8 +167,8 @@ class Schedule:
         self.world.flush(member)
 
     def _next(self) -> int:
-        self._count += 1
-        return self._count
+        self.count += 1
+        return self.count
 
     def _secret(self, who: str) -> str:
         return f"{who}{self._next()}"
@@ -227,7 +202,7 @@ async def play(seed: int, kind: type[Thread[Any]], node: NodeSessions) -> Counte
     node.tell("forget", name="")
     world.members += [NodeMember(node, world, f"node-{n}") for n in range(in_node)]
     await world.start()
-    schedule = Schedule(world, dice)
+    schedule = Rebuilding(world, dice)
     for member in world.members:
         world.connect(member)
     for _ in range(dice.randint(20, 120)):
