@@ -181,7 +181,7 @@ def test_pages_that_were_overwritten_are_told_in_one_line_of_those_who_read_them
 def test_under_another_server_or_in_another_app_the_reason_is_told(store: Path, command: str) -> None:
     _overwrite_the_first_page(store)
     done = run(store.parent, *command.split(), "--port", "0")
-    assert done.returncode == 3
+    assert done.returncode == (1 if command.startswith("plait") else 3)
     assert "cannot open the store plait.db: file is not a database" in done.stderr
     if command != "uvicorn apps:api":
         assert "Traceback" not in done.stderr
