@@ -191,7 +191,7 @@ class Game:
             self.counts["unseen"] += len(unseen)
             if not self.is_killed:
                 _check_merged(write["shown"], write["sent"], after)
-                assert not unseen, f"version {row.version}"
+                assert not unseen, f"version {row.version} was {before}, and {write} was written over it"
             if self.is_patient:
                 assert before == write["shown"], f"version {row.version}"
             if write["isFirst"] and not self.is_killed:

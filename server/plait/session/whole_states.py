@@ -137,15 +137,21 @@ def _made_on(wrote: Revision, shown: Sequence[Revision], keys: Keys | None) -> t
     """Return the state that a write was most likely made on, and what was done to it.
 
     Of some states it is the one to which the least was done: what others have done is in the state that was shown, and
-    seems to be taken back in all others. That nothing was done is the least likely.
+    seems to be taken back in all others. That nothing was done is the least likely. After the likeliest, of two with
+    as little it is the older one, over which nothing is taken back that was not seen.
     """
     best, least = shown[0], _changes(shown[0], wrote, keys)
+    is_likeliest = True
     size = shown[0].size
-    for each in shown[1:_MOST_STATES]:
-        if (size := size + each.size) > _MOST_BYTES and each is not shown[1]:
+    # Among the last are the oldest.
+    others = shown[1:] if len(shown) <= _MOST_STATES else [*shown[1 : _MOST_STATES // 2], *shown[-_MOST_STATES // 2 :]]
+    for each in others:
+        if (size := size + each.size) > _MOST_BYTES and each is not others[0]:
             break
         ops = _changes(each, wrote, keys)
-        if ops and (not least or len(ops) < len(least)):
+        is_older = not is_likeliest and len(ops) == len(least) and each.version < best.version
+        if ops and (not least or len(ops) < len(least) or is_older):
+            is_likeliest = not least
             best, least = each, ops
     return best, least
 

@@ -453,6 +453,17 @@ async def test_a_page_that_has_answered_a_ping_and_not_read_the_state_takes_noth
         assert await stored(house) == {"a": 1, "b": 2, "c": 1}
 
 
+async def test_a_write_of_a_page_on_one_of_two_states_takes_back_nothing_of_the_newer_one() -> None:
+    async with open_house(Room) as house:
+        page = await page_that_was_sent(house, {"a": 0, "b": 2, "c": 1})
+        await house.handle(Room).set_state({"a": 5, "b": 5, "list": ["p", "q", "r"]})
+        await house.handle(Room).set_state({"a": 5, "b": 5, "list": ["p", "q", "s"]})
+        page.push({"a": 5, "b": 5, "list": ["p", "q", "w"]})
+        found = await stored(house)
+        assert sorted(found.pop("list")) == ["p", "q", "s", "w"]
+        assert found == {"a": 5, "b": 5}
+
+
 async def test_a_page_that_takes_back_at_once_what_it_has_read_does_so() -> None:
     async with open_house(Room) as house:
         page = await page_that_was_sent(house, {"a": 0, "b": 2, "c": 1})
