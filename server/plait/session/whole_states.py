@@ -1,6 +1,6 @@
 """Whole states that one client writes, merged as pushes are: what differs from the state that it showed. No I/O."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import is_
 from typing import Any, Final
@@ -14,7 +14,7 @@ from plait.revision import Revision
 from plait.session.sight import Sight
 from plait.session.weight import carried_out, compared
 from plait.state import MOST_OPS
-from plait_schemas.align import Keys
+from plait_schemas.align import Keys, id_of
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import Op, decode_ops, diff
 from plait_schemas.rebase import rebase
@@ -25,8 +25,6 @@ __all__ = ["WholeStates"]
 # States that a write is compared with, where it is not known which one it was made on, and bytes of their JSON.
 _MOST_STATES: Final = 8
 _MOST_BYTES: Final = 2 * 1024 * 1024
-# What an element of a list is known by.
-_KEYS: Final = ("id", "key", "_id")
 
 
 class WholeStates:
@@ -178,21 +176,12 @@ def _completed(wrote: Any, sent: Any, shown: Any) -> Any:
 
 
 def _partners(wrote: Sequence[Any], shown: Sequence[Any]) -> list[Any]:
-    """Return for each element of a list the one of another that has its key, or else, in one as long, its place."""
+    """Return for each element of a list the one of another that has its id, or else, in one as long, its place."""
     known: dict[Any, Any] = {}
     for element in shown:
-        known.setdefault(_key(element), element)
+        known.setdefault(id_of(element), element)
     by_place = shown if len(shown) == len(wrote) else [None] * len(wrote)
     return [
-        known.get(key) if (key := _key(element)) is not None else other
+        known.get(id) if (id := id_of(element)) is not None else other
         for element, other in zip(wrote, by_place, strict=True)
     ]
-
-
-def _key(element: object) -> tuple[str, object] | None:
-    """Return what an element of a list is known by, None for nothing."""
-    if isinstance(element, Mapping):
-        for name in _KEYS:
-            if isinstance(value := element.get(name), str | int):
-                return name, value
-    return None
