@@ -7,6 +7,7 @@ from plait_client.session import Session
 from plait_schemas import messages
 from plait_schemas.codec import decode_json
 from plait_schemas.messages import Ping
+from plait_schemas.patch import Op
 
 
 class Clock:
@@ -40,6 +41,15 @@ def wait(session: Session, clock: Clock) -> list[Any]:
 
 def refusal(refused: str, taken: int | None = None, wait: float = 3.0) -> messages.Error:
     return messages.Error("rate_limited", "slow", refused=refused, retry_after=wait, messages=taken)
+
+
+def answer(session: Session, taken: int) -> list[Any]:
+    """Answer all pings that are sent, as the server does that has taken so many messages."""
+    frames = session.take_frames()
+    for frame in frames:
+        if isinstance(frame, Ping):
+            session.receive(messages.Pong(taken))
+    return frames
 
 
 def data(frames: list[Any]) -> list[Any]:
@@ -109,15 +119,61 @@ def test_what_is_asked_for_behind_messages_that_are_sent_again_waits_for_them() 
     session, clock = build_session()
     session.send("a")
     session.send("b")
-    session.take_frames()
+    answer(session, 0)
     session.receive(refusal("message", 0))
     session.send("c")
     session.call("later")
-    assert session.take_frames() == []
+    assert answer(session, 0) == [Ping(2)]
     frames = wait(session, clock)
     assert data(frames)[:5] == [Ping(0), "a", "b", Ping(2), "c"]
     assert isinstance(frames[5], messages.Call)
     assert clock.now == 3
+
+
+def test_a_change_alone_waits_for_the_messages_before_it_that_are_sent_again_too() -> None:
+    session, clock = build_session()
+    session.send("a")
+    answer(session, 0)
+    session.receive(refusal("message", 0))
+    session.edit([Op("add", "/n", 1)])
+    assert answer(session, 0) == [Ping(1)]
+    *frames, push = wait(session, clock)
+    assert data(frames) == [Ping(0), "a", Ping(1)]
+    assert isinstance(push, messages.Push)
+
+
+def test_nothing_is_sent_again_before_all_that_was_on_its_way_is_answered() -> None:
+    session, clock = build_session()
+    for number in range(64):
+        session.send(number)
+    session.take_frames()
+    session.receive(messages.Pong(0))
+    for _ in range(20):
+        session.receive(refusal("message", 10, wait=0.001))
+    assert session.take_frames() == [Ping(64)]
+    clock.now = 1
+    session.tick()
+    session.receive(messages.Pong(10))
+    assert session.take_frames() == []
+    assert session.due == 21
+    for _ in range(34):
+        session.receive(refusal("message", 10, wait=3))
+    for _ in range(2):
+        assert session.take_frames() == []
+        session.receive(messages.Pong(10))
+    assert data(wait(session, clock)) == [Ping(10), *range(10, 64), Ping(64)]
+    assert clock.now == 4
+
+
+def test_what_is_sent_again_goes_out_with_the_last_answer_where_the_time_has_passed() -> None:
+    session, clock = build_session()
+    session.send("a")
+    answer(session, 0)
+    session.receive(refusal("message", 0))
+    clock.now = 5
+    session.tick()
+    assert answer(session, 0) == [Ping(1)]
+    assert data(session.take_frames()) == [Ping(0), "a", Ping(1)]
 
 
 def test_messages_that_wait_when_a_socket_is_lost_are_sent_on_the_next() -> None:
@@ -136,40 +192,51 @@ def test_messages_that_wait_when_a_socket_is_lost_are_sent_on_the_next() -> None
     assert data(session.take_frames())[1:] == [Ping(0), "b", Ping(1)]
 
 
-def test_what_was_sent_again_is_not_sent_twice_where_a_refusal_is_late_and_the_socket_is_lost() -> None:
+def test_what_was_sent_again_is_sent_on_the_next_socket_only_where_it_was_refused_again() -> None:
     session, clock = build_session()
     session.send("a")
     session.send("b")
     session.receive(refusal("message", 0))
-    session.take_frames()
+    answer(session, 0)
     assert "b" in data(wait(session, clock))
-    # That of "b", when it was sent first: by now the server has taken both.
-    session.receive(refusal("message", 0))
     session.lost(1006)
     join(session)
     assert data(session.take_frames())[1:] == []
     session.send("c")
     session.send("d")
     session.receive(refusal("message", 0))
-    session.take_frames()
+    answer(session, 0)
     wait(session, clock)
     session.receive(refusal("message", 1))
     session.lost(1006)
     join(session)
-    assert "d" in data(session.take_frames())
+    assert data(session.take_frames())[1:] == [Ping(0), "d", Ping(1)]
 
 
 def test_who_closes_waits_until_it_is_known_that_messages_were_taken() -> None:
     session, clock = build_session()
     session.send("a")
-    session.take_frames()
+    answer(session, 0)
     session.finish()
     assert session.take_frames() == [Ping(1)]
     session.receive(refusal("message", 0))
     session.receive(messages.Pong(0))
+    answer(session, 0)
     assert session.is_busy
     assert "a" in data(wait(session, clock))
     session.receive(messages.Pong(1))
+    assert not session.is_busy
+
+
+def test_who_closes_while_messages_are_to_be_sent_again_on_the_next_socket_waits_for_them() -> None:
+    session, _ = build_session()
+    session.send("a")
+    session.receive(refusal("message", 0))
+    session.lost(1006)
+    session.opened()
+    session.finish()
+    session.receive(messages.Joined("s1", "note/a", "e", 1, state=msgspec.Raw(b"{}")))
+    assert "a" in data(answer(session, 1))
     assert not session.is_busy
 
 

@@ -238,7 +238,7 @@ async def test_too_many_calls_and_states_are_refused_and_too_many_messages_close
 
 async def test_of_messages_that_come_too_fast_all_arrive_in_order_and_of_presences_the_last() -> None:
     async with (
-        running(serve(limits=Limits(messages_per_second=400, message_burst=100))) as address,
+        running(serve(limits=Limits(messages_per_second=400, message_burst=75))) as address,
         connect(f"ws://{address}/threads/room/one") as room,
     ):
         heard = asyncio.Queue[Any]()
@@ -254,6 +254,17 @@ async def test_of_messages_that_come_too_fast_all_arrive_in_order_and_of_presenc
             room.set_presence({"n": number})
         async with asyncio.timeout(20):
             await seen.wait()
+
+
+async def test_changes_that_come_too_fast_are_all_made_and_nobody_is_closed_for_them() -> None:
+    async with (
+        running(serve(limits=Limits(messages_per_second=400, message_burst=70))) as address,
+        connect(f"ws://{address}/threads/room/one") as room,
+    ):
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(room.update(f"/n{number}", number) for number in range(600)))
+            assert await room.call("closed") == []
+        assert room.state == {"n": 0, **{f"n{number}": number for number in range(600)}}
 
 
 async def test_a_thread_takes_no_more_connections_than_its_limit() -> None:

@@ -15,10 +15,9 @@ export class Outbox {
   // How many it has taken on this socket.
   #taken = 0;
   #isCounted = false;
-  // How many it may have taken when others were sent again on this socket, and whether it has refused one of those since.
-  #resumedFrom = -1;
-  #isRefused = false;
-  /** When to send them again, where the server has refused one. */
+  // How many pings on this socket have no pong yet. Pongs come in the order of what they and errors answer.
+  #asked = 0;
+  /** The earliest time to send them again, where the server has refused one. */
   resumesAt: number | undefined = undefined;
 
   /** Whether it is not known of any that the server has taken it. */
@@ -31,18 +30,22 @@ export class Outbox {
     return this.resumesAt === undefined && this.#sent.length < UNANSWERED;
   }
 
-  /** A new socket: what the last one was still to carry again is kept, if the server has taken none of it. */
+  /** When `resume` has something to send; never, while an answer has to come before that. */
+  get due(): number {
+    return this.#asked > 0 ? Infinity : (this.resumesAt ?? Infinity);
+  }
+
+  /** A new socket: what the last one was still to carry again is kept, as the server has taken none of it. */
   reset(): void {
-    if (!this.#isRefused) this.#sent = [];
-    this.resumesAt = this.#isRefused ? 0 : undefined;
-    this.#taken = 0;
-    this.#resumedFrom = -1;
+    if (this.resumesAt === undefined) this.#sent = [];
+    else this.resumesAt = 0;
+    this.#taken = this.#asked = 0;
     this.#isCounted = false;
   }
 
   /** Returns what says that messages are counted, where that was not said; best said before it has to be. */
   count(): Ping[] {
-    return this.#isCounted || this.resumesAt !== undefined ? [] : [this.#count()];
+    return this.#isCounted || this.resumesAt !== undefined ? [] : [this.#ping(this.#taken)];
   }
 
   /** Returns the frames that carry a message. */
@@ -54,34 +57,41 @@ export class Outbox {
 
   /** Asks how far the messages were taken. */
   ask(): Ping {
-    return { type: "ping", messages: this.#taken + this.#sent.length };
+    return this.#ping(this.#taken + this.#sent.length);
   }
 
-  /** The server has taken so many. */
-  confirm(taken: number): void {
+  /** Takes a pong: the server has taken so many. */
+  answered(taken: number): void {
+    this.#asked = Math.max(0, this.#asked - 1);
+    this.#confirm(taken);
+  }
+
+  /**
+   * The server has refused the one after so many, and takes none of those after it.
+   * Returns what is to be sent at once: a ping whose pong comes after all other refusals.
+   */
+  refused(taken: number, wait: number | null | undefined, now: number): Ping[] {
+    const isFirst = this.resumesAt === undefined;
+    this.#confirm(taken);
+    this.resumesAt = Math.max(this.resumesAt ?? 0, now + (wait ?? RETRY_AFTER));
+    return isFirst ? [this.ask()] : [];
+  }
+
+  /** Returns what is to be sent again by this time; nothing while more refusals may be on their way. */
+  resume(now: number): Outgoing[] {
+    if (now < this.due) return [];
+    this.resumesAt = undefined;
+    return [this.#ping(this.#taken), ...this.#sent, this.ask()];
+  }
+
+  #confirm(taken: number): void {
     this.#sent.splice(0, Math.max(0, taken - this.#taken));
     this.#taken = Math.max(this.#taken, taken);
   }
 
-  /** The server has refused the one behind so many, and takes none of those behind it. */
-  refused(taken: number, wait: number | null | undefined, now: number): void {
-    this.confirm(taken);
-    // One that is late may be of what was sent before that, of which some is taken by now.
-    this.#isRefused ||= taken > this.#resumedFrom;
-    this.resumesAt = Math.max(this.resumesAt ?? 0, now + (wait ?? RETRY_AFTER));
-  }
-
-  /** Returns what is to be sent again by this time. */
-  resume(now: number): Outgoing[] {
-    if (this.resumesAt === undefined || now < this.resumesAt) return [];
-    this.resumesAt = undefined;
-    this.#resumedFrom = this.#taken + (this.#isRefused ? 0 : this.#sent.length);
-    this.#isRefused = false;
-    return [this.#count(), ...this.#sent, this.ask()];
-  }
-
-  #count(): Ping {
+  #ping(messages: number): Ping {
     this.#isCounted = true;
-    return { type: "ping", messages: this.#taken };
+    this.#asked++;
+    return { type: "ping", messages };
   }
 }

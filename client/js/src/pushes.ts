@@ -42,8 +42,8 @@ export class Pushes {
 
   /** When to go on sending, where the server has asked for patience; what is `waiting` may have to wait for longer. */
   resumesAt(waiting: Follower | undefined): number {
-    const { heldUntil = Infinity, freeAt = Infinity } = this.#window;
-    return Math.min(heldUntil, waiting ? freeAt : Infinity);
+    const { resumesAt = Infinity, freeAt = Infinity } = this.#window;
+    return Math.min(resumesAt, waiting ? freeAt : Infinity);
   }
 
   // To keep

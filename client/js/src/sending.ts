@@ -32,8 +32,7 @@ export class Sending {
 
   /** When there may be something to send. */
   get due(): number {
-    const { resumesAt = Infinity } = this.outbox;
-    return Math.min(this.#pushes.resumesAt(this.calls.first), resumesAt, this.presence.due, this.auth.due);
+    return Math.min(this.#pushes.resumesAt(this.calls.first), this.outbox.due, this.presence.due, this.auth.due);
   }
 
   /** A new socket has carried nothing. */
@@ -41,20 +40,25 @@ export class Sending {
     for (const each of [this.#pushes, this.outbox, this.presence, this.auth]) each.reset();
   }
 
-  /** Tells whether an error says that something came too fast, and is to be sent again. */
-  takeRefusal({ refused, messages, retry_after: wait }: Failure): boolean {
+  /**
+   * Returns what is to be sent at once where an error says that something came too fast, undefined for another error.
+   * What it refuses is sent again later.
+   */
+  takeRefusal({ refused, messages, retry_after: wait }: Failure): Ping[] | undefined {
     const now = this.#now();
-    if (refused === "message") this.outbox.refused(messages ?? 0, wait, now);
-    else if (refused === "presence") this.presence.refused(wait, now);
+    if (refused === "message") return this.outbox.refused(messages ?? 0, wait, now);
+    if (refused === "presence") this.presence.refused(wait, now);
     else if (refused === "auth") this.auth.refused(wait, now);
-    else return false;
-    return true;
+    else return undefined;
+    return [];
   }
 
   /** Nothing more will be asked for; returns what asks whether all that was sent was taken. */
   finish(): Ping | undefined {
     this.#isFinishing = true;
-    return this.outbox.isBusy ? this.outbox.ask() : undefined;
+    const { isBusy, resumesAt } = this.outbox;
+    // What is sent again is asked about behind that.
+    return isBusy && resumesAt === undefined ? this.outbox.ask() : undefined;
   }
 
   /** Returns what may go out by this time: pushes, and what was waiting for them before those behind it. */

@@ -281,7 +281,7 @@ export class Session {
       case "presence":
         return this.#presences.receive(frame);
       case "pong":
-        if (typeof frame.messages === "number") this.#sending.outbox.confirm(frame.messages);
+        if (typeof frame.messages === "number") this.#sending.outbox.answered(frame.messages);
         return this.#flush();
       case "message":
       case "event":
@@ -308,7 +308,8 @@ export class Session {
   }
 
   #fail(frame: Failure): void {
-    if (this.#sending.takeRefusal(frame)) return;
+    const asked = this.#sending.takeRefusal(frame);
+    if (asked) return asked.forEach((each) => this.#send(each));
     if (typeof frame.ref !== "number") this.#complaint = frame.message;
     this.#tell(this.#sending.calls.fail(frame));
   }

@@ -15,8 +15,8 @@ export class SendWindow {
   #sent = 0;
   /** Refs of pushes on this socket that are to be sent again: their own answers mean nothing. */
   #stale: number[] = [];
-  /** Until when no push is sent. */
-  heldUntil: number | undefined = undefined;
+  // The earliest time to send pushes, where the server has asked to wait.
+  #heldUntil: number | undefined = undefined;
   // The longest that the server has asked to wait; 0 while it has not, or what came too fast is done with.
   #pace = 0;
   #freeAt = 0;
@@ -29,13 +29,21 @@ export class SendWindow {
   reset(): void {
     this.#sent = 0;
     this.#stale = [];
-    this.heldUntil = undefined;
+    this.#heldUntil = undefined;
     this.#pace = this.#freeAt = 0;
+  }
+
+  /**
+   * When `release` lets pushes go out again; undefined where none are held, or an answer has to come before that: what
+   * was on its way when it was told to come again is answered first, as that may ask to wait for longer.
+   */
+  get resumesAt(): number | undefined {
+    return this.#stale.length > 0 ? undefined : this.#heldUntil;
   }
 
   /** Some time has passed. */
   release(): void {
-    if (this.heldUntil !== undefined && this.#now() >= this.heldUntil) this.heldUntil = undefined;
+    if (this.resumesAt !== undefined && this.#now() >= this.resumesAt) this.#heldUntil = undefined;
   }
 
   /** When a call or a message may go out; undefined for at once. */
@@ -50,7 +58,7 @@ export class SendWindow {
 
   /** Returns the next push that is to be sent, if there is one. */
   next(pushes: readonly Pending[]): Pending | undefined {
-    return this.heldUntil === undefined && this.#sent < UNANSWERED ? pushes[this.#sent] : undefined;
+    return this.#heldUntil === undefined && this.#sent < UNANSWERED ? pushes[this.#sent] : undefined;
   }
 
   /** The next push goes out. */
@@ -72,7 +80,7 @@ export class SendWindow {
   letPass(index: number): boolean {
     if (this.freeAt !== undefined) return false;
     if (this.#pace === 0) return this.has(index);
-    if (index >= 0 || this.heldUntil !== undefined) return false;
+    if (index >= 0 || this.#heldUntil !== undefined) return false;
     this.#spent();
     return true;
   }
@@ -103,7 +111,7 @@ export class SendWindow {
   hold(nack: Nack): void {
     const wait = nack.retry_after ?? RETRY_AFTER;
     this.#pace = Math.max(this.#pace, APART, wait);
-    this.heldUntil = Math.max(this.heldUntil ?? 0, this.#now() + wait);
+    this.#heldUntil = Math.max(this.#heldUntil ?? 0, this.#now() + wait);
   }
 
   /** The server has taken something by this time. */

@@ -30,6 +30,13 @@ function refusal(refused: string, more: object = {}): ServerMessage {
   return { type: "error", code: "rate_limited", message: "slow", refused, retry_after: 3, ...more };
 }
 
+/** Answers all pings that are sent, as the server does that has taken so many messages. */
+function answer(session: Session, taken: number): Outgoing[] {
+  const frames = session.takeFrames();
+  for (const { type } of frames) if (type === "ping") session.receive({ type: "pong", messages: taken });
+  return frames;
+}
+
 function data(frames: readonly Outgoing[]): unknown[] {
   return frames.map((frame) => (frame.type === "message" || frame.type === "presence" ? frame.data : frame));
 }
@@ -89,19 +96,16 @@ test("whatever is refused, however late that is heard of, and whenever sockets a
     const random = new Random(seed);
     const session = joined();
     const heard: unknown[] = [];
-    let [taker, carried, late] = [new Taker(random), [] as Outgoing[], [] as ServerMessage[]];
+    let [taker, carried] = [new Taker(random), [] as Outgoing[]];
     for (let step = 0; step < 300; step++) {
       if (random.chance(0.5)) session.message(messageOf(step));
       carried.push(...session.takeFrames());
       if (random.chance(0.6)) for (const frame of carried.splice(0, random.below(20) + 1)) taker.receive(frame);
-      for (const answer of taker.answers.splice(0)) {
-        if (answer.type === "pong") session.receive(answer);
-        else late.push(answer);
-      }
-      if (random.chance(0.3)) for (const answer of late.splice(0, random.below(4) + 1)) session.receive(answer);
+      const { answers } = taker;
+      if (random.chance(0.3)) for (const answer of answers.splice(0, random.below(20) + 1)) session.receive(answer);
       if (random.chance(0.05)) {
         heard.push(...taker.heard);
-        [taker, carried, late] = [new Taker(random), [], []];
+        [taker, carried] = [new Taker(random), []];
         session.lost(1006);
         session.open();
         session.receive(JOINED);
@@ -135,12 +139,12 @@ test("messages are asked about now and then, and no more than the server may hol
 test("what is asked for behind messages that are sent again waits for them", () => {
   const session = joined();
   for (const text of ["a", "b"]) session.message(messageOf(text));
-  session.takeFrames();
+  answer(session, 0);
   session.receive(refusal("message", { messages: 0 }));
   session.message(messageOf("c"));
   session.call("later");
   session.push([{ op: "replace", path: "/n", value: 1 }]);
-  expect(session.takeFrames()).toEqual([]);
+  expect(answer(session, 0)).toEqual([{ type: "ping", messages: 2 }]);
   expect(wait(session)).toMatchObject([
     { type: "ping", messages: 0 },
     { data: "a" },
@@ -156,12 +160,44 @@ test("what is asked for behind messages that are sent again waits for them", () 
 test("a change alone waits for the messages before it that are sent again, too", () => {
   const session = joined();
   session.message(messageOf("a"));
-  session.takeFrames();
+  answer(session, 0);
   session.receive(refusal("message", { messages: 0 }));
   session.push([{ op: "replace", path: "/n", value: 1 }]);
-  expect(session.takeFrames()).toEqual([]);
+  expect(answer(session, 0)).toEqual([{ type: "ping", messages: 1 }]);
   const frames = wait(session);
   expect(frames).toMatchObject([{ type: "ping" }, { data: "a" }, { type: "ping" }, { type: "push" }]);
+});
+
+test("nothing is sent again before all that was on its way is answered", () => {
+  const session = joined();
+  for (let n = 0; n < 64; n++) session.message(messageOf(n));
+  session.takeFrames();
+  session.receive({ type: "pong", messages: 0 });
+  for (let n = 0; n < 20; n++) session.receive(refusal("message", { messages: 10, retry_after: 0.001 }));
+  expect(session.takeFrames()).toEqual([{ type: "ping", messages: 64 }]);
+  now = 1;
+  session.tick();
+  session.receive({ type: "pong", messages: 10 });
+  expect([session.takeFrames(), session.due()]).toEqual([[], 21]);
+  for (let n = 0; n < 34; n++) session.receive(refusal("message", { messages: 10 }));
+  for (let n = 0; n < 2; n++) {
+    expect(session.takeFrames()).toEqual([]);
+    session.receive({ type: "pong", messages: 10 });
+  }
+  const again = Array.from({ length: 54 }, (_, n) => 10 + n);
+  expect(data(wait(session))).toEqual([{ type: "ping", messages: 10 }, ...again, { type: "ping", messages: 64 }]);
+  expect(now).toBe(4);
+});
+
+test("what is sent again goes out with the last answer where the time has passed", () => {
+  const session = joined();
+  session.message(messageOf("a"));
+  answer(session, 0);
+  session.receive(refusal("message", { messages: 0 }));
+  now = 5;
+  session.tick();
+  expect(answer(session, 0)).toEqual([{ type: "ping", messages: 1 }]);
+  expect(data(session.takeFrames())).toEqual([{ type: "ping", messages: 0 }, "a", { type: "ping", messages: 1 }]);
 });
 
 test("messages that wait when a socket is lost are sent on the next, and those on their way are not sent twice", () => {
@@ -185,27 +221,26 @@ test("messages that wait when a socket is lost are sent on the next, and those o
   ]);
 });
 
-test("what was sent again is not sent twice where a refusal is late and the socket is lost", () => {
+test("what was sent again is sent on the next socket only where it was refused again", () => {
   const session = joined();
   for (const text of ["a", "b"]) session.message(messageOf(text));
   session.receive(refusal("message", { messages: 0 }));
-  session.takeFrames();
+  answer(session, 0);
   expect(data(wait(session))).toContain("b");
-  // That of "b", when it was sent first: by now the server has taken both.
-  session.receive(refusal("message", { messages: 0 }));
   session.lost(1006);
   session.open();
   session.receive(JOINED);
   expect(session.takeFrames()).toMatchObject([{ type: "join" }]);
   for (const text of ["c", "d"]) session.message(messageOf(text));
   session.receive(refusal("message", { messages: 0 }));
-  session.takeFrames();
+  answer(session, 0);
   wait(session);
   session.receive(refusal("message", { messages: 1 }));
   session.lost(1006);
   session.open();
   session.receive(JOINED);
-  expect(data(session.takeFrames())).toContain("d");
+  const again = [{ type: "ping", messages: 0 }, "d", { type: "ping", messages: 1 }];
+  expect(data(session.takeFrames()).slice(1)).toEqual(again);
 });
 
 test("messages that are sent while a lost connection is joined again are counted, too", () => {
@@ -220,13 +255,26 @@ test("messages that are sent while a lost connection is joined again are counted
 test("a client that closes asks whether its messages were taken, and waits for that", () => {
   const session = joined();
   session.message(messageOf("a"));
-  session.takeFrames();
+  answer(session, 0);
   session.finish();
   expect([session.takeFrames(), session.isBusy]).toEqual([[{ type: "ping", messages: 1 }], true]);
   session.receive(refusal("message", { messages: 0 }));
   session.receive({ type: "pong", messages: 0 });
+  answer(session, 0);
   expect(data(wait(session))).toContain("a");
   session.receive({ type: "pong", messages: 1 });
+  expect(session.isBusy).toBe(false);
+});
+
+test("a client that closes while messages are to be sent again on the next socket waits for them", () => {
+  const session = joined();
+  session.message(messageOf("a"));
+  session.receive(refusal("message", { messages: 0 }));
+  session.lost(1006);
+  session.open();
+  session.finish();
+  session.receive(JOINED);
+  expect(data(answer(session, 1))).toContain("a");
   expect(session.isBusy).toBe(false);
 });
 

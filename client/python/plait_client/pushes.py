@@ -20,7 +20,10 @@ _ORPHANED: Final = ("conflict", "it was refused, or what it was made on")
 
 
 class Pushes:
-    """The pushes without an answer. `send` is given the frames that go out, `tell` what becomes of the pushes."""
+    """The pushes without an answer. `send` is given the frames that go out, `tell` what becomes of the pushes.
+
+    While `is_held` says so, nothing goes out.
+    """
 
     def __init__(
         self,
@@ -30,12 +33,14 @@ class Pushes:
         clock: Callable[[], float],
         send: Callable[[messages.Push], None],
         tell: Callable[[Happening], None],
+        is_held: Callable[[], bool],
     ) -> None:
         self._replica = replica
         self._limit = limit
         self._clock = clock
         self._send = send
         self._tell = tell
+        self._is_held = is_held
         self._pending = Pending()
         self._sending = Sending(self._pending)
         self._pace = Pace(clock)
@@ -88,8 +93,7 @@ class Pushes:
 
     def tick(self) -> None:
         """Go on sending, if it is time for that."""
-        if self._sending.resumes_at is not None and self._clock() >= self._sending.resumes_at:
-            self._sending.resumes_at = None
+        self._sending.release(self._clock())
         self.send_due()
 
     # Answers
@@ -129,7 +133,7 @@ class Pushes:
 
     def send_due(self) -> None:
         """Send, or refuse, what may go out at this time."""
-        while self._follow() and (push := self._sending.due) is not None:
+        while not self._is_held() and self._follow() and (push := self._sending.due) is not None:
             frame = self._frame(push)
             if push.is_orphan and not push.is_settled:
                 self._refuse(push, *_ORPHANED)

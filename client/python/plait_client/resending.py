@@ -56,7 +56,12 @@ class Resending:
     @property
     def is_busy(self) -> bool:
         """Whether messages are to be sent again, or nothing more will be and some are not known to be taken."""
-        return self._outbox.is_busy and (self._is_finishing or self._outbox.resumes_at is not None)
+        return self._outbox.is_busy and (self._is_finishing or self.is_held)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether messages are to be sent again, and what was asked for after them waits for those."""
+        return self._outbox.resumes_at is not None
 
     def may_send(self) -> bool:
         """Return whether another message may go out."""
@@ -65,7 +70,7 @@ class Resending:
     @property
     def due(self) -> float | None:
         """When `take` has something to send again."""
-        times = [self._outbox.resumes_at, *(latest.due for latest in self._latest.values())]
+        times = [self._outbox.due, *(latest.due for latest in self._latest.values())]
         return min((time for time in times if time is not None), default=None)
 
     def reset(self) -> None:
@@ -76,7 +81,8 @@ class Resending:
     def finish(self) -> list[Ping]:
         """Nothing more will be asked for: return what asks whether all that was sent was taken."""
         self._is_finishing = True
-        return [self._outbox.ask()] if self._outbox.is_busy else []
+        # What is sent again is asked about behind that.
+        return [self._outbox.ask()] if self._outbox.is_busy and not self.is_held else []
 
     def count(self) -> list[Ping]:
         """Return what is to be said before messages are sent, where that was not said."""
@@ -103,17 +109,19 @@ class Resending:
         """Return the presence and the token that are to be sent by this time."""
         return [frame for latest in self._latest.values() for frame in latest.take(now)]
 
-    def confirm(self, taken: int) -> None:
-        """Take in that the server has taken so many messages."""
-        self._outbox.confirm(taken)
+    def answered(self, taken: int) -> None:
+        """Take in a pong: the server has taken so many messages."""
+        self._outbox.answered(taken)
 
-    def refused(self, frame: Error, now: float) -> bool:
-        """Return whether an error says that something came too fast, and is sent again."""
+    def refused(self, frame: Error, now: float) -> list[Ping] | None:
+        """Return what is to be sent at once where an error says that something came too fast, None for another error.
+
+        What it refuses is sent again later.
+        """
         wait = _RETRY_AFTER if frame.retry_after is None else frame.retry_after
         if frame.refused == "message":
-            self._outbox.refused(frame.messages or 0, now + wait)
-        elif frame.refused in self._latest:
+            return self._outbox.refused(frame.messages or 0, now + wait)
+        if frame.refused in self._latest:
             self._latest[frame.refused].refused(now + max(wait, _APART))
-        else:
-            return False
-        return True
+            return []
+        return None

@@ -29,8 +29,8 @@ class Sending:
         # What was sent and not answered, and what of it has been told to come again since.
         self._waiting: deque[_Sent] = deque()
         self._superseded: deque[_Sent] = deque()
-        # When to go on sending, where the server has asked for patience.
-        self.resumes_at: float | None = None
+        # The earliest time to go on sending, where the server has asked for patience.
+        self._held_until: float | None = None
 
     def open(self) -> None:
         """Begin on a socket that has joined."""
@@ -43,12 +43,25 @@ class Sending:
         self._next = 0
         self._waiting.clear()
         self._superseded.clear()
-        self.resumes_at = None
+        self._held_until = None
+
+    @property
+    def resumes_at(self) -> float | None:
+        """When `release` goes on sending, None where nothing is held, or where an answer has to come before that.
+
+        What was told to come again while it was on its way is answered first, as that may ask for more patience.
+        """
+        return None if self._superseded else self._held_until
+
+    def release(self, now: float) -> None:
+        """Go on sending, if it is time for that."""
+        if self.resumes_at is not None and now >= self.resumes_at:
+            self._held_until = None
 
     @property
     def due(self) -> Push | None:
         """The push that may go out at this time."""
-        if not self._is_open or self.resumes_at is not None or self._next >= min(len(self._pending), UNANSWERED):
+        if not self._is_open or self._held_until is not None or self._next >= min(len(self._pending), UNANSWERED):
             return None
         return self._pending[self._next]
 
@@ -91,7 +104,7 @@ class Sending:
     def wait(self, ref: int, until: float) -> None:
         """Send the push `ref` and all behind it again, not before `until`."""
         self._back_to(self._pending.find(ref), ref)
-        self.resumes_at = until if self.resumes_at is None else max(until, self.resumes_at)
+        self._held_until = max(until, self._held_until or 0.0)
 
     def expect(self, ref: int, expected: int) -> None:
         """Send again from `expected` on, with numbers from there where there is no such push."""

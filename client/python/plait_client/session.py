@@ -47,11 +47,18 @@ class Session:
         self._heartbeat = Heartbeat(clock)
         self._replica = Replica()
         self._limit = FrameLimit()
-        self._pushes = Pushes(self._replica, self._limit, clock=clock, send=self._send, tell=self._tell)
+        self._resending = Resending()
+        self._pushes = Pushes(
+            self._replica,
+            self._limit,
+            clock=clock,
+            send=self._send,
+            tell=self._tell,
+            is_held=lambda: self._resending.is_held,
+        )
         self._document = self._pushes.document
         self._presences = Presences()
         self._clock = clock
-        self._resending = Resending()
         # The calls that are to be sent, and those that are under way.
         self._planned: set[int] = set()
         self._calls: set[int] = set()
@@ -281,8 +288,8 @@ class Session:
             case messages.Event() | messages.Message() | messages.AuthExpiring():
                 self._tell(frame)
             case messages.Pong(messages=int(taken)):
-                self._resending.confirm(taken)
-                self._pushes.send_due()
+                self._resending.answered(taken)
+                self._send_due()
             case messages.Pong():
                 pass
 
@@ -301,8 +308,11 @@ class Session:
         self._send_due()
 
     def _answered(self, frame: messages.Result | messages.Error) -> None:
-        if isinstance(frame, messages.Error) and self._resending.refused(frame, self._clock()):
-            return
+        if isinstance(frame, messages.Error):
+            asked = self._resending.refused(frame, self._clock())
+            if asked is not None:
+                self._frames += asked
+                return
         if frame.ref is None:
             self._tell(frame)
         elif frame.ref in self._calls:

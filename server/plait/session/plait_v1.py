@@ -243,7 +243,7 @@ class PlaitSession:
                 self._transport.send(_PONG)
             case messages.Ping(messages=int(count)):
                 self._messages.expect(count + 1)
-                self._transport.send(Frame(encode(messages.Pong(self._messages.taken))))
+                self._tell_taken()
             case Join():
                 self._fail("this socket has joined already")
 
@@ -303,6 +303,11 @@ class PlaitSession:
         """Say that a frame of this type may come again after so many seconds."""
         answer = messages.Error(error.code, str(error), refused=refused, retry_after=wait, messages=taken)
         frame = Frame(encode(answer))
+        self._actor.pipeline.after(lambda _: self.send(frame))
+
+    def _tell_taken(self) -> None:
+        """Say how many messages were taken, after the errors about those before: the client takes it for the last."""
+        frame = Frame(encode(messages.Pong(self._messages.taken)))
         self._actor.pipeline.after(lambda _: self.send(frame))
 
     def _fail(self, message: str) -> None:

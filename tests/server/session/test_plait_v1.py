@@ -810,6 +810,18 @@ async def test_what_came_too_fast_is_told_apart_with_when_it_may_come_again() ->
         assert actor.thread.heard == ["one", b"two"]  # type: ignore[attr-defined]
 
 
+async def test_what_says_how_many_messages_were_taken_comes_after_the_errors_before_it() -> None:
+    async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=2)) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.send("ping", messages=0)
+        guest.push(put("/n", 2), base=0)
+        guest.send("message", data="refused")
+        guest.send("ping", messages=1)
+        await actor.settled()
+        assert [frame["type"] for frame in guest.frames] == ["pong", "ack", "error", "pong"]
+
+
 async def test_a_cancel_and_a_ping_that_come_too_fast_are_carried_out() -> None:
     class Waiting(Room):
         kind = "room"
