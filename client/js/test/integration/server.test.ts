@@ -63,6 +63,33 @@ describe.runIf(HAS_SERVER)("with a plait server that takes only so much", () => 
   });
 });
 
+describe.runIf(HAS_SERVER)(
+  "with a plait server that takes hardly more at once than a client may have on its way",
+  () => {
+    const tight = new Process("limited:tight");
+
+    beforeAll(() => tight.start(), 30_000);
+    afterAll(() => tight.remove());
+
+    test("all messages arrive and all changes are made, and nobody is closed for them", async () => {
+      const [ada, grace] = [1, 2].map(() => {
+        const client = new ThreadClient({ host: tight.host, kind: "note", name: "a", WebSocket });
+        clients.push(client);
+        return client;
+      }) as [ThreadClient, ThreadClient];
+      await Promise.all([ada.ready, grace.ready]);
+      const [heard, statuses] = [[] as unknown[], new Set<string>()];
+      ada.subscribe(() => statuses.add(ada.status));
+      const all = new Promise((resolve) => grace.onMessage((n) => heard.push(n) === 600 && resolve(undefined)));
+      for (let n = 0; n < 600; n++) ada.send(n);
+      await all;
+      expect(heard).toEqual(Array.from({ length: 600 }, (_, n) => String(n)));
+      await Promise.all(Array.from({ length: 600 }, (_, n) => ada.update(`/fields/${n}`, n)));
+      expect([...statuses]).toEqual(["online"]);
+    }, 20_000);
+  },
+);
+
 describe.runIf(HAS_SERVER)("with a plait server", () => {
   test("a change reaches the other client, and its version the one that made it", async () => {
     const [ada, grace] = await pair();
