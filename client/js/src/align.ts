@@ -243,7 +243,8 @@ function idsOf(old: readonly Json[], next: readonly Json[]): readonly [Id[], Id[
   return ids;
 }
 
-function idOf(element: Json): Id {
+/** Returns the id of an element, undefined where it has none. */
+export function idOf(element: Json): Id {
   if (!isObject(element)) return undefined;
   for (const key of ID_KEYS) {
     const id = Object.hasOwn(element, key) ? element[key] : undefined;
