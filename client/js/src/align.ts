@@ -149,13 +149,18 @@ class Lists {
     const goes = new Set(moved.map(([old]) => old));
     const comes = new Set(moved.map(([, next]) => next));
     const gaps: Gaps = { places: [], removed: [], added: [] };
+    let twins: ReadonlySet<number> | undefined = undefined;
     let [at, to] = [0, 0];
     for (const [end, nextEnd] of [...pairs, [this.#old.length, this.#next.length] as const]) {
       const hasPlaces = end - at === nextEnd - to;
       for (let index = 0; hasPlaces && index < end - at; index++) {
         const [old, next] = [at + index, to + index];
         const hasId = names.old[old]?.startsWith("i") || names.next[next]?.startsWith("i");
-        const kind = hasId || goes.has(old) || comes.has(next) ? undefined : this.#inPlace(old, next);
+        let kind = hasId || goes.has(old) || comes.has(next) ? undefined : this.#inPlace(old, next);
+        if (kind === "change") {
+          twins ??= this.#twins([...pairs, ...moved]);
+          if (twins.has(old) && !sharesIds(this.#old[old] as Json, this.#next[next] as Json)) kind = "replace";
+        }
         if (kind) gaps.places.push({ kind, old, next });
         else {
           if (!goes.has(old)) gaps.removed.push(old);
@@ -177,9 +182,26 @@ class Lists {
     return hasText && !this.#repeats() ? undefined : "replace";
   }
 
+  /** Returns those old elements that look as another does, old or new, of which it is not known either if it stays. */
+  #twins(known: readonly Pair[]): ReadonlySet<number> {
+    const [olds, nexts] = [new Set(known.map(([old]) => old)), new Set(known.map(([, next]) => next))];
+    const outlines = this.#old.map((element, at) => (olds.has(at) ? undefined : outlineOf(element)));
+    const others = this.#next.map((element, at) => (nexts.has(at) ? undefined : outlineOf(element)));
+    const counts = [counted(outlines), counted(others)] as const;
+    const isTwin = (outline: string | undefined) =>
+      outline !== undefined && counts.some((count) => (count.get(outline) ?? 0) > 1);
+    return new Set([...outlines.keys()].filter((at) => isTwin(outlines[at])));
+  }
+
   #isSame(old: number, next: number): boolean {
     return isSameElement(this.#old[old] as Json, this.#next[next] as Json);
   }
+}
+
+function counted<T>(items: readonly T[]): Map<T, number> {
+  const counts = new Map<T, number>();
+  for (const item of items) counts.set(item, (counts.get(item) ?? 0) + 1);
+  return counts;
 }
 
 function removal(old: number): Edit {
@@ -316,37 +338,50 @@ function firstNotBelow(ends: readonly number[], place: number): number {
 // Elements without an id
 
 /**
- * Tells whether two elements without ids in one place of a list are certainly one that was changed: objects whose own
- * values are the same, and rows that have most of their values in common, or an element with an id.
+ * Tells whether two elements without ids in one place of a list look as one that was changed: objects whose own values
+ * are the same, and rows that have most of their values in common, or an element with an id.
  */
 function isSameElement(old: Json, next: Json): boolean {
   if (isEqual(old, next)) return true;
   if (Array.isArray(old) && Array.isArray(next)) return isSameRow(old, next);
-  if (!isObject(old) || !isObject(next)) return false;
-  return hasSameValues(
-    old,
-    next,
-    Object.values(old).some((value) => typeof value === "string" && value !== ""),
-  );
+  const outline = outlineOf(old);
+  return outline !== undefined && outline === outlineOf(next);
 }
 
 function isSameRow(old: readonly Json[], next: readonly Json[]): boolean {
   const alike = old.filter((value, at) => isEqual(value, next[at]));
   if (old.length === next.length && 2 * alike.length > old.length) return true;
+  return hasCommonId(old, next);
+}
+
+/**
+ * Returns the JSON of an object without what is in its lists and, if it has a text, in its objects; undefined for what is
+ * no object.
+ */
+function outlineOf(element: Json): string | undefined {
+  if (!isObject(element)) return undefined;
+  const hasText = Object.values(element).some((value) => typeof value === "string" && value !== "");
+  return canonical(withoutLists(element, hasText));
+}
+
+function withoutLists(object: JsonObject, hasText: boolean): JsonObject {
+  const outline = (value: Json): Json => {
+    if (Array.isArray(value)) return [];
+    return isObject(value) ? (hasText ? {} : withoutLists(value, false)) : value;
+  };
+  return Object.fromEntries(Object.entries(object).map(([key, value]) => [key, outline(value)]));
+}
+
+/** Tells whether a list in an object, and the one at the same key of another, have elements of one id. */
+function sharesIds(old: Json, next: Json): boolean {
+  if (!isObject(old) || !isObject(next)) return false;
+  return Object.entries(old).some(([key, list]) => {
+    const other = Object.hasOwn(next, key) ? next[key] : undefined;
+    return Array.isArray(list) && Array.isArray(other) && hasCommonId(list, other);
+  });
+}
+
+function hasCommonId(old: readonly Json[], next: readonly Json[]): boolean {
   const ids = new Set(old.map(idOf));
   return next.some((element) => idOf(element) !== undefined && ids.has(idOf(element)));
-}
-
-function hasSameValues(old: JsonObject, next: JsonObject, hasText: boolean): boolean {
-  const keys = Object.keys(old);
-  return (
-    keys.length === Object.keys(next).length &&
-    keys.every((key) => Object.hasOwn(next, key) && keeps(old[key] as Json, next[key] as Json, hasText))
-  );
-}
-
-function keeps(old: Json, next: Json, hasText: boolean): boolean {
-  if (isEqual(old, next)) return true;
-  if (Array.isArray(old) || Array.isArray(next)) return Array.isArray(old) && Array.isArray(next);
-  return isObject(old) && isObject(next) && (hasText || hasSameValues(old, next, false));
 }
