@@ -51,15 +51,15 @@ interface Gaps {
  * those that several have identify none of them. What stays is a longest sequence of them that is in order in both
  * lists. In a gap of as many elements on both sides, elements without ids are changed in their places if they have not
  * moved: inside where they are certainly the same, else by replacing them whole, but for texts of which each is there
- * once.
+ * once. `key` is the member that holds the ids, where that is known.
  */
-export function edits(old: readonly Json[], next: readonly Json[]): Edit[] | undefined {
+export function edits(old: readonly Json[], next: readonly Json[], key?: string): Edit[] | undefined {
   const shorter = Math.min(old.length, next.length);
   let start = 0;
   while (start < shorter && isEqual(old[start], next[start])) start++;
   let tail = 0;
   while (tail < shorter - start && isEqual(old.at(-1 - tail), next.at(-1 - tail))) tail++;
-  const lists = new Lists(old.slice(start, old.length - tail), next.slice(start, next.length - tail), [old, next]);
+  const lists = new Lists(old.slice(start, old.length - tail), next.slice(start, next.length - tail), [old, next], key);
   const found = lists.edits(start + tail);
   return found?.map(({ kind, index, old: before, next: after }) => {
     return { kind, index: start + index, old: start + before, next: start + after };
@@ -71,9 +71,16 @@ class Lists {
   readonly #old: readonly Json[];
   readonly #next: readonly Json[];
   readonly #whole: readonly (readonly Json[])[];
+  readonly #key: string | undefined;
   #hasRepeated: boolean | undefined = undefined;
 
-  constructor(old: readonly Json[], next: readonly Json[], whole: readonly (readonly Json[])[]) {
+  constructor(
+    old: readonly Json[],
+    next: readonly Json[],
+    whole: readonly (readonly Json[])[],
+    key: string | undefined,
+  ) {
+    this.#key = key;
     this.#old = old;
     this.#next = next;
     this.#whole = whole;
@@ -82,7 +89,7 @@ class Lists {
   edits(around: number): Edit[] | undefined {
     if (this.#old.length === 0 || this.#next.length === 0) return this.#ends();
     if (this.#old.length === 1 && this.#next.length === 1) return this.#one();
-    const [old, next] = namesOf(this.#old, this.#next);
+    const [old, next] = namesOf(this.#old, this.#next, this.#key);
     const places = this.#havePlaces(old, next) ? [...old.keys()].filter((at) => old[at] !== next[at]) : undefined;
     const common = commonOf(numbered(old), numbered(next));
     let kept = common.pairs.length;
@@ -121,9 +128,9 @@ class Lists {
   /** Returns the edits where one element is between the ends of either list. */
   #one(): Edit[] {
     const [old, next] = [this.#old[0] as Json, this.#next[0] as Json];
-    const id = idOf(old);
+    const id = idOf(old, this.#key);
     const isSame = id !== undefined || originOf(next) === old || isEqual(old, next);
-    const kind = id !== idOf(next) ? undefined : isSame ? "change" : this.#inPlace(0, 0);
+    const kind = id !== idOf(next, this.#key) ? undefined : isSame ? "change" : this.#inPlace(0, 0);
     return kind ? [{ kind, index: 0, old: 0, next: 0 }] : [removal(0), insertion(0)];
   }
 
@@ -239,8 +246,8 @@ function moves(count: number, removed: readonly number[], staying: readonly Pair
 // Names
 
 /** Returns what the elements of two lists are known by: their ids, or without one their JSON. */
-function namesOf(old: readonly Json[], next: readonly Json[]): [string[], string[]] {
-  const ids = idsOf(old, next);
+function namesOf(old: readonly Json[], next: readonly Json[], key: string | undefined): [string[], string[]] {
+  const ids = idsOf(old, next, key);
   const repeated = new Set([...repeatedIn(ids[0]), ...repeatedIn(ids[1])]);
   const name = (element: Json, id: Id) => {
     if (id === undefined || repeated.has(id)) return canonical(element);
@@ -250,8 +257,8 @@ function namesOf(old: readonly Json[], next: readonly Json[]): [string[], string
 }
 
 /** Returns the ids of the elements of two lists; those without one that were edited have the one that they share. */
-function idsOf(old: readonly Json[], next: readonly Json[]): readonly [Id[], Id[]] {
-  const ids = [old.map(idOf), next.map(idOf)] as const;
+function idsOf(old: readonly Json[], next: readonly Json[], key: string | undefined): readonly [Id[], Id[]] {
+  const ids = [old.map((element) => idOf(element, key)), next.map((element) => idOf(element, key))] as const;
   const origins = next.map(originOf);
   if (origins.every((origin) => origin === undefined)) return ids;
   const places = new Map<unknown, number>();
@@ -265,14 +272,31 @@ function idsOf(old: readonly Json[], next: readonly Json[]): readonly [Id[], Id[
   return ids;
 }
 
-/** Returns the id of an element, undefined where it has none. */
-export function idOf(element: Json): Id {
+/** Returns the id of an element, undefined where it has none; `key` is the member that holds it, where that is known. */
+export function idOf(element: Json, key?: string): Id {
   if (!isObject(element)) return undefined;
-  for (const key of ID_KEYS) {
-    const id = Object.hasOwn(element, key) ? element[key] : undefined;
+  for (const each of key === undefined ? ID_KEYS : [key]) {
+    const id = Object.hasOwn(element, each) ? element[each] : undefined;
     if (typeof id === "string" || typeof id === "bigint" || Number.isInteger(id)) return id as Id;
   }
   return undefined;
+}
+
+/** Which member identifies the elements of a list, by the JSON pointer of the list; `*` is any part of it. */
+export class Keys {
+  readonly #keys: readonly (readonly [readonly string[], string])[];
+
+  constructor(keys: Readonly<Record<string, string>>) {
+    this.#keys = Object.entries(keys).map(([pointer, key]) => [pointer.split("/"), key]);
+  }
+
+  /** Returns the member for the list at a JSON pointer, undefined where it has one of the usual names. */
+  at(path: string): string | undefined {
+    const parts = path.split("/");
+    const isOf = (pattern: readonly string[]) =>
+      pattern.length === parts.length && pattern.every((part, depth) => part === "*" || part === parts[depth]);
+    return this.#keys.find(([pattern]) => isOf(pattern))?.[1];
+  }
 }
 
 function repeatedIn(ids: readonly Id[]): Set<Id> {
@@ -382,6 +406,6 @@ function sharesIds(old: Json, next: Json): boolean {
 }
 
 function hasCommonId(old: readonly Json[], next: readonly Json[]): boolean {
-  const ids = new Set(old.map(idOf));
+  const ids = new Set(old.map((element) => idOf(element)));
   return next.some((element) => idOf(element) !== undefined && ids.has(idOf(element)));
 }
