@@ -86,7 +86,7 @@ FREE: dict[str, tuple[Given, Given, Given]] = {
 }
 
 # The same, where both are at one place: the last writer's stays.
-CONTESTED: dict[str, tuple[Given, Given, Given]] = {
+CONTESTED: dict[str, tuple[Given, ...]] = {
     "the same key": (("replace", "/object", 1), ("replace", "/object", 2), ("replace", "/object", 1)),
     "the same key, which others have added": (("add", "/new", 1), ("add", "/new", 2), ("add", "/new", 1)),
     "the same key, which others have removed": (

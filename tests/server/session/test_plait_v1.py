@@ -1,7 +1,7 @@
 """A conversation in the native protocol, without a socket: joining, changes, messages, limits, bad frames."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, ClassVar
 
 import pytest
@@ -86,7 +86,7 @@ async def test_a_client_is_told_how_large_its_frames_may_be_where_they_are_limit
 
 async def test_a_client_is_told_which_members_identify_the_elements_of_lists() -> None:
     class Board(Room):
-        list_keys: ClassVar[dict[str, str]] = {"/columns/*/cards": "slug"}
+        list_keys: ClassVar[Mapping[str, str]] = {"/columns/*/cards": "slug"}
 
     async with open_house(Board) as house:
         actor = await house.actor(Board)
