@@ -1,6 +1,7 @@
 """The edits that turn one list into another, found by the identity of the elements, never by their positions."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -66,7 +67,15 @@ class Lists(Protocol):
         ...
 
     def is_same(self, old: int, new: int) -> bool:
-        """Tell whether two elements without ids in one place are certainly one element that was changed."""
+        """Tell whether two elements without ids in one place look as one element that was changed."""
+        ...
+
+    def outlines(self, old: Sequence[int], new: Sequence[int]) -> tuple[Sequence[bytes | None], Sequence[bytes | None]]:
+        """Return by what `is_same` knows each of some objects, None for what is no object."""
+        ...
+
+    def shares_ids(self, old: int, new: int) -> bool:
+        """Tell whether lists in two objects have elements of one id."""
         ...
 
     def repeats(self) -> bool:
@@ -295,6 +304,7 @@ def _gaps(
     places: list[tuple[_InPlace, int, int]] = []
     removed: list[int] = []
     added: list[int] = []
+    twins: set[int] | None = None
     at = to = 0
     for end, new_end in (*pairs, (len(names[0]), len(names[1]))):
         if end == at and new_end == to:
@@ -304,6 +314,10 @@ def _gaps(
         for old, new in zip(range(at, end), range(to, new_end), strict=True) if has_places else ():
             is_there = old not in goes and new not in comes
             kind = _in_place(lists, (names[0][old], names[1][new]), old, new) if is_there else None
+            if kind == "change":
+                twins = _twins(lists, [*pairs, *moved]) if twins is None else twins
+                if old in twins and not lists.shares_ids(old, new):
+                    kind = "replace"
             if kind is not None:
                 places.append((kind, old, new))
             else:
@@ -316,6 +330,15 @@ def _gaps(
     if moved:
         return places, [old for old in removed if old not in goes], [new for new in added if new not in comes]
     return places, removed, added
+
+
+def _twins(lists: Lists, known: Sequence[_Pair]) -> set[int]:
+    """Return those old elements that look as another does, old or new, of which it is not known either if it stays."""
+    olds, news = ({pair[side] for pair in known} for side in (0, 1))
+    unknown = [at for at in range(len(lists.ids[0])) if at not in olds]
+    outlines, others = lists.outlines(unknown, [at for at in range(len(lists.ids[1])) if at not in news])
+    counts = Counter(outlines) | Counter(others)
+    return {at for at, outline in zip(unknown, outlines, strict=True) if outline is not None and counts[outline] > 1}
 
 
 def _in_place(lists: Lists, names: tuple[_Name, _Name], old: int, new: int) -> _InPlace | None:

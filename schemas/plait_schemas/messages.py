@@ -136,7 +136,8 @@ class Joined(_Frame, frozen=True):
 
     `state` is the whole state at `version`; or `ops` lead to it from what the client has. With neither, the client
     has it already, or there is no state yet (version 0). `max_frame` is how many bytes one message of the client may
-    have.
+    have. `list_keys` names the members that identify the elements of lists, by the JSON pointers of these, in which `*`
+    is any part, where it is not `id`, `key` or `_id`.
     """
 
     connection: str
@@ -148,6 +149,7 @@ class Joined(_Frame, frozen=True):
     state: msgspec.Raw | Unset = UNSET
     ops: Sequence[Op] | Unset = UNSET
     max_frame: int | None = None
+    list_keys: dict[str, str] = {}
 
 
 class Change(_Frame, frozen=True):

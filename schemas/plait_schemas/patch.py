@@ -30,8 +30,10 @@ __all__ = [
     "invert",
     "is_index",
     "is_same_element",
+    "outline",
     "own",
     "parse",
+    "shares_ids",
 ]
 
 
@@ -211,6 +213,12 @@ class _Lists:
     def is_same(self, old: int, new: int) -> bool:
         return is_same_element(self._old[old], self._new[new])
 
+    def outlines(self, old: Sequence[int], new: Sequence[int]) -> tuple[list[bytes | None], list[bytes | None]]:
+        return [outline(self._old[at]) for at in old], [outline(self._new[at]) for at in new]
+
+    def shares_ids(self, old: int, new: int) -> bool:
+        return shares_ids(self._old[old], self._new[new])
+
     def repeats(self) -> bool:
         if self._repeats is None:
             self._repeats = any(has_repeated(list(map(_canonical, each))) for each in self._lists)
@@ -218,38 +226,61 @@ class _Lists:
 
 
 def is_same_element(old: Any, new: Any) -> bool:
-    """Tell whether two elements without ids in one place of a list are certainly one that was changed.
+    """Tell whether two elements without ids in one place of a list look as one that was changed.
 
-    Such are objects whose own values are the same, so that only something further inside has changed, and rows that
-    have most of their values in common, or an element with an id.
+    So do objects whose own values are the same, so that only something further inside has changed, and rows that have
+    most of their values in common, or an element with an id.
     """
     match _members(old), _members(new):
         case dict() as before, dict() as after:
-            has_text = any(isinstance(value, str) and value for value in before.values())
-            return _has_same_values(before, after, has_text)
+            return before.keys() == after.keys() and outline(before) == outline(after)
         case list() | tuple() as before, list() | tuple() as after:
-            if len(before) == len(after) and 2 * sum(map(_same, before, after)) > len(before):
-                return True
-            ids = {id for id in ids_of(before) if id is not None}
-            return bool(ids) and not ids.isdisjoint(ids_of(after))
+            is_alike = len(before) == len(after) and 2 * sum(map(_same, before, after)) > len(before)
+            return is_alike or _share_ids(before, after)
         case _:
             return False
 
 
-def _has_same_values(old: Mapping[Any, Any], new: Mapping[Any, Any], has_text: bool) -> bool:
-    return old.keys() == new.keys() and all(_keeps(old[key], new[key], has_text) for key in old)
+def outline(element: Any) -> bytes | None:
+    """Return the JSON of an object without what is in its lists and, if it has a text, in its objects.
+
+    None for what is no object.
+    """
+    members = _members(element)
+    if not isinstance(members, dict):
+        return None
+    has_text = any(isinstance(value, str) and value for value in members.values())
+    return _canonical({key: _outline(value, has_text) for key, value in members.items()})
 
 
-def _keeps(old: Any, new: Any, has_text: bool) -> bool:
-    if _same(old, new):
-        return True
+def _outline(value: Any, has_text: bool) -> Any:
+    if type(value) in _SCALARS:
+        return value
+    match _members(value):
+        case list() | tuple():
+            return []
+        case dict() as members:
+            return {} if has_text else {key: _outline(each, False) for key, each in members.items()}
+        case scalar:
+            return scalar
+
+
+def shares_ids(old: Any, new: Any) -> bool:
+    """Tell whether a list in an object, and the one at the same key of another, have elements of one id."""
     match _members(old), _members(new):
         case dict() as before, dict() as after:
-            return has_text or _has_same_values(before, after, False)
-        case list() | tuple(), list() | tuple():
-            return True
+            lists = ((each, after[key]) for key, each in before.items() if key in after)
+            return any(
+                isinstance(mine, list | tuple) and isinstance(other, list | tuple) and _share_ids(mine, other)
+                for mine, other in lists
+            )
         case _:
             return False
+
+
+def _share_ids(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    ids = {id for id in ids_of(old) if id is not None}
+    return bool(ids) and not ids.isdisjoint(ids_of(new))
 
 
 def _common(old: Sequence[Any], new: Sequence[Any]) -> int:

@@ -7,18 +7,15 @@ stays in front). What is done to an element that others have moved follows it.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from plait_schemas.patch import Op, parse
 from plait_schemas.shape import Shape
-from plait_schemas.step import Step, is_of, is_pair, leads_through, pointer
+from plait_schemas.step import SCALARS, Step, is_of, is_pair, leads_through, pointer
 
 __all__ = ["Rebased", "rebase", "taking_back"]
-
-
-_NO_CONTAINER: Final = (str, int, float, type(None), msgspec.UnsetType)
 
 
 class Rebased(NamedTuple):
@@ -78,7 +75,7 @@ def taking_back(ops: Iterable[Op], document: Any) -> list[Op]:
         parts = parse(op.path)
         container, there = shape.look(parts[:-1]), shape.look(parts)
         if op.op == "add" and parts:
-            fits = not isinstance(container, _NO_CONTAINER)
+            fits = not isinstance(container, SCALARS)
         else:
             fits = op.op == "add" or there is not msgspec.UNSET
         if fits:
@@ -226,8 +223,7 @@ def _pass(mine: Step, other: Step) -> None:
     is_same = place == other_place
     if is_same and mine.name == other.name == "remove":
         mine.is_gone = mine.is_done = other.is_gone = True
-    elif is_same and mine.name == "remove" and other.name == "replace" and other.is_element:
-        # What has come to be there may be another element than the one that was to go.
+    elif is_same and other.name == "replace" and other.is_element and mine.may_mean_another(other):
         mine.is_contested = mine.is_gone = True
     elif leads_through(place, other) or leads_through(other_place, mine):
         moved = _behind(mine, other_place, other, yields=True)

@@ -5,13 +5,16 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from plait_schemas.align import id_of
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_index, parse
 from plait_schemas.shape import Shape
 
-__all__ = ["Step", "is_of", "is_pair", "is_place", "leads_through", "pointer"]
+__all__ = ["SCALARS", "Step", "is_of", "is_pair", "is_place", "leads_through", "pointer"]
 
 
 _CONTAINERS: Final = (dict, list, tuple, msgspec.Struct)
+SCALARS: Final = (str, int, float, type(None), msgspec.UnsetType)
+"""What has nothing inside, or is not known."""
 
 
 class Step:
@@ -55,6 +58,18 @@ class Step:
     def has_value(self) -> bool:
         """Whether it is known what it puts at its place."""
         return self._value is not msgspec.UNSET
+
+    def may_mean_another(self, other: "Step") -> bool:
+        """Tell whether it may mean another element than the one that `other` has put in the same place of a list.
+
+        A single value has its place, as a cell of a board does, unless it is to be taken out.
+        """
+        if self.name == "remove":
+            return True
+        if isinstance(self._value, SCALARS) or isinstance(other._value, SCALARS):
+            return False
+        id = id_of(self._value)
+        return id is None or id != id_of(other._value)
 
     def op(self) -> Op:
         if self.is_moved:

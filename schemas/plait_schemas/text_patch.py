@@ -11,7 +11,7 @@ import msgspec
 
 from plait_schemas.align import ID_KEYS, Id, Keys, edits, has_repeated
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import BoundedOps, Op, TooManyOps, escape, is_same_element
+from plait_schemas.patch import BoundedOps, Op, TooManyOps, escape, is_same_element, outline, shares_ids
 
 __all__ = ["Read", "TextDiff"]
 
@@ -159,6 +159,13 @@ class _Lists:
 
     def is_same(self, old: int, new: int) -> bool:
         return is_same_element(decode_json(self._old[old]), decode_json(self._new[new]))
+
+    def outlines(self, old: Sequence[int], new: Sequence[int]) -> tuple[list[bytes | None], list[bytes | None]]:
+        olds, news = (self._old[at] for at in old), (self._new[at] for at in new)
+        return [outline(decode_json(text)) for text in olds], [outline(decode_json(text)) for text in news]
+
+    def shares_ids(self, old: int, new: int) -> bool:
+        return shares_ids(decode_json(self._old[old]), decode_json(self._new[new]))
 
     def repeats(self) -> bool:
         if self._repeats is None:

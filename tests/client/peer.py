@@ -48,6 +48,8 @@ class Peer:
         self.refused_at = "/n"
         # How many bytes it says that a frame may have.
         self.max_frame: int | None = None
+        # Which members it says that identify the elements of lists.
+        self.list_keys: dict[str, str] = {}
         # Seconds that pushes are told to come again after, and how many of them.
         self.retry_after = 0.0
         self.hasty = 0
@@ -115,6 +117,7 @@ class Peer:
                 state=state,
                 ops=missed,
                 max_frame=self.max_frame,
+                list_keys=self.list_keys,
             )
         )
 

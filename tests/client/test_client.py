@@ -169,6 +169,15 @@ async def test_a_function_makes_the_next_state_of_the_one_shown(server: Server) 
         assert server.peer.state["n"] == 4
 
 
+async def test_the_elements_of_a_list_are_told_apart_by_the_member_that_the_server_names(server: Server) -> None:
+    server.peer.list_keys = {"/by/rows": "slug"}
+    server.peer.state = {"n": 0, "by": {"rows": [{"slug": "a", "n": 0}, {"slug": "b", "n": 0}]}}
+    async with connect(server.url) as room:
+        await soon(room.set({"n": 0, "by": {"rows": [{"slug": "b", "n": 1}]}}))
+    push = server.frames(messages.Push)[-1]
+    assert push.ops == [Op("remove", "/by/rows/0"), Op("replace", "/by/rows/0/n", 1)]
+
+
 async def test_setting_what_is_there_changes_nothing(server: Server) -> None:
     async with connect(server.url) as room:
         assert await soon(room.set({"by": {}, "n": 1, "tags": ["a"]})) == 0

@@ -11,7 +11,7 @@ from plait_client.happenings import Acked, Nacked
 from plait_client.session import Session
 from plait_schemas import messages
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import Op, diff
+from plait_schemas.patch import Op
 
 VECTORS = Path(__file__).parents[2] / "schemas" / "vectors"
 FILES = sorted(VECTORS.glob("*.json"))
@@ -45,7 +45,7 @@ class Replay:
         self.session.edit([Op(**op) for op in ops])
 
     def do_set(self, state: Any) -> None:
-        self.session.edit(diff(self.session.shown, state))
+        self.session.edit(self.session.diff(self.session.shown, state))
 
     def do_receive(self, frame: Any) -> None:
         self.session.receive(messages.decode_server(encode_json(frame)))

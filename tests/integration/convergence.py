@@ -153,6 +153,8 @@ class World:
         self.members = [Member(self, name) for name in names]
         # What each client took for confirmed, by epoch and version.
         self.seen: dict[tuple[str, int], bytes] = {}
+        # How often the server was ended at once.
+        self.kills = 0
         # Sockets that their clients have given up, while the server does not know of it.
         self.abandoned: list[Wire] = []
         self._store: TroubledStore | None = None
@@ -171,6 +173,7 @@ class World:
         """End the server at once: what is not on the disk is lost, and so is what its sockets carried."""
         assert self._store is not None
         assert self._node is not None
+        self.kills += 1
         self._store.waiting.clear()
         self._store.is_held = True
         for member in self.members:

@@ -64,8 +64,9 @@ class Rebuilding(Schedule):
         self.counts: Counter[str] = Counter()
         # By number: what a client meant to take out.
         self.removals: dict[int, tuple[Member, Element]] = {}
-        # What the server has taken out, and what clients have put into the lists that always exist.
+        # What the server has taken out, and what it and clients have put into the lists that always exist.
         self.dropped: set[str] = set()
+        self.brought: set[str] = set()
         self.insertions: dict[int, tuple[Member, str]] = {}
 
     async def step(self) -> None:
@@ -89,6 +90,7 @@ class Rebuilding(Schedule):
                 if item.get("inner"):
                     item["inner"] = self._rebuilt(name, item["inner"])
         self.dropped |= set(secrets(before)) - set(secrets(after))
+        self.brought |= {item["secret"] for item in after[name]} - {item["secret"] for item in before[name]}
         self.counts["rebuilds"] += 1
         value = msgspec.convert(after, type(thread.state)) if isinstance(thread.state, Lists) else after
         thread.set_state(value)
@@ -111,8 +113,10 @@ class Rebuilding(Schedule):
         """Let a client change what it is shown."""
         number, dice = self._next(), self.dice
         target = self._target(member.session.shown)
-        kinds = ["mark", "mark", "text", "tag", "two", "remove", "insert", "drag", "filter"]
+        kinds = ["mark", "mark", "text", "tag", "two", "whole", "remove", "insert", "drag", "filter"]
         kind = dice.choice(kinds) if target.items else "insert"
+        if kind == "whole" and target.items[target.at].get("inner"):
+            kind = "mark"  # It would bring back what others have taken out in there.
         if kind in ("drag", "filter"):
             self._rebuild(member, number, target.name, kind)
             return
@@ -141,6 +145,9 @@ class Rebuilding(Schedule):
                 return [Op("replace", f"{place}/text", f"{secret}:{number}")]
             case "tag":
                 return [Op("add", f"{place}/tags/{self.dice.randint(0, len(items[at]['tags']))}", f"{secret}:{number}")]
+            case "whole":
+                item = items[at]
+                return [Op("replace", place, {**item, "marks": {**item["marks"], f"w{number}": secret}})]
             case "remove":
                 return [Op("remove", place)]
             case "two":
@@ -186,6 +193,10 @@ class Rebuilding(Schedule):
             if member.outcomes.get(number) == "ack" and (secret not in changed or item in final["plain"]):
                 assert secret not in found, f"{secret} was taken out, which was acknowledged, and is there"
         taken = self.dropped | {item["secret"] for _, item in self.removals.values()}
+        # What was not on the disk is lost when the server is killed.
+        if not self.world.kills:
+            assert not self.dropped & set(found), "what the server has taken out is there again"
+            assert self.brought <= taken | set(found), "what the server has put in was replaced by another element"
         for number, (member, secret) in self.insertions.items():
             if member.outcomes[number] == "ack":
                 assert secret in found or secret in taken, (
@@ -233,4 +244,4 @@ def test_no_edit_reaches_another_element_however_the_server_rebuilds_its_lists(
                 error.add_note(f"schedule {seed}")
                 raise
     log.warning("%d schedules: %s", count, dict(counts))
-    assert all(counts[what] for what in ("ack", "conflict", "rebuilds", "drag", "filter", "remove", "two"))
+    assert all(counts[what] for what in ("ack", "conflict", "rebuilds", "drag", "filter", "remove", "two", "whole"))

@@ -196,6 +196,23 @@ def test_no_operation_leads_into_an_element_that_has_another_secret(lists: tuple
     assert not elements_of(old, both(old, new))
 
 
+@st.composite
+def looking_alike(draw: st.DrawFn) -> tuple[list[Any], list[Any]]:
+    """Return a list of elements that only their lists tell apart, and two or more of them in any order and changed."""
+    old: list[Any] = [{"done": False, "secrets": [secret]} for secret in range(draw(st.integers(2, 6)))]
+    new = [copy.deepcopy(element) for element in draw(st.permutations(old))]
+    for at in draw(st.lists(st.sampled_from(range(len(new))), unique=True, min_size=2)):
+        new[at]["secrets"].append(new[at]["secrets"][0] + 10)
+    return old, new
+
+
+@given(looking_alike())
+def test_no_operation_leads_into_an_element_that_only_looks_the_same(lists: tuple[list[Any], list[Any]]) -> None:
+    old, new = lists
+    for element, op in elements_of(old, both(old, new)):
+        assert op.value == element["secrets"][0] + 10
+
+
 def test_a_text_in_the_place_of_another_is_another_element() -> None:
     assert both(["a", "b"], ["a", "z"]) == [Op("remove", "/1"), Op("add", "/1", "z")]
 
@@ -236,6 +253,33 @@ def test_an_element_that_has_moved_is_not_replaced_in_its_place() -> None:
             [[{"id": 2}], [{"id": 3}, {"id": 1}]],
             [Op("remove", "/0/0"), Op("add", "/1/1", {"id": 1})],
             id="rows that have an element with an id in common",
+        ),
+        pytest.param(
+            [{"done": False, "tags": ["a"]}, {"done": False, "tags": ["b"]}],
+            [{"done": False, "tags": ["b", "c"]}, {"done": False, "tags": ["a", "d"]}],
+            [
+                Op("replace", "/0", {"done": False, "tags": ["b", "c"]}),
+                Op("replace", "/1", {"done": False, "tags": ["a", "d"]}),
+            ],
+            id="objects that only their lists tell apart",
+        ),
+        pytest.param(
+            [{"tags": ["a"]}, {"done": False, "tags": ["b"]}],
+            [{"tags": ["a", "c"]}, {"done": False, "tags": ["b", "d"]}],
+            [Op("add", "/0/tags/1", "c"), Op("add", "/1/tags/1", "d")],
+            id="objects of which no two look the same",
+        ),
+        pytest.param(
+            [{"tags": ["a"]}, {"tags": ["b"]}, {"tags": ["c"]}],
+            [{"tags": ["a"]}, {"tags": ["d"]}, {"tags": ["c"]}],
+            [Op("remove", "/1/tags/0"), Op("add", "/1/tags/0", "d")],
+            id="the only one that is not as before",
+        ),
+        pytest.param(
+            [{"cards": [{"id": 1}, {"id": 2}]}, {"cards": [{"id": 3}]}],
+            [{"cards": [{"id": 2}]}, {"cards": [{"id": 3}, {"id": 1}]}],
+            [Op("remove", "/0/cards/0"), Op("add", "/1/cards/1", {"id": 1})],
+            id="objects whose lists have an element with an id in common",
         ),
         pytest.param([{"y": 2, "x": 1}, 5], [{"x": 1, "y": 2}, 6], [Op("replace", "/1", 6)], id="the order of keys"),
     ],

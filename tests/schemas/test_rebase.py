@@ -86,7 +86,7 @@ FREE: dict[str, tuple[Given, Given, Given]] = {
 }
 
 # The same, where both are at one place: the last writer's stays.
-CONTESTED: dict[str, tuple[Given, Given, Given]] = {
+CONTESTED: dict[str, tuple[Given, ...]] = {
     "the same key": (("replace", "/object", 1), ("replace", "/object", 2), ("replace", "/object", 1)),
     "the same key, which others have added": (("add", "/new", 1), ("add", "/new", 2), ("add", "/new", 1)),
     "the same key, which others have removed": (
@@ -127,6 +127,11 @@ CONTESTED: dict[str, tuple[Given, Given, Given]] = {
     "the whole document": (("replace", "", 1), ("add", "/new", 2), ("replace", "", 1)),
     "in a document that others have replaced": (("add", "/new", 1), ("replace", "", {}), ("add", "/new", 1)),
     "the same element": (("replace", "/list/1", 1), ("replace", "/list/1", 2), ("replace", "/list/1", 1)),
+    "a cell that is cleared": (("replace", "/rows/1", {"n": 1}), ("replace", "/rows/1", None)),
+    "a cell that was cleared": (("replace", "/rows/1", None), ("replace", "/rows/1", {"n": 1})),
+    "an element of one id": (("replace", "/rows/1", {"id": 7, "n": 1}), ("replace", "/rows/1", {"id": 7, "n": 2})),
+    "an object": (("replace", "/object", {"n": 1}), ("replace", "/object", {"n": 2})),
+    "a key that looks like an index": (("replace", "/7", {"n": 1}), ("replace", "/7", {"n": 2})),
     "the removal of an element that others have changed": (
         ("remove", "/rows/1"),
         ("replace", "/rows/1/n", 2),
@@ -150,6 +155,15 @@ LOST: dict[str, tuple[Given, Given]] = {
         ("replace", "/rows", [{"n": 5}, {"n": 6}]),
     ),
     "in an element that others have replaced": (("replace", "/rows/1/n", 2), ("replace", "/rows/1", {"n": 6})),
+    "an element in the place of one that others have put there": (
+        ("replace", "/rows/1", {"n": 1}),
+        ("replace", "/rows/1", {"n": 2}),
+    ),
+    "a list in the place of one that others have put there": (("replace", "/rows/1", [1]), ("replace", "/rows/1", [2])),
+    "an element of one id in the place of another": (
+        ("replace", "/rows/1", {"id": 7}),
+        ("replace", "/rows/1", {"id": 8}),
+    ),
     "the removal of an element that others have replaced": (("remove", "/list/1"), ("replace", "/list/1", 2)),
     "in a list of a document that others have replaced": (
         ("replace", "/rows/0/n", 2),
@@ -172,7 +186,8 @@ def test_operations_at_other_places_are_carried_out_in_theirs(case: str) -> None
 
 @pytest.mark.parametrize("case", CONTESTED)
 def test_operations_at_the_same_place_say_so(case: str) -> None:
-    mine, over, expected = CONTESTED[case]
+    mine, over, *changed = CONTESTED[case]
+    expected = changed[0] if changed else mine
     found = rebased(DOCUMENT, [mine], [over])
     assert (found.ops, found.conflicts, found.is_lost) == ([Op(*expected)], [expected[1]], False)
 

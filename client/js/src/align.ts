@@ -51,15 +51,15 @@ interface Gaps {
  * those that several have identify none of them. What stays is a longest sequence of them that is in order in both
  * lists. In a gap of as many elements on both sides, elements without ids are changed in their places if they have not
  * moved: inside where they are certainly the same, else by replacing them whole, but for texts of which each is there
- * once.
+ * once. `key` is the member that holds the ids, where that is known.
  */
-export function edits(old: readonly Json[], next: readonly Json[]): Edit[] | undefined {
+export function edits(old: readonly Json[], next: readonly Json[], key?: string): Edit[] | undefined {
   const shorter = Math.min(old.length, next.length);
   let start = 0;
   while (start < shorter && isEqual(old[start], next[start])) start++;
   let tail = 0;
   while (tail < shorter - start && isEqual(old.at(-1 - tail), next.at(-1 - tail))) tail++;
-  const lists = new Lists(old.slice(start, old.length - tail), next.slice(start, next.length - tail), [old, next]);
+  const lists = new Lists(old.slice(start, old.length - tail), next.slice(start, next.length - tail), [old, next], key);
   const found = lists.edits(start + tail);
   return found?.map(({ kind, index, old: before, next: after }) => {
     return { kind, index: start + index, old: start + before, next: start + after };
@@ -71,9 +71,16 @@ class Lists {
   readonly #old: readonly Json[];
   readonly #next: readonly Json[];
   readonly #whole: readonly (readonly Json[])[];
+  readonly #key: string | undefined;
   #hasRepeated: boolean | undefined = undefined;
 
-  constructor(old: readonly Json[], next: readonly Json[], whole: readonly (readonly Json[])[]) {
+  constructor(
+    old: readonly Json[],
+    next: readonly Json[],
+    whole: readonly (readonly Json[])[],
+    key: string | undefined,
+  ) {
+    this.#key = key;
     this.#old = old;
     this.#next = next;
     this.#whole = whole;
@@ -82,7 +89,7 @@ class Lists {
   edits(around: number): Edit[] | undefined {
     if (this.#old.length === 0 || this.#next.length === 0) return this.#ends();
     if (this.#old.length === 1 && this.#next.length === 1) return this.#one();
-    const [old, next] = namesOf(this.#old, this.#next);
+    const [old, next] = namesOf(this.#old, this.#next, this.#key);
     const places = this.#havePlaces(old, next) ? [...old.keys()].filter((at) => old[at] !== next[at]) : undefined;
     const common = commonOf(numbered(old), numbered(next));
     let kept = common.pairs.length;
@@ -121,9 +128,9 @@ class Lists {
   /** Returns the edits where one element is between the ends of either list. */
   #one(): Edit[] {
     const [old, next] = [this.#old[0] as Json, this.#next[0] as Json];
-    const id = idOf(old);
+    const id = idOf(old, this.#key);
     const isSame = id !== undefined || originOf(next) === old || isEqual(old, next);
-    const kind = id !== idOf(next) ? undefined : isSame ? "change" : this.#inPlace(0, 0);
+    const kind = id !== idOf(next, this.#key) ? undefined : isSame ? "change" : this.#inPlace(0, 0);
     return kind ? [{ kind, index: 0, old: 0, next: 0 }] : [removal(0), insertion(0)];
   }
 
@@ -149,13 +156,18 @@ class Lists {
     const goes = new Set(moved.map(([old]) => old));
     const comes = new Set(moved.map(([, next]) => next));
     const gaps: Gaps = { places: [], removed: [], added: [] };
+    let twins: ReadonlySet<number> | undefined = undefined;
     let [at, to] = [0, 0];
     for (const [end, nextEnd] of [...pairs, [this.#old.length, this.#next.length] as const]) {
       const hasPlaces = end - at === nextEnd - to;
       for (let index = 0; hasPlaces && index < end - at; index++) {
         const [old, next] = [at + index, to + index];
         const hasId = names.old[old]?.startsWith("i") || names.next[next]?.startsWith("i");
-        const kind = hasId || goes.has(old) || comes.has(next) ? undefined : this.#inPlace(old, next);
+        let kind = hasId || goes.has(old) || comes.has(next) ? undefined : this.#inPlace(old, next);
+        if (kind === "change") {
+          twins ??= this.#twins([...pairs, ...moved]);
+          if (twins.has(old) && !sharesIds(this.#old[old] as Json, this.#next[next] as Json)) kind = "replace";
+        }
         if (kind) gaps.places.push({ kind, old, next });
         else {
           if (!goes.has(old)) gaps.removed.push(old);
@@ -177,9 +189,26 @@ class Lists {
     return hasText && !this.#repeats() ? undefined : "replace";
   }
 
+  /** Returns those old elements that look as another does, old or new, of which it is not known either if it stays. */
+  #twins(known: readonly Pair[]): ReadonlySet<number> {
+    const [olds, nexts] = [new Set(known.map(([old]) => old)), new Set(known.map(([, next]) => next))];
+    const outlines = this.#old.map((element, at) => (olds.has(at) ? undefined : outlineOf(element)));
+    const others = this.#next.map((element, at) => (nexts.has(at) ? undefined : outlineOf(element)));
+    const counts = [counted(outlines), counted(others)] as const;
+    const isTwin = (outline: string | undefined) =>
+      outline !== undefined && counts.some((count) => (count.get(outline) ?? 0) > 1);
+    return new Set([...outlines.keys()].filter((at) => isTwin(outlines[at])));
+  }
+
   #isSame(old: number, next: number): boolean {
     return isSameElement(this.#old[old] as Json, this.#next[next] as Json);
   }
+}
+
+function counted<T>(items: readonly T[]): Map<T, number> {
+  const counts = new Map<T, number>();
+  for (const item of items) counts.set(item, (counts.get(item) ?? 0) + 1);
+  return counts;
 }
 
 function removal(old: number): Edit {
@@ -217,8 +246,8 @@ function moves(count: number, removed: readonly number[], staying: readonly Pair
 // Names
 
 /** Returns what the elements of two lists are known by: their ids, or without one their JSON. */
-function namesOf(old: readonly Json[], next: readonly Json[]): [string[], string[]] {
-  const ids = idsOf(old, next);
+function namesOf(old: readonly Json[], next: readonly Json[], key: string | undefined): [string[], string[]] {
+  const ids = idsOf(old, next, key);
   const repeated = new Set([...repeatedIn(ids[0]), ...repeatedIn(ids[1])]);
   const name = (element: Json, id: Id) => {
     if (id === undefined || repeated.has(id)) return canonical(element);
@@ -228,8 +257,8 @@ function namesOf(old: readonly Json[], next: readonly Json[]): [string[], string
 }
 
 /** Returns the ids of the elements of two lists; those without one that were edited have the one that they share. */
-function idsOf(old: readonly Json[], next: readonly Json[]): readonly [Id[], Id[]] {
-  const ids = [old.map(idOf), next.map(idOf)] as const;
+function idsOf(old: readonly Json[], next: readonly Json[], key: string | undefined): readonly [Id[], Id[]] {
+  const ids = [old.map((element) => idOf(element, key)), next.map((element) => idOf(element, key))] as const;
   const origins = next.map(originOf);
   if (origins.every((origin) => origin === undefined)) return ids;
   const places = new Map<unknown, number>();
@@ -243,13 +272,31 @@ function idsOf(old: readonly Json[], next: readonly Json[]): readonly [Id[], Id[
   return ids;
 }
 
-function idOf(element: Json): Id {
+/** Returns the id of an element, undefined where it has none; `key` is the member that holds it, where that is known. */
+export function idOf(element: Json, key?: string): Id {
   if (!isObject(element)) return undefined;
-  for (const key of ID_KEYS) {
-    const id = Object.hasOwn(element, key) ? element[key] : undefined;
+  for (const each of key === undefined ? ID_KEYS : [key]) {
+    const id = Object.hasOwn(element, each) ? element[each] : undefined;
     if (typeof id === "string" || typeof id === "bigint" || Number.isInteger(id)) return id as Id;
   }
   return undefined;
+}
+
+/** Which member identifies the elements of a list, by the JSON pointer of the list; `*` is any part of it. */
+export class Keys {
+  readonly #keys: readonly (readonly [readonly string[], string])[];
+
+  constructor(keys: Readonly<Record<string, string>>) {
+    this.#keys = Object.entries(keys).map(([pointer, key]) => [pointer.split("/"), key]);
+  }
+
+  /** Returns the member for the list at a JSON pointer, undefined where it has one of the usual names. */
+  at(path: string): string | undefined {
+    const parts = path.split("/");
+    const isOf = (pattern: readonly string[]) =>
+      pattern.length === parts.length && pattern.every((part, depth) => part === "*" || part === parts[depth]);
+    return this.#keys.find(([pattern]) => isOf(pattern))?.[1];
+  }
 }
 
 function repeatedIn(ids: readonly Id[]): Set<Id> {
@@ -315,37 +362,50 @@ function firstNotBelow(ends: readonly number[], place: number): number {
 // Elements without an id
 
 /**
- * Tells whether two elements without ids in one place of a list are certainly one that was changed: objects whose own
- * values are the same, and rows that have most of their values in common, or an element with an id.
+ * Tells whether two elements without ids in one place of a list look as one that was changed: objects whose own values
+ * are the same, and rows that have most of their values in common, or an element with an id.
  */
 function isSameElement(old: Json, next: Json): boolean {
   if (isEqual(old, next)) return true;
   if (Array.isArray(old) && Array.isArray(next)) return isSameRow(old, next);
-  if (!isObject(old) || !isObject(next)) return false;
-  return hasSameValues(
-    old,
-    next,
-    Object.values(old).some((value) => typeof value === "string" && value !== ""),
-  );
+  const outline = outlineOf(old);
+  return outline !== undefined && outline === outlineOf(next);
 }
 
 function isSameRow(old: readonly Json[], next: readonly Json[]): boolean {
   const alike = old.filter((value, at) => isEqual(value, next[at]));
   if (old.length === next.length && 2 * alike.length > old.length) return true;
-  const ids = new Set(old.map(idOf));
+  return hasCommonId(old, next);
+}
+
+/**
+ * Returns the JSON of an object without what is in its lists and, if it has a text, in its objects; undefined for what is
+ * no object.
+ */
+function outlineOf(element: Json): string | undefined {
+  if (!isObject(element)) return undefined;
+  const hasText = Object.values(element).some((value) => typeof value === "string" && value !== "");
+  return canonical(withoutLists(element, hasText));
+}
+
+function withoutLists(object: JsonObject, hasText: boolean): JsonObject {
+  const outline = (value: Json): Json => {
+    if (Array.isArray(value)) return [];
+    return isObject(value) ? (hasText ? {} : withoutLists(value, false)) : value;
+  };
+  return Object.fromEntries(Object.entries(object).map(([key, value]) => [key, outline(value)]));
+}
+
+/** Tells whether a list in an object, and the one at the same key of another, have elements of one id. */
+function sharesIds(old: Json, next: Json): boolean {
+  if (!isObject(old) || !isObject(next)) return false;
+  return Object.entries(old).some(([key, list]) => {
+    const other = Object.hasOwn(next, key) ? next[key] : undefined;
+    return Array.isArray(list) && Array.isArray(other) && hasCommonId(list, other);
+  });
+}
+
+function hasCommonId(old: readonly Json[], next: readonly Json[]): boolean {
+  const ids = new Set(old.map((element) => idOf(element)));
   return next.some((element) => idOf(element) !== undefined && ids.has(idOf(element)));
-}
-
-function hasSameValues(old: JsonObject, next: JsonObject, hasText: boolean): boolean {
-  const keys = Object.keys(old);
-  return (
-    keys.length === Object.keys(next).length &&
-    keys.every((key) => Object.hasOwn(next, key) && keeps(old[key] as Json, next[key] as Json, hasText))
-  );
-}
-
-function keeps(old: Json, next: Json, hasText: boolean): boolean {
-  if (isEqual(old, next)) return true;
-  if (Array.isArray(old) || Array.isArray(next)) return Array.isArray(old) && Array.isArray(next);
-  return isObject(old) && isObject(next) && (hasText || hasSameValues(old, next, false));
 }

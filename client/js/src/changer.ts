@@ -1,5 +1,6 @@
 /** Changes the state through a session, and gives each who does a promise of the version that has it. */
 
+import type { Keys } from "./align.js";
 import type { Answers } from "./answers.js";
 import { Deferred } from "./deferred.js";
 import type { Early } from "./early.js";
@@ -45,7 +46,7 @@ export class Changer {
   set(make: (state: Document) => unknown): Promise<number> {
     return this.#change(() => {
       const before = this.shown;
-      return leadingTo(plain(make(before), before), before, this.shown);
+      return leadingTo(plain(make(before), before), before, this.shown, this.#session.keys);
     });
   }
 
@@ -78,7 +79,7 @@ export class Changer {
       this.#sketched++;
       const push = () => {
         this.#sketched--;
-        this.#push(() => carry(this.#session.shown), answer);
+        this.#push(() => carry(this.#session.shown, this.#session.keys), answer);
       };
       this.#early.inTurn(push, { isChange: true });
     });
@@ -119,9 +120,9 @@ export class Changer {
  * Returns what makes `next`, which was made of `before`, of what is shown. Throws a PatchError where what was pushed in
  * between has taken away what it leads into.
  */
-function leadingTo(next: Json, before: Document, shown: Document): Op[] {
-  const between = before === undefined ? [] : diff(before, shown as Json);
-  const { ops, isLost } = rebase(diff(before, next), between, shown);
+function leadingTo(next: Json, before: Document, shown: Document, keys: Keys | undefined): Op[] {
+  const between = before === undefined ? [] : diff(before, shown as Json, keys);
+  const { ops, isLost } = rebase(diff(before, next, keys), between, shown);
   if (isLost) throw new PatchError("what it changes was taken away by a change that was made within it");
   return ops;
 }

@@ -17,7 +17,7 @@ export function takeChange(fold: Fold, frame: Change | Changes | Snapshot): Chan
     return { type: "change", version: frame.to, ops: frame.ops, source: undefined };
   }
   const { epoch, version, state } = frame;
-  const ops = diff(fold.confirmed, state);
+  const ops = diff(fold.confirmed, state, fold.keys);
   fold.replace([epoch, version], state);
   return { type: "change", version, ops, source: undefined };
 }

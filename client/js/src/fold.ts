@@ -1,5 +1,6 @@
 /** What a user sees: the server's state with the operations of all pushes carried out that it has not answered. */
 
+import { Keys } from "./align.js";
 import { freeze } from "./frozen.js";
 import { isEqual, share } from "./json.js";
 import { PatchError, apply, diff } from "./patch.js";
@@ -55,6 +56,7 @@ export class Fold {
   #hasJoined = false;
   #shown: Document = undefined;
   #pushes: Pending[] = [];
+  #keys: Keys | undefined = undefined;
 
   /** Epoch and version of `confirmed`; undefined before the first join. */
   get at(): Version | undefined {
@@ -64,6 +66,11 @@ export class Fold {
   /** What a join says that the client has. */
   get have(): Version | undefined {
     return this.#isForgotten ? undefined : this.#at;
+  }
+
+  /** By which states of the thread are to be compared. */
+  get keys(): Keys | undefined {
+    return this.#keys;
   }
 
   get confirmed(): Document {
@@ -136,8 +143,9 @@ export class Fold {
   }
 
   /** Takes in the answer to a join. Throws a PatchError, and changes nothing, where what was missed is missing. */
-  join({ epoch, version, state, ops, last_ref: lastRef = 0 }: Joined): void {
+  join({ epoch, version, state, ops, last_ref: lastRef = 0, list_keys: keys }: Joined): void {
     const at = [epoch, version] as const;
+    this.#keys = keys && new Keys(keys);
     const isKnown = this.have?.[0] === epoch;
     if (state !== undefined) this.#rejoin(at, state, undefined, lastRef);
     else if (isKnown && ops) this.#rejoin(at, apply(this.#confirmed, ops), ops, lastRef);
@@ -164,7 +172,7 @@ export class Fold {
 
   /** The server's state is another, whatever was known before. */
   replace(at: Version, confirmed: Document): void {
-    const over = difference(this.#confirmed, confirmed);
+    const over = difference(this.#confirmed, confirmed, this.#keys);
     this.#confirmed = freeze(confirmed);
     this.#refold(over);
     this.#at = at;
@@ -175,7 +183,8 @@ export class Fold {
     const settled = this.#pushes.filter((push) => push.sent && push.ref <= lastRef);
     // Later pushes were made on what the settled ones left: only what differs from that is the others' doing.
     const expected = settled.findLast(isVisible)?.after;
-    if (over === undefined || expected !== undefined) over = difference(expected ?? this.#confirmed, confirmed);
+    if (over === undefined || expected !== undefined)
+      over = difference(expected ?? this.#confirmed, confirmed, this.#keys);
     for (const push of this.#pushes) {
       const isSettled = settled.includes(push);
       // What is not settled any longer was refused: what was accepted is not forgotten.
@@ -196,7 +205,7 @@ export class Fold {
       this.#take(push);
     } else {
       this.#confirmed = apply(this.#confirmed, ops);
-      const over = isFirst ? difference(push.after, this.#confirmed) : isVisible(push) ? [] : ops;
+      const over = isFirst ? difference(push.after, this.#confirmed, this.#keys) : isVisible(push) ? [] : ops;
       this.#take(push);
       this.#refold(over);
     }
@@ -251,8 +260,8 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
 }
 
 /** Returns what others may have done that made `after` of `before`. */
-export function difference(before: Document, after: Document): Op[] {
-  return before === undefined || after === undefined ? [] : diff(before, after);
+export function difference(before: Document, after: Document, keys: Keys | undefined): Op[] {
+  return before === undefined || after === undefined ? [] : diff(before, after, keys);
 }
 
 function carriedOut(document: Document, ops: readonly Op[]): Document {

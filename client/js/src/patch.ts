@@ -1,6 +1,7 @@
 /** Differences between two states, as JSON Patch (RFC 6902) operations `add`, `remove` and `replace`. */
 
 import { edits } from "./align.js";
+import type { Keys } from "./align.js";
 import { freeze } from "./frozen.js";
 import { isObject } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
@@ -38,40 +39,47 @@ export function isIndex(part: string): boolean {
 
 /**
  * Returns the operations that turn `old` into `next`; what is the same object on both sides is not walked. The elements
- * of lists are told apart by identity, not by their positions.
+ * of lists are told apart by identity, not by their positions; `keys` says which members identify them, where those have
+ * other names than usual.
  */
-export function diff(old: Document, next: Json): Op[] {
+export function diff(old: Document, next: Json, keys?: Keys): Op[] {
   const ops: Op[] = [];
-  addDifference(old, next, "", ops);
+  addDifference(old, next, "", { ops, keys });
   return ops;
 }
 
-function addDifference(old: Document, next: Json, path: string, ops: Op[]): void {
-  if (old === next) return;
-  if (Array.isArray(old) && Array.isArray(next)) addArrays(old, next, path, ops);
-  else if (isObject(old) && isObject(next)) addObjects(old, next, path, ops);
-  else ops.push({ op: "replace", path, value: next });
+interface Difference {
+  readonly ops: Op[];
+  readonly keys: Keys | undefined;
 }
 
-function addObjects(old: JsonObject, next: JsonObject, path: string, ops: Op[]): void {
+function addDifference(old: Document, next: Json, path: string, found: Difference): void {
+  if (old === next) return;
+  if (Array.isArray(old) && Array.isArray(next)) addArrays(old, next, path, found);
+  else if (isObject(old) && isObject(next)) addObjects(old, next, path, found);
+  else found.ops.push({ op: "replace", path, value: next });
+}
+
+function addObjects(old: JsonObject, next: JsonObject, path: string, found: Difference): void {
   for (const key of Object.keys(old)) {
-    if (!Object.hasOwn(next, key)) ops.push({ op: "remove", path: `${path}/${escape(key)}` });
+    if (!Object.hasOwn(next, key)) found.ops.push({ op: "remove", path: `${path}/${escape(key)}` });
   }
   for (const [key, value] of Object.entries(next)) {
-    if (Object.hasOwn(old, key)) addDifference(old[key], value, `${path}/${escape(key)}`, ops);
-    else ops.push({ op: "add", path: `${path}/${escape(key)}`, value });
+    if (Object.hasOwn(old, key)) addDifference(old[key], value, `${path}/${escape(key)}`, found);
+    else found.ops.push({ op: "add", path: `${path}/${escape(key)}`, value });
   }
 }
 
-function addArrays(old: readonly Json[], next: readonly Json[], path: string, ops: Op[]): void {
-  const found = edits(old, next);
-  if (!found) {
+function addArrays(old: readonly Json[], next: readonly Json[], path: string, found: Difference): void {
+  const { ops, keys } = found;
+  const list = edits(old, next, keys?.at(path));
+  if (!list) {
     ops.push({ op: "replace", path, value: next });
     return;
   }
-  for (const { kind, index, old: before, next: after } of found) {
+  for (const { kind, index, old: before, next: after } of list) {
     const place = `${path}/${index}`;
-    if (kind === "change") addDifference(old[before], next[after] as Json, place, ops);
+    if (kind === "change") addDifference(old[before], next[after] as Json, place, found);
     else if (kind === "remove" || kind === "out") ops.push({ op: "remove", path: place });
     else if (kind === "in") ops.push({ op: "add", path: place, value: old[before] as Json, moved: true });
     else ops.push({ op: kind, path: place, value: next[after] as Json });

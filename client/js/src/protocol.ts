@@ -116,7 +116,8 @@ export interface Ping {
  *
  * `state` is the whole state at `version`; or `ops` lead to it from what the client has. With neither, the client
  * has it already, or there is no state yet (version 0). `max_frame` is how many bytes one message of the client may
- * have.
+ * have. `list_keys` names the members that identify the elements of lists, by the JSON pointers of these, in which `*`
+ * is any part, where it is not `id`, `key` or `_id`.
  */
 export interface Joined {
   readonly type: "joined";
@@ -129,6 +130,7 @@ export interface Joined {
   readonly state?: Json;
   readonly ops?: readonly Op[];
   readonly max_frame?: number | null;
+  readonly list_keys?: { readonly [key: string]: string };
 }
 
 /** The next version. `source` is a connection's id, "server", "migration", or "undo", a version and its source. */

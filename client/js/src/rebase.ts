@@ -8,8 +8,9 @@
 
 import { PatchError, apply, escape, find, isIndex, parse } from "./patch.js";
 import type { Document } from "./patch.js";
+import { idOf } from "./align.js";
 import { isObject } from "./json.js";
-import type { Json } from "./json.js";
+import type { Json, JsonObject } from "./json.js";
 import type { Op } from "./protocol.js";
 import { Shape } from "./shape.js";
 
@@ -242,6 +243,18 @@ class Step {
     return this.#op.value !== undefined;
   }
 
+  /**
+   * Tells whether it may mean another element than the one that `other` has put in the same place of a list. A single
+   * value has its place, as a cell of a board does, unless it is to be taken out.
+   */
+  mayMeanAnother(other: Step): boolean {
+    if (this.name === "remove") return true;
+    const [value, there] = [this.#op.value, other.#op.value];
+    if (!isContainer(value) || !isContainer(there)) return false;
+    const id = idOf(value);
+    return id === undefined || id !== idOf(there);
+  }
+
   toOp(): Op {
     const { name, pointer } = this;
     const { moved = false, ...op } = this.#op;
@@ -307,6 +320,10 @@ class Step {
   }
 }
 
+function isContainer(value: Document): value is JsonObject | readonly Json[] {
+  return typeof value === "object" && value !== null;
+}
+
 /** Tells whether a place in a value is at an index of a list, or in one; it is not where `-` adds at the end. */
 function leadsToElement(value: Document, rest: readonly string[], adds: boolean): boolean {
   for (const [depth, part] of rest.entries()) {
@@ -327,8 +344,7 @@ function pass(mine: Step, other: Step): void {
   const isSame = place.length === otherPlace.length && isWithin(place, otherPlace);
   if (isSame && mine.name === "remove" && other.name === "remove") {
     mine.isGone = mine.isDone = other.isGone = true;
-  } else if (isSame && mine.name === "remove" && other.name === "replace" && other.isElement) {
-    // What has come to be there may be another element than the one that was to go.
+  } else if (isSame && other.name === "replace" && other.isElement && mine.mayMeanAnother(other)) {
     mine.isContested = mine.isGone = true;
   } else if (leadsThrough(place, other) || leadsThrough(otherPlace, mine)) {
     const moved = behind(mine, otherPlace, other, true);

@@ -1,5 +1,6 @@
 /** One client's conversation with one thread, over all its sockets: no I/O, and no clock but the one it is given. */
 
+import type { Keys } from "./align.js";
 import type { Backlog } from "./backlog.js";
 import { takeChange } from "./changes.js";
 import { MESSAGE_TOO_BIG, finalError } from "./codes.js";
@@ -64,6 +65,11 @@ export class Session {
   /** Epoch and version of `confirmed`; undefined before the first join. */
   get at(): Version | undefined {
     return this.#pushes.fold.at;
+  }
+
+  /** By which states of the thread are to be compared. */
+  get keys(): Keys | undefined {
+    return this.#pushes.fold.keys;
   }
 
   /** Those without an answer. */

@@ -1,5 +1,6 @@
 /** What is made of an initial state before the thread has told its own: shown at once, and kept on top of that. */
 
+import type { Keys } from "./align.js";
 import { difference } from "./fold.js";
 import { PatchError, apply } from "./patch.js";
 import type { Document } from "./patch.js";
@@ -23,21 +24,21 @@ export class Sketch {
 
   /**
    * Changes what is shown. Returns a function that is given what the thread shows, with the changes before this one, and
-   * returns the operations that do the same there; it throws a PatchError where their place is gone. Throws a PatchError
+   * by what states are to be compared, and returns the operations that do the same there; it throws a PatchError where their place is gone. Throws a PatchError
    * where they do not fit.
    */
-  add(ops: readonly Op[]): (shown: Document) => readonly Op[] {
+  add(ops: readonly Op[]): (shown: Document, keys: Keys | undefined) => readonly Op[] {
     const after = (this.#shown = apply(this.#shown, ops));
-    return (shown) => this.#carry(ops, after, shown);
+    return (shown, keys) => this.#carry(ops, after, shown, keys);
   }
 
-  #carry(ops: readonly Op[], after: Document, shown: Document): readonly Op[] {
+  #carry(ops: readonly Op[], after: Document, shown: Document, keys: Keys | undefined): readonly Op[] {
     if (shown === undefined) {
       // The thread has no state: it gets the initial one with the change.
       this.#over = [];
       return after === undefined ? [] : [{ op: "add", path: "", value: after }];
     }
-    const moved = rebase(ops, this.#over ?? difference(this.#initial, shown), shown);
+    const moved = rebase(ops, this.#over ?? difference(this.#initial, shown, keys), shown);
     this.#over = moved.over;
     if (moved.isLost) throw new PatchError("what it changes is not in the state of the thread");
     return moved.ops;

@@ -105,6 +105,18 @@ test("an edit sends what it has changed, and an update one place", async () => {
   expect(client.state).toEqual({ n: 1, list: ["a", "b", "c"], title: "U" });
 });
 
+test("the elements of a list are told apart by the member that the server names", async () => {
+  const [client, peer] = await joined(
+    {},
+    { state: { n: 1, list: [{ slug: "a" }, { slug: "b" }] }, list_keys: { "/list": "slug" } },
+  );
+  void client.set({ n: 1, list: [{ slug: "b", n: 1 }] as never[] });
+  expect((await peer.take("push")).ops).toEqual([
+    { op: "remove", path: "/list/0" },
+    { op: "add", path: "/list/0/n", value: 1 },
+  ]);
+});
+
 test("a change that is made within another one stays, before it", async () => {
   const [client, peer] = await joined();
   const log = (text: string) => client.edit((draft) => void draft.list.push(text));

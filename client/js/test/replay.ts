@@ -33,7 +33,7 @@ export class Replay {
     if (name === "open") session.open();
     else if (name === "lost") session.lost(value as number);
     else if (name === "edit") session.push(value as Op[]);
-    else if (name === "set") session.push(diff(session.shown, plain(value)));
+    else if (name === "set") session.push(diff(session.shown, plain(value), session.keys));
     else if (name === "receive") session.receive(value as ServerMessage);
     else if (name === "wait") this.#wait(value as number);
     this.#gather();

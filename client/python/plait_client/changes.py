@@ -54,7 +54,7 @@ class Change(Generic[S]):
     def ops(self) -> list[Op]:
         """What leads from the change before to this one; compared on first use where the server did not say it."""
         if self._ops is None:
-            self._ops = diff(self._changed.before, self._changed.after)
+            self._ops = diff(self._changed.before, self._changed.after, self._changed.keys)
         return self._ops
 
 

@@ -10,7 +10,7 @@ from plait_client.pending import Pending, Push, fold
 from plait_client.replica import Gap, Replica
 from plait_schemas.codec import decode_json, encode_finite, encode_json
 from plait_schemas.messages import Ack, Change, Changes, Joined, Snapshot, Version
-from plait_schemas.patch import Op, apply, decode_ops, diff
+from plait_schemas.patch import Op, apply, decode_ops
 from plait_schemas.rebase import taking_back
 
 __all__ = ["Document"]
@@ -51,7 +51,7 @@ class Document:
         self._move(beneath, ops if is_exact else None, at, takes_back=not is_exact)
         if had == self._replica.have:
             return None
-        return Changed(before, self._replica.state, frame.epoch, frame.version, ops, None)
+        return Changed(before, self._replica.state, frame.epoch, frame.version, ops, None, self._replica.keys)
 
     def change(self, frame: Change | Changes | Snapshot) -> Changed:
         """Take in changes of others. Raises Gap."""
@@ -67,7 +67,7 @@ class Document:
             case Snapshot():
                 self._replica.replace(frame.epoch, frame.version, decode_json(frame.state))
         self._move(before, ops, at)
-        return Changed(before, self._replica.state, *self._replica.base, ops, source)
+        return Changed(before, self._replica.state, *self._replica.base, ops, source, self._replica.keys)
 
     def ack(self, frame: Ack, push: Push | None, connection: str | None) -> Changed | None:
         """Take in that a push is durable; None where that is known already. Raises Gap.
@@ -108,5 +108,5 @@ class Document:
         if not (takes_back or any(push.is_shown for push in self._pending)):
             self.shown = state
             return
-        over = diff(beneath, state) if ops is None else ops
+        over = self._replica.diff(beneath, state) if ops is None else ops
         self.shown = self._pending.move(over, state, at, takes_back=takes_back)

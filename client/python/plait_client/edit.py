@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from plait_client.errors import Refused
 from plait_schemas.draft import draft, recorded
-from plait_schemas.patch import Op, diff
+from plait_schemas.patch import Op
 from plait_schemas.rebase import rebase
 
 __all__ = ["AwaitableEdit", "Edit", "onto"]
@@ -65,8 +65,11 @@ class AwaitableEdit(Edit[Awaitable[int]]):
         return self.pushed.__await__()
 
 
-def onto(made_on: Any, ops: list[Op], shown: Any) -> list[Op]:
-    """Return operations made on one state as they are on that which is shown by now. Raises Refused."""
+def onto(made_on: Any, ops: list[Op], shown: Any, diff: Callable[[Any, Any], list[Op]]) -> list[Op]:
+    """Return operations made on one state as they are on that which is shown by now. Raises Refused.
+
+    `diff` returns what turns one state into another.
+    """
     if made_on is shown:
         return ops
     moved = rebase(ops, diff(made_on, shown), shown)

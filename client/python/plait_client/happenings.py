@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from plait_client.pending import Push
 from plait_schemas import messages
+from plait_schemas.align import Keys
 from plait_schemas.patch import Op
 
 __all__ = ["Acked", "CallLost", "Changed", "Happening", "Joined", "Nacked"]
@@ -24,6 +25,8 @@ class Changed(NamedTuple):
     ops: Sequence[Op] | None
     # The id of a connection, "server", "migration" or "undo …"; None where several changes came as one.
     source: str | None
+    # By which the states are to be compared.
+    keys: Keys | None = None
 
 
 class Acked(NamedTuple):

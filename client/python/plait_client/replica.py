@@ -5,9 +5,10 @@ from typing import Any
 
 import msgspec
 
+from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json
 from plait_schemas.messages import Joined, Version
-from plait_schemas.patch import Op, PatchError, apply
+from plait_schemas.patch import Op, PatchError, apply, diff
 
 __all__ = ["Gap", "Replica"]
 
@@ -26,6 +27,8 @@ class Replica:
         self.state: Any = None
         # Whether it is not to be built on: it is still shown, until the server has told the whole state.
         self.is_forgotten = False
+        # Which members identify the elements of lists, where the server has named any.
+        self.keys: Keys | None = None
 
     @property
     def have(self) -> Version | None:
@@ -40,6 +43,7 @@ class Replica:
 
     def join(self, frame: Joined) -> Sequence[Op] | None:
         """Take in what a join was answered with; return the operations that it was, None for a whole state."""
+        self.keys = Keys(frame.list_keys) if frame.list_keys else None
         if frame.state is not msgspec.UNSET:
             self.replace(frame.epoch, frame.version, decode_json(frame.state))
             return None
@@ -71,6 +75,10 @@ class Replica:
         """Take a whole state, whatever was known before."""
         self.epoch, self.version, self.state = epoch, version, state
         self.is_forgotten = False
+
+    def diff(self, old: Any, new: Any) -> list[Op]:
+        """Return the operations that turn one state of the thread into another."""
+        return diff(old, new, self.keys)
 
     def forget(self) -> None:
         """Build no more on what is known."""

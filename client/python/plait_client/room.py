@@ -15,7 +15,7 @@ from plait_client.live import Live
 from plait_client.session import Status
 from plait_client.typed import written
 from plait_client.view import View
-from plait_schemas.patch import Op, diff, find, parse
+from plait_schemas.patch import Op, find, parse
 
 __all__ = ["Remove", "Room"]
 
@@ -114,7 +114,7 @@ class Room(Generic[S]):
         shown = self.shown()
         given: Any = self.state if callable(state) or self._shown.takes(shown) else shown
         value = state(given) if callable(state) else state
-        return self.push(shown, diff(shown, written(value, given, shown)))
+        return self.push(shown, self._session.diff(shown, written(value, given, shown)))
 
     def update(self, pointer: str, value: Any) -> Awaitable[int]:
         """Change what is at a JSON pointer, or put it there. Raises ValueError where the pointer leads nowhere."""
@@ -140,7 +140,7 @@ class Room(Generic[S]):
         """Change the state by operations that were made on what was shown then. Raises ValueError, Refused."""
         self._live.check_open()
         try:
-            push = self._session.edit(onto(made_on, ops, self.shown()), check=self._check)
+            push = self._session.edit(onto(made_on, ops, self.shown(), self._session.diff), check=self._check)
         except Refused as error:
             self._live.refused(error)
             raise

@@ -88,6 +88,10 @@ class Session:
         """The version of the confirmed state."""
         return self._replica.version
 
+    def diff(self, old: Any, new: Any) -> list[Op]:
+        """Return the operations that turn one state of the thread into another."""
+        return self._replica.diff(old, new)
+
     @property
     def pending(self) -> list[Push]:
         """The pushes without an answer whose fate is open; those that were answered for already are left out."""

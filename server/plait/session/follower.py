@@ -73,6 +73,7 @@ class Follower:
         joined = Joined(connection.id, key, history.epoch, version, last_ref, connection.readonly)
         if not connection.protocol_enabled or not durable.has_state:
             return joined
+        joined = msgspec.structs.replace(joined, list_keys=dict(self._actor.kind.cls.list_keys))
         missed = self._missed(have, rows)
         if missed is None or _size(missed) > self._worth:
             return msgspec.structs.replace(joined, state=msgspec.Raw(durable.require_json()))

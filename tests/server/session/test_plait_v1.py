@@ -1,8 +1,8 @@
 """A conversation in the native protocol, without a socket: joining, changes, messages, limits, bad frames."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, ClassVar
 
 import pytest
 from starlette.requests import Request
@@ -82,6 +82,24 @@ async def test_a_client_is_told_how_large_its_frames_may_be_where_they_are_limit
         guest = Guest(await house.actor(Room), "a")
         await guest.open()
         assert "max_frame" not in guest.frames[0]
+
+
+async def test_a_client_is_told_which_members_identify_the_elements_of_lists() -> None:
+    class Board(Room):
+        list_keys: ClassVar[Mapping[str, str]] = {"/columns/*/cards": "slug"}
+
+    async with open_house(Board) as house:
+        actor = await house.actor(Board)
+        _, frame = await opening(actor, "a")
+        assert frame["list_keys"] == {"/columns/*/cards": "slug"}
+        actor.thread.update("/n", 1)
+        await actor.settled()
+        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 0))
+        assert frame["ops"]
+        assert frame["list_keys"] == {"/columns/*/cards": "slug"}
+    async with open_house(Room) as house:
+        _, frame = await opening(await house.actor(Room), "a")
+        assert "list_keys" not in frame
 
 
 async def test_a_client_that_has_the_version_is_sent_neither_state_nor_ops() -> None:
