@@ -1,8 +1,7 @@
 /** The edits that turn one list into another, found by the identity of the elements, never by their positions. */
 
-import { canonical, isEqual, isObject } from "./json.js";
+import { canonical, isEqual, isObject, originOf } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
-import { originOf } from "./origins.js";
 
 /** The members that may hold what an element is known by; the first one that holds a text or an integer counts. */
 const ID_KEYS: readonly string[] = ["id", "key", "_id"];

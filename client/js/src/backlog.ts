@@ -1,4 +1,4 @@
-/** What a client keeps of itself beyond a page, and whether something that was read is such. */
+/** What a client keeps in a storage for the next page, and the check of what was read from there. */
 
 import { parse as parseJson } from "./exact.js";
 import type { KeptFold } from "./fold.js";
@@ -6,14 +6,15 @@ import { isObject, plain } from "./json.js";
 import type { JsonObject } from "./json.js";
 import { parse } from "./patch.js";
 
-/** Enough to go on with unanswered pushes in another life. */
+/** A client's id and its unanswered pushes. */
 export interface Backlog {
   client: string;
+  /** The ref of the next push. */
   next: number;
   fold?: KeptFold | undefined;
 }
 
-/** Returns the backlog that a text is; undefined when it is none that a client could go on with. */
+/** Returns the backlog in a text; undefined where it is invalid. */
 export function readBacklog(text: string): Backlog | undefined {
   try {
     const value: unknown = parseJson(text);
@@ -32,7 +33,7 @@ function isBacklog(value: unknown): value is Backlog {
 
 function isFold({ at, confirmed, pushes }: JsonObject, next: number): boolean {
   if (!isVersion(at) || !Array.isArray(pushes)) return false;
-  // Only a thread at its very beginning may have no state.
+  // Only a thread at version 0 has no state.
   if (confirmed !== undefined) plain(confirmed);
   else if (at[1] > 0) return false;
   let last = 0;
@@ -50,7 +51,7 @@ function isPush(push: JsonObject): push is JsonObject & { ref: number } {
   return Array.isArray(ops) && ops.every(isOp);
 }
 
-/** Throws where a path or a value could not be sent. */
+/** Tells whether a value is an operation. Throws where its path or value cannot be sent. */
 function isOp(value: unknown): boolean {
   if (!isObject(value)) return false;
   const { op, path } = value;

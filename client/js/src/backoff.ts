@@ -1,36 +1,36 @@
-/** How long to wait before the next attempt: longer with each one that has come to nothing. */
+/** How long to wait before the next attempt to connect: longer after each failure. */
 
 const FIRST_DELAY = 100;
 const LONGEST_DELAY = 10_000;
-/** A socket that was joined for so long has been of use. */
+/** A socket that stayed joined for this long was a success. */
 const STEADY = 10_000;
 
 /** All times are in milliseconds. */
 export class Backoff {
   #failures = 0;
   #joinedAt = Infinity;
-  #wasAtOnce = false;
+  #hasRetriedAtOnce = false;
 
-  /** A join alone is no success: what the client says next may be what it is closed for, each time. */
+  /** The thread is joined, which alone is no success: the client's next frame may be what closes it each time. */
   joined(now: number): void {
     this.#joinedAt = now;
   }
 
-  /** The server has carried something out: the next delay is the first again. */
+  /** The server has answered a request: the next delay is the shortest again. */
   reset(): void {
     this.#failures = 0;
-    this.#wasAtOnce = false;
+    this.#hasRetriedAtOnce = false;
   }
 
   /**
-   * Returns how long to wait, now that a socket is gone or did not open; for a random number from 0 to 1. Not at all where
-   * the server asks to come back at once, unless it has done so since the last socket that was of use.
+   * Returns how long to wait after a socket was closed or did not open; `random` is from 0 to 1. It is 0 where the server
+   * allows to reconnect at once, but only once until a socket is a success.
    */
-  delay(now: number, random: number, isAtOnce = false): number {
+  delay(now: number, random: number, mayRetryAtOnce = false): number {
     if (now - this.#joinedAt >= STEADY) this.reset();
     this.#joinedAt = Infinity;
-    if (isAtOnce && !this.#wasAtOnce) {
-      this.#wasAtOnce = true;
+    if (mayRetryAtOnce && !this.#hasRetriedAtOnce) {
+      this.#hasRetriedAtOnce = true;
       return 0;
     }
     return Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** this.#failures++) * (0.5 + random / 2);

@@ -1,91 +1,170 @@
-/** Calls and messages that wait until they may go out, and the calls that are under way on a socket. */
+/** Calls of the thread's methods, and the streams of what they return. */
 
+import { Deferred, onAbortBefore } from "./deferred.js";
+import type { EarlyQueue } from "./early.js";
 import { PlaitError } from "./errors.js";
-import type { Dropped, Failed } from "./events.js";
-import type { Pending } from "./fold.js";
+import type { SessionEvent } from "./events.js";
+import { plain } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
-import type { Bytes } from "./messages.js";
-import type { Outbox } from "./outbox.js";
-import type { Call, Error as Failure, Message, Result } from "./protocol.js";
-import type { Follower, Pushes } from "./pushes.js";
-import { isTooLarge, tooLarge } from "./size.js";
+import type { Link } from "./link.js";
 
-interface Waiting extends Follower {
-  frame: Call | Message | Bytes;
+/** The arguments of a call, and a signal that cancels it. */
+export interface CallOptions {
+  args?: readonly unknown[];
+  kwargs?: { readonly [name: string]: unknown };
+  signal?: AbortSignal;
 }
 
 export class Calls {
-  #waiting: Waiting[] = [];
-  readonly #sent = new Set<number>();
-  #next = 1;
+  readonly #link: Link;
+  readonly #early: EarlyQueue;
+  // The calls without a result, by ref.
+  readonly #open = new Map<number, Chunks<unknown, unknown>>();
 
-  /** Adds a call, and returns its ref. */
-  add(method: string, args: readonly Json[], kwargs: JsonObject, behind: Pending | undefined): number {
-    const frame: Call = {
-      type: "call",
-      ref: this.#next++,
-      method,
-      ...(args.length > 0 && { args }),
-      ...(Object.keys(kwargs).length > 0 && { kwargs }),
+  constructor(link: Link, early: EarlyQueue) {
+    this.#link = link;
+    this.#early = early;
+  }
+
+  /** Calls a method. A failure that nobody awaits is an unhandled rejection, unless the user closed or cancelled. */
+  call(method: string, options: CallOptions): Promise<unknown> {
+    const result = new Deferred<unknown>();
+    this.stream(method, options).result.then(result.resolve, (error: unknown) => {
+      const isClosed = this.#link.status === "closed" && !this.#link.error;
+      if (isClosed || options.signal?.aborted) result.reject(error);
+      else result.raise(error);
+    });
+    return result.promise;
+  }
+
+  /** Calls a method after what was asked for before it. Never throws: the stream ends with any error. */
+  stream(method: string, { args = [], kwargs = {}, signal }: CallOptions): RpcStream<unknown, unknown> {
+    let ref = 0;
+    const chunks = new Chunks<unknown, unknown>(() => cancel(new PlaitError("cancelled", `${method} was cancelled`)));
+    const cancel = (reason: unknown) => {
+      chunks.fail(reason);
+      if (!this.#open.delete(ref)) return;
+      this.#link.session.cancel(ref);
+      this.#link.pump();
     };
-    this.#waiting.push({ frame, behind });
-    return frame.ref;
-  }
-
-  /** Adds a message. Throws a PlaitError when it is too large. */
-  addMessage(frame: Message | Bytes, behind: Pending | undefined, maxFrame: number): void {
-    if (isTooLarge(frame, maxFrame)) throw tooLarge("message");
-    this.#waiting.push({ frame, behind });
-  }
-
-  /** What is to go out next, if anything waits. */
-  get first(): Follower | undefined {
-    return this.#waiting[0];
-  }
-
-  /** Takes out the next, if it may go out: returns it, or what is to be said when it is too large. */
-  next(
-    maxFrame: number,
-    pushes: Pick<Pushes, "letPass">,
-    outbox: Pick<Outbox, "isOpen">,
-  ): Call | Message | Bytes | Failed | Dropped | undefined {
-    const [first] = this.#waiting;
-    // What was asked for behind messages that are sent again waits for those.
-    if (first === undefined || !outbox.isOpen || !pushes.letPass(first)) return undefined;
-    this.#waiting.shift();
-    const { frame } = first;
-    const isCall = frame.type === "call";
-    if (isTooLarge(frame, maxFrame)) {
-      const error = tooLarge(isCall ? "call" : "message");
-      return isCall ? { type: "failed", ref: frame.ref, error } : { type: "dropped", error };
+    const begin = (call: readonly [string, Json[], JsonObject]) => {
+      if (chunks.isEnded) return;
+      if (this.#link.status === "closed") return chunks.fail(this.#link.closedError);
+      ref = this.#link.session.call(...call);
+      this.#open.set(ref, chunks);
+      this.#link.pump();
+    };
+    try {
+      if (signal?.aborted) throw signal.reason;
+      const call = [plain(method) as string, plain(args) as Json[], plain(kwargs) as JsonObject] as const;
+      this.#early.inTurn(() => begin(call));
+      if (signal) onAbortBefore(chunks.result, signal, cancel);
+    } catch (error) {
+      chunks.fail(error);
     }
-    if (isCall) this.#sent.add(frame.ref);
-    return frame;
+    return chunks;
   }
 
-  /** Returns a result that is of a call under way. */
-  take(result: Result): Result | undefined {
-    const isAwaited = result.done ? this.end(result.ref) : this.#sent.has(result.ref);
-    return isAwaited ? result : undefined;
+  /** Passes a result or a failure to its call. */
+  settle(event: SessionEvent): void {
+    if (event.type !== "result" && event.type !== "failed") return;
+    const chunks = this.#open.get(event.ref);
+    if (event.type === "result" && !event.done) return chunks?.push(event.value);
+    this.#open.delete(event.ref);
+    if (event.type === "result") chunks?.finish(event.value);
+    else chunks?.fail(event.error);
   }
 
-  /** Tells whether a call was under way, which it is no more. One that waits is forgotten. */
-  end(ref: number): boolean {
-    this.#waiting = this.#waiting.filter(({ frame }) => frame.type !== "call" || frame.ref !== ref);
-    return this.#sent.delete(ref);
+  /** Ends all calls with an error, as no answer will come. */
+  failAll(error: Error): void {
+    for (const chunks of this.#open.values()) chunks.fail(error);
+    this.#open.clear();
+  }
+}
+
+/**
+ * An async iterator over what a method streams; leaving the loop cancels the call. `result` is what the method returns
+ * at its end; it rejects with the error that the loop throws.
+ */
+export interface RpcStream<Chunk, Final = undefined> {
+  readonly result: Promise<Final>;
+  [Symbol.asyncIterator](): this;
+  next(): Promise<IteratorResult<Chunk, Final | undefined>>;
+  return(): Promise<IteratorResult<Chunk, Final | undefined>>;
+}
+
+/** A stream, filled by the call. */
+class Chunks<Chunk, Final = undefined> implements RpcStream<Chunk, Final> {
+  readonly #final = new Deferred<Final>();
+  readonly #cancel: () => void;
+  #chunks: Chunk[] = [];
+  #readers: Deferred<IteratorResult<Chunk, Final | undefined>>[] = [];
+  #end: (() => Promise<IteratorResult<Chunk, Final | undefined>>) | undefined = undefined;
+
+  constructor(cancel: () => void) {
+    this.#cancel = cancel;
   }
 
-  /** Returns what became of a call, if it was under way. */
-  fail({ ref, code, message, path }: Failure): Failed | undefined {
-    if (typeof ref !== "number" || !this.end(ref)) return undefined;
-    return { type: "failed", ref, error: new PlaitError(code, message, { path: path ?? undefined }) };
+  get result(): Promise<Final> {
+    return this.#final.promise;
   }
 
-  /** All that were under way are lost with their socket, for a reason if there is one beyond that. */
-  failAll(reason: PlaitError | undefined): Failed[] {
-    const error = reason ?? new PlaitError("disconnected", "The connection was lost before the call was answered");
-    const failed = [...this.#sent].map((ref) => ({ type: "failed" as const, ref, error }));
-    this.#sent.clear();
-    return failed;
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  next(): Promise<IteratorResult<Chunk, Final | undefined>> {
+    if (this.#chunks.length > 0) return Promise.resolve({ done: false, value: this.#chunks.shift() as Chunk });
+    if (this.#end) return this.#end();
+    const reader = new Deferred<IteratorResult<Chunk, Final | undefined>>();
+    this.#readers.push(reader);
+    return reader.promise;
+  }
+
+  return(): Promise<IteratorResult<Chunk, Final | undefined>> {
+    const isOpen = !this.#end;
+    const end = () => Promise.resolve({ done: true as const, value: undefined });
+    this.#chunks = [];
+    this.#close(end);
+    this.#end = end;
+    if (isOpen) this.#cancel();
+    return end();
+  }
+
+  // Filling it
+
+  get isEnded(): boolean {
+    return this.#end !== undefined;
+  }
+
+  /** Adds a chunk. */
+  push(chunk: Chunk): void {
+    const reader = this.#readers.shift();
+    if (reader) reader.resolve({ done: false, value: chunk });
+    else this.#chunks.push(chunk);
+  }
+
+  /** Ends the stream with the method's result. */
+  finish(value: Final): void {
+    this.#final.resolve(value);
+    this.#close(() => Promise.resolve({ done: true, value }));
+  }
+
+  /** Ends the stream with an error. */
+  fail(error: unknown): void {
+    this.#final.reject(error);
+    // The error is thrown once; after it the iterator is done, as any other.
+    this.#close(() => {
+      this.#end = () => Promise.resolve({ done: true, value: undefined });
+      return Promise.reject(error as Error);
+    });
+  }
+
+  #close(end: () => Promise<IteratorResult<Chunk, Final | undefined>>): void {
+    if (this.#end) return;
+    this.#end = end;
+    for (const reader of this.#readers.splice(0)) {
+      this.#end().then(reader.resolve, reader.reject);
+    }
   }
 }

@@ -1,21 +1,21 @@
-/** One thread, live: its state, its methods, and what it says. */
+/** A thread, live: its state, its methods, its messages and events. */
 
-import { Answers } from "./answers.js";
-import { Caller } from "./caller.js";
-import type { CallOptions } from "./caller.js";
-import { Changer } from "./changer.js";
-import { Deferred } from "./deferred.js";
+import { AbandonedQueues } from "./abandoned.js";
+import { Calls } from "./calls.js";
+import type { CallOptions, RpcStream } from "./calls.js";
+import { Deferred, whenFound } from "./deferred.js";
 import { produce } from "./draft.js";
-import { Early } from "./early.js";
+import { EarlyQueue } from "./early.js";
+import { Edits } from "./edits.js";
 import { raise } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
-import { freeze } from "./frozen.js";
-import type { DeepReadonly } from "./frozen.js";
-import { plain } from "./json.js";
+import { freeze, plain } from "./json.js";
+import type { DeepReadonly } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
-import { Listeners } from "./listeners.js";
+import { Listeners, ThreadListeners } from "./listeners.js";
+import type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 import { messageOf } from "./messages.js";
 import type { ThreadOptions } from "./options.js";
 import type { Document } from "./patch.js";
@@ -23,17 +23,11 @@ import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { Session } from "./session.js";
-import { whenFound } from "./signals.js";
-import type { Chunks } from "./stream.js";
-import type { RpcStream } from "./stream.js";
-import { Strays } from "./strays.js";
-import { Subscribers } from "./subscribers.js";
-import type { AnyEvents, Refusal, ThreadChange } from "./subscribers.js";
 
 export type Unsubscribe = () => void;
 
 export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
-  static readonly #onUnheard = new Listeners<[Refusal, ThreadClient]>();
+  static readonly #onUnhandled = new Listeners<[Refusal, ThreadClient]>();
 
   readonly kind: string;
   readonly name: string;
@@ -44,48 +38,43 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #link: Link;
   readonly #ready = new Deferred<void>();
   readonly #ended = new Deferred<void>();
-  readonly #early = new Early(() => this.status === "closed" || this.#session.at !== undefined);
-  readonly #answers = new Answers();
-  readonly #changer: Changer;
-  readonly #caller: Caller;
-  readonly #subscribers = new Subscribers((refusal) => this.#tellUnheard(refusal));
-  readonly #strays: Strays;
+  readonly #early = new EarlyQueue(() => this.status === "closed" || this.#session.at !== undefined);
+  readonly #edits: Edits;
+  readonly #calls: Calls;
+  readonly #listeners = new ThreadListeners((refusal) => this.#tellUnhandled(refusal));
+  readonly #abandoned: AbandonedQueues;
 
   constructor(options: ThreadOptions<State>) {
     this.kind = options.kind;
     this.name = options.name;
     this.initialState =
       options.initialState === undefined ? undefined : (freeze(plain(options.initialState)) as DeepReadonly<State>);
-    this.rpc = rpcFace<Rpcs>((method, args) => this.#caller.result(method, { args }));
+    this.rpc = rpcFace<Rpcs>((method, args) => this.#calls.call(method, { args }));
     this.#link = new Link(options as ThreadOptions<unknown>, {
       onEvent: (event) => this.#handle(event),
-      onBytes: (data) => this.#subscribers.message.tell(data),
-      onMoved: () => this.#tell(),
+      onBytes: (data) => this.#listeners.message.tell(data),
+      onUpdate: () => this.#compare(),
       onEnd: () => this.#end(),
     });
-    this.#changer = new Changer(
-      this.#link,
-      this.#early,
-      this.#answers,
-      this.#subscribers,
-      this.initialState as Document,
+    this.#edits = new Edits(this.#link, this.#early, this.#listeners, this.initialState as Document);
+    this.#calls = new Calls(this.#link, this.#early);
+    this.#abandoned = new AbandonedQueues(options as ThreadOptions<unknown>, (event) =>
+      this.#listeners.dispatch(event),
     );
-    this.#caller = new Caller(this.#link, this.#early, this.#answers);
-    this.#strays = new Strays(options as ThreadOptions<unknown>, (event) => this.#subscribers.take(event));
     if (options.connect !== false) this.connect();
   }
 
-  // What is known
+  // State and status
 
   /**
-   * What the user sees: the server's state, with the changes on it that the server has not answered for.
-   * It is frozen; parts that stay the same stay the same objects. Undefined until there is a state.
+   * The state to show: the server's, with this client's changes that have no answer yet. It is frozen, and its unchanged
+   * parts stay the same objects. Undefined until there is a state.
    */
   get state(): DeepReadonly<State> | undefined {
-    return this.#changer.shown as DeepReadonly<State> | undefined;
+    return this.#edits.shown as DeepReadonly<State> | undefined;
   }
 
-  /** The last state that the server told. */
+  /** The last state that the server sent. */
   get confirmed(): DeepReadonly<State> | undefined {
     return this.#session.confirmed as DeepReadonly<State> | undefined;
   }
@@ -99,22 +88,22 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#link.status;
   }
 
-  /** Why the client has stopped by itself, if it has. */
+  /** Why the client was closed, unless by `close()`. */
   get error(): PlaitError | undefined {
     return this.#link.error;
   }
 
-  /** Why there is no connection, as it was the last time that one was tried or lost; undefined while there is one. */
+  /** Why the last connection was lost or failed; undefined while there is one. */
   get trouble(): PlaitError | undefined {
     return this.#link.trouble;
   }
 
-  /** How many changes the server has not answered for; one that a join has answered for counts no more. */
+  /** How many changes of this client the server has neither applied nor refused. */
   get pending(): number {
-    return this.#session.pushes.filter((push) => !push.isSettled).length + this.#early.changes;
+    return this.#session.pushes.filter((push) => !push.isSettled).length + this.#early.edits;
   }
 
-  /** The id by which others know this client; it stays the same over reconnects. Undefined before the first join. */
+  /** The id by which others see this client; it stays the same over reconnects. Undefined before the first join. */
   get connection(): string | undefined {
     return this.#session.joined?.connection;
   }
@@ -124,12 +113,12 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#session.joined?.readonly ?? false;
   }
 
-  /** What is to be seen of each connection, this one too, by its id; as it was last told, while offline. */
+  /** The presence of each connection, including this one, by its id; while offline, as last received. */
   get presence(): PresenceRecord {
     return this.#session.presence;
   }
 
-  /** Resolves when the thread is joined for the first time; rejects when that will not be. */
+  /** Resolves when the thread is joined for the first time; rejects when the client is closed before that. */
   get ready(): Promise<void> {
     return this.#ready.promise;
   }
@@ -137,51 +126,51 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   // Changing the state
 
   /**
-   * Sets the state, to a value or to what a function makes of it; only what differs is sent. It is shown at once.
-   * Resolves to the version that has it, and rejects with the reason when the server refuses.
+   * Sets the state, to a value or to what a function returns for it; only the difference is sent. It is shown at once.
+   * Resolves to the version that has it, and rejects with a PlaitError when the server refuses it.
    */
   set(next: DeepReadonly<State> | ((state: DeepReadonly<State>) => DeepReadonly<State>)): Promise<number> {
-    return this.#changer.set(typeof next === "function" ? (next as (state: unknown) => unknown) : () => next);
+    return this.#edits.set(typeof next === "function" ? (next as (state: unknown) => unknown) : () => next);
   }
 
   /**
-   * Changes a draft of the state as the function likes, and does with it as `set` does. An object that the function
-   * returns without having changed the draft is the next state.
+   * Sets the state to what the function makes of a draft by changing it in place. An object that the function returns
+   * without having changed the draft is the next state.
    */
   edit(recipe: (draft: State) => unknown): Promise<number> {
-    return this.#changer.set((state) => produce(state as State, recipe));
+    return this.#edits.set((state) => produce(state as State, recipe));
   }
 
-  /** Sets one place of the state, by its JSON pointer; `-` behind an array's pointer puts an element at its end. */
+  /** Sets the value at a JSON pointer; `-` after an array's pointer appends an element. */
   update(pointer: string, value: unknown): Promise<number> {
-    return this.#changer.update(pointer, value);
+    return this.#edits.update(pointer, value);
   }
 
   // Calling methods
 
-  /** Calls a method, now or when the thread is joined next. A call that is under way when the connection goes is lost. */
+  /** Calls a method, while offline at the next join. A call under way when the connection is lost rejects. */
   call<Name extends keyof Rpcs & string>(method: Name, ...args: ArgsOf<Rpcs, Name>): Promise<ResultOf<Rpcs, Name>> {
     return this.callWith(method, { args });
   }
 
-  /** Calls a method with keyword arguments, or so that it can be cancelled. */
+  /** Calls a method with keyword arguments, or with a signal that cancels the call. */
   callWith<Name extends keyof Rpcs & string>(method: Name, options: CallOptions = {}): Promise<ResultOf<Rpcs, Name>> {
-    return this.#caller.result(method, options) as Promise<ResultOf<Rpcs, Name>>;
+    return this.#calls.call(method, options) as Promise<ResultOf<Rpcs, Name>>;
   }
 
-  /** Calls a method that streams. The calling begins at once, not with the first look at a chunk. */
+  /** Calls a method that streams. The call begins at once, before the first chunk is read. */
   stream<Name extends keyof Rpcs & string>(
     method: Name,
     ...args: ArgsOf<Rpcs, Name>
   ): RpcStream<ChunkOf<Rpcs, Name>, ResultOf<Rpcs, Name>> {
-    return this.#caller.call(method, { args }) as Chunks<ChunkOf<Rpcs, Name>, ResultOf<Rpcs, Name>>;
+    return this.#calls.stream(method, { args }) as RpcStream<ChunkOf<Rpcs, Name>, ResultOf<Rpcs, Name>>;
   }
 
   // Messages and presence
 
   /**
-   * Sends a message to the thread's `on_message`, bytes as a binary one, now or when it is joined next. Throws a
-   * PlaitError when it is larger than the server takes, and when the client is closed.
+   * Sends a message to the thread's `on_message`, bytes as a binary one; while offline, at the next join. Throws a
+   * PlaitError when it is larger than the server takes, or when the client is closed.
    */
   send(data: unknown): void {
     this.#checkOpen();
@@ -193,8 +182,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   /**
-   * Says what others are to see of this connection, and of those that follow it; null takes it away. Throws as `send`
-   * does, and changes nothing then.
+   * Sets what others see of this client; null removes it. It is sent again after a reconnect. Throws as `send` does, and
+   * changes nothing then.
    */
   setPresence(data: unknown): void {
     this.#checkOpen();
@@ -202,45 +191,45 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#link.pump();
   }
 
-  // Being told
+  // Listeners
 
   /**
-   * Tells `fn` each change that was refused, of any client, where nobody awaits it and its client has no listener of its
-   * own. Without such a function, the console shows it.
+   * Calls `fn` with each refused change of any client that nobody awaits and whose client has no listener of its own.
+   * Without such a function, it is logged to the console.
    */
   static onRefused(fn: (refusal: Refusal, client: ThreadClient) => void): Unsubscribe {
-    return ThreadClient.#onUnheard.add(fn);
+    return ThreadClient.#onUnhandled.add(fn);
   }
 
-  /** Calls `fn`, with nothing, whenever one of the values above has changed: the state, the status, the presence. */
+  /** Calls `fn` whenever one of the values above has changed: the state, the status, the presence. */
   subscribe(fn: () => void): Unsubscribe {
-    return this.#subscribers.moved.add(fn);
+    return this.#listeners.update.add(fn);
   }
 
   /**
-   * Tells `fn` each change of others, when it is in `state` already; several as one where the server has sent them so.
-   * Not what was missed while offline.
+   * Calls `fn` with each change by others, after it is in `state`; with several as one where the server sent them so.
+   * Changes that were missed while offline are not told.
    */
   onChange(fn: (change: ThreadChange) => void): Unsubscribe {
-    return this.#subscribers.change.add(fn);
+    return this.#listeners.change.add(fn);
   }
 
-  /** Tells `fn` what the thread sends; a binary message is an ArrayBuffer. */
+  /** Calls `fn` with each message of the thread; a binary one is an ArrayBuffer. */
   onMessage(fn: (data: any) => void): Unsubscribe {
-    return this.#subscribers.message.add(fn);
+    return this.#listeners.message.add(fn);
   }
 
-  /** Tells `fn` what the thread emits under a name. */
+  /** Calls `fn` with the data of each event `name` of the thread. */
   onEvent<Name extends keyof Events & string>(name: Name, fn: (data: Events[Name]) => void): Unsubscribe {
-    return this.#subscribers.event(name).add(fn as (data: unknown) => void);
+    return this.#listeners.event(name).add(fn as (data: unknown) => void);
   }
 
-  /** Tells `fn` each change of this client that the server refused, whether or not somebody awaits it. */
+  /** Calls `fn` with each refused change of this client, whether or not it is awaited. */
   onRefused(fn: (refusal: Refusal) => void): Unsubscribe {
-    return this.#subscribers.refused.add(fn);
+    return this.#listeners.refused.add(fn);
   }
 
-  /** Resolves to the state as soon as `predicate` holds of it, at once if it does already. */
+  /** Resolves to the first state for which `predicate` returns true, which may be the current one. */
   waitFor(
     predicate: (state: DeepReadonly<State>) => boolean,
     { signal }: { signal?: AbortSignal } = {},
@@ -254,16 +243,16 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return whenFound(look, (fn) => this.subscribe(fn), signal);
   }
 
-  // Life
+  // Connecting and closing
 
-  /** Begins, where the options said `connect: false`; does nothing a second time. */
+  /** Connects, where the options had `connect: false`; a second call does nothing. */
   connect(): void {
     this.#link.connect();
   }
 
   /**
-   * Closes the client for good; resolves when its connection has ended. Before that, what waits is sent, and its changes
-   * are answered, for up to five seconds and as long as there is a connection. What a storage keeps just stays there.
+   * Closes the client for good; resolves when its connection is closed. While there is a connection, waiting calls,
+   * messages and changes are sent and changes answered first, for up to five seconds. Changes in a storage stay there.
    */
   close(): Promise<void> {
     this.#link.close();
@@ -279,37 +268,43 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   #handle(event: SessionEvent): void {
-    const answer = event.type === "refused" ? this.#answers.of(event.push) : undefined;
-    this.#answers.take(event);
-    this.#subscribers.take(event, answer);
+    const answer = event.type === "refused" ? this.#edits.answerOf(event.push) : undefined;
+    this.#edits.settle(event);
+    this.#calls.settle(event);
+    this.#listeners.dispatch(event, answer);
     if (event.type === "joined" || event.type === "restored") this.#early.run();
     if (event.type === "joined") {
       this.#ready.resolve();
-      // Where no lock is given, there are no places of others.
-      this.#strays.send().catch(() => undefined);
+      // A page that is denied the locks cannot send them.
+      this.#abandoned.send().catch(() => undefined);
     } else if (event.type === "dropped") raise(event.error);
-    // Whoever asks for nothing would otherwise see a page that just stands still.
+    // A page that awaits nothing would otherwise stop without a word.
     else if (event.type === "stopped" && this.error) console.error(this.error);
   }
 
   #end(): void {
     const error = this.#link.closedError;
-    this.#strays.close();
+    this.#abandoned.close();
     this.#ready.reject(error);
     this.#early.run();
-    const dropped = this.#link.keeps ? [] : this.#session.pushes.filter((push) => !push.isSettled);
-    for (const push of dropped) this.#subscribers.take({ type: "refused", push, error }, this.#answers.of(push));
-    this.#answers.failAll(error);
+    const dropped = this.#link.isKept ? [] : this.#session.pushes.filter((push) => !push.isSettled);
+    for (const push of dropped) this.#listeners.dispatch({ type: "refused", push, error }, this.#edits.answerOf(push));
+    this.#edits.rejectAll(error);
+    this.#calls.failAll(error);
     this.#ended.resolve();
   }
 
-  #tellUnheard(refusal: Refusal): void {
-    if (!ThreadClient.#onUnheard.isEmpty) ThreadClient.#onUnheard.tell(refusal, this as unknown as ThreadClient);
-    else console.error(`A change of ${this.kind}/${this.name} was refused, and nothing handles it:`, refusal.error);
+  #tellUnhandled(refusal: Refusal): void {
+    if (!ThreadClient.#onUnhandled.isEmpty) ThreadClient.#onUnhandled.tell(refusal, this as unknown as ThreadClient);
+    else
+      console.error(
+        `A change of ${this.kind}/${this.name} was refused; handle it with onRefused or catch:`,
+        refusal.error,
+      );
   }
 
-  #tell(): void {
+  #compare(): void {
     const { state, confirmed, version, status, trouble, pending, connection, readonly, presence } = this;
-    this.#subscribers.compare([state, confirmed, version, status, trouble, pending, connection, readonly, presence]);
+    this.#listeners.compare([state, confirmed, version, status, trouble, pending, connection, readonly, presence]);
   }
 }

@@ -1,9 +1,10 @@
-/** A promise that somebody else settles, and that tells whether anybody waits for it. */
+/** Promises that are settled from outside, and waiting that an AbortSignal may end. */
 
+/** A promise that knows whether somebody awaits it. */
 class Watched<T> extends Promise<T> {
   isAwaited = false;
 
-  // What comes of `then` is an ordinary promise.
+  // `then` returns an ordinary promise.
   static override get [Symbol.species](): PromiseConstructor {
     return Promise;
   }
@@ -16,7 +17,7 @@ class Watched<T> extends Promise<T> {
     return super.then(onValue, onError);
   }
 
-  /** That nobody waits is no error. */
+  /** Lets a rejection that nobody awaits pass silently. */
   ignore(): void {
     super.then(undefined, () => undefined);
   }
@@ -24,7 +25,7 @@ class Watched<T> extends Promise<T> {
 
 export class Deferred<T> {
   resolve!: (value: T) => void;
-  /** Rejects, and is heard of as uncaught when nobody waits. */
+  /** Rejects; where nobody awaits it, as an unhandled rejection. */
   raise!: (error: unknown) => void;
   readonly #promise: Watched<T>;
 
@@ -36,14 +37,54 @@ export class Deferred<T> {
     return this.#promise;
   }
 
-  /** Whether somebody waits; who awaits it in the same go as it was returned does so two microtasks later. */
+  /** Whether somebody awaits it; a caller that does so as soon as it is returned, two microtasks later. */
   get isAwaited(): boolean {
     return this.#promise.isAwaited;
   }
 
-  /** Rejects; that nobody waits is no error. */
+  /** Rejects; silently where nobody awaits it. */
   readonly reject = (error: unknown): void => {
     this.#promise.ignore();
     this.raise(error);
   };
+}
+
+/**
+ * Resolves to the first value but undefined that `look` returns, and rejects when it throws or the signal is aborted.
+ * `look` is called at once, and whenever `subscribe` tells.
+ */
+export function whenFound<T>(
+  look: () => T | undefined,
+  subscribe: (fn: () => void) => () => void,
+  signal: AbortSignal | undefined,
+): Promise<T> {
+  const found = new Deferred<T>();
+  const lookAgain = () => {
+    try {
+      if (signal?.aborted) throw signal.reason;
+      const value = look();
+      if (value === undefined) return;
+      found.resolve(value);
+    } catch (error) {
+      found.reject(error);
+    }
+    unsubscribe();
+    signal?.removeEventListener("abort", lookAgain);
+  };
+  const unsubscribe = subscribe(lookAgain);
+  signal?.addEventListener("abort", lookAgain);
+  lookAgain();
+  return found.promise;
+}
+
+/** Calls `onAbort` with the reason if a signal is aborted before the promise is settled. */
+export function onAbortBefore(
+  promise: Promise<unknown>,
+  signal: AbortSignal,
+  onAbort: (reason: unknown) => void,
+): void {
+  const abort = () => onAbort(signal.reason);
+  const unsubscribe = () => signal.removeEventListener("abort", abort);
+  signal.addEventListener("abort", abort);
+  promise.then(unsubscribe, unsubscribe);
 }

@@ -1,7 +1,6 @@
 /** Drafts: copies of a state, made as far as they are looked at, that a function may change as it likes. */
 
-import { checkDepth } from "./json.js";
-import { setOrigin } from "./origins.js";
+import { checkDepth, setOrigin } from "./json.js";
 
 interface Node {
   /** What the draft was made of; it is never changed. */

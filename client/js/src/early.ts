@@ -1,48 +1,94 @@
-/** What was asked for before there was a state, in its order: changes, and what must not overtake them. */
+/** What is asked for before the thread has sent its state: it waits in order, and edits of the initial state are shown. */
 
+import type { Keys } from "./align.js";
 import { raise } from "./errors.js";
+import { difference } from "./fold.js";
+import { PatchError, apply } from "./patch.js";
+import type { Document } from "./patch.js";
+import type { Op } from "./protocol.js";
+import { rebase } from "./rebase.js";
 
 interface Waiting {
   act: () => void;
-  isChange: boolean;
+  isEdit: boolean;
 }
 
-export class Early {
+/** Actions that wait, in order, until there is a state. */
+export class EarlyQueue {
   readonly #isOver: () => boolean;
   readonly #waiting: Waiting[] = [];
-  #changes = 0;
+  #edits = 0;
 
-  /** `isOver` tells whether there is a state, or will be none; `run` is to be called when that has come. */
+  /** `isOver` tells whether there is a state, or the client is closed; `run` is to be called when that has changed. */
   constructor(isOver: () => boolean) {
     this.#isOver = isOver;
   }
 
-  /** How many changes wait. */
-  get changes(): number {
-    return this.#changes;
+  /** How many edits wait. */
+  get edits(): number {
+    return this.#edits;
   }
 
-  /** Whether what is asked for waits. */
+  /** Whether an action would have to wait. */
   get isWaiting(): boolean {
     return this.#waiting.length > 0 || !this.#isOver();
   }
 
-  /** Does something behind all that waits; at once when nothing does, and nothing needs to. */
-  inTurn(act: () => void, { isChange = false } = {}): void {
+  /** Acts after all that waits; at once when there is a state and nothing waits. */
+  inTurn(act: () => void, { isEdit = false } = {}): void {
     if (!this.isWaiting) return act();
-    this.#waiting.push({ act, isChange });
-    if (isChange) this.#changes++;
+    this.#waiting.push({ act, isEdit });
+    if (isEdit) this.#edits++;
   }
 
-  /** Does all that waits, and what is asked for meanwhile behind it. */
+  /** Runs all that waits, and what is added meanwhile after it. */
   run(): void {
     for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) {
-      if (next.isChange) this.#changes--;
+      if (next.isEdit) this.#edits--;
       try {
         next.act();
       } catch (error) {
         raise(error);
       }
     }
+  }
+}
+
+/** Returns the operations of an edit on the state that is shown; throws a PatchError where its place is missing. */
+export type Rebase = (shown: Document, keys: Keys | undefined) => readonly Op[];
+
+/** The initial state with the edits made on it, which are rebased onto the thread's state when that comes. */
+export class InitialState {
+  /** The initial state itself. */
+  readonly document: Document;
+  #shown: Document;
+  // What leads from the initial state, with the edits rebased so far, to the thread's state.
+  #over: readonly Op[] | undefined = undefined;
+
+  constructor(document: Document) {
+    this.document = this.#shown = document;
+  }
+
+  /** The initial state with all edits. */
+  get shown(): Document {
+    return this.#shown;
+  }
+
+  /** Applies an edit; throws a PatchError where it does not fit. Edits are to be rebased in the order of these calls. */
+  edit(ops: readonly Op[]): Rebase {
+    const after = (this.#shown = apply(this.#shown, ops));
+    return (shown, keys) => this.#rebase(ops, after, shown, keys);
+  }
+
+  #rebase(ops: readonly Op[], after: Document, shown: Document, keys: Keys | undefined): readonly Op[] {
+    if (shown === undefined) {
+      // The thread has no state: it gets the initial one with the edit.
+      this.#over = [];
+      return after === undefined ? [] : [{ op: "add", path: "", value: after }];
+    }
+    const moved = rebase(ops, this.#over ?? difference(this.document, shown, keys), shown);
+    this.#over = moved.over;
+    if (moved.isLost) throw new PatchError("the state of the thread lacks what this edit of the initial state changes");
+    return moved.ops;
   }
 }

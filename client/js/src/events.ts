@@ -1,24 +1,25 @@
-/** What happens in a session, for those who wait for it; the state is read from the session. */
+/** What happens in a session, as it tells its owner; the state itself is read from the session. */
 
 import type { PlaitError } from "./errors.js";
-import type { Pending } from "./fold.js";
-import type { AuthExpiring, Event, Message, Op, Result } from "./protocol.js";
+import type { Fold, Pending } from "./fold.js";
+import { diff } from "./patch.js";
+import type { AuthExpiring, Change, Changes, Event, Message, Op, Result, Snapshot } from "./protocol.js";
 
-/** The server has carried out a push. */
+/** The server has applied a push. */
 export interface Applied {
   type: "applied";
   push: Pending;
   version: number;
 }
 
-/** The server does not take a push, or would not. */
+/** A push was refused by the server, or by the client in its place. */
 export interface Refused {
   type: "refused";
   push: Pending;
   error: PlaitError;
 }
 
-/** The server's state has changed, by others; several changes that came as one have no source. */
+/** Others have changed the state; several changes that were sent as one have no source. */
 export interface Changed {
   type: "change";
   version: number;
@@ -26,33 +27,51 @@ export interface Changed {
   source: string | undefined;
 }
 
-/** A call has no result. */
+/** A call has failed. */
 export interface Failed {
   type: "failed";
   ref: number;
   error: PlaitError;
 }
 
-/** A message or a presence that was to be sent with the next join is not. */
+/** A message or a presence that waited for the join is not sent. */
 export interface Dropped {
   type: "dropped";
   error: PlaitError;
 }
 
-/** What is not sent, or was in vain. */
+/** Something was not sent, or got no result. */
 export type Unsent = Refused | Failed | Dropped;
 
 export type SessionEvent =
-  // There is a state that another life has left.
+  // The state that the page before has kept is shown.
   | { type: "restored" }
   | { type: "joined" }
   | Applied
   | Unsent
+  // The socket is to be replaced.
   | { type: "rejoin" }
   | { type: "stopped"; code: number; error: PlaitError }
   | Changed
-  // As they came.
+  // Frames, passed on unchanged.
   | Result
   | Event
   | Message
   | AuthExpiring;
+
+/** Applies a frame with others' changes, and returns the event. Throws a PatchError, and changes nothing, on a gap. */
+export function applyChange(fold: Fold, frame: Change | Changes | Snapshot): Changed {
+  if (frame.type === "change") {
+    const { version, ops, source } = frame;
+    fold.follow(version - 1, version, ops);
+    return { type: "change", version, ops, source };
+  }
+  if (frame.type === "changes") {
+    fold.follow(frame.from, frame.to, frame.ops);
+    return { type: "change", version: frame.to, ops: frame.ops, source: undefined };
+  }
+  const { epoch, version, state } = frame;
+  const ops = diff(fold.confirmed, state, fold.keys);
+  fold.replace([epoch, version], state);
+  return { type: "change", version, ops, source: undefined };
+}

@@ -1,19 +1,19 @@
-/** JSON text in which no integer is changed: those beyond 2^53 are BigInts. */
+/** Reads and writes JSON without rounding integers: those beyond 2^53 are BigInts. */
 
-/** What a number has that may be beyond 2^53, and little else. */
+/** Matches any number beyond 2^53, and little else. */
 const LONG = /\d{16}/;
-/** Texts and numbers. */
+/** Matches strings and numbers. */
 const TOKEN = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/gs;
-/** Begins a text that stands for a number; in any other it is the first half of a character. */
+/** The first character of a string that stands for a number; well-formed text never has it alone. */
 const MARK = "\ud800";
 const MARKED = /^\ud800-?\d/;
 
-/** Tells whether JSON would write a number as an integer that may stand for another one. */
+/** Tells whether JSON would write a number as an integer that may have been rounded. */
 export function isInexact(value: number): boolean {
   return Number.isInteger(value) && !Number.isSafeInteger(value) && Math.abs(value) < 1e21;
 }
 
-/** Returns the JSON of a value, in which a BigInt is an integer, and a large number is none. */
+/** Returns the JSON of a value: a BigInt as an integer, a number beyond 2^53 with an exponent. */
 export function stringify(value: unknown): string {
   const text = attempt(value);
   if (text !== undefined && !LONG.test(text)) return text;
@@ -25,7 +25,7 @@ export function stringify(value: unknown): string {
   return marked.replace(/"\\ud800([-+.\de]+)"/g, "$1");
 }
 
-/** Returns undefined for what has BigInts. */
+/** Returns the JSON of a value; undefined if it contains a BigInt. */
 function attempt(value: unknown): string | undefined {
   try {
     return JSON.stringify(value);
@@ -34,7 +34,7 @@ function attempt(value: unknown): string | undefined {
   }
 }
 
-/** Returns the value that a JSON text has. */
+/** Returns the value of a JSON text. */
 export function parse(text: string): unknown {
   if (!LONG.test(text)) return JSON.parse(text);
   let isMarked = false;

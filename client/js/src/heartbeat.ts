@@ -1,26 +1,27 @@
-/** Notices a silent server: asks after a while whether somebody is there, and gives up after as long again. */
+/** Detects a dead connection: pings after a silence, and gives up after a second one. */
 
-const PATIENCE = 20;
+/** In seconds. */
+const SILENCE = 20;
 
 export class Heartbeat {
   #heardAt = 0;
-  // A page that slept has heard nothing for long through no fault of the server: it asks before it gives up.
-  #askedAt: number | undefined = undefined;
+  // A page that slept was silent through no fault of the server, so it pings before it gives up.
+  #pingedAt: number | undefined = undefined;
 
   heard(now: number): void {
     this.#heardAt = now;
-    this.#askedAt = undefined;
+    this.#pingedAt = undefined;
   }
 
   get due(): number {
-    return (this.#askedAt ?? this.#heardAt) + PATIENCE;
+    return (this.#pingedAt ?? this.#heardAt) + SILENCE;
   }
 
-  /** Returns what is to be done, if anything is due. */
-  check(now: number): "ask" | "give up" | undefined {
+  /** Returns what to do, if anything is due. */
+  check(now: number): "ping" | "give up" | undefined {
     if (now < this.due) return undefined;
-    if (this.#askedAt !== undefined) return "give up";
-    this.#askedAt = now;
-    return "ask";
+    if (this.#pingedAt !== undefined) return "give up";
+    this.#pingedAt = now;
+    return "ping";
   }
 }

@@ -1,17 +1,15 @@
 /** The public names of `plait-client`. */
 
-export type { CallOptions } from "./caller.js";
+export type { CallOptions, RpcStream } from "./calls.js";
 export { ThreadClient } from "./client.js";
 export type { Unsubscribe } from "./client.js";
 export { PlaitError } from "./errors.js";
-export type { DeepReadonly } from "./frozen.js";
-export type { Json } from "./json.js";
+export type { DeepReadonly, Json } from "./json.js";
 export type { Status } from "./link.js";
+export type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 export type { ThreadOptions } from "./options.js";
 export type { PresenceRecord } from "./presence.js";
 export type { Op } from "./protocol.js";
 export type { AnyRpcs, RpcFace } from "./rpc.js";
 export type { WebSocketClass, WebSocketLike } from "./socket.js";
 export type { StorageLike } from "./storage.js";
-export type { RpcStream } from "./stream.js";
-export type { AnyEvents, Refusal, ThreadChange } from "./subscribers.js";

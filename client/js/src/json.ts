@@ -1,18 +1,26 @@
-/** Values as JSON holds them: equality, plain copies, and sharing of what is equal. */
+/** JSON values: equality, plain and frozen copies, sharing of equal parts, and which value another was made from. */
 
 import { isInexact, stringify } from "./exact.js";
-import { originOf, setOrigin } from "./origins.js";
 
 export type Json = null | boolean | number | bigint | string | readonly Json[] | { readonly [key: string]: Json };
 
 export type JsonObject = { readonly [key: string]: Json };
 
-/** Tells whether a value is an object of JSON: neither null nor an array. */
+/** A type whose values may not be changed, at any depth. */
+export type DeepReadonly<T> = 0 extends 1 & T
+  ? T
+  : T extends (...args: never) => unknown
+    ? T
+    : T extends object
+      ? { readonly [Key in keyof T]: DeepReadonly<T[Key]> }
+      : T;
+
+/** Tells whether a value is a JSON object: neither null nor an array. */
 export function isObject(value: unknown): value is JsonObject {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** Tells whether two values are the same JSON, in whatever order their keys are. */
+/** Tells whether two values are the same JSON; the order of keys does not count. */
 export function isEqual(a: unknown, b: unknown): boolean {
   if (Object.is(a, b) || a === b) return true;
   if (Array.isArray(a)) {
@@ -23,7 +31,7 @@ export function isEqual(a: unknown, b: unknown): boolean {
   return keys.length === Object.keys(b).length && keys.every((key) => Object.hasOwn(b, key) && isEqual(a[key], b[key]));
 }
 
-/** Returns a text that two values have in common only if they are the same JSON. */
+/** Returns a text that is the same for two values only if they are the same JSON. */
 export function canonical(value: Json): string {
   if (Array.isArray(value)) return `[${value.map(canonical).join()}]`;
   if (!isObject(value)) return stringify(value);
@@ -31,7 +39,7 @@ export function canonical(value: Json): string {
   return `{${members.map((key) => `${JSON.stringify(key)}:${canonical(value[key] as Json)}`).join()}}`;
 }
 
-/** Returns `next`, with each part that is equal in `old` replaced by the very one in `old`. */
+/** Returns `next` with each part that is equal to its counterpart in `old` replaced by that object. */
 export function share<T>(old: unknown, next: T): T;
 export function share(old: unknown, next: unknown): unknown {
   if (old === next) return old;
@@ -52,24 +60,48 @@ export function share(old: unknown, next: unknown): unknown {
   return entries.every(([key, item]) => item === next[key]) ? next : Object.fromEntries(entries);
 }
 
-/** No server takes what nests deeper; also what ends the walk through a value that holds itself. */
-const DEEPEST = 200;
-
-/** Throws a TypeError when what is `depth` containers deep is deeper than any server takes. */
-export function checkDepth(depth: number): void {
-  if (depth >= DEEPEST) throw new TypeError(`a value holds itself, or nests more than ${DEEPEST} deep`);
+/** Returns `value`, frozen in all its parts; an object that is frozen already is taken to be so at every depth. */
+export function freeze<T>(value: T): T {
+  if (typeof value !== "object" || value === null || Object.isFrozen(value)) return value;
+  if (Array.isArray(value)) for (const item of value) freeze(item);
+  else for (const key of Object.keys(value)) freeze((value as Record<string, unknown>)[key]);
+  return Object.freeze(value);
 }
 
-/** Tells whether a text can be sent: half of a surrogate pair has no UTF-8. */
+// Origins: an edited element of a list is recognized by the element it was made from, also without an id.
+
+const origins = new WeakMap<object, object>();
+
+/** Remembers that `made` is a changed copy of `origin`. */
+export function setOrigin(made: object, origin: object): void {
+  origins.set(made, origin);
+}
+
+/** Returns the object that a value is a changed copy of; undefined where it is none. */
+export function originOf(value: unknown): object | undefined {
+  return typeof value === "object" && value !== null ? origins.get(value) : undefined;
+}
+
+// Plain copies
+
+/** Servers refuse deeper nesting; the limit also ends the walk through a circular value. */
+const DEEPEST = 200;
+
+/** Throws a TypeError when a value at `depth` is nested deeper than servers accept. */
+export function checkDepth(depth: number): void {
+  if (depth >= DEEPEST) throw new TypeError(`a value is circular, or nested more than ${DEEPEST} deep`);
+}
+
+/** Tells whether a text can be sent: half a surrogate pair has no UTF-8. */
 export function isWellFormed(text: string): boolean {
   return !/[\uD800-\uDFFF]/u.test(text);
 }
 
 /**
- * Returns `value` as it arrives on the other side of a socket: without undefined members, dates as text, an instance of
- * a class as its members, a BigInt as a number unless it is beyond 2^53.
- * Parts that are the same objects in `known` are returned as they are and not looked at; all others are copied, so that
- * nobody else can change them. Throws a TypeError for what JSON cannot say.
+ * Returns `value` as the server receives it: without undefined members, dates as text, an instance of a class as its
+ * members, a BigInt as a number unless it is beyond 2^53.
+ * Parts that are the same objects in `known` are returned unread; all others are copied, so that later changes to
+ * `value` do not reach the copy. Throws a TypeError for a value that JSON cannot hold.
  */
 export function plain(value: unknown, known?: unknown): Json {
   return plainAt(0, value, known);
@@ -80,7 +112,8 @@ function plainAt(depth: number, value: unknown, known: unknown): Json {
   if (typeof value === "string") return plainText(value);
   if (typeof value === "number" && Number.isFinite(value)) return plainNumber(value, known);
   if (typeof value === "bigint") return plainInteger(value);
-  if (typeof value !== "object") throw new TypeError(`JSON has no ${typeof value === "number" ? value : typeof value}`);
+  if (typeof value !== "object")
+    throw new TypeError(`JSON cannot hold ${typeof value === "number" ? value : `a ${typeof value}`}`);
   if (value === known) return value as Json;
   checkDepth(depth);
   const copy = plainContainer(depth, value, known);
@@ -92,9 +125,9 @@ function plainAt(depth: number, value: unknown, known: unknown): Json {
 function plainContainer(depth: number, value: object, known: unknown): Json {
   if ("toJSON" in value && typeof value.toJSON === "function") return plainAt(depth + 1, value.toJSON(), undefined);
   if (!Array.isArray(value)) {
-    // What holds its content otherwise than in members, as a Map does, would arrive empty.
+    // An object whose content is not in its members, such as a Map, would arrive empty.
     const kind = Object.prototype.toString.call(value).slice(8, -1);
-    if (kind !== "Object") throw new TypeError(`JSON has no ${kind}`);
+    if (kind !== "Object") throw new TypeError(`JSON cannot hold a ${kind}: convert it to an object or an array`);
     return plainObject(depth, value, isObject(known) ? known : {});
   }
   const before: readonly unknown[] = Array.isArray(known) ? known : [];
@@ -112,7 +145,8 @@ function plainObject(depth: number, value: object, known: JsonObject): Json {
 }
 
 function plainNumber(value: number, known: unknown): number {
-  if (isInexact(value) && value !== known) throw new TypeError(`${value} may stand for another integer: pass a BigInt`);
+  if (isInexact(value) && value !== known)
+    throw new TypeError(`${value} is beyond 2^53 and may be inexact: pass a BigInt`);
   return value;
 }
 
@@ -124,6 +158,6 @@ function plainInteger(value: bigint): number | bigint {
 }
 
 function plainText(text: string): string {
-  if (!isWellFormed(text)) throw new TypeError("a text holds half of a surrogate pair");
+  if (!isWellFormed(text)) throw new TypeError("a text contains half a surrogate pair, which UTF-8 cannot encode");
   return text;
 }

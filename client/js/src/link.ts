@@ -1,34 +1,33 @@
-/** A session with what it needs from outside: sockets, a clock, tokens, a storage. */
+/** Runs a session: gives it sockets, a clock, tokens and a storage. */
 
-import { checkNamed, isPlaced, socketUrl } from "./address.js";
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { parse, stringify } from "./exact.js";
-import { randomId } from "./options.js";
+import { checkNamed, hasHost, socketUrl, storageKey } from "./options.js";
 import type { ThreadOptions } from "./options.js";
 import { SUBPROTOCOL } from "./protocol.js";
 import type { ServerMessage } from "./protocol.js";
 import { Session } from "./session.js";
 import { Socket } from "./socket.js";
 import type { WebSocketClass } from "./socket.js";
-import { claim, pageLocks, storageKey } from "./storage.js";
-import type { Place } from "./storage.js";
+import { claimSlot, pageLocks, randomId } from "./storage.js";
+import type { Slot } from "./storage.js";
 
 /**
- * "connecting" until the thread is joined or the first attempt has failed, "online" while it is joined, "offline" from
- * a loss of the connection until it is joined again, and "closed" for good.
+ * "connecting" until the thread is joined or the first attempt fails, "online" while it is joined, "offline" after the
+ * connection is lost and until the thread is joined again, "closed" for good.
  */
 export type Status = "connecting" | "online" | "offline" | "closed";
 
-/** So many milliseconds what waits may take to be sent and answered when a link is closed. */
-const CLOSING = 5_000;
+/** How many milliseconds a closing link waits for what is to be sent and answered. */
+const CLOSE_TIMEOUT = 5_000;
 
 export interface LinkListener {
   onEvent: (event: SessionEvent) => void;
   onBytes: (data: ArrayBuffer) => void;
-  /** Something may read differently; behind the events that say why. */
-  onMoved: () => void;
-  /** Nothing more will be heard. */
+  /** A value of the session or the link may have changed. Called after the events that say why. */
+  onUpdate: () => void;
+  /** The link is closed; called once, and last. */
   onEnd: () => void;
 }
 
@@ -37,24 +36,24 @@ export class Link {
   readonly #options: ThreadOptions<unknown>;
   readonly #listener: LinkListener;
   #socket: Socket | undefined = undefined;
-  #place: Place | undefined = undefined;
+  #slot: Slot | undefined = undefined;
   #status: Status = "connecting";
   #error: PlaitError | undefined = undefined;
   #trouble: PlaitError | undefined = undefined;
-  // As the server has it.
+  // The token that the server has.
   #token: string | undefined = undefined;
   #isStarted = false;
   #isClosed = false;
   #isEnded = false;
-  // Ends a link that is closed while what waits is on its way.
+  // Ends a closing link that waits for too long.
   #closing: ReturnType<typeof setTimeout> | undefined = undefined;
   #timer: ReturnType<typeof setTimeout> | undefined = undefined;
   #timerAt = Infinity;
 
-  /** Throws a PlaitError where the address of the thread is none, and a TypeError where there is no thread. */
+  /** Throws a PlaitError for an invalid address, and a TypeError where the thread is missing. */
   constructor(options: ThreadOptions<unknown>, listener: LinkListener) {
     checkNamed(options);
-    if (isPlaced(options)) socketUrl(options);
+    if (hasHost(options)) socketUrl(options);
     this.#options = options;
     this.#listener = listener;
     this.session = new Session({ client: options.client ?? randomId(), now, schema: options.schema });
@@ -64,54 +63,54 @@ export class Link {
     return this.#isClosed ? "closed" : this.#status;
   }
 
-  /** Whether what has no answer is kept for another life. */
-  get keeps(): boolean {
-    return this.#place?.keeps ?? false;
+  /** Whether unanswered pushes are kept in a storage. */
+  get isKept(): boolean {
+    return this.#slot?.isKept ?? false;
   }
 
-  /** Why the link was closed, unless it was by `close`. */
+  /** Why the link was closed, unless by `close`. */
   get error(): PlaitError | undefined {
     return this.#error;
   }
 
-  /** Why there is no connection, as it was the last time; undefined while the thread is joined. */
+  /** Why the last connection was lost or failed; undefined while the thread is joined. */
   get trouble(): PlaitError | undefined {
     return this.#trouble;
   }
 
-  /** What is asked for in vain once the link is closed is refused with. */
+  /** The error of whatever is asked for after the link was closed. */
   get closedError(): PlaitError {
-    return this.#error ?? new PlaitError("closed", "The client is closed");
+    return this.#error ?? new PlaitError("closed", "The client is closed; create another one to go on");
   }
 
-  /** Begins, in a place of the storage that is the link's from now on; does nothing a second time. */
-  connect(place?: Place): void {
+  /** Connects, with a slot of the storage that belongs to the link from now on; a second call does nothing. */
+  connect(slot?: Slot): void {
     if (this.#isStarted || this.#isClosed) return;
     const socket = this.#newSocket();
     this.#isStarted = true;
     const { storage } = this.#options;
-    if (place || !storage) return this.#start(socket, place);
-    // Without a place that is its own, a client works all the same, and keeps nothing.
-    void claim(storage, storageKey(this.#options), pageLocks())
+    if (slot || !storage) return this.#start(socket, slot);
+    // Without a slot a client works, and keeps nothing.
+    void claimSlot(storage, storageKey(this.#options), pageLocks())
       .catch(() => undefined)
       .then((claimed) => this.#start(socket, claimed));
   }
 
   /**
-   * Closes it for good: at once where there is no connection, else as soon as what waits is sent and answered, but for
-   * the changes that a storage keeps.
+   * Closes the link for good: at once where there is no connection, else as soon as all is sent and answered, except
+   * pushes that a storage keeps.
    */
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    this.#closing = setTimeout(() => this.#end(), CLOSING);
+    this.#closing = setTimeout(() => this.#end(), CLOSE_TIMEOUT);
     this.session.finish();
     this.pump();
   }
 
   get #isFinishing(): boolean {
     if (this.#status !== "online") return false;
-    return this.keeps ? this.session.isSending : this.session.isBusy;
+    return this.isKept ? this.session.isSending : this.session.isBusy;
   }
 
   #end(error?: PlaitError): void {
@@ -120,17 +119,17 @@ export class Link {
     this.#isClosed = this.#isEnded = true;
     this.session.stop(this.closedError);
     this.#socket?.stop();
-    this.#place?.release();
+    this.#slot?.release();
     clearTimeout(this.#timer);
     clearTimeout(this.#closing);
     this.pump();
     this.#listener.onEnd();
   }
 
-  /** Carries out what the session has decided; to be called whenever it was told something. */
+  /** Carries out what the session has decided; to be called after each call that may change the session. */
   pump(): void {
     const backlog = this.session.takeBacklog();
-    if (backlog) this.#place?.write(backlog);
+    if (backlog) this.#slot?.write(backlog);
     for (const frame of this.session.takeFrames()) {
       this.#socket?.send(frame.type === "bytes" ? frame.data : stringify(frame));
     }
@@ -139,18 +138,22 @@ export class Link {
       this.#listener.onEvent(event);
     }
     this.#schedule();
-    this.#listener.onMoved();
+    this.#listener.onUpdate();
     if (this.#isClosed && !this.#isFinishing) this.#end();
   }
 
   #newSocket(): Socket {
     const WebSocket = this.#options.WebSocket ?? (globalThis as { WebSocket?: WebSocketClass }).WebSocket;
-    if (!WebSocket) throw new PlaitError("no_websocket", "There is no WebSocket here: pass that of the package ws");
+    if (!WebSocket)
+      throw new PlaitError(
+        "no_websocket",
+        "There is no global WebSocket: pass the option WebSocket, such as that of the package ws",
+      );
     return new Socket({
       url: socketUrl(this.#options),
       protocol: SUBPROTOCOL,
       WebSocket,
-      prepare: () => this.#askForToken(),
+      prepare: () => this.#getToken(),
       onOpen: (token) => {
         this.#token = token;
         this.session.open(token);
@@ -159,7 +162,7 @@ export class Link {
       onMessage: (data) => this.#receive(data),
       onClose: (code, reason, thrown) => {
         this.#status = "offline";
-        this.#trouble = trouble(code, reason, thrown);
+        this.#trouble = troubleOf(code, reason, thrown);
         this.session.lost(code, reason);
         this.pump();
       },
@@ -167,10 +170,10 @@ export class Link {
     });
   }
 
-  #start(socket: Socket, place: Place | undefined): void {
-    if (this.#isClosed) return place?.release();
-    this.#place = place;
-    const backlog = place?.read();
+  #start(socket: Socket, slot: Slot | undefined): void {
+    if (this.#isClosed) return slot?.release();
+    this.#slot = slot;
+    const backlog = slot?.read();
     if (backlog) this.session.restore(backlog);
     this.#socket = socket;
     socket.start();
@@ -199,28 +202,28 @@ export class Link {
     else if (event.type === "auth_expiring") void this.#refresh();
   }
 
-  #askForToken(): string | undefined | Promise<string | undefined> {
+  #getToken(): string | undefined | Promise<string | undefined> {
     const { token } = this.#options;
-    return typeof token === "function" ? asked(token) : token;
+    return typeof token === "function" ? callToken(token) : token;
   }
 
   async #refresh(): Promise<void> {
     try {
-      const token = await this.#askForToken();
-      // A token that is no function's, and still the same, would renew nothing.
+      const token = await this.#getToken();
+      // Sending the same text again would renew nothing.
       if (token === undefined || (typeof this.#options.token === "string" && token === this.#token)) return;
       this.#token = token;
       this.session.auth(token);
       this.pump();
     } catch (error) {
-      // Without a fresh token the server closes the socket, and says why.
+      // The server will close the socket, and say why.
       console.error(error);
     }
   }
 
   #schedule(): void {
     const due = this.session.due() ?? Infinity;
-    // A timer that is early finds nothing due, and is set again.
+    // A timer that fires too early finds nothing due, and is set again.
     if (due >= this.#timerAt) return;
     clearTimeout(this.#timer);
     this.#timerAt = due;
@@ -239,17 +242,17 @@ function now(): number {
   return performance.now() / 1000;
 }
 
-/** Asks an app's function for a token. Rejects with a PlaitError. */
-async function asked(token: () => string | undefined | Promise<string | undefined>): Promise<string | undefined> {
+/** Calls the app's function for a token. Rejects with a PlaitError. */
+async function callToken(token: () => string | undefined | Promise<string | undefined>): Promise<string | undefined> {
   try {
     return await token();
   } catch (cause) {
-    throw new PlaitError("no_token", `The function token failed: ${String(cause)}`, { cause });
+    throw new PlaitError("no_token", `The option token failed: ${String(cause)}`, { cause });
   }
 }
 
-/** Returns why a socket is gone. What was thrown is shown to whoever looks into the console: it is most likely a mistake. */
-function trouble(code: number, reason: string, thrown: unknown): PlaitError {
+/** Returns why a socket was closed or failed. A thrown error is logged, as it is most likely a mistake in the app. */
+function troubleOf(code: number, reason: string, thrown: unknown): PlaitError {
   if (thrown !== undefined) console.error(thrown);
   if (thrown instanceof PlaitError) return thrown;
   const message = thrown === undefined ? `The connection was closed (${code})` : String(thrown);

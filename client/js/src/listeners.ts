@@ -1,6 +1,12 @@
-import { raise } from "./errors.js";
+/** The functions that are told what happens on a thread, and that a value of its client has changed. */
 
-/** A set of functions that are told; one that throws keeps nobody else from being told. */
+import type { Deferred } from "./deferred.js";
+import { raise } from "./errors.js";
+import type { PlaitError } from "./errors.js";
+import type { SessionEvent } from "./events.js";
+import type { Op } from "./protocol.js";
+
+/** Functions that are told; one that throws does not keep the others from being told. */
 export class Listeners<Args extends unknown[]> {
   readonly #listeners = new Set<(...args: Args) => void>();
 
@@ -8,9 +14,9 @@ export class Listeners<Args extends unknown[]> {
     return this.#listeners.size === 0;
   }
 
-  /** Returns the function that takes it out again. */
+  /** Returns the function that removes the listener. */
   add(listener: (...args: Args) => void): () => void {
-    // Each is told as often as it was added.
+    // A function that is added twice is told twice.
     const own = (...args: Args) => listener(...args);
     this.#listeners.add(own);
     return () => void this.#listeners.delete(own);
@@ -18,7 +24,7 @@ export class Listeners<Args extends unknown[]> {
 
   tell(...args: Args): void {
     for (const listener of [...this.#listeners]) {
-      // Another one may have taken it out meanwhile.
+      // A listener before it may have removed it.
       if (!this.#listeners.has(listener)) continue;
       try {
         listener(...args);
@@ -26,5 +32,78 @@ export class Listeners<Args extends unknown[]> {
         raise(error);
       }
     }
+  }
+}
+
+/** A change by others, or several that the server sent as one, which may include this client's own. */
+export interface ThreadChange {
+  version: number;
+  ops: readonly Op[];
+  /**
+   * A connection's id, "server", "migration", or "undo 7 c81e" for a change that undoes version 7 of `c81e`;
+   * undefined where several changes were sent as one.
+   */
+  source: string | undefined;
+}
+
+/** A change that the server refused. */
+export interface Refusal {
+  error: PlaitError;
+  ops: readonly Op[];
+}
+
+/** A thread's events, by name: `{ goal: Card }`. `plait types` writes such a type. */
+export type AnyEvents = Record<string, any>;
+
+/** All listeners of one client. */
+export class ThreadListeners {
+  /** Told when a value of the client has changed. */
+  readonly update = new Listeners<[]>();
+  readonly change = new Listeners<[ThreadChange]>();
+  readonly message = new Listeners<[unknown]>();
+  readonly refused = new Listeners<[Refusal]>();
+  readonly #events = new Map<string, Listeners<[unknown]>>();
+  readonly #onUnhandled: (refusal: Refusal) => void;
+  #values: readonly unknown[] = [];
+
+  /** `onUnhandled` is told of each refusal that nobody listens to or awaits. */
+  constructor(onUnhandled: (refusal: Refusal) => void) {
+    this.#onUnhandled = onUnhandled;
+  }
+
+  /** Returns the listeners to the event `name`. */
+  event(name: string): Listeners<[unknown]> {
+    const listeners = this.#events.get(name) ?? new Listeners<[unknown]>();
+    this.#events.set(name, listeners);
+    return listeners;
+  }
+
+  /** Passes an event of the session to its listeners; `answer` is the promise of a refused change. */
+  dispatch(event: SessionEvent, answer?: Deferred<number>): void {
+    switch (event.type) {
+      case "change":
+        return this.change.tell({ version: event.version, ops: event.ops, source: event.source });
+      case "refused":
+        return this.tellRefusal({ error: event.error, ops: event.push.ops }, answer);
+      case "message":
+        return this.message.tell(event.data);
+      case "event":
+        return this.#events.get(event.name)?.tell(event.data);
+    }
+  }
+
+  /** Tells of a refused change; `answer` is its promise, if it has one. */
+  tellRefusal(refusal: Refusal, answer?: Deferred<number>): void {
+    if (!this.refused.isEmpty) return this.refused.tell(refusal);
+    const tell = () => answer?.isAwaited || this.#onUnhandled(refusal);
+    // The caller may be about to await the promise.
+    queueMicrotask(() => queueMicrotask(tell));
+  }
+
+  /** Tells of an update if one of `values` differs from the last time. */
+  compare(values: readonly unknown[]): void {
+    if (values.every((value, index) => value === this.#values[index])) return;
+    this.#values = values;
+    this.update.tell();
   }
 }

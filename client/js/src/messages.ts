@@ -1,9 +1,11 @@
-/** Messages to a thread: as JSON in a frame, or as bytes, which have none. */
+/** What is sent on a socket, frames and bytes, and how large it may be. */
 
+import { PlaitError } from "./errors.js";
+import { stringify } from "./exact.js";
 import { plain } from "./json.js";
 import type { ClientMessage, Message } from "./protocol.js";
 
-/** A binary message; it goes out as it is, among the frames. */
+/** A binary message; it is sent as it is, in order with the frames. */
 export interface Bytes {
   type: "bytes";
   data: Uint8Array;
@@ -11,9 +13,24 @@ export interface Bytes {
 
 export type Outgoing = ClientMessage | Bytes;
 
-/** Returns a message of `data` as it is, whatever is done with it later. Throws a TypeError for what JSON cannot say. */
+/** Returns a message with a copy of `data`. Throws a TypeError for a value that JSON cannot hold. */
 export function messageOf(data: unknown): Message | Bytes {
   if (data instanceof ArrayBuffer) return { type: "bytes", data: new Uint8Array(data).slice() };
   if (!ArrayBuffer.isView(data)) return { type: "message", data: plain(data) };
   return { type: "bytes", data: new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice() };
+}
+
+/** Tells whether a frame has more bytes than `limit`. */
+export function isTooLarge(frame: Outgoing, limit: number): boolean {
+  if (frame.type === "bytes") return frame.data.length > limit;
+  const text = stringify(frame);
+  return text.length * 3 > limit && byteLength(text) > limit;
+}
+
+export function byteLength(text: string): number {
+  return new TextEncoder().encode(text).length;
+}
+
+export function tooLarge(what: string): PlaitError {
+  return new PlaitError("too_large", `The ${what} is larger than the server takes`);
 }

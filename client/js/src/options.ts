@@ -1,6 +1,7 @@
-/** What a client is made with. */
+/** What a client is made with, and the address of its thread. */
 
-import type { DeepReadonly } from "./frozen.js";
+import { PlaitError } from "./errors.js";
+import type { DeepReadonly } from "./json.js";
 import type { WebSocketClass } from "./socket.js";
 import type { StorageLike } from "./storage.js";
 
@@ -8,31 +9,88 @@ export interface ThreadOptions<State> {
   /** kebab-case of the Thread subclass's name. */
   kind: string;
   name: string;
-  /** Host and port, and a path where the app is mounted under one; that of the page unless given. */
+  /** Host and port, with a path where the app is mounted under one. By default that of the page. */
   host?: string | undefined;
-  /** Whether to use wss; as the page does unless given, and false where there is no page. */
+  /** Whether to use wss. By default as the page does; false outside a page. */
   secure?: boolean | undefined;
-  /** The whole address of the thread, instead of the above. */
+  /** The whole address of the thread, in place of kind, name, host and secure. */
   url?: string | URL | undefined;
-  /** An id that is this client's alone, over all its sockets; random unless given. */
+  /** This client's id, the same for all its sockets and used by no other client. By default random. */
   client?: string | undefined;
-  /** Stands for an Authorization header; a function is asked before each socket, and when the token is about to expire. */
+  /** Sent as an Authorization header would be. A function is called for each socket, and before the token expires. */
   token?: string | (() => string | undefined | Promise<string | undefined>) | undefined;
   /** The hash of the state's schema that the app was built for. */
   schema?: string | undefined;
-  /** Where the id and the unanswered pushes are kept beyond a page: localStorage, sessionStorage or the like. */
+  /** Keeps the client's id and unanswered changes for the next page: localStorage, sessionStorage or the like. */
   storage?: StorageLike | undefined;
-  /** Where there is no global one, as in Node 20: that of the package `ws`. */
+  /** The WebSocket class, such as that of the package `ws`. By default the global one, which Node 20 does not have. */
   WebSocket?: WebSocketClass | undefined;
-  /** What `state` is until the thread has told it, as it was rendered by a server. */
+  /** The value of `state` until the thread has sent its own, as a server rendered it. */
   initialState?: DeepReadonly<State> | undefined;
-  /** Whether to connect at once, as it does unless false; `connect()` does it later. */
+  /** Whether to connect at once, by default true; `connect()` does it later. */
   connect?: boolean | undefined;
 }
 
-/** Returns a name for a client that no other has. */
-export function randomId(): string {
-  // Pages that did not come over TLS have no crypto.randomUUID.
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+type Address = Pick<ThreadOptions<unknown>, "kind" | "name" | "host" | "secure" | "url">;
+
+/** Throws a TypeError where the options have neither a kind and a name nor a url. */
+export function checkNamed({ kind, name, url }: Partial<Address>): void {
+  const isText = (value: unknown) => typeof value === "string" && value !== "";
+  if (url === undefined && !(isText(kind) && isText(name))) {
+    throw new TypeError("The thread is missing: pass kind and name, or url");
+  }
+}
+
+/** Tells whether the host is known, from the options or from the page. */
+export function hasHost({ host, url }: Partial<Address>): boolean {
+  return url !== undefined || host !== undefined || globalThis.location !== undefined;
+}
+
+/** Returns the address of a thread's socket. Throws a PlaitError where it has none. */
+export function socketUrl(address: Address): string {
+  return resolve(address).href;
+}
+
+/** Returns host and path of a thread: unique over servers and apps, and without the query, which may hold a secret. */
+export function threadId(address: Address): string {
+  const { host, pathname } = resolve(address);
+  return host + pathname;
+}
+
+/** Returns the key under which a thread's clients keep their queues; one with an id of the app's own shares it with none. */
+export function storageKey(options: ThreadOptions<unknown>): string {
+  const key = `plait:${threadId(options)}`;
+  return options.client === undefined ? key : `${key} ${options.client}`;
+}
+
+function resolve({ kind, name, host, secure, url }: Address): URL {
+  const page = globalThis.location as Location | undefined;
+  if (url !== undefined) return parse(String(url), page?.href);
+  const at = host ?? page?.host;
+  if (!at) throw new PlaitError("no_host", "The host is missing: outside a page, pass host or url");
+  // The path could not be appended to a whole address, or to a query.
+  if (/\/\/|[?#]/.test(at)) throw badUrl(at);
+  const scheme = (secure ?? page?.protocol === "https:") ? "wss" : "ws";
+  return parse(`${scheme}://${at}/threads/${encodeURIComponent(kind)}/${encodeURIComponent(name)}`);
+}
+
+function parse(text: string, base?: string): URL {
+  let url: URL;
+  try {
+    url = new URL(text, base);
+  } catch {
+    throw badUrl(text);
+  }
+  url.protocol = url.protocol.replace("http", "ws");
+  if (!/^wss?:$/.test(url.protocol) || url.hash) throw badUrl(text);
+  return url;
+}
+
+function badUrl(text: string): PlaitError {
+  // A query may hold a token.
+  const shown = text.replace(/[?#].*/s, "");
+  return new PlaitError(
+    "bad_url",
+    `Invalid address "${shown}": pass host as in example.com:8000, or url as in wss://example.com/threads/note/a`,
+  );
 }

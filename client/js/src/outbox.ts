@@ -1,74 +1,77 @@
-/** Messages on one socket: sent in their order, and again from the first that the server has refused. */
+/** What is sent again after the server refused it as too fast: messages in order, of presences and tokens the last. */
 
 import type { Bytes, Outgoing } from "./messages.js";
 import type { Message, Ping } from "./protocol.js";
 import { UNANSWERED } from "./protocol.js";
 
-/** After so many messages the server is asked how far it has taken them. */
-const ASKED = UNANSWERED / 2;
-/** What the server has not taken waits so many seconds when it does not say how long. */
+/** After this many messages, a ping asks how many the server has taken. */
+const PING_EVERY = UNANSWERED / 2;
+/** How many seconds to wait when the server does not say how long. */
 const RETRY_AFTER = 1;
+/** The least seconds between two presences, or tokens, after a refusal; the server collects presences for as long. */
+const SPACING = 0.05;
 
+/** The messages on one socket. */
 export class Outbox {
-  /** Those of which it is not known that the server has taken them. */
+  // Messages that the server is not known to have taken.
   #sent: (Message | Bytes)[] = [];
-  // How many it has taken on this socket.
+  // How many the server has taken on this socket.
   #taken = 0;
   #isCounted = false;
-  // How many pings on this socket have no pong yet. Pongs come in the order of what they and errors answer.
-  #asked = 0;
-  /** The earliest time to send them again, where the server has refused one. */
+  // How many pings on this socket have no pong yet. Pongs and errors come in the order of what they answer.
+  #pings = 0;
+  /** The earliest time to send refused messages again; undefined where none was refused. */
   resumesAt: number | undefined = undefined;
 
-  /** Whether it is not known of any that the server has taken it. */
+  /** Whether a message is not known to be taken. */
   get isBusy(): boolean {
     return this.#sent.length > 0;
   }
 
-  /** Whether another message may go out. */
+  /** Whether another message may be sent. */
   get isOpen(): boolean {
     return this.resumesAt === undefined && this.#sent.length < UNANSWERED;
   }
 
-  /** When `resume` has something to send; never, while an answer has to come before that. */
+  /** When `resume` has something to send; Infinity while a pong must come first. */
   get due(): number {
-    return this.#asked > 0 ? Infinity : (this.resumesAt ?? Infinity);
+    return this.#pings > 0 ? Infinity : (this.resumesAt ?? Infinity);
   }
 
-  /** A new socket: what the last one was still to carry again is kept, as the server has taken none of it. */
+  /** A new socket: refused messages are kept, as the server has taken none of them. */
   reset(): void {
     if (this.resumesAt === undefined) this.#sent = [];
     else this.resumesAt = 0;
-    this.#taken = this.#asked = 0;
+    this.#taken = this.#pings = 0;
     this.#isCounted = false;
   }
 
-  /** Returns what says that messages are counted, where that was not said; best said before it has to be. */
+  /** Returns the ping that starts the count of messages, if it was not sent yet. */
   count(): Ping[] {
     return this.#isCounted || this.resumesAt !== undefined ? [] : [this.#ping(this.#taken)];
   }
 
-  /** Returns the frames that carry a message. */
+  /** Returns the frames that send a message. */
   send(message: Message | Bytes): Outgoing[] {
     const first = this.count();
     this.#sent.push(message);
-    return [...first, message, ...(this.#sent.length % ASKED === 0 ? [this.ask()] : [])];
+    return [...first, message, ...(this.#sent.length % PING_EVERY === 0 ? [this.ask()] : [])];
   }
 
-  /** Asks how far the messages were taken. */
+  /** Returns a ping that asks how many messages were taken. */
   ask(): Ping {
     return this.#ping(this.#taken + this.#sent.length);
   }
 
-  /** Takes a pong: the server has taken so many. */
+  /** Handles a pong: the server has taken `taken` messages. */
   answered(taken: number): void {
-    this.#asked = Math.max(0, this.#asked - 1);
+    this.#pings = Math.max(0, this.#pings - 1);
     this.#confirm(taken);
   }
 
   /**
-   * The server has refused the one after so many, and takes none of those after it.
-   * Returns what is to be sent at once: a ping whose pong comes after all other refusals.
+   * The server has refused the message after the first `taken`, and refuses all after it.
+   * Returns a ping to send at once: its pong comes after all other refusals.
    */
   refused(taken: number, wait: number | null | undefined, now: number): Ping[] {
     const isFirst = this.resumesAt === undefined;
@@ -77,7 +80,7 @@ export class Outbox {
     return isFirst ? [this.ask()] : [];
   }
 
-  /** Returns what is to be sent again by this time; nothing while more refusals may be on their way. */
+  /** Returns what is to be sent again by now; nothing while more refusals may be on their way. */
   resume(now: number): Outgoing[] {
     if (now < this.due) return [];
     this.resumesAt = undefined;
@@ -91,7 +94,48 @@ export class Outbox {
 
   #ping(messages: number): Ping {
     this.#isCounted = true;
-    this.#asked++;
+    this.#pings++;
     return { type: "ping", messages };
+  }
+}
+
+/** Frames of which only the last one counts: it is sent as soon as the server takes it. */
+export class Latest<Frame> {
+  #frame: Frame | undefined = undefined;
+  #isWaiting = false;
+  #freeAt = 0;
+  #spacing = 0;
+
+  /** Sets the frame to send next. */
+  put(frame: Frame): void {
+    this.#frame = frame;
+    this.#isWaiting = true;
+  }
+
+  /** Returns the frame to send by now, if there is one. */
+  take(now: number): Frame | undefined {
+    if (!this.#isWaiting || now < this.#freeAt) return undefined;
+    this.#isWaiting = false;
+    if (this.#spacing > 0) this.#freeAt = now + this.#spacing;
+    return this.#frame;
+  }
+
+  /** The server has refused a frame, and takes the next one after `wait` seconds. */
+  refused(wait: number | null | undefined, now: number): void {
+    this.#isWaiting = this.#frame !== undefined;
+    this.#spacing = SPACING;
+    this.#freeAt = Math.max(this.#freeAt, now + Math.max(wait ?? RETRY_AFTER, SPACING));
+  }
+
+  /** When the next frame may be sent; Infinity where none waits. */
+  get due(): number {
+    return this.#isWaiting ? this.#freeAt : Infinity;
+  }
+
+  /** A new socket: it has refused nothing, and the frame to send on it is put again. */
+  reset(): void {
+    this.#frame = undefined;
+    this.#isWaiting = false;
+    this.#freeAt = this.#spacing = 0;
   }
 }

@@ -2,8 +2,7 @@
 
 import { edits } from "./align.js";
 import type { Keys } from "./align.js";
-import { freeze } from "./frozen.js";
-import { isObject } from "./json.js";
+import { freeze, isObject } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
 import type { Op } from "./protocol.js";
 

@@ -1,25 +1,24 @@
-/** Who is here: what the connections of a thread let each other see. */
+/** The presences of a thread's connections. */
 
 import type { Dropped } from "./events.js";
-import { freeze } from "./frozen.js";
+import { freeze, share } from "./json.js";
 import type { Json } from "./json.js";
-import { share } from "./json.js";
+import { isTooLarge, tooLarge } from "./messages.js";
 import type { Presence, PresenceDiff } from "./protocol.js";
-import { isTooLarge, tooLarge } from "./size.js";
 
-/** By connection id. */
+/** The presence of each connection, by its id. */
 export type PresenceRecord = { readonly [connection: string]: Json };
 
 export class Presences {
   #all: PresenceRecord = {};
   #own: Json = null;
 
-  /** That of every connection; the very record, and its entries, as long as they are the same. */
+  /** The presence of every connection; equal records and entries stay the same objects. */
   get all(): PresenceRecord {
     return this.#all;
   }
 
-  /** Lets others see `data` of this client; returns the frame that says so. Throws a PlaitError when it is too large. */
+  /** Sets this client's presence; returns the frame to send. Throws a PlaitError when it is too large. */
   set(data: Json, maxFrame: number): Presence {
     const frame: Presence = { type: "presence", data };
     if (isTooLarge(frame, maxFrame)) throw tooLarge("presence");
@@ -27,8 +26,8 @@ export class Presences {
     return frame;
   }
 
-  /** Returns what is to be said on a new socket, if anything is; what has turned out to be too large is forgotten. */
-  again(maxFrame: number): Presence | Dropped | undefined {
+  /** Returns the frame to send on a new socket, if there is one; a presence that is too large for it is dropped. */
+  resend(maxFrame: number): Presence | Dropped | undefined {
     if (this.#own === null) return undefined;
     const frame: Presence = { type: "presence", data: this.#own };
     if (!isTooLarge(frame, maxFrame)) return frame;
@@ -36,12 +35,12 @@ export class Presences {
     return { type: "dropped", error: tooLarge("presence") };
   }
 
-  /** Knows of nobody: who joins without a state that it has is not told that nobody is here. */
+  /** Forgets the others: a join without a known version brings no presences where there are none. */
   forget(): void {
     this.#all = {};
   }
 
-  /** Takes in all of them, or what has changed. */
+  /** Applies a frame: all presences, or those that have changed. */
   receive({ snapshot, joined, updated, left = [] }: PresenceDiff): void {
     const next: Record<string, Json> = { ...(snapshot ?? this.#all), ...joined, ...updated };
     for (const connection of left) delete next[connection];

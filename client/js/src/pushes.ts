@@ -7,9 +7,9 @@ import { stringify } from "./exact.js";
 import { Fold } from "./fold.js";
 import type { Pending } from "./fold.js";
 import { isEqual, isWellFormed } from "./json.js";
+import { byteLength, isTooLarge, tooLarge } from "./messages.js";
 import { PatchError } from "./patch.js";
 import type { Ack, Joined, Nack, Op, Push, Version } from "./protocol.js";
-import { byteLength, isTooLarge, tooLarge } from "./size.js";
 import { SendWindow } from "./window.js";
 
 /** A push of no more bytes than this is none that a server finds too large. */

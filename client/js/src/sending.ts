@@ -1,19 +1,21 @@
-/** What goes out on a socket, in its order, and what waits until the server takes more. */
+/** What is sent on a socket, in order, and what waits until the server takes more. */
 
-import { Calls } from "./calls.js";
-import type { Unsent } from "./events.js";
-import { Latest } from "./latest.js";
+import { PlaitError } from "./errors.js";
+import type { Dropped, Failed, Unsent } from "./events.js";
+import type { Pending } from "./fold.js";
+import type { Json, JsonObject } from "./json.js";
+import { isTooLarge, tooLarge } from "./messages.js";
 import type { Bytes, Outgoing } from "./messages.js";
-import { Outbox } from "./outbox.js";
-import type { Auth, Error as Failure, Message, Ping, Presence } from "./protocol.js";
-import type { Pushes } from "./pushes.js";
+import { Latest, Outbox } from "./outbox.js";
+import type { Auth, Call, Error as Failure, Message, Ping, Presence, Result } from "./protocol.js";
+import type { Follower, Pushes } from "./pushes.js";
 
 export class Sending {
-  readonly calls = new Calls();
+  readonly calls = new CallQueue();
   readonly presence = new Latest<Presence>();
   readonly auth = new Latest<Auth>();
   readonly outbox = new Outbox();
-  /** In bytes, as it was when the thread was joined last. */
+  /** How many bytes a frame may have, as the last join said. */
   maxFrame = Infinity;
   readonly #pushes: Pushes;
   readonly #now: () => number;
@@ -24,7 +26,7 @@ export class Sending {
     this.#now = now;
   }
 
-  /** Whether something waits to be sent, or nothing more will and some message is not known to be taken. */
+  /** Whether a call or message waits to be sent, or while finishing a message is not known to be taken. */
   get isBusy(): boolean {
     const { isBusy, resumesAt } = this.outbox;
     return this.calls.first !== undefined || (isBusy && (this.#isFinishing || resumesAt !== undefined));
@@ -35,16 +37,16 @@ export class Sending {
     return Math.min(this.#pushes.resumesAt(this.calls.first), this.outbox.due, this.presence.due, this.auth.due);
   }
 
-  /** A new socket has carried nothing. */
+  /** A new socket: nothing was sent on it. */
   reset(): void {
     for (const each of [this.#pushes, this.outbox, this.presence, this.auth]) each.reset();
   }
 
   /**
-   * Returns what is to be sent at once where an error says that something came too fast, undefined for another error.
-   * What it refuses is sent again later.
+   * Handles an error that refuses a frame as too fast, which is sent again later. Returns the frames to send at once;
+   * undefined for any other error.
    */
-  takeRefusal({ refused, messages, retry_after: wait }: Failure): Ping[] | undefined {
+  handleRefusal({ refused, messages, retry_after: wait }: Failure): Ping[] | undefined {
     const now = this.#now();
     if (refused === "message") return this.outbox.refused(messages ?? 0, wait, now);
     if (refused === "presence") this.presence.refused(wait, now);
@@ -53,20 +55,20 @@ export class Sending {
     return [];
   }
 
-  /** Nothing more will be asked for; returns what asks whether all that was sent was taken. */
+  /** The client is closing: returns a ping that asks whether all messages were taken, if that is not known. */
   finish(): Ping | undefined {
     this.#isFinishing = true;
     const { isBusy, resumesAt } = this.outbox;
-    // What is sent again is asked about behind that.
+    // Refused messages bring a ping of their own when they are sent again.
     return isBusy && resumesAt === undefined ? this.outbox.ask() : undefined;
   }
 
-  /** Returns what may go out by this time: pushes, and what was waiting for them before those behind it. */
+  /** Returns what may be sent by now: calls, messages and pushes in the order in which they were made. */
   take(): (Outgoing | Unsent)[] {
     const [calls, pushes, outbox, now] = [this.calls, this.#pushes, this.outbox, this.#now()];
     const latest = [this.presence.take(now), this.auth.take(now)].filter((frame) => frame !== undefined);
     const out: (Outgoing | Unsent)[] = [...latest, ...outbox.resume(now)];
-    // What is made behind messages that are to be sent again waits for those.
+    // Pushes made after refused messages wait until those are sent again.
     const nextPush = () => (outbox.resumesAt === undefined ? pushes.next(this.maxFrame, calls.first) : undefined);
     const next = () => calls.next(this.maxFrame, pushes, outbox) ?? nextPush();
     let hasMessages = false;
@@ -79,6 +81,87 @@ export class Sending {
     }
     if (hasMessages && this.#isFinishing) out.push(outbox.ask());
     return out;
+  }
+}
+
+interface Waiting extends Follower {
+  frame: Call | Message | Bytes;
+}
+
+/** Calls and messages that wait to be sent, and the calls that are under way on this socket. */
+export class CallQueue {
+  #waiting: Waiting[] = [];
+  readonly #sent = new Set<number>();
+  #next = 1;
+
+  /** Adds a call made after a push, and returns its ref. */
+  add(method: string, args: readonly Json[], kwargs: JsonObject, behind: Pending | undefined): number {
+    const frame: Call = {
+      type: "call",
+      ref: this.#next++,
+      method,
+      ...(args.length > 0 && { args }),
+      ...(Object.keys(kwargs).length > 0 && { kwargs }),
+    };
+    this.#waiting.push({ frame, behind });
+    return frame.ref;
+  }
+
+  /** Adds a message made after a push. Throws a PlaitError when it is too large. */
+  addMessage(frame: Message | Bytes, behind: Pending | undefined, maxFrame: number): void {
+    if (isTooLarge(frame, maxFrame)) throw tooLarge("message");
+    this.#waiting.push({ frame, behind });
+  }
+
+  /** What is to be sent next, if anything waits. */
+  get first(): Follower | undefined {
+    return this.#waiting[0];
+  }
+
+  /** Removes and returns the next frame, if it may be sent; in place of one that is too large, its failure. */
+  next(
+    maxFrame: number,
+    pushes: Pick<Pushes, "letPass">,
+    outbox: Pick<Outbox, "isOpen">,
+  ): Call | Message | Bytes | Failed | Dropped | undefined {
+    const [first] = this.#waiting;
+    // Whatever was made after refused messages waits until those are sent again.
+    if (first === undefined || !outbox.isOpen || !pushes.letPass(first)) return undefined;
+    this.#waiting.shift();
+    const { frame } = first;
+    const isCall = frame.type === "call";
+    if (isTooLarge(frame, maxFrame)) {
+      const error = tooLarge(isCall ? "call" : "message");
+      return isCall ? { type: "failed", ref: frame.ref, error } : { type: "dropped", error };
+    }
+    if (isCall) this.#sent.add(frame.ref);
+    return frame;
+  }
+
+  /** Returns the result if its call is under way. */
+  take(result: Result): Result | undefined {
+    const isAwaited = result.done ? this.end(result.ref) : this.#sent.has(result.ref);
+    return isAwaited ? result : undefined;
+  }
+
+  /** Ends a call, or removes it if it waits. Tells whether it was under way. */
+  end(ref: number): boolean {
+    this.#waiting = this.#waiting.filter(({ frame }) => frame.type !== "call" || frame.ref !== ref);
+    return this.#sent.delete(ref);
+  }
+
+  /** Ends a call with an error; returns its failure if it was under way. */
+  fail({ ref, code, message, path }: Failure): Failed | undefined {
+    if (typeof ref !== "number" || !this.end(ref)) return undefined;
+    return { type: "failed", ref, error: new PlaitError(code, message, { path: path ?? undefined }) };
+  }
+
+  /** Returns the failures of all calls under way, which are lost with their socket. */
+  failAll(reason: PlaitError | undefined): Failed[] {
+    const error = reason ?? new PlaitError("disconnected", "The connection was lost before the call was answered");
+    const failed = [...this.#sent].map((ref) => ({ type: "failed" as const, ref, error }));
+    this.#sent.clear();
+    return failed;
   }
 }
 

@@ -1,10 +1,10 @@
-/** One client's conversation with one thread, over all its sockets: no I/O, and no clock but the one it is given. */
+/** A client's side of the protocol `plait.v1`, over all its sockets: no I/O, and no clock but the one it is given. */
 
 import type { Keys } from "./align.js";
 import type { Backlog } from "./backlog.js";
-import { takeChange } from "./changes.js";
-import { MESSAGE_TOO_BIG, finalError } from "./codes.js";
+import { MESSAGE_TOO_BIG, finalError } from "./errors.js";
 import type { PlaitError } from "./errors.js";
+import { applyChange } from "./events.js";
 import type { SessionEvent, Unsent } from "./events.js";
 import type { Pending } from "./fold.js";
 import { Heartbeat } from "./heartbeat.js";
@@ -37,7 +37,7 @@ export class Session {
   #phase: Phase = "idle";
   #out: Outgoing[] = [];
   #events: SessionEvent[] = [];
-  // What the server said of a frame of ours, before it closed the socket.
+  // What the server said of a bad frame, before it closed the socket.
   #complaint: string | undefined = undefined;
   #joined: Joined | undefined = undefined;
 
@@ -47,13 +47,13 @@ export class Session {
     this.#sending = new Sending(this.#pushes, options.now);
   }
 
-  // What is known
+  // State and status
 
   get phase(): Phase {
     return this.#phase;
   }
 
-  /** What the user sees; keeps its identity, part by part, as long as it is the same. */
+  /** The state to show: the confirmed one with unanswered pushes. Its unchanged parts stay the same objects. */
   get shown(): Document {
     return this.#pushes.fold.shown;
   }
@@ -67,25 +67,22 @@ export class Session {
     return this.#pushes.fold.at;
   }
 
-  /** By which states of the thread are to be compared. */
+  /** The members that identify elements when states of the thread are compared. */
   get keys(): Keys | undefined {
     return this.#pushes.fold.keys;
   }
 
-  /** Those without an answer. */
+  /** The pushes without an answer. */
   get pushes(): readonly Pending[] {
     return this.#pushes.all;
   }
 
-  /**
-   * Whether an answer to a push may still come, whose fate may be known, something waits to be sent, or it is not known
-   * whether the server has taken a message.
-   */
+  /** Whether a push has no answer, or `isSending`. */
   get isBusy(): boolean {
     return this.pushes.length > 0 || this.isSending;
   }
 
-  /** Whether something other than pushes waits to be sent, or it is not known whether a message is taken. */
+  /** Whether a call or message waits to be sent, or while finishing a message is not known to be taken. */
   get isSending(): boolean {
     return this.#sending.isBusy;
   }
@@ -94,14 +91,14 @@ export class Session {
     return this.#presences.all;
   }
 
-  /** What the thread said of this socket, or of the last one. */
+  /** The answer to the last join. */
   get joined(): Joined | undefined {
     return this.#joined;
   }
 
-  // Out of the session
+  // Output
 
-  /** Returns the frames that are to be sent, and the bytes among them. */
+  /** Returns the frames and bytes to send, in order. */
   takeFrames(): Outgoing[] {
     return this.#out.splice(0);
   }
@@ -111,14 +108,14 @@ export class Session {
     return this.#events.splice(0);
   }
 
-  /** Returns what is to be kept, when it has changed; to be kept before the frames are sent. */
+  /** Returns what to keep in a storage, if it has changed; it must be kept before the frames are sent. */
   takeBacklog(): Backlog | undefined {
     return this.#pushes.takeBacklog();
   }
 
   // The socket
 
-  /** Goes on as another client whose backlog was kept; before the first socket only. */
+  /** Continues as the client whose backlog was kept. Only before the first socket opens. */
   restore(backlog: Backlog): void {
     this.#pushes.restore(backlog);
     if (this.at) this.#tell({ type: "restored" });
@@ -141,7 +138,7 @@ export class Session {
     this.#out = [{ type: "join", client: this.#pushes.client, ...more }];
   }
 
-  /** The socket is closed, with a code and perhaps a word. */
+  /** The socket is closed. */
   lost(code: number, reason = ""): void {
     if (this.#phase === "stopped") return;
     if (code === MESSAGE_TOO_BIG && this.#phase === "joined") this.#pushes.suspect();
@@ -150,12 +147,12 @@ export class Session {
     if (error) this.#tell({ type: "stopped", code, error });
   }
 
-  /** The user is done: nothing is sent or heard any more. Calls under way fail with `error`. */
+  /** The client is closed: nothing more is sent or received. Calls under way fail with `error`. */
   stop(error: PlaitError): void {
     this.#leave("stopped", error);
   }
 
-  /** When `tick` is to be called, if ever. */
+  /** When to call `tick`; undefined where nothing is due. */
   due(): number | undefined {
     if (this.#phase === "idle" || this.#phase === "stopped") return undefined;
     return Math.min(this.#heartbeat.due, this.#phase === "joined" ? this.#sending.due : Infinity);
@@ -167,11 +164,11 @@ export class Session {
     this.#pushes.release();
     this.#flush();
     const silence = this.#heartbeat.check(this.#options.now());
-    if (silence === "ask") this.#send({ type: "ping" });
+    if (silence === "ping") this.#send({ type: "ping" });
     else if (silence === "give up") this.#rejoin();
   }
 
-  /** The server sent a frame; undefined for a message that is none, which is a sign of life all the same. */
+  /** The server sent a frame, or with undefined a binary message, which also shows that it is alive. */
   receive(frame: ServerMessage | undefined): void {
     if (this.#phase !== "joining" && this.#phase !== "joined") return;
     this.#heartbeat.heard(this.#options.now());
@@ -186,54 +183,54 @@ export class Session {
     }
   }
 
-  // What the user does
+  // Requests
 
   /**
-   * Pushes operations on what is shown; undefined when there are none. Throws a PatchError where they do not fit.
-   * Only once the thread was joined: before, there is nothing that they could be made on.
+   * Pushes operations on what is shown; returns undefined where there are none. Throws a PatchError where they do not
+   * fit. Only after the first join, as before it there is no state to change.
    */
   push(ops: readonly Op[]): Pending | undefined {
-    if (this.at === undefined) throw new Error("nothing is known of the state before the first join");
+    if (this.at === undefined) throw new Error("no push can be made before the first join");
     if (ops.length === 0) return undefined;
     const push = this.#pushes.add(ops);
     this.#flush();
     return push;
   }
 
-  /** Calls a method, as soon as the thread is joined and knows of the pushes made so far. Returns the call's ref. */
+  /** Calls a method as soon as the pushes made before it were sent. Returns the call's ref. */
   call(method: string, args: readonly Json[] = [], kwargs: JsonObject = {}): number {
     const ref = this.#sending.calls.add(method, args, kwargs, this.pushes.at(-1));
     this.#flush();
     return ref;
   }
 
-  /** Nobody waits for a call any more. */
+  /** Cancels a call. */
   cancel(ref: number): void {
     if (this.#sending.calls.end(ref)) this.#send({ type: "cancel", ref });
   }
 
-  /** Sends a message, as soon as a call would go out. Throws a PlaitError when it is too large. */
+  /** Sends a message as soon as the pushes made before it were sent. Throws a PlaitError when it is too large. */
   message(message: Message | Bytes): void {
     if (this.#phase === "stopped") return;
-    // While joining it would not be sent, and `send` says it.
+    // The count of messages can start only once joined; until then `Outbox.send` starts it.
     if (this.#phase === "joined") for (const frame of this.#sending.outbox.count()) this.#put(frame);
     this.#sending.calls.addMessage(message, this.pushes.at(-1), this.#sending.maxFrame);
     this.#flush();
   }
 
-  /** Lets others see something of this connection and those after it, null for nothing. Throws as `message` does. */
+  /** Sets what others see of this client, null for nothing. Throws as `message` does. */
   setPresence(data: Json): void {
     this.#sending.presence.put(this.#presences.set(data, this.#sending.maxFrame));
     this.#flush();
   }
 
-  /** A fresh token; a socket that opens later brings its own. */
+  /** Sends a fresh token; a socket that opens later sends its own. */
   auth(token: string): void {
     this.#sending.auth.put({ type: "auth", token });
     this.#flush();
   }
 
-  /** Nothing more will be asked for: what was sent is to be known of. */
+  /** The client is closing: asks whether the server has taken all messages. */
   finish(): void {
     const frame = this.#sending.finish();
     if (frame) this.#send(frame);
@@ -254,7 +251,7 @@ export class Session {
     if (event) this.#events.push(event);
   }
 
-  /** Sends what may go out. */
+  /** Sends what may be sent by now. */
   #flush(): void {
     if (this.#phase !== "joined") return;
     for (const each of this.#sending.take()) this.#put(each);
@@ -271,17 +268,17 @@ export class Session {
   }
 
   #dispatch(frame: ServerMessage): void {
-    if (frame.type === "error") return this.#fail(frame);
+    if (frame.type === "error") return this.#handleError(frame);
     if (frame.type === "joined") return this.#join(frame);
     if (this.#phase !== "joined") return;
     switch (frame.type) {
       case "change":
       case "changes":
       case "snapshot":
-        return this.#tell(takeChange(this.#pushes.fold, frame));
+        return this.#tell(applyChange(this.#pushes.fold, frame));
       case "ack":
       case "nack":
-        return this.#answered(frame);
+        return this.#handleAnswer(frame);
       case "result":
         return this.#tell(this.#sending.calls.take(frame));
       case "presence":
@@ -302,20 +299,20 @@ export class Session {
     this.#sending.maxFrame = frame.max_frame ?? Infinity;
     this.#phase = "joined";
     this.#events.push({ type: "joined" });
-    const presence = this.#presences.again(this.#sending.maxFrame);
+    const presence = this.#presences.resend(this.#sending.maxFrame);
     if (presence?.type === "presence") this.#sending.presence.put(presence);
     else if (presence) this.#put(presence);
     this.#flush();
   }
 
-  #answered(frame: Ack | Nack): void {
+  #handleAnswer(frame: Ack | Nack): void {
     this.#tell(frame.type === "ack" ? this.#pushes.ack(frame) : this.#pushes.nack(frame));
     this.#flush();
   }
 
-  #fail(frame: Failure): void {
-    const asked = this.#sending.takeRefusal(frame);
-    if (asked) return asked.forEach((each) => this.#send(each));
+  #handleError(frame: Failure): void {
+    const pings = this.#sending.handleRefusal(frame);
+    if (pings) return pings.forEach((ping) => this.#send(ping));
     if (typeof frame.ref !== "number") this.#complaint = frame.message;
     this.#tell(this.#sending.calls.fail(frame));
   }

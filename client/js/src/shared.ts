@@ -1,21 +1,23 @@
-/** Clients that several components share: one for each thread and user, closed a while after the last has let go of it. */
+/** Clients that components share: one for each thread and user, closed a while after the last component released it. */
 
-import { isPlaced, socketUrl } from "./address.js";
 import { ThreadClient } from "./client.js";
-import { identityOf } from "./identity.js";
+import { isObject } from "./json.js";
+import { hasHost, socketUrl } from "./options.js";
 import type { ThreadOptions } from "./options.js";
 
-/** So long a client outlives its last user: an effect that runs twice, or a change of page, keeps the socket. */
+type Token = ThreadOptions<unknown>["token"];
+
+/** How many milliseconds a client stays open without a component, as when an effect runs twice or the page changes. */
 const GRACE = 1_000;
 /**
- * So long a client waits for its first user, as a render that React gives up leaves nobody who could let go of it; and
- * behind its last one for the answers to what was changed.
+ * How many milliseconds a client waits for its first component, as a render that React discards never releases it; and
+ * after its last one, for the answers to its changes.
  */
 const PATIENCE = 60_000;
 
-/** What tells clients apart. */
+/** Identifies a client. */
 export interface ClientKey {
-  /** The thread, and whom the token is of. */
+  /** The thread, and the user of the token. */
   readonly thread: string;
   /** The client's own id and storage. */
   readonly own: string;
@@ -24,54 +26,51 @@ export interface ClientKey {
 interface Entry {
   key: string;
   client: ThreadClient;
-  /** As it was last rendered by a component that is, or was, there. */
-  token: ThreadOptions<unknown>["token"];
+  /** As last rendered by a component of the client. */
+  token: Token;
   holders: number;
   timer: ReturnType<typeof setTimeout> | undefined;
 }
 
 export class SharedClients {
-  // What is to be handed out; a client that was closed for good gives way to another, and stays with those who hold it.
+  // The clients to share. A closed one is replaced by another, and stays with the components that hold it.
   readonly #entries = new Map<string, Entry>();
   readonly #byClient = new WeakMap<ThreadClient, Entry>();
-  readonly #storages = new Numbers();
+  readonly #storages = new ObjectNumbers();
 
-  /** Threads are the same when their sockets are, as the same client with the same storage, for the same user. */
+  /** Returns the same key for options of the same socket, user, client id and storage. */
   keyOf(options: ThreadOptions<any>): ClientKey {
-    const place = isPlaced(options) ? socketUrl(options) : `${options.kind}/${options.name}`;
+    const place = hasHost(options) ? socketUrl(options) : `${options.kind}/${options.name}`;
     const { client = null, storage, token } = options;
     return {
-      thread: JSON.stringify([place, identityOf(token)]),
+      thread: JSON.stringify([place, userOf(token)]),
       own: JSON.stringify([client, storage ? this.#storages.of(storage) : null]),
     };
   }
 
-  /**
-   * Returns the client of a thread, which is made but not connected unless somebody holds it. One that was closed for
-   * good gives way to another, as who comes later tries anew.
-   */
+  /** Returns the client for the options: the shared one, or in place of none or a closed one a new one, not connected. */
   get(options: ThreadOptions<any>, { thread, own } = this.keyOf(options)): ThreadClient {
     const key = `${thread} ${own}`;
     const known = this.#entries.get(key);
     if (known && known.client.status !== "closed") return known.client;
     const entry = newEntry(key, options);
     this.#byClient.set(entry.client, entry);
-    // What a server renders is not shared: it is for one request, and never held. Elsewhere it is shared once it is held.
+    // On a server a client serves one render, is never held, and must not be shared between requests.
     if (typeof window === "undefined") return entry.client;
     this.#entries.set(key, entry);
     this.#closeIn(PATIENCE, entry);
     return entry.client;
   }
 
-  /** A client is to use this token from now on, which is of the same user. */
-  setToken(client: ThreadClient, token: Entry["token"]): void {
+  /** Lets a client use this token from now on, if it is of the same user. */
+  setToken(client: ThreadClient, token: Token): void {
     const entry = this.#byClient.get(client);
-    if (entry && identityOf(entry.token) === identityOf(token)) entry.token = token;
+    if (entry && userOf(entry.token) === userOf(token)) entry.token = token;
   }
 
   /**
-   * Connects a client, and keeps it until the returned function is called; undefined for one that was closed, or in whose
-   * place there is another one to share.
+   * Connects a client, and keeps it open until the returned function is called. Returns undefined for a client that is
+   * closed, or was replaced by another shared one.
    */
   hold(client: ThreadClient): (() => void) | undefined {
     const entry = this.#byClient.get(client);
@@ -88,7 +87,7 @@ export class SharedClients {
     };
   }
 
-  /** Closes a client after a while; nobody else would send what was changed with it, for which there is time as well. */
+  /** Closes a client after `wait`, and while changes have no answer up to `patience` later, as no other would send them. */
   #closeIn(wait: number, entry: Entry, patience = PATIENCE): void {
     entry.timer = setTimeout(() => {
       if (entry.client.pending > 0 && patience > 0) return this.#closeIn(GRACE, entry, patience - GRACE);
@@ -99,7 +98,7 @@ export class SharedClients {
 }
 
 /** A number for each object. */
-class Numbers {
+class ObjectNumbers {
   readonly #known = new WeakMap<object, number>();
   #next = 1;
 
@@ -120,4 +119,38 @@ function newEntry(key: string, options: ThreadOptions<any>): Entry {
   });
   const entry: Entry = { key, client, token: options.token, holders: 0, timer: undefined };
   return entry;
+}
+
+// Users
+
+/** Claims of a JWT that differ between two tokens of one user. */
+const TIMES: ReadonlySet<string> = new Set(["exp", "iat", "nbf", "auth_time"]);
+
+/**
+ * Returns a text that is the same for two tokens only if they are of one user with the same rights: JWTs that differ in
+ * their times only, or equal texts. All functions count as one user, as nothing is known of them.
+ */
+function userOf(token: Token): string | null {
+  if (token === undefined) return null;
+  if (typeof token === "function") return "function";
+  const claims = claimsOf(token);
+  return claims
+    ? `jwt ${JSON.stringify(Object.entries(claims).filter(([name]) => !isPassing(name, claims)))}`
+    : `text ${token}`;
+}
+
+/** Tells whether a claim differs in a fresh token; without a subject, the token's own id may identify its user. */
+function isPassing(name: string, claims: object): boolean {
+  return TIMES.has(name) || (name === "jti" && Object.hasOwn(claims, "sub"));
+}
+
+function claimsOf(token: string): object | undefined {
+  const [, payload, signature] = token.split(".");
+  if (payload === undefined || signature === undefined) return undefined;
+  try {
+    const claims: unknown = JSON.parse(atob(payload.replaceAll("-", "+").replaceAll("_", "/")));
+    return isObject(claims) && Object.keys(claims).some((name) => !TIMES.has(name)) ? claims : undefined;
+  } catch {
+    return undefined;
+  }
 }

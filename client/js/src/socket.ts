@@ -1,11 +1,12 @@
-/** A WebSocket that comes back: it carries, and decides nothing but when to try again. */
+/** A WebSocket that reconnects: it carries frames, and decides only when to try again. */
 
 import { Backoff } from "./backoff.js";
-import { ABNORMAL, GOING_AWAY, isFinal } from "./codes.js";
+import { ABNORMAL, GOING_AWAY, isFinal } from "./errors.js";
 
+/** In milliseconds. */
 const CONNECT_TIMEOUT = 10_000;
 
-/** What of a WebSocket is used; wide enough for that of a browser, of Node and of the package `ws`. */
+/** The part of a WebSocket that is used, as browsers, Node and the package `ws` have it. */
 export interface WebSocketLike {
   binaryType: string;
   addEventListener(type: any, listener: (event: any) => void): void;
@@ -19,13 +20,13 @@ export interface SocketOptions {
   url: string;
   protocol: string;
   WebSocket: WebSocketClass;
-  /** Is asked before each attempt; what it gives is handed to `onOpen`, and a failure counts as one of the attempt. */
+  /** Called before each attempt; `onOpen` gets what it returns, and when it fails the attempt fails. */
   prepare: () => string | undefined | Promise<string | undefined>;
   onOpen: (prepared: string | undefined) => void;
   onMessage: (data: string | ArrayBuffer) => void;
-  /** The socket is gone, or did not open, perhaps for what was thrown; unless the code is final, another will open. */
+  /** The socket was closed or did not open, perhaps because of `thrown`. Unless the code is final, another will open. */
   onClose: (code: number, reason: string, thrown?: unknown) => void;
-  /** Says `online` and `offline`. */
+  /** Emits `online` and `offline`. */
   network?: Pick<EventTarget, "addEventListener" | "removeEventListener"> | undefined;
 }
 
@@ -33,7 +34,7 @@ export class Socket {
   readonly #options: SocketOptions;
   #socket: WebSocketLike | undefined = undefined;
   #timer: ReturnType<typeof setTimeout> | undefined = undefined;
-  // Which attempt is under way; what belongs to an earlier one is not listened to.
+  // The number of the current attempt; events of earlier ones are ignored.
   #attempt = 0;
   readonly #backoff = new Backoff();
   #isJoined = false;
@@ -50,7 +51,7 @@ export class Socket {
     void this.#connect();
   }
 
-  /** Closes for good, and says nothing of it. */
+  /** Closes for good, without calling `onClose`. */
   stop(): void {
     this.#isStopped = true;
     this.#options.network?.removeEventListener("online", this.#onOnline);
@@ -62,18 +63,18 @@ export class Socket {
     this.#socket?.send(data);
   }
 
-  /** The conversation has begun. */
+  /** The thread is joined. */
   joined(): void {
     this.#backoff.joined(performance.now());
     this.#isJoined = true;
   }
 
-  /** It has come to something. */
+  /** The server has answered a request. */
   answered(): void {
     this.#backoff.reset();
   }
 
-  /** Gives up this socket for a new one, and says nothing of it. */
+  /** Replaces this socket by another, without calling `onClose`. */
   renew(): void {
     this.#abandon();
     this.#retry();
@@ -82,13 +83,13 @@ export class Socket {
   async #connect(): Promise<void> {
     const attempt = ++this.#attempt;
     this.#isJoined = false;
-    // A socket that neither opens nor closes would otherwise be waited for without end.
-    this.#timer = setTimeout(() => this.#gone(attempt, ABNORMAL, ""), CONNECT_TIMEOUT);
+    // A socket may neither open nor close.
+    this.#timer = setTimeout(() => this.#handleClose(attempt, ABNORMAL, ""), CONNECT_TIMEOUT);
     try {
       const prepared = this.#options.prepare();
       this.#open(attempt, prepared instanceof Promise ? await prepared : prepared);
     } catch (error) {
-      this.#gone(attempt, ABNORMAL, "", error);
+      this.#handleClose(attempt, ABNORMAL, "", error);
     }
   }
 
@@ -107,24 +108,24 @@ export class Socket {
       if (attempt === this.#attempt) onMessage(data);
     });
     socket.addEventListener("close", ({ code, reason }: { code: number; reason: string }) => {
-      this.#gone(attempt, code, reason);
+      this.#handleClose(attempt, code, reason);
     });
-    // A close follows each error; without a listener the package `ws` would raise it.
+    // Each error is followed by a close; without a listener the package `ws` would throw it.
     socket.addEventListener("error", () => undefined);
   }
 
-  #gone(attempt: number, code: number, reason: string, thrown?: unknown): void {
+  #handleClose(attempt: number, code: number, reason: string, thrown?: unknown): void {
     if (attempt !== this.#attempt) return;
-    const isAtOnce = code === GOING_AWAY && this.#isJoined;
+    const mayRetryAtOnce = code === GOING_AWAY && this.#isJoined;
     this.#abandon();
     this.#options.onClose(code, reason, thrown);
     if (isFinal(code)) this.stop();
-    else if (!this.#isStopped) this.#retry(isAtOnce);
+    else if (!this.#isStopped) this.#retry(mayRetryAtOnce);
   }
 
-  #retry(isAtOnce = false): void {
+  #retry(mayRetryAtOnce = false): void {
     clearTimeout(this.#timer);
-    const wait = this.#backoff.delay(performance.now(), Math.random(), isAtOnce);
+    const wait = this.#backoff.delay(performance.now(), Math.random(), mayRetryAtOnce);
     this.#timer = setTimeout(() => void this.#connect(), wait);
   }
 
@@ -142,6 +143,6 @@ export class Socket {
   };
 
   readonly #onOffline = (): void => {
-    if (this.#socket) this.#gone(this.#attempt, ABNORMAL, "");
+    if (this.#socket) this.#handleClose(this.#attempt, ABNORMAL, "");
   };
 }

@@ -1,20 +1,17 @@
-/** Keeps a client's id and its unanswered pushes beyond a page, for one client at a time. */
+/** Keeps a client's id and its unanswered pushes for the next page, in a slot that one client has at a time. */
 
-import { threadId } from "./address.js";
 import { readBacklog } from "./backlog.js";
 import type { Backlog } from "./backlog.js";
-import { Copies } from "./copies.js";
 import { stringify } from "./exact.js";
-import type { ThreadOptions } from "./options.js";
 
-/** What of localStorage is used. */
+/** The part of localStorage that is used. */
 export interface StorageLike {
   getItem(key: string): string | null;
   setItem(key: string, value: string): void;
   removeItem(key: string): void;
 }
 
-/** What of navigator.locks is used. */
+/** The part of navigator.locks that is used. */
 export interface LocksLike {
   request(
     name: string,
@@ -23,17 +20,27 @@ export interface LocksLike {
   ): Promise<unknown>;
 }
 
-const LONGEST_WAIT = 500;
-/** So many clients of a thread can keep something at a time; they are few enough to be looked through. */
-const PLACES = 64;
+/** How many milliseconds to wait for the lock of the page before. */
+const LOCK_TIMEOUT = 500;
+/** How many clients of a thread can keep something at a time; few enough to look through them all. */
+const SLOTS = 64;
+/** How many milliseconds other pages have to say that they use a client id. */
+const ANSWER_TIMEOUT = 100;
 
-/** A place in a storage that is this client's alone, until it is released. */
-export class Place {
+/** Returns a random id. */
+export function randomId(): string {
+  // Pages without TLS have no crypto.randomUUID.
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** A key in a storage that only this client uses until it releases it. */
+export class Slot {
   readonly #storage: StorageLike;
   readonly #key: string;
   readonly release: () => void;
-  #keeps = true;
-  #isEmpty = false;
+  #isKept = true;
+  #isIgnored = false;
 
   constructor(storage: StorageLike, key: string, release: () => void) {
     this.#storage = storage;
@@ -41,18 +48,18 @@ export class Place {
     this.release = release;
   }
 
-  /** Whether it has what was written last. */
-  get keeps(): boolean {
-    return this.#keeps;
+  /** Whether the storage has what was written last. */
+  get isKept(): boolean {
+    return this.#isKept;
   }
 
-  /** What is there is somebody else's: it is not read. */
-  empty(): void {
-    this.#isEmpty = true;
+  /** Lets `read` ignore what is there, as it belongs to another client. */
+  ignore(): void {
+    this.#isIgnored = true;
   }
 
   read(): Backlog | undefined {
-    if (this.#isEmpty) return undefined;
+    if (this.#isIgnored) return undefined;
     const text = attempt(() => this.#storage.getItem(this.#key));
     return typeof text === "string" ? readBacklog(text) : undefined;
   }
@@ -60,17 +67,17 @@ export class Place {
   write(backlog: Backlog): void {
     try {
       this.#storage.setItem(this.#key, stringify(backlog));
-      this.#keeps = true;
-      this.#isEmpty = false;
+      this.#isKept = true;
+      this.#isIgnored = false;
     } catch {
-      // The storage is full. An old queue would be worse than none: its numbers would be given out twice.
+      // The storage is full. An outdated queue would be worse than none: its refs would be used a second time.
       attempt(() => this.#storage.removeItem(this.#key));
-      this.#keeps = false;
+      this.#isKept = false;
     }
   }
 }
 
-/** Returns what a storage gives; undefined when it refuses. */
+/** Returns what `use` returns; undefined when it throws, as a storage may. */
 function attempt<T>(use: () => T): T | undefined {
   try {
     return use();
@@ -79,76 +86,125 @@ function attempt<T>(use: () => T): T | undefined {
   }
 }
 
-/** What keeps tabs out of each other's places, where there is such. */
+// Slots
+
+/** Returns the locks that keep tabs out of each other's slots; undefined on pages without TLS, which have none. */
 export function pageLocks(): LocksLike | undefined {
   return (globalThis.navigator as { locks?: LocksLike } | undefined)?.locks;
 }
 
-/** Returns the key under which the clients of a thread have their places; one with an id of its own shares with none. */
-export function storageKey(options: ThreadOptions<unknown>): string {
-  const key = `plait:${threadId(options)}`;
-  return options.client === undefined ? key : `${key} ${options.client}`;
-}
-
 /**
- * Returns a place under `key` that no other client has: one with a queue if there is any, else the first of `key`
- * itself, `key#2` and so on, so that two tabs are two clients. Without locks the storage has to be the client's own, as a
- * tab's sessionStorage is; what another page goes on with, of which that is a copy, is not read.
+ * Returns a slot that no other client has: one with a queue if there is any, else the first free one of `key`, `key#2`
+ * and so on. Without locks the storage must be the tab's own, as sessionStorage is; a queue that was copied with a
+ * duplicated tab is ignored.
  */
-export async function claim(storage: StorageLike, key: string, locks: LocksLike | undefined): Promise<Place> {
-  if (!locks) return claimAlone(storage, key);
+export async function claimSlot(storage: StorageLike, key: string, locks: LocksLike | undefined): Promise<Slot> {
+  if (!locks) return claimUnlocked(storage, key);
   const queues = queuesIn(storage, key);
-  for (const [index, name] of [...queues, ...placesOf(key)].entries()) {
-    // The page before this one may still be holding what it has left behind.
+  for (const [index, name] of [...queues, ...slotsOf(key)].entries()) {
+    // The page before this one may not have released its lock yet.
     const waits = index === 0 && queues.length > 0;
-    const release = await hold(
+    const release = await takeLock(
       locks,
       name,
-      waits ? { signal: AbortSignal.timeout(LONGEST_WAIT) } : { ifAvailable: true },
+      waits ? { signal: AbortSignal.timeout(LOCK_TIMEOUT) } : { ifAvailable: true },
     );
-    if (release) return new Place(storage, name, release);
+    if (release) return new Slot(storage, name, release);
   }
-  throw new Error("all places are taken");
+  throw new Error(`all ${SLOTS} slots are taken`);
 }
 
-async function claimAlone(storage: StorageLike, key: string): Promise<Place> {
-  if (!("BroadcastChannel" in globalThis)) return new Place(storage, key, () => undefined);
-  const place: Place = new Place(storage, key, () => copies.close());
-  const copies = new Copies(key, () => place.read()?.client);
-  if (await copies.ask()) place.empty();
-  return place;
+async function claimUnlocked(storage: StorageLike, key: string): Promise<Slot> {
+  if (!("BroadcastChannel" in globalThis)) return new Slot(storage, key, () => undefined);
+  const slot: Slot = new Slot(storage, key, () => duplicates.close());
+  const duplicates = new DuplicateCheck(key, () => slot.read()?.client);
+  if (await duplicates.hasDuplicate()) slot.ignore();
+  return slot;
 }
 
-/** Yields the places with a queue whose clients are gone; each is to be released. */
-export async function* abandoned(storage: StorageLike, key: string, locks: LocksLike): AsyncGenerator<Place> {
+/** Yields the slots that hold a queue of a closed client; each must be released. */
+export async function* claimAbandoned(storage: StorageLike, key: string, locks: LocksLike): AsyncGenerator<Slot> {
   for (const name of queuesIn(storage, key)) {
-    const release = await hold(locks, name, { ifAvailable: true });
-    if (release) yield new Place(storage, name, release);
+    const release = await takeLock(locks, name, { ifAvailable: true });
+    if (release) yield new Slot(storage, name, release);
   }
 }
 
 function queuesIn(storage: StorageLike, key: string): string[] {
-  return placesOf(key).filter((name) => new Place(storage, name, () => undefined).read()?.fold);
+  return slotsOf(key).filter((name) => new Slot(storage, name, () => undefined).read()?.fold);
 }
 
-function placesOf(key: string): string[] {
-  return Array.from({ length: PLACES }, (_, index) => (index === 0 ? key : `${key}#${index + 1}`));
+function slotsOf(key: string): string[] {
+  return Array.from({ length: SLOTS }, (_, index) => (index === 0 ? key : `${key}#${index + 1}`));
 }
 
-function hold(
+/** Resolves to the function that releases the lock; to undefined when the lock cannot be had. */
+function takeLock(
   locks: LocksLike,
   name: string,
   options: { ifAvailable?: boolean; signal?: AbortSignal },
 ): Promise<(() => void) | undefined> {
   return new Promise((resolve, reject) => {
-    const held = (lock: unknown) => {
+    const hold = (lock: unknown) => {
       if (lock) return new Promise<void>((release) => resolve(release));
       resolve(undefined);
       return undefined;
     };
-    locks.request(name, options, held).catch((error: unknown) => {
+    locks.request(name, options, hold).catch((error: unknown) => {
       if (options.signal?.aborted) resolve(undefined);
       else reject(error);
     });
   });
+}
+
+// Duplicated tabs
+
+/** The question whether a page uses a client id, or the answer to `to` that one does. */
+type Notice = { client: string; asker: string } | { client: string; to: string };
+
+/** Finds out, where there are no locks, whether another page uses the same client id, as a duplicated tab does. */
+export class DuplicateCheck {
+  readonly #channel: BroadcastChannel;
+  readonly #client: () => string | undefined;
+  readonly #id = randomId();
+  #isAsking = false;
+  #onDuplicate: () => void = () => undefined;
+
+  /** Answers other pages with the same `key` that ask for the id that `client` returns. */
+  constructor(key: string, client: () => string | undefined) {
+    this.#client = client;
+    this.#channel = new BroadcastChannel(key);
+    this.#channel.onmessage = ({ data }) => this.#receive(data as Notice);
+    // An open channel would keep Node running.
+    (this.#channel as { unref?: () => void }).unref?.();
+  }
+
+  /** Tells whether another page uses the client id; of two pages that ask at the same time, one gets false. */
+  async hasDuplicate(): Promise<boolean> {
+    const client = this.#client();
+    if (client === undefined) return false;
+    this.#isAsking = true;
+    const isFound = await new Promise<boolean>((resolve) => {
+      this.#onDuplicate = () => resolve(true);
+      setTimeout(() => resolve(false), ANSWER_TIMEOUT);
+      this.#post({ client, asker: this.#id });
+    });
+    this.#isAsking = false;
+    return isFound;
+  }
+
+  close(): void {
+    this.#channel.close();
+  }
+
+  #receive(notice: Notice): void {
+    if (notice.client !== this.#client()) return;
+    if ("to" in notice) return notice.to === this.#id ? this.#onDuplicate() : undefined;
+    if (this.#isAsking && notice.asker > this.#id) this.#onDuplicate();
+    else this.#post({ client: notice.client, to: notice.asker });
+  }
+
+  #post(notice: Notice): void {
+    this.#channel.postMessage(notice);
+  }
 }

@@ -1,7 +1,7 @@
 import { afterEach, expect, test } from "vitest";
 import { WebSocket } from "ws";
 
-import { isFinal } from "../src/codes.js";
+import { isFinal } from "../src/errors.js";
 import { Socket } from "../src/socket.js";
 import type { SocketOptions } from "../src/socket.js";
 import { Arrivals } from "./server.js";

@@ -4,15 +4,26 @@ import { WebSocket } from "ws";
 import { ThreadClient } from "../src/index.js";
 import type { Backlog } from "../src/backlog.js";
 import type { StorageLike } from "../src/index.js";
-import { claim, storageKey } from "../src/storage.js";
+import { DuplicateCheck, claimSlot } from "../src/storage.js";
 import type { Peer } from "./server.js";
 import { Locks, MemoryStorage } from "./storages.js";
 import { clients, server, serving } from "./serving.js";
 
 serving();
+
+const checks: DuplicateCheck[] = [];
+
 afterEach(() => {
   vi.unstubAllGlobals();
+  checks.splice(0).forEach((each) => each.close());
 });
+
+/** Opens the check of a page that uses this client id. */
+function duplicates(client: string | undefined): DuplicateCheck {
+  const check = new DuplicateCheck("key", () => client);
+  checks.push(check);
+  return check;
+}
 
 function open(storage: StorageLike): ThreadClient {
   const client = new ThreadClient({
@@ -131,13 +142,13 @@ test("what is not a backlog is as if nothing were there", async () => {
   const storage = new MemoryStorage();
   for (const text of ["", "null", "{}", '{"client": 1}', "no JSON"]) {
     storage.setItem("key", text);
-    expect((await claim(storage, "key", undefined)).read()).toBeUndefined();
+    expect((await claimSlot(storage, "key", undefined)).read()).toBeUndefined();
   }
 });
 
 test("a backlog of which a part is not right is as if nothing were there", async () => {
   const storage = new MemoryStorage();
-  const place = await claim(storage, "key", undefined);
+  const place = await claimSlot(storage, "key", undefined);
   const push = { ref: 1, made: ["e", 1], ops: [{ op: "add", path: "/n", value: 1 }], isOrphan: false };
   const fold = { at: ["e", 1], confirmed: {}, pushes: [push, { ...push, ref: 2 }] };
   const backlog = { client: "x", next: 3, fold };
@@ -193,23 +204,23 @@ test("a client that is given no lock works without its storage", async () => {
 test("two clients of one storage have a place each, and a place that is let go is taken again", async () => {
   const storage = new MemoryStorage();
   const locks = new Locks();
-  const first = await claim(storage, "key", locks);
-  const second = await claim(storage, "key", locks);
+  const first = await claimSlot(storage, "key", locks);
+  const second = await claimSlot(storage, "key", locks);
   first.write({ client: "one", next: 1 });
   second.write({ client: "two", next: 1 });
   expect([...storage.items.keys()]).toEqual(["key", "key#2"]);
   first.release();
   await Promise.resolve();
-  const third = await claim(storage, "key", locks);
+  const third = await claimSlot(storage, "key", locks);
   expect(third.read()).toEqual({ client: "one", next: 1 });
 });
 
 test("a page that comes while the one before it still holds its queue waits for it a moment", async () => {
   const storage = new MemoryStorage();
   const locks = new Locks();
-  const before = await claim(storage, "key", locks);
+  const before = await claimSlot(storage, "key", locks);
   before.write({ client: "one", next: 2, fold: { at: ["e", 1], confirmed: {}, pushes: [] } });
-  const claiming = claim(storage, "key", locks);
+  const claiming = claimSlot(storage, "key", locks);
   before.release();
   expect((await claiming).read()).toMatchObject({ client: "one" });
 });
@@ -217,12 +228,12 @@ test("a page that comes while the one before it still holds its queue waits for 
 test("a queue that is held for longer belongs to another tab", async () => {
   const storage = new MemoryStorage();
   const locks = new Locks();
-  (await claim(storage, "key", locks)).write({
+  (await claimSlot(storage, "key", locks)).write({
     client: "one",
     next: 2,
     fold: { at: ["e", 1], confirmed: {}, pushes: [] },
   });
-  expect((await claim(storage, "key", locks)).read()).toBeUndefined();
+  expect((await claimSlot(storage, "key", locks)).read()).toBeUndefined();
 });
 
 test("where there are no locks, a tab that is a copy of another one is another client, with nothing to send", async () => {
@@ -244,26 +255,31 @@ test("where there are no locks, a tab that is a copy of another one is another c
   expect([ids[0], ids[0] === ids[1]]).toEqual([client, false]);
 });
 
-test("a queue that was left is taken rather than an empty place", async () => {
+test("a slot with a queue that was left is claimed before an empty one", async () => {
   const storage = new MemoryStorage();
   const locks = new Locks();
   storage.setItem("key", JSON.stringify({ client: "one", next: 1 }));
   storage.setItem("key#3", JSON.stringify({ client: "three", next: 2, fold: { at: ["e", 0], pushes: [] } }));
-  expect((await claim(storage, "key", locks)).read()).toMatchObject({ client: "three" });
-  expect((await claim(storage, "key", locks)).read()).toMatchObject({ client: "one" });
+  expect((await claimSlot(storage, "key", locks)).read()).toMatchObject({ client: "three" });
+  expect((await claimSlot(storage, "key", locks)).read()).toMatchObject({ client: "one" });
 });
 
-test("more clients than there are places for keep nothing", async () => {
+test("more clients than there are slots keep nothing", async () => {
   const storage = new MemoryStorage();
   const locks = new Locks();
-  for (let place = 0; place < 64; place++) (await claim(storage, "key", locks)).write({ client: "x", next: 1 });
+  for (let slot = 0; slot < 64; slot++) (await claimSlot(storage, "key", locks)).write({ client: "x", next: 1 });
   expect([storage.items.size, [...storage.items.keys()].at(-1)]).toEqual([64, "key#64"]);
-  await expect(claim(storage, "key", locks)).rejects.toThrow("taken");
+  await expect(claimSlot(storage, "key", locks)).rejects.toThrow("taken");
 });
 
-test("threads of two servers, and clients with ids of their own, share no place", () => {
-  const key = (more: object) => storageKey({ kind: "note", name: "a", host: "h", ...more });
-  expect(key({})).toBe("plait:h/threads/note/a");
-  expect(key({ url: "ws://h/threads/note/a?token=secret" })).toBe(key({}));
-  expect(new Set([{}, { host: "g" }, { host: "h/app" }, { client: "me" }, { client: "you" }].map(key)).size).toBe(5);
+test("of two pages that ask at the same time for one client, one has it; a page that asks later does not", async () => {
+  const both = [duplicates("one"), duplicates("one")];
+  const found = await Promise.all(both.map((each) => each.hasDuplicate()));
+  expect(found.sort()).toEqual([false, true]);
+  expect(await duplicates("one").hasDuplicate()).toBe(true);
+});
+
+test("pages with other clients, or with none, are no duplicates", async () => {
+  const pages = [duplicates("one"), duplicates("two"), duplicates(undefined)];
+  expect(await Promise.all(pages.map((each) => each.hasDuplicate()))).toEqual([false, false, false]);
 });

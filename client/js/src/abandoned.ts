@@ -1,51 +1,52 @@
-/** Queues that other clients have left in a storage, tabs that are gone: sends each as the client that it is of. */
+/** Queues that closed tabs have left in a storage: sends each as the client that it belongs to. */
 
 import type { SessionEvent } from "./events.js";
 import { Link } from "./link.js";
+import { storageKey } from "./options.js";
 import type { ThreadOptions } from "./options.js";
-import { abandoned, pageLocks, storageKey } from "./storage.js";
-import type { Place } from "./storage.js";
+import { claimAbandoned, pageLocks } from "./storage.js";
+import type { Slot } from "./storage.js";
 
-export class Strays {
+export class AbandonedQueues {
   readonly #options: ThreadOptions<unknown>;
   readonly #onEvent: (event: SessionEvent) => void;
   readonly #links = new Set<Link>();
   #isClosed = false;
 
-  /** Tells what the server refuses of them. */
+  /** `onEvent` is told of their pushes that the server refuses. */
   constructor(options: ThreadOptions<unknown>, onEvent: (event: SessionEvent) => void) {
     this.#options = options;
     this.#onEvent = onEvent;
   }
 
-  /** Looks for such queues, and sends what is in them. */
+  /** Finds such queues and sends their pushes. */
   async send(): Promise<void> {
     const { storage, client } = this.#options;
     const locks = pageLocks();
-    // An id of the app's own is no other tab's.
+    // A client id that the app has set belongs to no other tab.
     if (!storage || !locks || client !== undefined) return;
-    for await (const place of abandoned(storage, storageKey(this.#options), locks)) {
-      if (!this.#isClosed && place.read()?.fold) this.#carry(place);
-      else place.release();
+    for await (const slot of claimAbandoned(storage, storageKey(this.#options), locks)) {
+      if (!this.#isClosed && slot.read()?.fold) this.#connect(slot);
+      else slot.release();
     }
   }
 
-  /** Leaves what was not answered where it is. */
+  /** Stops; pushes without an answer stay in the storage. */
   close(): void {
     this.#isClosed = true;
     for (const link of [...this.#links]) link.close();
   }
 
-  #carry(place: Place): void {
+  #connect(slot: Slot): void {
     const link: Link = new Link(this.#options, {
       onEvent: (event) => event.type === "refused" && this.#onEvent(event),
       onBytes: () => undefined,
-      onMoved: () => {
+      onUpdate: () => {
         if (link.session.pushes.length === 0) link.close();
       },
       onEnd: () => this.#links.delete(link),
     });
     this.#links.add(link);
-    link.connect(place);
+    link.connect(slot);
   }
 }

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
-import { socketUrl, threadId } from "../src/address.js";
 import { ThreadClient } from "../src/index.js";
+import { socketUrl, storageKey, threadId } from "../src/options.js";
 
 const NOTE = { kind: "note", name: "a/b c" };
 
@@ -36,4 +36,11 @@ test("threads of other servers and apps have other ids, in which there is no que
   expect(threadId({ ...NOTE, url: "https://h:1/app/threads/note/a?token=secret" })).toBe("h:1/app/threads/note/a");
   const ids = ["h", "h:1", "g", "h/app"].map((host) => threadId({ ...NOTE, host }));
   expect(new Set(ids).size).toBe(4);
+});
+
+test("threads of two servers, and clients with ids of their own, share no key in a storage", () => {
+  const key = (more: object) => storageKey({ kind: "note", name: "a", host: "h", ...more });
+  expect(key({})).toBe("plait:h/threads/note/a");
+  expect(key({ url: "ws://h/threads/note/a?token=secret" })).toBe(key({}));
+  expect(new Set([{}, { host: "g" }, { host: "h/app" }, { client: "me" }, { client: "you" }].map(key)).size).toBe(5);
 });

@@ -1,0 +1,148 @@
+/** Edits of the state: each is pushed, and answered with a promise of the version that has it. */
+
+import type { Keys } from "./align.js";
+import { Deferred } from "./deferred.js";
+import { InitialState } from "./early.js";
+import type { EarlyQueue } from "./early.js";
+import { PlaitError } from "./errors.js";
+import type { SessionEvent } from "./events.js";
+import type { Pending } from "./fold.js";
+import { plain } from "./json.js";
+import type { Json } from "./json.js";
+import type { Link } from "./link.js";
+import type { ThreadListeners } from "./listeners.js";
+import { PatchError, diff, find, parse } from "./patch.js";
+import type { Document } from "./patch.js";
+import type { Op } from "./protocol.js";
+import { rebase } from "./rebase.js";
+import type { Session } from "./session.js";
+
+export class Edits {
+  readonly #link: Link;
+  readonly #early: EarlyQueue;
+  readonly #listeners: ThreadListeners;
+  // Undefined where edits wait for the thread's state, as there is no initial one.
+  readonly #initial: InitialState | undefined;
+  // How many edits of the initial state wait for the thread's.
+  #waiting = 0;
+  readonly #answers = new Map<Pending, Deferred<number>>();
+
+  constructor(link: Link, early: EarlyQueue, listeners: ThreadListeners, initial: Document) {
+    this.#link = link;
+    this.#early = early;
+    this.#listeners = listeners;
+    this.#initial = initial === undefined ? undefined : new InitialState(initial);
+  }
+
+  /** What the user sees; until the thread has sent its state, the initial one with its edits. */
+  get shown(): Document {
+    if (this.#initial && this.#waiting > 0) return this.#initial.shown;
+    return this.#session.at === undefined ? this.#initial?.document : this.#session.shown;
+  }
+
+  /** Sets the state to what `make` returns for the one that is shown; `make` may make edits of its own. */
+  set(make: (state: Document) => unknown): Promise<number> {
+    return this.#edit(() => {
+      const before = this.shown;
+      return opsTo(plain(make(before), before), before, this.shown, this.#session.keys);
+    });
+  }
+
+  /** Sets the value at a JSON pointer. */
+  update(pointer: string, value: unknown): Promise<number> {
+    return this.#edit(() => {
+      const isThere = find(this.shown, parse(pointer)) !== undefined;
+      return [{ op: isThere ? "replace" : "add", path: pointer, value: plain(value) }];
+    });
+  }
+
+  get #session(): Session {
+    return this.#link.session;
+  }
+
+  #edit(make: () => readonly Op[]): Promise<number> {
+    const answer = new Deferred<number>();
+    // An edit that is made while others are rebased onto the thread's state is rebased after them.
+    const isEarly = this.#waiting > 0 || (this.#early.isWaiting && this.#session.at === undefined);
+    if (this.#initial && isEarly) this.#editInitial(this.#initial, make, answer);
+    else this.#early.inTurn(() => this.#push(make, answer), { isEdit: true });
+    this.#link.pump();
+    return answer.promise;
+  }
+
+  /** Edits the initial state; the edit is pushed when the thread has sent its own. */
+  #editInitial(initial: InitialState, make: () => readonly Op[], answer: Deferred<number>): void {
+    this.#attempt(make, answer, (ops) => {
+      const rebaseEdit = initial.edit(ops);
+      this.#waiting++;
+      const push = () => {
+        this.#waiting--;
+        this.#push(() => rebaseEdit(this.#session.shown, this.#session.keys), answer);
+      };
+      this.#early.inTurn(push, { isEdit: true });
+    });
+  }
+
+  #push(make: () => readonly Op[], answer: Deferred<number>): void {
+    const { session, status, closedError } = this.#link;
+    if (status === "closed") return this.#refuse(answer, closedError);
+    this.#attempt(make, answer, (ops) => {
+      const push = session.push(ops);
+      if (push) this.#answers.set(push, answer);
+      else answer.resolve(session.at?.[1] as number);
+    });
+    this.#link.pump();
+  }
+
+  /** Makes operations and applies them; rejects the answer if either throws. */
+  #attempt(make: () => readonly Op[], answer: Deferred<number>, applyOps: (ops: readonly Op[]) => void): void {
+    let ops: readonly Op[] = [];
+    try {
+      ops = make();
+      applyOps(ops);
+    } catch (error) {
+      if (error instanceof PatchError) this.#refuse(answer, new PlaitError("bad_state", error.message), ops);
+      // No listener is told of a mistake in the user's code.
+      else answer.raise(error);
+    }
+  }
+
+  /** Refuses an edit that the session has no push of. */
+  #refuse(answer: Deferred<number>, error: PlaitError, ops: readonly Op[] = []): void {
+    answer.reject(error);
+    this.#listeners.tellRefusal({ error, ops }, answer);
+  }
+
+  // Answers
+
+  /** Returns the promise of a push. */
+  answerOf(push: Pending): Deferred<number> | undefined {
+    return this.#answers.get(push);
+  }
+
+  /** Settles the promise of a push that is applied or refused. */
+  settle(event: SessionEvent): void {
+    if (event.type !== "applied" && event.type !== "refused") return;
+    const answer = this.#answers.get(event.push);
+    this.#answers.delete(event.push);
+    if (event.type === "applied") answer?.resolve(event.version);
+    else answer?.reject(event.error);
+  }
+
+  /** Rejects the promises of all pushes, as no answer will come. */
+  rejectAll(error: Error): void {
+    for (const answer of this.#answers.values()) answer.reject(error);
+    this.#answers.clear();
+  }
+}
+
+/**
+ * Returns the operations that make `next`, which was made from `before`, from what is shown. Throws a PatchError where an
+ * edit in between has removed the place that they change.
+ */
+function opsTo(next: Json, before: Document, shown: Document, keys: Keys | undefined): Op[] {
+  const between = before === undefined ? [] : diff(before, shown as Json, keys);
+  const { ops, isLost } = rebase(diff(before, next, keys), between, shown);
+  if (isLost) throw new PatchError("an edit made within this one has removed what it changes");
+  return ops;
+}
