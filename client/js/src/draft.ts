@@ -1,27 +1,27 @@
-/** Drafts: copies of a state, made as far as they are looked at, that a function may change as it likes. */
+/** Drafts: copies of a state, made as they are read, that a function may change in place. */
 
 import { checkDepth, setOrigin } from "./json.js";
 
 interface Node {
-  /** What the draft was made of; it is never changed. */
+  /** The object that the draft is of; it is never changed. */
   readonly base: object;
-  /** A copy of it, one level deep, in which drafts take the place of what was looked at. */
+  /** A shallow copy of it, in which members that were read are replaced by drafts. */
   readonly copy: Record<string, unknown>;
   isChanged: boolean;
 }
 
 /**
- * Returns what `recipe` makes of `base`, which is left as it was; parts that were not changed are the very same.
- * An object that the recipe returns is the next state, if it has changed nothing in the draft; a draft that it returns
- * means nothing, nor does what is no object, as `draft.n++` returns it. Throws a TypeError for a state without members,
- * for an async recipe, and for a returned object that would be lost or cannot be the state.
+ * Returns the state that `recipe` makes of a draft of `base`, which is not changed; unchanged parts stay the same objects.
+ * An object that the recipe returns without having changed the draft is the next state. A returned draft or scalar is
+ * ignored, such as that of `draft.n++`. Throws a TypeError where the state is no object or array, where the recipe is
+ * async, and for a returned object that would be lost or cannot be the state.
  */
 export function produce<State>(base: State, recipe: (draft: State) => unknown): State {
-  if (!hasMembers(base)) throw new TypeError("only an object or an array can be edited");
+  if (!hasMembers(base)) throw new TypeError("only an object or an array can be edited: use set for any other state");
   const drafts = new Drafts();
   const draft = drafts.of(base);
   const returned: unknown = recipe(draft as State);
-  if (returned instanceof Promise) throw new TypeError("an edit is made at once: it cannot be async");
+  if (returned instanceof Promise) throw new TypeError("an edit cannot be async: await before it");
   return drafts.finish(drafts.isNext(returned, draft) ? returned : draft) as State;
 }
 
@@ -47,15 +47,17 @@ class Drafts {
     return (node.isChanged = true);
   }
 
-  /** Tells whether what a recipe has returned is to stand in the place of its draft. */
+  /** Tells whether the value that a recipe has returned is the next state, in place of its draft. */
   isNext(returned: unknown, draft: object): boolean {
     if (typeof returned !== "object" || returned === null || this.#nodes.has(returned)) return false;
-    // An instance of a class is none: its prototype would be lost.
+    // An instance of a class cannot be a state: its prototype would be lost.
     const isOfKind = hasMembers(returned) && Array.isArray(returned) === Array.isArray(draft);
-    // What a method such as `splice` returns is no state.
+    // Methods such as `splice` return objects that are not meant as the state.
     if (this.#hasChanged && !isOfKind) return false;
     if (this.#hasChanged || !isOfKind) {
-      throw new TypeError("an edit changes its draft or returns the next state: write void before what is neither");
+      throw new TypeError(
+        "an edit either changes its draft or returns the next state: put void before a value that is neither",
+      );
     }
     return true;
   }
@@ -79,7 +81,7 @@ class Drafts {
     const base = (node?.base ?? value) as Node["copy"];
     let isChanged = node?.isChanged ?? false;
     const entries = Object.entries(source).map(([key, item]) => {
-      // What was not looked at is as it was.
+      // A member that was not read is unchanged.
       const finished = node && item === base[key] ? item : this.finish(item, depth + 1);
       isChanged ||= finished !== base[key];
       return [key, finished] as const;
@@ -93,16 +95,16 @@ class Drafts {
   }
 }
 
-/** Sets a member of the object itself, where an assignment could find a setter of its prototype. */
+/** Sets an own member, where an assignment could call a setter of the prototype. */
 function assign(target: object, key: string | symbol, value: unknown): boolean {
   if (Object.hasOwn(target, key)) return Reflect.set(target, key, value);
   return Reflect.defineProperty(target, key, { value, writable: true, enumerable: true, configurable: true });
 }
 
-/** By function. */
+/** The guard of each function. */
 const guards = new WeakMap<object, unknown>();
 
-/** Returns a method that is called and nothing else: no path of keys may lead to an object that all others share. */
+/** Returns an inherited method that can only be called: no path of keys may lead to a prototype, which all share. */
 function inherited(target: object, key: string | symbol): unknown {
   if (key === "__proto__" || key === "constructor" || key === "prototype") return undefined;
   const value: unknown = Reflect.get(target, key);

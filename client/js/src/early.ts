@@ -1,6 +1,6 @@
 /** What is asked for before the thread has sent its state: it waits in order, and edits of the initial state are shown. */
 
-import type { Keys } from "./align.js";
+import type { Keys } from "./elements.js";
 import { raise } from "./errors.js";
 import { difference } from "./fold.js";
 import { PatchError, apply } from "./patch.js";

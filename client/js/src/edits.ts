@@ -1,6 +1,6 @@
 /** Edits of the state: each is pushed, and answered with a promise of the version that has it. */
 
-import type { Keys } from "./align.js";
+import type { Keys } from "./elements.js";
 import { Deferred } from "./deferred.js";
 import { InitialState } from "./early.js";
 import type { EarlyQueue } from "./early.js";

@@ -1,6 +1,6 @@
 /** What a user sees: the server's state with the operations of all pushes carried out that it has not answered. */
 
-import { Keys } from "./align.js";
+import { Keys } from "./elements.js";
 import { freeze, isEqual, share } from "./json.js";
 import { PatchError, apply, diff } from "./patch.js";
 import type { Document } from "./patch.js";

@@ -1,12 +1,12 @@
-/** Differences between two states, as JSON Patch (RFC 6902) operations `add`, `remove` and `replace`. */
+/** Makes and applies JSON Patch (RFC 6902) operations: `add`, `remove` and `replace`. */
 
 import { edits } from "./align.js";
-import type { Keys } from "./align.js";
+import type { Keys } from "./elements.js";
 import { freeze, isObject } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
 import type { Op } from "./protocol.js";
 
-/** A state; undefined where there is none. */
+/** A state, or a part of one; undefined where there is none. */
 export type Document = Json | undefined;
 
 /** An operation that does not fit the document that it is applied to. */
@@ -22,7 +22,8 @@ export function escape(key: string): string {
 /** Returns the parts of a JSON pointer, unescaped. */
 export function parse(pointer: string): string[] {
   if (pointer === "") return [];
-  if (!pointer.startsWith("/")) throw new PatchError(`a JSON pointer starts with a slash: ${pointer}`);
+  if (!pointer.startsWith("/"))
+    throw new PatchError(`"${pointer}" is no JSON pointer: it must be empty or start with "/"`);
   return pointer
     .slice(1)
     .split("/")
@@ -37,9 +38,8 @@ export function isIndex(part: string): boolean {
 // Diff
 
 /**
- * Returns the operations that turn `old` into `next`; what is the same object on both sides is not walked. The elements
- * of lists are told apart by identity, not by their positions; `keys` says which members identify them, where those have
- * other names than usual.
+ * Returns the operations that turn `old` into `next`. Parts that are the same object in both are not walked. Elements of
+ * lists are compared by identity, not by position; `keys` are the declared members that identify them.
  */
 export function diff(old: Document, next: Json, keys?: Keys): Op[] {
   const ops: Op[] = [];

@@ -1,24 +1,22 @@
 /**
- * Operations that were made on an older state, as they are to be carried out on a newer one.
+ * Rebases operations that were made on an older state onto a newer one.
  *
- * The same as `rebase.py` of the server: places are compared by JSON pointer; the indices of arrays move with what
- * others put in and took out, and of two insertions at one index the earlier stays in front. What is done to an element
- * that others have moved follows it.
+ * The same as `rebase.py` of the server: places are compared by JSON pointer; the indices of arrays move with the
+ * elements that others add and remove, and of two elements added at one index the earlier stays before the later.
+ * Operations on an element that others have moved follow it.
  */
 
-import { PatchError, apply, escape, find, isIndex, parse } from "./patch.js";
+import { parse } from "./patch.js";
 import type { Document } from "./patch.js";
-import { idOf } from "./align.js";
-import { isObject } from "./json.js";
-import type { Json, JsonObject } from "./json.js";
 import type { Op } from "./protocol.js";
 import { Shape } from "./shape.js";
+import { Step, isOf, isPair, isWithin, leadsThrough, pointer } from "./step.js";
 
 export interface Rebased {
   ops: Op[];
-  /** The places, in the newer state, where others have changed the same. */
+  /** The places in the newer state that others have changed, too. */
   conflicts: string[];
-  /** Whether a place that the operations lead into is gone, so that they cannot be carried out. */
+  /** Whether others have removed a place that the operations need, so that they cannot be applied. */
   isLost: boolean;
   /**
    * What they were rebased over, as it would be behind them, but for what nothing is left of. Where they are lost it
@@ -27,7 +25,7 @@ export interface Rebased {
   over: Op[];
 }
 
-/** Returns `ops` as they are on `document`, which is what `over` made of the state that both were made on. */
+/** Rebases `ops` onto `document`, which `over` has made from the state that both were made on. */
 export function rebase(ops: readonly Op[], over: readonly Op[], document: Document): Rebased {
   if (over.length === 0) return { ops: [...ops], conflicts: [], isLost: false, over: [] };
   const shape = new Shape(document);
@@ -133,7 +131,7 @@ function present(steps: readonly Step[]): Op[] {
   return steps.filter((step) => !step.isGone).map((step) => step.toOp());
 }
 
-/** Lets `others` come before `mine`; returns the index of the one that takes its place away, or how many they are. */
+/** Lets `others` come before `mine`; returns the index of the one that removes its place, or `count` if none does. */
 function passAll(mine: Unit, others: readonly (readonly [number, Unit])[], count: number): number {
   for (const [index, other] of others) {
     if (other.every((step) => step.isGone)) continue;
@@ -144,10 +142,10 @@ function passAll(mine: Unit, others: readonly (readonly [number, Unit])[], count
   return count;
 }
 
-/** Lets `other` come before `mine`: each is afterwards as it is to be carried out behind the other. */
+/** Lets `other` come before `mine`: each becomes what it is after the other. */
 function passUnit(mine: Unit, other: Unit): void {
   if (mine.length === 2 && other.length === 2 && mine[0].pointer === other[0].pointer) {
-    // Of two who move one element the later has it.
+    // Of two moves of one element the later wins.
     mine[1].isContested = true;
     mine[0].parts = other[1].parts;
     other[0].isGone = other[1].isGone = true;
@@ -163,7 +161,7 @@ function passUnit(mine: Unit, other: Unit): void {
   }
 }
 
-/** Lets `mine` be done to the element where `other` has moved it to. */
+/** Applies `mine` to the element at the place where `other` has moved it. */
 function follow(mine: Step, [out, into]: readonly [Step, Step]): void {
   const rest = mine.parts.slice(out.parts.length);
   if (mine.name === "remove" && rest.length === 0) out.isGone = into.isGone = true;
@@ -171,11 +169,11 @@ function follow(mine: Step, [out, into]: readonly [Step, Step]): void {
   mine.parts = [...into.parts, ...rest];
 }
 
-/** Lets `mine` move the element as `other` has changed it. */
+/** Lets `mine` move the element with what `other` has changed. */
 function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
   const rest = other.parts.slice(out.parts.length);
   if ((rest.length === 0 && other.name !== "add") || (other.name !== "remove" && !other.hasValue)) {
-    // It is gone or may be another, or what has become of it is not known, as where something is taken back.
+    // The element was removed or may be another, or its value is unknown, as where a change is taken back.
     out.isContested = out.isGone = true;
     return;
   }
@@ -183,161 +181,7 @@ function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
   other.parts = [...into.parts, ...rest];
 }
 
-/** Tells whether two operations, one right after the other, move an element of an array. */
-function isPair(first: Step, second: Step): boolean {
-  return (
-    second.isMoved &&
-    first.name === "remove" &&
-    second.name === "add" &&
-    first.moves &&
-    second.moves &&
-    first.parts.at(-1) !== "-" &&
-    second.parts.at(-1) !== "-" &&
-    first.parts.length === second.parts.length &&
-    isWithin(second.parts, first.parts.slice(0, -1))
-  );
-}
-
-/** Tells whether an operation is done to the element that `out` takes out of an array, or inside that. */
-function isOf(step: Step, out: Step): boolean {
-  const inserts = step.moves && step.name === "add" && step.parts.length === out.parts.length;
-  return isWithin(step.parts, out.parts) && !inserts;
-}
-
-/** One operation on its way, with its place taken apart. */
-class Step {
-  name: Op["op"];
-  parts: readonly string[];
-  /**
-   * Whether it puts an element into an array or takes one out, so that the elements behind it move. Where nothing is
-   * known of the array, the look of an index decides.
-   */
-  moves: boolean;
-  /** Whether it is at an element of an array. */
-  isElement: boolean;
-  /** Whether it puts in, where it has moved to, what the operation before it has taken out. */
-  isMoved: boolean;
-  isContested = false;
-  /** Nothing is left to be done, as the place is gone or has been overwritten. */
-  isGone = false;
-  /** The very same has been done. */
-  isDone = false;
-  /** As it was given, or is by what was done inside its value. */
-  #op: Op;
-
-  constructor(op: Op) {
-    this.#op = op;
-    this.name = op.op;
-    this.isMoved = op.moved === true;
-    this.parts = parse(op.path);
-    this.isElement = isPlace(this.parts.at(-1));
-    this.moves = op.op !== "replace" && this.isElement;
-  }
-
-  get pointer(): string {
-    return pointer(this.parts);
-  }
-
-  /** Whether it is known what it puts at its place. */
-  get hasValue(): boolean {
-    return this.#op.value !== undefined;
-  }
-
-  /**
-   * Tells whether it may mean another element than the one that `other` has put in the same place of a list. A single
-   * value has its place, as a cell of a board does, unless it is to be taken out.
-   */
-  mayMeanAnother(other: Step): boolean {
-    if (this.name === "remove") return true;
-    const [value, there] = [this.#op.value, other.#op.value];
-    if (!isContainer(value) || !isContainer(there)) return false;
-    const id = idOf(value);
-    return id === undefined || id !== idOf(there);
-  }
-
-  toOp(): Op {
-    const { name, pointer } = this;
-    const { moved = false, ...op } = this.#op;
-    if (name === op.op && pointer === op.path && moved === this.isMoved) return this.#op;
-    return { ...op, op: name, path: pointer, ...(this.isMoved ? { moved } : {}) };
-  }
-
-  /**
-   * Lets another be done inside what this one has put at its place; where it does not fit, it is gone. So it is where it
-   * leads to an element of a list: nothing tells that what has come to be at its index is the element that was meant. As
-   * with members that others have removed, one that is not there is added, or need not be removed.
-   */
-  takeIn(inner: Step): void {
-    const { value } = this.#op;
-    const rest = inner.parts.slice(this.parts.length);
-    if (this.isElement || leadsToElement(value, rest, inner.name === "add")) {
-      inner.isGone = true;
-      return;
-    }
-    if (isObject(find(value, rest.slice(0, -1))) && find(value, rest) === undefined) {
-      if (inner.name === "remove") {
-        inner.isGone = inner.isDone = true;
-        return;
-      }
-      inner.name = "add";
-    }
-    try {
-      this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op: inner.name, path: pointer(rest) }]) as Json };
-    } catch (error) {
-      if (!(error instanceof PatchError)) throw error;
-      inner.isGone = true;
-    }
-  }
-
-  /** Lets another be done to the element that this one puts in, or inside it at `rest`. */
-  takeAlong(inner: Step, rest: readonly string[]): void {
-    const { value } = this.#op;
-    if (value === undefined) return;
-    try {
-      const op = rest.length === 0 ? "replace" : inner.name;
-      this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op, path: pointer(rest) }]) as Json };
-    } catch (error) {
-      if (!(error instanceof PatchError)) throw error;
-      inner.isGone = true;
-    }
-  }
-
-  /**
-   * Sees what it puts an element into. The end of an array that has been appended to is given its index: `-` would be
-   * another behind others who append. Whether a value is put in the place of an element matters only if something may be
-   * inside it, or if that is to be known exactly.
-   */
-  lookUp(shape: Shape, { hasHappened = false, isExact = false } = {}): void {
-    const mayHold = hasHappened && this.isElement && (isExact || typeof this.#op.value === "object");
-    if (!this.moves && !mayHold) return;
-    const place = this.parts.slice(0, -1);
-    const container = shape.look(place);
-    this.isElement = !isObject(container);
-    this.moves &&= this.isElement;
-    if (this.moves && hasHappened && this.parts.at(-1) === "-" && Array.isArray(container)) {
-      this.parts = [...place, String(container.length - 1)];
-    }
-  }
-}
-
-function isContainer(value: Document): value is JsonObject | readonly Json[] {
-  return typeof value === "object" && value !== null;
-}
-
-/** Tells whether a place in a value is at an index of a list, or in one; it is not where `-` adds at the end. */
-function leadsToElement(value: Document, rest: readonly string[], adds: boolean): boolean {
-  for (const [depth, part] of rest.entries()) {
-    if (Array.isArray(value)) return !(adds && part === "-" && depth === rest.length - 1);
-    value = find(value, [part]);
-  }
-  return false;
-}
-
-function pointer(parts: readonly string[]): string {
-  return parts.map((part) => `/${escape(part)}`).join("");
-}
-
-/** Lets `other` come before `mine`: each is afterwards as it is to be carried out behind the other. */
+/** Lets `other` come before `mine`: each becomes what it is after the other. */
 function pass(mine: Step, other: Step): void {
   const place = mine.parts;
   const otherPlace = other.parts;
@@ -347,8 +191,8 @@ function pass(mine: Step, other: Step): void {
   } else if (isSame && other.name === "replace" && other.isElement && mine.mayMeanAnother(other)) {
     mine.isContested = mine.isGone = true;
   } else if (leadsThrough(place, other) || leadsThrough(otherPlace, mine)) {
-    const moved = behind(mine, otherPlace, other, true);
-    const otherMoved = behind(other, place, mine, false);
+    const moved = placeAfter(mine, otherPlace, other, true);
+    const otherMoved = placeAfter(other, place, mine, false);
     mine.isContested ||= moved === undefined || otherMoved === undefined;
     mine.isGone = moved === undefined;
     other.isGone = otherMoved === undefined;
@@ -365,30 +209,19 @@ function pass(mine: Step, other: Step): void {
   }
 }
 
-/** Tells whether `place` is `outer`, or in it. */
-function isWithin(place: readonly string[], outer: readonly string[]): boolean {
-  return outer.length <= place.length && outer.every((part, depth) => part === place[depth]);
-}
-
-/** Tells whether a place is an element of the array whose elements `other` moves, or in one. */
-function leadsThrough(place: readonly string[], other: Step): boolean {
-  const depth = other.parts.length - 1;
-  return other.moves && place.length > depth && isWithin(place, other.parts.slice(0, depth)) && isPlace(place[depth]);
-}
-
-/** Returns the place of `step` behind `other`, which is at `place`; undefined when `other` has taken it away. */
-function behind(step: Step, place: readonly string[], other: Step, yields: boolean): readonly string[] | undefined {
+/** Returns the place of `step` after `other`, which is at `place`; undefined when `other` has removed it. */
+function placeAfter(step: Step, place: readonly string[], other: Step, yields: boolean): readonly string[] | undefined {
   if (!leadsThrough(step.parts, other) || isEnd(step.parts, place)) return step.parts;
   const inserts = step.moves && step.name === "add" && step.parts.length === place.length;
-  return shifted(step.parts, place, other, inserts, yields);
+  return shift(step.parts, place, other, inserts, yields);
 }
 
-/** Tells whether either of two places in an array is its end, whose index is not known. */
+/** Tells whether either of two places in an array is its end, whose index is unknown. */
 function isEnd(parts: readonly string[], place: readonly string[]): boolean {
   return parts[place.length - 1] === "-" || place.at(-1) === "-";
 }
 
-function shifted(
+function shift(
   parts: readonly string[],
   place: readonly string[],
   other: Step,
@@ -404,9 +237,4 @@ function shifted(
       ? index + Number(index > at || (index === at && (yields || !inserts)))
       : index - Number(index > at);
   return [...parts.slice(0, depth), String(moved), ...parts.slice(depth + 1)];
-}
-
-/** Tells whether a part of a pointer may be a place in an array: the index of an element, or its end. */
-function isPlace(part: string | undefined): boolean {
-  return part === "-" || (part !== undefined && isIndex(part));
 }

@@ -1,4 +1,4 @@
-/** The types of a thread's methods, and a face on which they look like methods. */
+/** The types of a thread's methods, and the object that has them as methods. */
 
 /**
  * The methods of a thread, by their names on the server: `{ add_player(name: string): number }`. One that streams
@@ -6,7 +6,7 @@
  */
 export type AnyRpcs = Record<string, (...args: any[]) => any>;
 
-/** A part that does not begin with a small letter keeps its underscore, without which it could not be found again. */
+/** A part that does not begin with a lowercase letter keeps its underscore, as it could not be restored. */
 type Camel<Name extends string> = Name extends `${infer Head}_${infer Tail}`
   ? Tail extends Capitalize<Tail>
     ? `${Head}_${Camel<Tail>}`
@@ -17,11 +17,11 @@ export type ArgsOf<Rpcs, Name extends keyof Rpcs> = Rpcs[Name] extends (...args:
 
 type Returned<Rpcs, Name extends keyof Rpcs> = Rpcs[Name] extends (...args: never) => infer Value ? Value : never;
 
-/** What a method returns; of one that streams, what comes with its end. */
+/** The result of a method; of one that streams, its final value. */
 export type ResultOf<Rpcs, Name extends keyof Rpcs> =
   Returned<Rpcs, Name> extends AsyncIterable<unknown> ? unknown : Awaited<Returned<Rpcs, Name>>;
 
-/** What a method streams, if it does. */
+/** The chunks of a method that streams. */
 export type ChunkOf<Rpcs, Name extends keyof Rpcs> = 0 extends 1 & Returned<Rpcs, Name>
   ? any
   : Returned<Rpcs, Name> extends AsyncIterable<infer Chunk>
@@ -34,12 +34,12 @@ type FaceName<Name extends string> = string extends Name
     ? Exclude<Name | Camel<Name>, Taken>
     : never;
 
-/** What the language and tools call on anything, without being asked to: there it means what it means on any object. */
+/** Names that the language and tools look up on any object; they keep their usual meaning. */
 type Taken = "then" | "toJSON" | "inspect" | "asymmetricMatch" | keyof typeof Object.prototype;
 
 /**
- * Each method under its name, and under its name in camel case; one whose name has capitals, or is called on anything,
- * as `toString` is, is only to be called by `call`.
+ * Each method by its name, and by its name in camel case. A name with capitals, or one that any object has, such as
+ * `toString`, is left out: `call` calls it.
  */
 export type RpcFace<Rpcs> = {
   readonly [Name in keyof Rpcs & string as FaceName<Name>]: (
@@ -49,11 +49,11 @@ export type RpcFace<Rpcs> = {
 
 const TAKEN: ReadonlySet<string> = new Set(["then", "toJSON", "inspect", "asymmetricMatch", "$$typeof"]);
 
-/** Returns a face whose methods call `call`, with names in camel case turned into those of Python. */
+/** Returns an object whose methods call `call`, with names in camel case turned into snake case. */
 export function rpcFace<Rpcs>(call: (method: string, args: unknown[]) => Promise<unknown>): RpcFace<Rpcs> {
   return new Proxy({} as RpcFace<Rpcs>, {
     get: (target, name) => {
-      // To `await`, what has a `then` is a promise; the others are called by whoever shows or compares a value.
+      // `await` takes an object with `then` for a promise; the other names are read by consoles and test tools.
       if (typeof name === "symbol" || TAKEN.has(name) || name in target) return Reflect.get(target, name);
       const method = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
       return (...args: unknown[]) => call(method, args);

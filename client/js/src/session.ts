@@ -1,6 +1,6 @@
 /** A client's side of the protocol `plait.v1`, over all its sockets: no I/O, and no clock but the one it is given. */
 
-import type { Keys } from "./align.js";
+import type { Keys } from "./elements.js";
 import type { Backlog } from "./backlog.js";
 import { MESSAGE_TOO_BIG, finalError } from "./errors.js";
 import type { PlaitError } from "./errors.js";

@@ -1,4 +1,4 @@
-/** Which containers a document had at some time before or after operations on it: arrays, their lengths, and objects. */
+/** The containers of a document before and after operations on it: objects, and arrays with their lengths. */
 
 import { isObject } from "./json.js";
 import type { Json } from "./json.js";
@@ -7,37 +7,37 @@ import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 
 interface Change {
-  takesBack: boolean;
+  isUndo: boolean;
   name: Op["op"];
   parts: readonly string[];
   value: Json | undefined;
 }
 
-/** An element of an array that moves from one place to another. */
+/** A move of an array's element. */
 interface Move {
   start: readonly string[];
   end: readonly string[];
 }
 
-/** Stands for what has been there, of which nothing is known. */
+/** Stands for a removed value, which is unknown. */
 const HOLE = null;
 
 /**
- * A copy of a document on which operations are taken back, and carried out, as far as they fit.
- * Nothing is copied before somebody looks, and then only what lies on the way to a change.
+ * A copy of a document on which operations are undone and done, as far as they fit.
+ * Nothing is copied before the first look, and then only the containers around a change.
  */
 export class Shape {
   #root: Document;
-  /** The containers that are this shape's own. */
+  /** The containers that were copied, and may be changed. */
   readonly #owned = new Set<unknown>();
-  /** What is to be done before anybody looks. */
+  /** The changes to make before the next look. */
   #waiting: (Change | Move)[] = [];
 
   constructor(document: Document) {
     this.#root = document;
   }
 
-  /** Returns what is at a place: a container, or anything else where none is known to be. */
+  /** Returns the value at a place; known exactly only where it is a container. */
   look(parts: readonly string[]): Document {
     for (const change of this.#waiting.splice(0)) {
       if ("start" in change) this.#move(change.end, change.start);
@@ -46,19 +46,19 @@ export class Shape {
     return find(this.#root, parts);
   }
 
-  /** Takes back an operation that was the last on the document; the end of an array is named by its index. */
+  /** Undoes the last operation on the document; its path must name the end of an array by an index. */
   undo(name: Op["op"], parts: readonly string[]): void {
-    this.#waiting.push({ takesBack: true, name, parts, value: HOLE });
+    this.#waiting.push({ isUndo: true, name, parts, value: HOLE });
   }
 
-  /** Takes back that an element of an array has moved from one place to another. */
+  /** Undoes the move of an array's element. */
   undoMove(start: readonly string[], end: readonly string[]): void {
     this.#waiting.push({ start, end });
   }
 
-  /** Carries out an operation. */
+  /** Does an operation. */
   do(name: Op["op"], parts: readonly string[], value: Json | undefined): void {
-    this.#waiting.push({ takesBack: false, name, parts, value });
+    this.#waiting.push({ isUndo: false, name, parts, value });
   }
 
   #move(from: readonly string[], to: readonly string[]): void {
@@ -68,22 +68,22 @@ export class Shape {
     }
   }
 
-  #change({ takesBack, name, parts, value = HOLE }: Change): void {
-    // What is an object has most likely been one before, too.
-    const next = takesBack && isObject(find(this.#root, parts)) ? {} : value;
+  #change({ isUndo, name, parts, value = HOLE }: Change): void {
+    // An object has most likely been one before, too.
+    const next = isUndo && isObject(find(this.#root, parts)) ? {} : value;
     const part = parts.at(-1);
     if (part === undefined) {
       this.#root = next;
       return;
     }
     const container = this.#own(parts.slice(0, -1));
-    if (Array.isArray(container)) changeArray(container as Json[], part, next, takesBack, name);
+    if (Array.isArray(container)) changeArray(container as Json[], part, next, isUndo, name);
     else if (container === undefined) return;
-    else if (name === "remove" && !takesBack) delete container[part];
+    else if (name === "remove" && !isUndo) delete container[part];
     else Object.defineProperty(container, part, { value: next, writable: true, enumerable: true, configurable: true });
   }
 
-  /** Returns the container at a place, as one that may be changed; undefined where none is known to be. */
+  /** Returns the container at a place, copied so that it may be changed; undefined where there is none. */
   #own(parts: readonly string[]): Record<string, Json> | undefined {
     let node = this.#copy(this.#root);
     this.#root = node;
@@ -106,10 +106,10 @@ export class Shape {
   }
 }
 
-function changeArray(array: Json[], part: string, value: Json, takesBack: boolean, name: Op["op"]): void {
+function changeArray(array: Json[], part: string, value: Json, isUndo: boolean, name: Op["op"]): void {
   if (part !== "-" && !isIndex(part)) return;
   const index = part === "-" ? array.length : Number(part);
-  if (name === (takesBack ? "remove" : "add")) array.splice(index, 0, value);
+  if (name === (isUndo ? "remove" : "add")) array.splice(index, 0, value);
   else if (index >= 0 && index < array.length) {
     if (name === "replace") array[index] = value;
     else array.splice(index, 1);

@@ -1,0 +1,133 @@
+/** What identifies the elements of lists: their ids, or without one their JSON and how they look. */
+
+import { canonical, isEqual, isObject, originOf } from "./json.js";
+import type { Json, JsonObject } from "./json.js";
+
+/** The members that may hold an element's id; the first one with a text or an integer counts. */
+const ID_KEYS: readonly string[] = ["id", "key", "_id"];
+
+type Id = string | number | bigint | undefined;
+// Names
+
+/** Returns a name for each element of two lists: its id, or without one its JSON. */
+export function namesOf(old: readonly Json[], next: readonly Json[], key: string | undefined): [string[], string[]] {
+  const ids = idsOf(old, next, key);
+  const repeated = new Set([...repeatedIn(ids[0]), ...repeatedIn(ids[1])]);
+  const name = (element: Json, id: Id) => {
+    if (id === undefined || repeated.has(id)) return canonical(element);
+    return typeof id === "string" ? `is${id}` : `in${id}`;
+  };
+  return [old.map((element, at) => name(element, ids[0][at])), next.map((element, at) => name(element, ids[1][at]))];
+}
+
+/** Returns the ids of the elements of two lists; an edited element without an id shares one with the old element. */
+function idsOf(old: readonly Json[], next: readonly Json[], key: string | undefined): readonly [Id[], Id[]] {
+  const ids = [old.map((element) => idOf(element, key)), next.map((element) => idOf(element, key))] as const;
+  const origins = next.map(originOf);
+  if (origins.every((origin) => origin === undefined)) return ids;
+  const places = new Map<unknown, number>();
+  old.forEach((element, at) => {
+    if (ids[0][at] === undefined && typeof element === "object") places.set(element, at);
+  });
+  origins.forEach((origin, at) => {
+    const place = ids[1][at] === undefined ? places.get(origin) : undefined;
+    if (place !== undefined) ids[0][place] = ids[1][at] = `\0${place}`;
+  });
+  return ids;
+}
+
+/** Returns the id of an element, undefined where it has none; `key` is the member that holds it, where one is declared. */
+export function idOf(element: Json, key?: string): Id {
+  if (!isObject(element)) return undefined;
+  for (const each of key === undefined ? ID_KEYS : [key]) {
+    const id = Object.hasOwn(element, each) ? element[each] : undefined;
+    if (typeof id === "string" || typeof id === "bigint" || Number.isInteger(id)) return id as Id;
+  }
+  return undefined;
+}
+
+/** The declared members that identify elements, by the JSON pointer of their list; `*` stands for any part of it. */
+export class Keys {
+  readonly #keys: readonly (readonly [readonly string[], string])[];
+
+  constructor(keys: Readonly<Record<string, string>>) {
+    this.#keys = Object.entries(keys).map(([pointer, key]) => [pointer.split("/"), key]);
+  }
+
+  /** Returns the member for the list at a JSON pointer; undefined where none is declared. */
+  at(path: string): string | undefined {
+    const parts = path.split("/");
+    const isOf = (pattern: readonly string[]) =>
+      pattern.length === parts.length && pattern.every((part, depth) => part === "*" || part === parts[depth]);
+    return this.#keys.find(([pattern]) => isOf(pattern))?.[1];
+  }
+}
+
+function repeatedIn(ids: readonly Id[]): Set<Id> {
+  const seen = new Set<Id>();
+  const found = new Set<Id>();
+  for (const id of ids) (seen.has(id) ? found : seen).add(id);
+  return found;
+}
+
+/** Returns the names with repeated ones numbered. */
+export function numberRepeated(names: readonly string[]): readonly string[] {
+  if (new Set(names).size === names.length) return names;
+  const counts = new Map<string, number>();
+  return names.map((name) => {
+    const count = counts.get(name) ?? 0;
+    counts.set(name, count + 1);
+    return count > 0 ? `${name}#${count}` : name;
+  });
+}
+
+// Elements without an id
+
+/**
+ * Tells whether two elements without ids in one place of a list look like one that was changed: objects with the same
+ * scalars, rows with most of their values in common, or rows with an element of the same id.
+ */
+export function isSameElement(old: Json, next: Json): boolean {
+  if (isEqual(old, next)) return true;
+  if (Array.isArray(old) && Array.isArray(next)) return isSameRow(old, next);
+  const outline = outlineOf(old);
+  return outline !== undefined && outline === outlineOf(next);
+}
+
+function isSameRow(old: readonly Json[], next: readonly Json[]): boolean {
+  const alike = old.filter((value, at) => isEqual(value, next[at]));
+  if (old.length === next.length && 2 * alike.length > old.length) return true;
+  return hasCommonId(old, next);
+}
+
+/**
+ * Returns the JSON of an object without the content of its lists and, if it has a text, of its objects; undefined for any
+ * other value.
+ */
+export function outlineOf(element: Json): string | undefined {
+  if (!isObject(element)) return undefined;
+  const hasText = Object.values(element).some((value) => typeof value === "string" && value !== "");
+  return canonical(withoutLists(element, hasText));
+}
+
+function withoutLists(object: JsonObject, hasText: boolean): JsonObject {
+  const outline = (value: Json): Json => {
+    if (Array.isArray(value)) return [];
+    return isObject(value) ? (hasText ? {} : withoutLists(value, false)) : value;
+  };
+  return Object.fromEntries(Object.entries(object).map(([key, value]) => [key, outline(value)]));
+}
+
+/** Tells whether two objects have, at the same key, lists with an element of the same id. */
+export function sharesIds(old: Json, next: Json): boolean {
+  if (!isObject(old) || !isObject(next)) return false;
+  return Object.entries(old).some(([key, list]) => {
+    const other = Object.hasOwn(next, key) ? next[key] : undefined;
+    return Array.isArray(list) && Array.isArray(other) && hasCommonId(list, other);
+  });
+}
+
+function hasCommonId(old: readonly Json[], next: readonly Json[]): boolean {
+  const ids = new Set(old.map((element) => idOf(element)));
+  return next.some((element) => idOf(element) !== undefined && ids.has(idOf(element)));
+}

@@ -1,0 +1,181 @@
+/** One operation while others are brought before it: its place, and what it does to the elements around it. */
+
+import { idOf } from "./elements.js";
+import { isObject } from "./json.js";
+import type { Json, JsonObject } from "./json.js";
+import { PatchError, apply, escape, find, isIndex, parse } from "./patch.js";
+import type { Document } from "./patch.js";
+import type { Op } from "./protocol.js";
+import type { Shape } from "./shape.js";
+
+export class Step {
+  name: Op["op"];
+  parts: readonly string[];
+  /**
+   * Whether it adds or removes an element of an array, which moves the elements after it. Where nothing is known of the
+   * array, a part that may be an index counts as one.
+   */
+  moves: boolean;
+  /** Whether it is at an element of an array. */
+  isElement: boolean;
+  /** Whether it adds, at its new place, the element that the operation before it has removed. */
+  isMoved: boolean;
+  /** Whether others have changed the same place. */
+  isContested = false;
+  /** Whether nothing is left of it, as its place was removed or overwritten. */
+  isGone = false;
+  /** Whether the same was done already. */
+  isDone = false;
+  /** As given, or with later changes inside its value. */
+  #op: Op;
+
+  constructor(op: Op) {
+    this.#op = op;
+    this.name = op.op;
+    this.isMoved = op.moved === true;
+    this.parts = parse(op.path);
+    this.isElement = isPlace(this.parts.at(-1));
+    this.moves = op.op !== "replace" && this.isElement;
+  }
+
+  get pointer(): string {
+    return pointer(this.parts);
+  }
+
+  /** Whether its value is known. */
+  get hasValue(): boolean {
+    return this.#op.value !== undefined;
+  }
+
+  /**
+   * Tells whether it may be meant for another element than the one that `other` has put in the same place of a list. A
+   * scalar is known by its place, as a cell of a board is, unless it is removed.
+   */
+  mayMeanAnother(other: Step): boolean {
+    if (this.name === "remove") return true;
+    const [value, there] = [this.#op.value, other.#op.value];
+    if (!isContainer(value) || !isContainer(there)) return false;
+    const id = idOf(value);
+    return id === undefined || id !== idOf(there);
+  }
+
+  toOp(): Op {
+    const { name, pointer } = this;
+    const { moved = false, ...op } = this.#op;
+    if (name === op.op && pointer === op.path && moved === this.isMoved) return this.#op;
+    return { ...op, op: name, path: pointer, ...(this.isMoved ? { moved } : {}) };
+  }
+
+  /**
+   * Applies an operation inside this one's value; where it does not fit, it is gone. It is also gone where it leads to an
+   * element of a list, as the element at its index may be another. A member that is missing is added, and need not be
+   * removed.
+   */
+  takeIn(inner: Step): void {
+    const { value } = this.#op;
+    const rest = inner.parts.slice(this.parts.length);
+    if (this.isElement || leadsToElement(value, rest, inner.name === "add")) {
+      inner.isGone = true;
+      return;
+    }
+    if (isObject(find(value, rest.slice(0, -1))) && find(value, rest) === undefined) {
+      if (inner.name === "remove") {
+        inner.isGone = inner.isDone = true;
+        return;
+      }
+      inner.name = "add";
+    }
+    try {
+      this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op: inner.name, path: pointer(rest) }]) as Json };
+    } catch (error) {
+      if (!(error instanceof PatchError)) throw error;
+      inner.isGone = true;
+    }
+  }
+
+  /** Applies an operation to the element that this one adds, or inside it at `rest`. */
+  takeAlong(inner: Step, rest: readonly string[]): void {
+    const { value } = this.#op;
+    if (value === undefined) return;
+    try {
+      const op = rest.length === 0 ? "replace" : inner.name;
+      this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op, path: pointer(rest) }]) as Json };
+    } catch (error) {
+      if (!(error instanceof PatchError)) throw error;
+      inner.isGone = true;
+    }
+  }
+
+  /**
+   * Looks up whether its container is an array. After an append, `-` becomes the element's index, as it would name
+   * another place after further appends. For a replace the container matters only where something may be inside the
+   * value, or where `isExact` asks for it.
+   */
+  lookUp(shape: Shape, { hasHappened = false, isExact = false } = {}): void {
+    const mayHold = hasHappened && this.isElement && (isExact || typeof this.#op.value === "object");
+    if (!this.moves && !mayHold) return;
+    const place = this.parts.slice(0, -1);
+    const container = shape.look(place);
+    this.isElement = !isObject(container);
+    this.moves &&= this.isElement;
+    if (this.moves && hasHappened && this.parts.at(-1) === "-" && Array.isArray(container)) {
+      this.parts = [...place, String(container.length - 1)];
+    }
+  }
+}
+
+function isContainer(value: Document): value is JsonObject | readonly Json[] {
+  return typeof value === "object" && value !== null;
+}
+
+/** Tells whether a place in a value is an element of a list, or inside one; appending with `-` is neither. */
+function leadsToElement(value: Document, rest: readonly string[], adds: boolean): boolean {
+  for (const [depth, part] of rest.entries()) {
+    if (Array.isArray(value)) return !(adds && part === "-" && depth === rest.length - 1);
+    value = find(value, [part]);
+  }
+  return false;
+}
+
+export function pointer(parts: readonly string[]): string {
+  return parts.map((part) => `/${escape(part)}`).join("");
+}
+
+// Places
+
+/** Tells whether two consecutive operations move an element of an array. */
+export function isPair(first: Step, second: Step): boolean {
+  return (
+    second.isMoved &&
+    first.name === "remove" &&
+    second.name === "add" &&
+    first.moves &&
+    second.moves &&
+    first.parts.at(-1) !== "-" &&
+    second.parts.at(-1) !== "-" &&
+    first.parts.length === second.parts.length &&
+    isWithin(second.parts, first.parts.slice(0, -1))
+  );
+}
+
+/** Tells whether an operation changes the element that `out` removes from an array, or something inside it. */
+export function isOf(step: Step, out: Step): boolean {
+  const inserts = step.moves && step.name === "add" && step.parts.length === out.parts.length;
+  return isWithin(step.parts, out.parts) && !inserts;
+}
+
+/** Tells whether `place` is `outer`, or inside it. */
+export function isWithin(place: readonly string[], outer: readonly string[]): boolean {
+  return outer.length <= place.length && outer.every((part, depth) => part === place[depth]);
+}
+
+/** Tells whether a place is an element of the array whose elements `other` moves, or inside one. */
+export function leadsThrough(place: readonly string[], other: Step): boolean {
+  const depth = other.parts.length - 1;
+  return other.moves && place.length > depth && isWithin(place, other.parts.slice(0, depth)) && isPlace(place[depth]);
+}
+
+/** Tells whether a part of a pointer may be a place in an array: an index, or `-` for its end. */
+function isPlace(part: string | undefined): boolean {
+  return part === "-" || (part !== undefined && isIndex(part));
+}
