@@ -12,7 +12,7 @@ export interface Pending {
   ref: number;
   /** The version on which the user made it. */
   readonly made: Version;
-  /** What it does to the state that is known by now, behind the pushes before it. */
+  /** What it does to the confirmed state after the pushes before it. */
   ops: readonly Op[];
   /** What was sent last; undefined as long as nothing was. */
   sent: readonly Op[] | undefined;
@@ -31,8 +31,8 @@ export interface Pending {
 
 export interface KeptPush extends Pick<Pending, "ref" | "made" | "ops">, Partial<Answerable> {
   /**
-   * Whether its number may be that under which the server has it, unless false: a copy of what is kept may have been sent.
-   * False for what was made before this life had joined: another one may have used the number for something else.
+   * Whether it may have been sent under this ref, perhaps by a copy of the page; true unless set. False for a push made
+   * before the page had joined: another page may have used the ref.
    */
   isSent?: boolean;
 }
@@ -67,7 +67,7 @@ export class Fold {
     return this.#isForgotten ? undefined : this.#at;
   }
 
-  /** By which states of the thread are to be compared. */
+  /** The declared members that identify elements when states of the thread are compared. */
   get keys(): Keys | undefined {
     return this.#keys;
   }
@@ -150,19 +150,19 @@ export class Fold {
     else if (isKnown && ops) this.#rejoin(at, apply(this.#confirmed, ops), ops, lastRef);
     else if (isKnown && this.have?.[1] === version) this.#rejoin(at, this.#confirmed, [], lastRef);
     else if (version === 0 && !ops) this.#rejoin(at, undefined, undefined, lastRef);
-    else throw new PatchError("what was missed is missing");
+    else throw new PatchError("the join lacks the changes since the last socket");
     this.#isForgotten = false;
     this.#hasJoined = true;
   }
 
-  /** The server has carried out the operations of the versions behind `from`, up to `to`. Throws as `advance` does. */
+  /** The server has applied the operations of the versions after `from`, up to `to`. Throws as `advance` does. */
   follow(from: number, to: number, ops: readonly Op[]): void {
     const [epoch, version] = this.#at as Version;
     if (from !== version || to < from) throw new PatchError("changes are missing");
     this.advance([epoch, to], ops);
   }
 
-  /** The server has carried out operations of others. Throws a PatchError, and changes nothing, where they do not fit. */
+  /** The server has applied operations of others. Throws a PatchError, and changes nothing, where they do not fit. */
   advance(at: Version, over: readonly Op[]): void {
     this.#confirmed = apply(this.#confirmed, over);
     this.#refold(over);
@@ -238,7 +238,7 @@ export class Fold {
       push.after = carriedOut(document, push.ops);
       if (push.after === undefined) continue;
       document = push.after;
-      // What goes over to the next push is as it is behind this one.
+      // The next push is rebased over what is left after this one.
       if (isMoved) over = moved.over;
     }
     this.#shown = freeze(share(this.#shown, document));

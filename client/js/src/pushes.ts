@@ -1,4 +1,4 @@
-/** The pushes of one client: their numbers, what of them is to be sent, and what becomes of them. */
+/** The pushes of one client: their refs, which are to be sent, and their answers. */
 
 import type { Backlog } from "./backlog.js";
 import { PlaitError } from "./errors.js";
@@ -12,21 +12,21 @@ import { PatchError } from "./patch.js";
 import type { Ack, Joined, Nack, Op, Push, Version } from "./protocol.js";
 import { SendWindow } from "./window.js";
 
-/** A push of no more bytes than this is none that a server finds too large. */
+/** No server refuses a push of this many bytes as too large. */
 const LARGE = 64 * 1024;
 
-/** What must not overtake the push that it was asked for behind. */
+/** A call or message, which must not overtake the push that it was made after. */
 export interface Follower {
-  behind: Pending | undefined;
+  after: Pending | undefined;
 }
 
 export class Pushes {
-  /** By which the server knows whose they are. */
+  /** The client's id; the server identifies a push by it and its ref. */
   client: string;
   readonly fold = new Fold();
   readonly #window: SendWindow;
   #next = 1;
-  // What is taken to have been too large, unless the next join says that it was answered for.
+  // The push that was probably too large, unless the next join says that it was answered.
   #suspect: Pending | undefined = undefined;
   #isDirty = false;
   #keptAt: Version | undefined = undefined;
@@ -40,13 +40,13 @@ export class Pushes {
     return this.fold.pushes;
   }
 
-  /** When to go on sending, where the server has asked for patience; what is `waiting` may have to wait for longer. */
+  /** When to send again, where the server has asked to wait; `waiting` may have to wait longer. */
   resumesAt(waiting: Follower | undefined): number {
     const { resumesAt = Infinity, freeAt = Infinity } = this.#window;
     return Math.min(resumesAt, waiting ? freeAt : Infinity);
   }
 
-  // To keep
+  // Storage
 
   restore({ client, next, fold }: Backlog): void {
     this.client = client;
@@ -54,9 +54,9 @@ export class Pushes {
     if (fold) this.fold.restore(fold);
   }
 
-  /** Returns what is to be kept, when it has changed since the last time. */
+  /** Returns what to keep in a storage, if it has changed since the last time. */
   takeBacklog(): Backlog | undefined {
-    // What is kept of pushes stands on the state that is kept with them.
+    // Pushes are kept together with the state that they are based on.
     const isMoved = this.all.length > 0 && this.fold.at !== this.#keptAt;
     if (!this.#isDirty && !isMoved) return undefined;
     this.#isDirty = false;
@@ -64,12 +64,12 @@ export class Pushes {
     return { client: this.client, next: this.#next, fold: this.fold.keep() };
   }
 
-  // To send
+  // Sending
 
-  /** Adds operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
+  /** Adds a push of operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
   add(ops: readonly Op[]): Pending {
     for (const { path } of ops) {
-      if (!isWellFormed(path)) throw new PatchError("a path holds half of a surrogate pair");
+      if (!isWellFormed(path)) throw new PatchError("a path contains half a surrogate pair, which UTF-8 cannot encode");
     }
     const push = this.fold.add(this.#next, ops);
     this.#next++;
@@ -78,8 +78,8 @@ export class Pushes {
   }
 
   /**
-   * Returns what becomes of the next push that may go out, if there is one: it is sent, or refused in the server's place.
-   * None overtakes `waiting`, which was asked for behind a push.
+   * Returns the next push that may be sent, if there is one: its frame, or its refusal in the server's place.
+   * No push overtakes `waiting`.
    */
   next(maxFrame: number, waiting: Follower | undefined): Push | Refused | undefined {
     const suspect = this.#suspect;
@@ -101,14 +101,14 @@ export class Pushes {
     return frame;
   }
 
-  /** Tells whether something that was asked for behind a push may go out; if so, it does. */
+  /** Tells whether a call or message may be sent; if so, it counts as sent. */
   letPass(waiting: Follower): boolean {
     return this.#window.letPass(this.#indexOf(waiting));
   }
 
-  /** Returns -1 where all that came before is answered. */
-  #indexOf({ behind }: Follower): number {
-    return behind ? this.all.indexOf(behind) : -1;
+  /** Returns -1 where all pushes before it are answered. */
+  #indexOf({ after }: Follower): number {
+    return after ? this.all.indexOf(after) : -1;
   }
 
   #frame({ ref, made, ops, lostOn, isSettled }: Pending): Push {
@@ -127,12 +127,12 @@ export class Pushes {
     };
   }
 
-  /** A new socket has carried nothing. */
+  /** A new socket: nothing was sent on it. */
   reset(): void {
     this.#window.reset();
   }
 
-  /** Some time has passed. */
+  /** Ends a wait that is over. */
   release(): void {
     this.#window.release();
   }

@@ -95,7 +95,7 @@ export class CallQueue {
   #next = 1;
 
   /** Adds a call made after a push, and returns its ref. */
-  add(method: string, args: readonly Json[], kwargs: JsonObject, behind: Pending | undefined): number {
+  add(method: string, args: readonly Json[], kwargs: JsonObject, after: Pending | undefined): number {
     const frame: Call = {
       type: "call",
       ref: this.#next++,
@@ -103,14 +103,14 @@ export class CallQueue {
       ...(args.length > 0 && { args }),
       ...(Object.keys(kwargs).length > 0 && { kwargs }),
     };
-    this.#waiting.push({ frame, behind });
+    this.#waiting.push({ frame, after });
     return frame.ref;
   }
 
   /** Adds a message made after a push. Throws a PlaitError when it is too large. */
-  addMessage(frame: Message | Bytes, behind: Pending | undefined, maxFrame: number): void {
+  addMessage(frame: Message | Bytes, after: Pending | undefined, maxFrame: number): void {
     if (isTooLarge(frame, maxFrame)) throw tooLarge("message");
-    this.#waiting.push({ frame, behind });
+    this.#waiting.push({ frame, after });
   }
 
   /** What is to be sent next, if anything waits. */

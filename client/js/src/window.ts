@@ -1,23 +1,23 @@
-/** Which pushes a socket has carried, and which of them are to be carried again. */
+/** Which pushes were sent on a socket, and which of them are to be sent again. */
 
 import type { Pending } from "./fold.js";
 import { UNANSWERED } from "./protocol.js";
 import type { Nack } from "./protocol.js";
 
-/** What the server has not looked at waits so many seconds when it does not say how long. */
+/** How many seconds to wait when the server does not say how long. */
 const RETRY_AFTER = 1;
-/** So far apart, at least, are messages that nobody could send again, while the server takes only a few. */
-const APART = 0.1;
+/** The least seconds between calls and messages, which cannot be sent again, while the server limits the rate. */
+const SPACING = 0.1;
 
 export class SendWindow {
   readonly #now: () => number;
-  /** How many pushes, from the first on, are on this socket and without an answer. */
+  /** How many pushes, from the first on, were sent on this socket and have no answer. */
   #sent = 0;
-  /** Refs of pushes on this socket that are to be sent again: their own answers mean nothing. */
+  /** Refs of pushes on this socket that are to be sent again: their answers are ignored. */
   #stale: number[] = [];
   // The earliest time to send pushes, where the server has asked to wait.
   #heldUntil: number | undefined = undefined;
-  // The longest that the server has asked to wait; 0 while it has not, or what came too fast is done with.
+  // The longest wait that the server has asked for; 0 where it has not, or all that it refused is answered.
   #pace = 0;
   #freeAt = 0;
 
@@ -25,7 +25,7 @@ export class SendWindow {
     this.#now = now;
   }
 
-  /** A new socket carries nothing. */
+  /** A new socket: nothing was sent on it. */
   reset(): void {
     this.#sent = 0;
     this.#stale = [];
@@ -41,27 +41,27 @@ export class SendWindow {
     return this.#stale.length > 0 ? undefined : this.#heldUntil;
   }
 
-  /** Some time has passed. */
+  /** Ends a wait that is over. */
   release(): void {
     if (this.resumesAt !== undefined && this.#now() >= this.resumesAt) this.#heldUntil = undefined;
   }
 
-  /** When a call or a message may go out; undefined for at once. */
+  /** When a call or message may be sent; undefined for at once. */
   get freeAt(): number | undefined {
     return this.#now() < this.#freeAt ? this.#freeAt : undefined;
   }
 
-  /** All that came too fast is done with. */
+  /** All that was refused as too fast is answered. */
   end(): void {
     this.#pace = 0;
   }
 
-  /** Returns the next push that is to be sent, if there is one. */
+  /** Returns the next push to send, if there is one. */
   next(pushes: readonly Pending[]): Pending | undefined {
     return this.#heldUntil === undefined && this.#sent < UNANSWERED ? pushes[this.#sent] : undefined;
   }
 
-  /** The next push goes out. */
+  /** The next push is sent. */
   take(push: Pending): void {
     this.#sent++;
     push.sent = push.ops;
@@ -73,9 +73,9 @@ export class SendWindow {
   }
 
   /**
-   * Tells whether a call or message behind the push at `index` may go out; if so, it does. While the server takes only a
-   * few, it would refuse one where it lets a push come again: then each waits until it can be taken, as far behind what
-   * was taken before as the server has asked for.
+   * Tells whether a call or message made after the push at `index` may be sent; if so, it counts as sent. Unlike a
+   * push, it cannot be sent again: while the server limits the rate, it waits for the answers to all pushes before it,
+   * and for as long after the last frame that the server took as it has asked to wait.
    */
   letPass(index: number): boolean {
     if (this.freeAt !== undefined) return false;
@@ -85,7 +85,7 @@ export class SendWindow {
     return true;
   }
 
-  /** The push at `index` has its answer; as answers come in order, so has all that was sent before it. */
+  /** The push at `index` is answered; as answers come in order, so is all that was sent before it. */
   answered(index: number): void {
     if (index < this.#sent) this.#sent--;
     this.#stale = [];
@@ -101,7 +101,7 @@ export class SendWindow {
     return true;
   }
 
-  /** The server has not looked at the push `ref`, nor at those behind it: all from `index` on are to be sent again. */
+  /** The server has not read the push `ref`, nor those after it: all from `index` on are to be sent again. */
   rewind(pushes: readonly Pending[], ref: number, index: number): void {
     const carried = pushes.slice(0, this.#sent).map((push) => push.ref);
     this.#stale.push(...carried.filter((each) => each > ref));
@@ -110,11 +110,11 @@ export class SendWindow {
 
   hold(nack: Nack): void {
     const wait = nack.retry_after ?? RETRY_AFTER;
-    this.#pace = Math.max(this.#pace, APART, wait);
+    this.#pace = Math.max(this.#pace, SPACING, wait);
     this.#heldUntil = Math.max(this.#heldUntil ?? 0, this.#now() + wait);
   }
 
-  /** The server has taken something by this time. */
+  /** The server has just taken a frame. */
   #spent(): void {
     if (this.#pace > 0) this.#freeAt = this.#now() + this.#pace;
   }
