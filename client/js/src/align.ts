@@ -9,7 +9,7 @@ const MOST_EDITS = 64;
 
 /**
  * An edit at `index` of the list as the edits before it have left it; `old` and `next` are the element's indices in the
- * two lists, or -1. "change" is for an element that differs inside; "in" puts back, unchanged, the element that the "out"
+ * two lists, or -1. "change" is for an element that differs inside; "in" adds, unchanged, the element that the "out"
  * right before it has removed.
  */
 export interface Edit {
@@ -102,7 +102,7 @@ class Lists {
     return count > MOST_EDITS && count > 4 * (kept + around) ? undefined : found;
   }
 
-  /** Tells whether elements are told apart only by their places, as on a board: scalars or rows, some of them repeated. */
+  /** Tells whether only places tell elements apart, as on a board: scalars or rows, some of them repeated. */
   #havePlaces(old: readonly string[], next: readonly string[]): boolean {
     if (old.length !== next.length || [...old, ...next].some((name) => /^[{i]/.test(name))) return false;
     return this.#repeats();
@@ -174,7 +174,7 @@ class Lists {
     return gaps;
   }
 
-  /** Returns the edit that turns an element into the one in its place, both without ids; undefined where it is removed. */
+  /** Returns the edit of an element into the one in its place, both without ids; undefined where it is removed. */
   #inPlace(old: number, next: number): "change" | "replace" | undefined {
     if (this.#isSame(old, next)) return "change";
     // A text that is not repeated is an element of its own, such as a tag; a number has a place, as in a point.

@@ -23,8 +23,8 @@ export class Backoff {
   }
 
   /**
-   * Returns how long to wait after a socket was closed or did not open; `random` is from 0 to 1. It is 0 where the server
-   * allows to reconnect at once, but only once until a socket is a success.
+   * Returns how long to wait after a socket was closed or did not open; `random` is from 0 to 1. It is 0 where the
+   * server allows to reconnect at once, but only once until a socket is a success.
    */
   delay(now: number, random: number, mayRetryAtOnce = false): number {
     if (now - this.#joinedAt >= STEADY) this.reset();

@@ -67,8 +67,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   // State and status
 
   /**
-   * The state to show: the server's, with this client's changes that have no answer yet. It is frozen, and its unchanged
-   * parts stay the same objects. Undefined until there is a state.
+   * The state to show: the server's, with this client's changes that have no answer yet. It is frozen, and its
+   * unchanged parts stay the same objects. Undefined until there is a state.
    */
   get state(): DeepReadonly<State> | undefined {
     return this.#edits.shown as DeepReadonly<State> | undefined;
@@ -182,8 +182,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   /**
-   * Sets what others see of this client; null removes it. It is sent again after a reconnect. Throws as `send` does, and
-   * changes nothing then.
+   * Sets what others see of this client; null removes it. It is sent again after a reconnect. Throws as `send` does,
+   * and changes nothing then.
    */
   setPresence(data: unknown): void {
     this.#checkOpen();

@@ -11,10 +11,10 @@ interface Node {
 }
 
 /**
- * Returns the state that `recipe` makes of a draft of `base`, which is not changed; unchanged parts stay the same objects.
- * An object that the recipe returns without having changed the draft is the next state. A returned draft or scalar is
- * ignored, such as that of `draft.n++`. Throws a TypeError where the state is no object or array, where the recipe is
- * async, and for a returned object that would be lost or cannot be the state.
+ * Returns the state that `recipe` makes of a draft of `base`, which is not changed; unchanged parts stay the same
+ * objects. An object that the recipe returns without having changed the draft is the next state. A returned draft or
+ * scalar is ignored, such as that of `draft.n++`. Throws a TypeError where the state is no object or array, where the
+ * recipe is async, and for a returned object that would be lost or cannot be the state.
  */
 export function produce<State>(base: State, recipe: (draft: State) => unknown): State {
   if (!hasMembers(base)) throw new TypeError("only an object or an array can be edited: use set for any other state");

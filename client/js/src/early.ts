@@ -1,4 +1,4 @@
-/** What is asked for before the thread has sent its state: it waits in order, and edits of the initial state are shown. */
+/** Before the thread has sent its state: requests wait in order, and edits of the initial state are shown. */
 
 import type { Keys } from "./elements.js";
 import { raise } from "./errors.js";
@@ -74,7 +74,7 @@ export class InitialState {
     return this.#shown;
   }
 
-  /** Applies an edit; throws a PatchError where it does not fit. Edits are to be rebased in the order of these calls. */
+  /** Applies an edit; throws a PatchError if it does not fit. Edits must be rebased in the order of these calls. */
   edit(ops: readonly Op[]): Rebase {
     const after = (this.#shown = apply(this.#shown, ops));
     return (shown, keys) => this.#rebase(ops, after, shown, keys);

@@ -137,8 +137,8 @@ export class Edits {
 }
 
 /**
- * Returns the operations that make `next`, which was made from `before`, from what is shown. Throws a PatchError where an
- * edit in between has removed the place that they change.
+ * Returns the operations that make `next`, which was made from `before`, from what is shown. Throws a PatchError where
+ * an edit in between has removed the place that they change.
  */
 function opsTo(next: Json, before: Document, shown: Document, keys: Keys | undefined): Op[] {
   const between = before === undefined ? [] : diff(before, shown as Json, keys);

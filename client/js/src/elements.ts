@@ -36,7 +36,7 @@ function idsOf(old: readonly Json[], next: readonly Json[], key: string | undefi
   return ids;
 }
 
-/** Returns the id of an element, undefined where it has none; `key` is the member that holds it, where one is declared. */
+/** Returns the id of an element, undefined where it has none; `key` is the member that holds it, if declared. */
 export function idOf(element: Json, key?: string): Id {
   if (!isObject(element)) return undefined;
   for (const each of key === undefined ? ID_KEYS : [key]) {
@@ -101,8 +101,8 @@ function isSameRow(old: readonly Json[], next: readonly Json[]): boolean {
 }
 
 /**
- * Returns the JSON of an object without the content of its lists and, if it has a text, of its objects; undefined for any
- * other value.
+ * Returns the JSON of an object without the content of its lists and, if it has a text, of its objects; undefined for
+ * any other value.
  */
 export function outlineOf(element: Json): string | undefined {
   if (!isObject(element)) return undefined;

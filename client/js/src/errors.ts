@@ -7,9 +7,9 @@ export interface PlaitErrorOptions {
 }
 
 /**
- * The one error of this client, told apart by `code`: one of the server's (`rejected`, `conflict`,
- * `invalid_arguments`, …), or `disconnected` (the connection was lost), `closed`, `cancelled`, `bad_state`, `too_large`,
- * `no_token`, `no_host`, `bad_url`, `no_websocket`.
+ * The one error of this client, told apart by `code`: one of the server's (`rejected`, `conflict`, `invalid_arguments`,
+ * …), or `disconnected` (the connection was lost), `closed`, `cancelled`, `bad_state`, `too_large`, `no_token`,
+ * `no_host`, `bad_url`, `no_websocket`.
  */
 export class PlaitError extends Error {
   readonly code: string;

@@ -57,7 +57,7 @@ export function threadId(address: Address): string {
   return host + pathname;
 }
 
-/** Returns the key under which a thread's clients keep their queues; one with an id of the app's own shares it with none. */
+/** Returns the key of a thread in a storage; a client with an id of the app's own has a key of its own. */
 export function storageKey(options: ThreadOptions<unknown>): string {
   const key = `plait:${threadId(options)}`;
   return options.client === undefined ? key : `${key} ${options.client}`;

@@ -38,8 +38,8 @@ export function isIndex(part: string): boolean {
 // Diff
 
 /**
- * Returns the operations that turn `old` into `next`. Parts that are the same object in both are not walked. Elements of
- * lists are compared by identity, not by position; `keys` are the declared members that identify them.
+ * Returns the operations that turn `old` into `next`. Parts that are the same object in both are not walked. Elements
+ * of lists are compared by identity, not by position; `keys` are the declared members that identify them.
  */
 export function diff(old: Document, next: Json, keys?: Keys): Op[] {
   const ops: Op[] = [];
@@ -88,8 +88,8 @@ function addArrays(old: readonly Json[], next: readonly Json[], path: string, fo
 // Apply
 
 /**
- * Returns `document` with `ops` carried out in order. The document is left as it was: only what lies on the way to a
- * change is copied, all else is shared; the copies and what the operations bring are frozen. Throws a PatchError when a
+ * Returns `document` with `ops` applied in order. The document itself is not changed: containers around a change are
+ * copied, all else is shared; the copies and the values of the operations are frozen. Throws a PatchError when a
  * path does not exist.
  */
 export function apply(document: Document, ops: readonly Op[]): Document {
@@ -140,7 +140,7 @@ function indexOf(part: string, path: string): number {
 
 // Reading
 
-/** Returns what is at a place of a document, undefined when there is nothing. */
+/** Returns the value at a place of a document; undefined where there is none. */
 export function find(document: Document, parts: readonly string[]): Document {
   return parts.reduce((node, part) => member(node, part), document);
 }

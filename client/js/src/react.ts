@@ -24,10 +24,11 @@ const clients = new SharedClients();
 export type UseThreadOptions<State> = Omit<ThreadOptions<State>, "connect"> & ThreadHandlers;
 
 /**
- * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread with
- * a token of the same user share one; it has the options of the first of them, and the token of the last render. Another
- * kind, name, host, url, client, storage or user gives another client, and so does mounting after the shared one was
- * closed. Two tokens are of the same user when they are JWTs that differ in their times only.
+ * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread
+ * with a token of the same user share one; it has the options of the first of them, and the token of the last render.
+ * Another kind, name, host, url, client, storage or user gives another client, and so does mounting after the shared
+ * one was closed. Two tokens are of the same user when they are equal, or JWTs that
+ * differ in their times only.
  */
 export function useThread<State = any, Rpcs = AnyRpcs, Events = AnyEvents>(
   options: UseThreadOptions<State>,
@@ -47,8 +48,8 @@ export function useThread<State = any, Rpcs = AnyRpcs, Events = AnyEvents>(
 }
 
 /**
- * The state that is shown, or what `selector` returns for it; the component renders again when that differs by `isEqual`.
- * Until the thread has sent its state, it is the option `initialState`, or undefined.
+ * The state that is shown, or what `selector` returns for it; the component renders again when that differs by
+ * `isEqual`. Until the thread has sent its state, it is the option `initialState`, or undefined.
  */
 export function useThreadState<State>(thread: ThreadClient<State, any, any>): DeepReadonly<State> | undefined;
 export function useThreadState<State, Selected>(

@@ -48,7 +48,7 @@ export class SharedClients {
     };
   }
 
-  /** Returns the client for the options: the shared one, or in place of none or a closed one a new one, not connected. */
+  /** Returns the shared client for the options; where there is none, or a closed one, creates one, not connected. */
   get(options: ThreadOptions<any>, { thread, own } = this.keyOf(options)): ThreadClient {
     const key = `${thread} ${own}`;
     const known = this.#entries.get(key);
@@ -87,7 +87,7 @@ export class SharedClients {
     };
   }
 
-  /** Closes a client after `wait`, and while changes have no answer up to `patience` later, as no other would send them. */
+  /** Closes a client after `wait`; while changes of it have no answer, up to `patience` later. */
   #closeIn(wait: number, entry: Entry, patience = PATIENCE): void {
     entry.timer = setTimeout(() => {
       if (entry.client.pending > 0 && patience > 0) return this.#closeIn(GRACE, entry, patience - GRACE);

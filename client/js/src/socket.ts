@@ -24,7 +24,7 @@ export interface SocketOptions {
   prepare: () => string | undefined | Promise<string | undefined>;
   onOpen: (prepared: string | undefined) => void;
   onMessage: (data: string | ArrayBuffer) => void;
-  /** The socket was closed or did not open, perhaps because of `thrown`. Unless the code is final, another will open. */
+  /** It was closed or did not open, perhaps because of `thrown`. Another opens, unless the code is final. */
   onClose: (code: number, reason: string, thrown?: unknown) => void;
   /** Emits `online` and `offline`. */
   network?: Pick<EventTarget, "addEventListener" | "removeEventListener"> | undefined;

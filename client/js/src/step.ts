@@ -67,9 +67,9 @@ export class Step {
   }
 
   /**
-   * Applies an operation inside this one's value; where it does not fit, it is gone. It is also gone where it leads to an
-   * element of a list, as the element at its index may be another. A member that is missing is added, and need not be
-   * removed.
+   * Applies an operation inside this one's value; where it does not fit, it is gone. It is also gone where it leads to
+   * an element of a list, as the element at its index may be another. A member that is missing is added, and need not
+   * be removed.
    */
   takeIn(inner: Step): void {
     const { value } = this.#op;

@@ -31,7 +31,7 @@ async function tab(joined: Partial<Joined> = {}): Promise<[ThreadClient, Peer, s
   return [client, peer, join.client];
 }
 
-/** A tab that is gone, with a change that it had no answer for. */
+/** A closed tab, with a change that it had no answer for. */
 async function leave([client, peer]: [ThreadClient, Peer, string], value: number): Promise<void> {
   void client.update("/n", value);
   await peer.take("push");
@@ -80,7 +80,7 @@ test("what a tab has left is sent by another that was open all the while, when i
   expect(kept()[other[2]]).toBeUndefined();
 });
 
-test("a change of a tab that is gone is told when it is refused", async () => {
+test("a change of a closed tab is told when it is refused", async () => {
   const [a, b] = [await tab(), await tab()];
   await leave(a, 2);
   await leave(b, 3);

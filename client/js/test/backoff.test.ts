@@ -23,7 +23,7 @@ test("a join that is lost soon makes the delay no shorter, one that has lasted d
   expect(delays(backoff, 2, 110_000)).toEqual([100, 200]);
 });
 
-test("behind an answer the delay is the first again", () => {
+test("after an answer the delay is the shortest again", () => {
   const backoff = new Backoff();
   delays(backoff, 5);
   backoff.joined(0);

@@ -262,7 +262,7 @@ test("what cannot be done to the state is refused here", async () => {
   expect(client.state).toEqual({ n: 1, list: ["a"] });
 });
 
-test("a change that nobody awaits and whose place is gone is told as refused, and is no error", async () => {
+test("a change that nobody awaits and whose place was removed is told as refused, and is no error", async () => {
   const others = await uncaught("unhandledRejection", async () => {
     const [client, peer] = await joined();
     const refusals: unknown[] = [];
@@ -272,7 +272,7 @@ test("a change that nobody awaits and whose place is gone is told as refused, an
     expect(refusals).toMatchObject([
       { error: { code: "bad_state" }, ops: [{ op: "add", path: "/list/7/done", value: true }] },
     ]);
-    client.send("behind");
+    client.send("after");
     await peer.take("message");
   });
   expect(others).toEqual([]);
@@ -410,7 +410,7 @@ test("closing sends messages that came too fast where a storage keeps changes, t
   await peer.take("message");
   peer.taken = 0;
   peer.send({ type: "error", code: "rate_limited", message: "", refused: "message", retry_after: 0.05, messages: 0 });
-  peer.send({ type: "message", data: "behind that" });
+  peer.send({ type: "message", data: "after that" });
   await new Promise((resolve) => client.onMessage(resolve));
   client.send("b");
   const closed = client.close();
@@ -540,7 +540,7 @@ test("leaving a stream's loop cancels the call", async () => {
   await expect(stream.result).rejects.toMatchObject({ code: "cancelled" });
 });
 
-test("a stream throws what the method failed with behind the chunks before it, once", async () => {
+test("a stream throws what the method failed with after the chunks before it, once", async () => {
   const [client, peer] = await joined();
   const stream = client.stream("count", 3);
   const { ref } = await peer.take("call");

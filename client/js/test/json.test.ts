@@ -36,11 +36,11 @@ test("parts that are known are returned as they are, and all others are copied",
   expect(copied).toEqual({ part });
   expect((copied as { part: unknown }).part).not.toBe(part);
   expect(plain(part, part)).toBe(part);
-  const value = plain({ part, at: new Date(0), gone: undefined, own: new Point(), list: [undefined] }, { part }) as {
+  const value = plain({ part, at: new Date(0), missing: undefined, own: new Point(), list: [undefined] }, { part }) as {
     part: unknown;
   };
   expect(value).toEqual({ part, at: "1970-01-01T00:00:00.000Z", own: { x: 1 }, list: [null] });
-  expect(Object.keys(value)).not.toContain("gone");
+  expect(Object.keys(value)).not.toContain("missing");
   expect(value.part).toBe(part);
 });
 

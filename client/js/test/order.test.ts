@@ -44,7 +44,7 @@ test("calls and messages wait until the changes before them are sent, and stay i
   increase(session, UNANSWERED + 2);
   session.call("first");
   session.message(messageOf("second"));
-  session.push([{ op: "add", path: "/behind", value: true }]);
+  session.push([{ op: "add", path: "/after", value: true }]);
   session.call("third");
   expect(types(session.takeFrames())).toBe(Array(UNANSWERED).fill("push").join(" "));
   session.receive({ type: "ack", ref: 1, version: 2 });
@@ -55,7 +55,7 @@ test("calls and messages wait until the changes before them are sent, and stay i
   expect(types(session.takeFrames())).toBe("push call");
 });
 
-test("while changes come too fast, what is behind them waits for their answers, and goes one at a time", () => {
+test("while changes come too fast, what is made after them waits for their answers, and is sent one at a time", () => {
   let now = 0;
   const session = joined(() => now);
   const passed = () => types(session.takeFrames());
@@ -72,7 +72,7 @@ test("while changes come too fast, what is behind them waits for their answers, 
   }
   session.call("late");
   session.message(messageOf("later"));
-  session.push([{ op: "add", path: "/behind", value: true }]);
+  session.push([{ op: "add", path: "/after", value: true }]);
   session.call("last");
   expect([passed(), wait()]).toEqual(["", "push push"]);
   session.receive({ type: "ack", ref: 1, version: 2 });
@@ -88,7 +88,7 @@ test("while changes come too fast, what is behind them waits for their answers, 
   expect([passed(), wait()]).toEqual(["push push", "call call"]);
 });
 
-test("once changes that came too fast are answered, those behind them wait for nothing", () => {
+test("once changes that came too fast are answered, those after them wait for nothing", () => {
   let now = 0;
   const session = joined(() => now);
   increase(session, 1);
@@ -115,7 +115,7 @@ test("a call whose changes were refused or are lost with the socket goes out all
   expect(types(session.takeFrames())).toBe("push call");
 });
 
-test("a call that waits behind changes is cancelled without a word", () => {
+test("a call that waits for changes is cancelled without a word", () => {
   const session = joined();
   increase(session, UNANSWERED + 1);
   session.cancel(session.call("late"));
@@ -127,14 +127,14 @@ test("a call that waits behind changes is cancelled without a word", () => {
   );
 });
 
-test("what was called and said before the first join comes behind the changes before it", async () => {
+test("what was called and said before the first join comes after the changes before it", async () => {
   const client = open();
   const before = client.call("before");
   void client.update("/n", 1);
   const controller = new AbortController();
   const cancelled = client.callWith("cancelled", { signal: controller.signal });
   const args = ["as it was"];
-  const call = client.call("behind", args);
+  const call = client.call("after", args);
   args[0] = "changed";
   client.send("said");
   void client.update("/n", 2);
@@ -146,21 +146,21 @@ test("what was called and said before the first join comes behind the changes be
   const first = await peer.take("call");
   expect((await peer.take("push")).ops).toMatchObject([{ value: 1 }]);
   const second = await peer.take("call");
-  expect(second).toMatchObject({ method: "behind", args: [["as it was"]] });
+  expect(second).toMatchObject({ method: "after", args: [["as it was"]] });
   expect((await peer.take("message")).data).toBe("said");
   expect((await peer.take("push")).ops).toMatchObject([{ value: 2 }]);
   for (const { ref, method } of [first, second]) peer.send({ type: "result", ref, value: method, done: true });
-  expect([await before, await call]).toEqual(["before", "behind"]);
+  expect([await before, await call]).toEqual(["before", "after"]);
 });
 
-test("what a subscriber asks for when early changes are made comes behind all of them", async () => {
+test("what a subscriber asks for when early changes are made comes after all of them", async () => {
   const client = open();
   for (const n of [1, 2, 3]) void client.update("/n", n);
   const unsubscribe = client.subscribe(() => {
     if (client.state?.n === undefined) return;
     unsubscribe();
     void client.update("/n", 4);
-    void client.call("behind");
+    void client.call("after");
   });
   const peer = await server.peer();
   await peer.join({ state: {} });
@@ -169,7 +169,7 @@ test("what a subscriber asks for when early changes are made comes behind all of
   expect(client.state).toEqual({ n: 4 });
 });
 
-test("bytes keep their place among the changes and messages before and behind them, and their content", async () => {
+test("bytes keep their place among the changes and messages before and after them, and their content", async () => {
   const client = open();
   const bytes = new Uint8Array([0, 1, 2]);
   void client.update("/n", 1);
@@ -190,10 +190,10 @@ test("bytes keep their place among the changes and messages before and behind th
   expect(peer.types.join(" ")).toBe(`join push bytes${" push".repeat(UNANSWERED)} message bytes message`);
 });
 
-test("a call that was behind early changes fails when the client is closed before it has joined", async () => {
+test("a call made after early changes fails when the client is closed before it has joined", async () => {
   const client = open();
   void client.update("/n", 1);
-  const call = client.call("behind");
+  const call = client.call("after");
   client.close();
   await expect(call).rejects.toMatchObject({ code: "closed" });
 });

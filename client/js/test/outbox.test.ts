@@ -136,7 +136,7 @@ test("messages are asked about now and then, and no more than the server may hol
   expect(last.map((frame) => (frame as Message).data)).toEqual([96, 97, 98, 99]);
 });
 
-test("what is asked for behind messages that are sent again waits for them", () => {
+test("what is asked for after messages that are sent again waits for them", () => {
   const session = joined();
   for (const text of ["a", "b"]) session.message(messageOf(text));
   answer(session, 0);

@@ -153,7 +153,7 @@ test("a change is shown at once, and stays when it is acknowledged", async () =>
   await text(element, "1");
 });
 
-test("the socket closes when the last component is gone, and another opens for one that comes later", async () => {
+test("the socket closes when the last component is unmounted, and another opens for one that comes later", async () => {
   const { root, element } = mount([<Count key="1" />, <Count key="2" />]);
   const first = await peer();
   await text(element, "11");
@@ -363,7 +363,7 @@ test("a token that was rendered anew is sent when the one before it is about to 
   expect((await first.take("auth")).token).toBe(two);
 });
 
-test("the first commit behind a switch of user shows nothing of the one before", async () => {
+test("the first commit after a switch of user shows nothing of the one before", async () => {
   const { root, element } = mount(<Count key="1" token="ada" />);
   await peer({ state: { n: 42, list: [] } });
   await text(element, "42");
@@ -439,7 +439,7 @@ test("another client id is another client at once, whatever it was before", asyn
   warn.mockRestore();
 });
 
-test("a change that is refused when its component is gone is told to the app", async () => {
+test("a change that is refused when its component is unmounted is told to the app", async () => {
   const told = new Arrivals<string>();
   const unsubscribe = ThreadClient.onRefused(({ error }) => {
     // Clients of other tests may still be closing.

@@ -63,7 +63,7 @@ test("over nothing, operations stay the very same objects", () => {
 
 test.each<[string, Op, Op, Document, Op[], boolean]>([
   [
-    "stays at its element when others put one in front of it",
+    "stays at its element when others add one before it",
     { op: "replace", path: "/l/1", value: "B" },
     { op: "add", path: "/l/0", value: "x" },
     { l: ["x", "a", "b"] },
@@ -71,7 +71,7 @@ test.each<[string, Op, Op, Document, Op[], boolean]>([
     false,
   ],
   [
-    "goes behind what others put in at the same index",
+    "goes after what others add at the same index",
     { op: "add", path: "/l/0", value: "mine" },
     { op: "add", path: "/l/0", value: "theirs" },
     { l: ["theirs"] },
@@ -133,7 +133,7 @@ test.each<[string, Op, Op, Document, Op[], boolean]>([
   expect(rebased.isLost).toBe(isLost);
 });
 
-test("what was appended and then changed is found again behind what others have appended", () => {
+test("what was appended and then changed is found again after what others have appended", () => {
   const append = (value: string): Op => ({ op: "add", path: "/l/-", value });
   const mine: Op[] = [append("m"), { op: "replace", path: "/l/1", value: "M" }];
   const { ops, over } = rebase(mine, [append("o")], { l: ["a", "o"] });
@@ -143,7 +143,7 @@ test("what was appended and then changed is found again behind what others have 
 
 test.each<[string, Op, Op[], Document, string]>([
   [
-    "at the end goes behind what others append",
+    "at the end goes after what others append",
     { op: "add", path: "/l/1", value: "m" },
     [{ op: "add", path: "/l/-", value: "o" }],
     { l: ["a", "o"] },
@@ -180,7 +180,7 @@ test.each<[string, Op, Op[], Document, string]>([
     "/l/3",
   ],
   [
-    "at a key with a zero in front stays there",
+    "at a key with a leading zero stays there",
     { op: "replace", path: "/o/02", value: "m" },
     [
       { op: "add", path: "/o/01", value: "o" },

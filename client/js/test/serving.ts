@@ -1,4 +1,4 @@
-/** A server for each test of a file, and the clients that are closed behind it. */
+/** A server for each test of a file, and the clients that are closed after it. */
 
 import { afterEach, beforeEach } from "vitest";
 

@@ -69,7 +69,7 @@ test("an own change that others overtake shows all the while", () => {
   expect(session.shown).toBe(shown);
 });
 
-test("behind a whole state, an own change stays at its element or is left out, and hits no other", () => {
+test("after a whole state, an own change stays at its element or is left out, and hits no other", () => {
   const cards = (...ids: string[]) => ({ cards: ids.map((id) => ({ id, t: "" })), tags: ["a", "b"] });
   const session = joined(cards("a", "b"));
   session.push([replace("/cards/1/t", "B")]);
@@ -275,7 +275,7 @@ test("what is to be kept is said once, and without a state when nothing is pendi
   expect(session.takeBacklog()).toBeUndefined();
 });
 
-test("numbers go on behind those that the server has seen of this client", () => {
+test("refs continue after those that the server has seen of this client", () => {
   const session = joined(STATE, { lastRef: 41 });
   session.push([replace("/n", 2)]);
   expect(session.takeFrames()).toMatchObject([{ type: "push", ref: 42 }]);

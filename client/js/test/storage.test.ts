@@ -84,7 +84,7 @@ test("what was changed before a page was left is sent by the next one, as the sa
   expect(await again.take("push")).toMatchObject({ ref: 3 });
 });
 
-test("what is asked for before a queue is found comes behind it, and before what is asked for later", async () => {
+test("what is asked for before a queue is found comes after it, and before what is asked for later", async () => {
   const storage = new MemoryStorage();
   const [first] = await join(open(storage));
   void first.update("/n", "kept");
@@ -99,7 +99,7 @@ test("what is asked for before a queue is found comes behind it, and before what
   await second.waitFor((state) => state.n === "A");
   expect([second.status, second.pending]).toEqual(["connecting", 2]);
   void second.update("/n", "B");
-  void second.call("behind");
+  void second.call("after");
   const peer = await server.peer();
   await peer.join({ state: { n: 1 } });
   const frames = [];
@@ -112,7 +112,7 @@ test("what is asked for before a queue is found comes behind it, and before what
     { method: "between" },
     { data: "said" },
     { value: "B" },
-    { method: "behind" },
+    { method: "after" },
   ]);
   expect(second.state).toEqual({ n: "B" });
 });

@@ -133,7 +133,7 @@ describe.runIf(HAS_SERVER)("with a plait server", () => {
     expect(new Set(statuses)).toEqual(new Set(["online"]));
   });
 
-  test("a call behind more changes than may be without an answer sees them all", async () => {
+  test("a call after more changes than may be without an answer sees them all", async () => {
     const [ada] = await pair();
     for (let n = 0; n < 100; n++) void ada.edit((note) => void note.items.push(String(n)));
     expect(await ada.call("add_item", "last")).toBe(101);
