@@ -44,7 +44,7 @@ export class AbandonedQueues {
       onUpdate: () => {
         if (link.session.pushes.length === 0) link.close();
       },
-      onEnd: () => this.#links.delete(link),
+      onClosed: () => this.#links.delete(link),
     });
     this.#links.add(link);
     link.connect(slot);

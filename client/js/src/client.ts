@@ -37,7 +37,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   readonly #link: Link;
   readonly #ready = new Deferred<void>();
-  readonly #ended = new Deferred<void>();
+  readonly #closed = new Deferred<void>();
   readonly #early = new EarlyQueue(() => this.status === "closed" || this.#session.at !== undefined);
   readonly #edits: Edits;
   readonly #calls: Calls;
@@ -51,10 +51,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       options.initialState === undefined ? undefined : (freeze(plain(options.initialState)) as DeepReadonly<State>);
     this.rpc = rpcFace<Rpcs>((method, args) => this.#calls.call(method, { args }));
     this.#link = new Link(options as ThreadOptions<unknown>, {
-      onEvent: (event) => this.#handle(event),
+      onEvent: (event) => this.#handleEvent(event),
       onBytes: (data) => this.#listeners.message.tell(data),
       onUpdate: () => this.#compare(),
-      onEnd: () => this.#end(),
+      onClosed: () => this.#handleClosed(),
     });
     this.#edits = new Edits(this.#link, this.#early, this.#listeners, this.initialState as Document);
     this.#calls = new Calls(this.#link, this.#early);
@@ -256,7 +256,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    */
   close(): Promise<void> {
     this.#link.close();
-    return this.#ended.promise;
+    return this.#closed.promise;
   }
 
   #checkOpen(): void {
@@ -267,7 +267,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#link.session;
   }
 
-  #handle(event: SessionEvent): void {
+  #handleEvent(event: SessionEvent): void {
     const answer = event.type === "refused" ? this.#edits.answerOf(event.push) : undefined;
     this.#edits.settle(event);
     this.#calls.settle(event);
@@ -282,7 +282,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     else if (event.type === "stopped" && this.error) console.error(this.error);
   }
 
-  #end(): void {
+  #handleClosed(): void {
     const error = this.#link.closedError;
     this.#abandoned.close();
     this.#ready.reject(error);
@@ -291,7 +291,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     for (const push of dropped) this.#listeners.dispatch({ type: "refused", push, error }, this.#edits.answerOf(push));
     this.#edits.rejectAll(error);
     this.#calls.failAll(error);
-    this.#ended.resolve();
+    this.#closed.resolve();
   }
 
   #tellUnhandled(refusal: Refusal): void {

@@ -28,7 +28,7 @@ export interface LinkListener {
   /** A value of the session or the link may have changed. Called after the events that say why. */
   onUpdate: () => void;
   /** The link is closed; called once, and last. */
-  onEnd: () => void;
+  onClosed: () => void;
 }
 
 export class Link {
@@ -43,10 +43,10 @@ export class Link {
   // The token that the server has.
   #token: string | undefined = undefined;
   #isStarted = false;
+  #isClosing = false;
   #isClosed = false;
-  #isEnded = false;
   // Ends a closing link that waits for too long.
-  #closing: ReturnType<typeof setTimeout> | undefined = undefined;
+  #closeTimer: ReturnType<typeof setTimeout> | undefined = undefined;
   #timer: ReturnType<typeof setTimeout> | undefined = undefined;
   #timerAt = Infinity;
 
@@ -60,7 +60,7 @@ export class Link {
   }
 
   get status(): Status {
-    return this.#isClosed ? "closed" : this.#status;
+    return this.#isClosing ? "closed" : this.#status;
   }
 
   /** Whether unanswered pushes are kept in a storage. */
@@ -85,7 +85,7 @@ export class Link {
 
   /** Connects, with a slot of the storage that belongs to the link from now on; a second call does nothing. */
   connect(slot?: Slot): void {
-    if (this.#isStarted || this.#isClosed) return;
+    if (this.#isStarted || this.#isClosing) return;
     const socket = this.#newSocket();
     this.#isStarted = true;
     const { storage } = this.#options;
@@ -101,9 +101,9 @@ export class Link {
    * pushes that a storage keeps.
    */
   close(): void {
-    if (this.#isClosed) return;
-    this.#isClosed = true;
-    this.#closing = setTimeout(() => this.#end(), CLOSE_TIMEOUT);
+    if (this.#isClosing) return;
+    this.#isClosing = true;
+    this.#closeTimer = setTimeout(() => this.#closeNow(), CLOSE_TIMEOUT);
     this.session.finish();
     this.pump();
   }
@@ -113,17 +113,17 @@ export class Link {
     return this.isKept ? this.session.isSending : this.session.isBusy;
   }
 
-  #end(error?: PlaitError): void {
-    if (this.#isEnded) return;
-    if (!this.#isClosed) this.#error = error;
-    this.#isClosed = this.#isEnded = true;
+  #closeNow(error?: PlaitError): void {
+    if (this.#isClosed) return;
+    if (!this.#isClosing) this.#error = error;
+    this.#isClosing = this.#isClosed = true;
     this.session.stop(this.closedError);
     this.#socket?.stop();
     this.#slot?.release();
     clearTimeout(this.#timer);
-    clearTimeout(this.#closing);
+    clearTimeout(this.#closeTimer);
     this.pump();
-    this.#listener.onEnd();
+    this.#listener.onClosed();
   }
 
   /** Carries out what the session has decided; to be called after each call that may change the session. */
@@ -139,7 +139,7 @@ export class Link {
     }
     this.#schedule();
     this.#listener.onUpdate();
-    if (this.#isClosed && !this.#isFinishing) this.#end();
+    if (this.#isClosing && !this.#isFinishing) this.#closeNow();
   }
 
   #newSocket(): Socket {
@@ -171,7 +171,7 @@ export class Link {
   }
 
   #start(socket: Socket, slot: Slot | undefined): void {
-    if (this.#isClosed) return slot?.release();
+    if (this.#isClosing) return slot?.release();
     this.#slot = slot;
     const backlog = slot?.read();
     if (backlog) this.session.restore(backlog);
@@ -198,7 +198,7 @@ export class Link {
     else if (event.type === "rejoin") {
       this.#status = "offline";
       this.#socket?.renew();
-    } else if (event.type === "stopped") this.#end(event.error);
+    } else if (event.type === "stopped") this.#closeNow(event.error);
     else if (event.type === "auth_expiring") void this.#refresh();
   }
 
