@@ -56,7 +56,7 @@ class WholeStates:
             shown = [current] if sight.screen.shows(current) else sight.states()
             commit, wrote = self._write_over(shown, data)
         is_as_sent = _is_as_sent(commit, data)
-        sight.note_written(commit.revision if is_as_sent else wrote, commit.version)
+        sight.note_written(commit.revision if is_as_sent else wrote, self._actor.pipeline.history.last)
         return commit, is_as_sent
 
     # Inside
