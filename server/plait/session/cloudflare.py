@@ -286,6 +286,7 @@ class CloudflareSession:
             frame = self._actor.connections.change_frame(CLOUDFLARE, durable)
             assert frame is not None
             self.deliver(frame, durable)
+            self._sight.note_sent_again()
 
     # Limits
 

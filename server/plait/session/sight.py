@@ -112,12 +112,16 @@ class Sight:
         return self.screen.states(self._seen_version(), is_in_step=is_in_step)
 
     def note_sent(self, link: Link) -> None:
-        """Take note that a state has been sent."""
+        """Take note that a state has been sent, as it became durable."""
         self.sent += 1
-        self._sent_at = self._loop.time()
+        self._sent_at = link.at
         self.screen.note_sent(link)
         if self._writes or (self._timer is None and self._pinged == self._seen):
             self._ask_about_last()
+
+    def note_sent_again(self) -> None:
+        """Take note that what has been sent just now was durable before."""
+        self._sent_at = self._loop.time()
 
     def note_held_back(self) -> None:
         """Take note that a state is not sent, nor are those behind it until the peer has caught up."""
