@@ -42,7 +42,7 @@ class Link:
         self.at = time.monotonic()
         self.next: Link | None = None
         # What this state and all before it count for.
-        self.total = self.size
+        self.total = revision.size + _OVERHEAD
         if before is not None:
             self.total += before.total
             before.next = self

@@ -182,7 +182,8 @@ class CloudflareSession:
         if (error := self._excess()) is not None:
             self._refuse(frame or broken, error)
             return
-        self._charge(weigh(len(data)))
+        if self._pace is not None:
+            self._pace.charge(weigh(len(data)))
         if broken is not None:
             self._refuse_broken(broken)
             return

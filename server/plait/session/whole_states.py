@@ -51,18 +51,21 @@ class WholeStates:
         state, json = self._read(data)
         if not (self._actor.thread.merge_whole_states and self._connection.protocol_enabled):
             commit = pipeline.replace(state, json, self._connection)
-            return commit, _is_as_sent(commit, data)
+            return commit, json == data or _is_as_sent(commit, data)
         current = pipeline.history.current
         if not current.has_state:
             shown = []
+        elif sight.screen.shows(current):
+            shown = [current]
         else:
-            shown = [current] if sight.screen.shows(current) else sight.states()
+            shown = sight.states()
         if not shown or (shown == [current] and (self._type.is_plain or json == data)):
             commit = pipeline.replace(state, json, self._connection)
             wrote = commit.revision
+            is_as_sent = json == data or _is_as_sent(commit, data)
         else:
             commit, wrote = self._write_over(shown, Revision(self._type, json=json, state=state), data)
-        is_as_sent = _is_as_sent(commit, data)
+            is_as_sent = _is_as_sent(commit, data)
         sight.note_written(commit.revision if is_as_sent else wrote, pipeline.history.last)
         return commit, is_as_sent
 
