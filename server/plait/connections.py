@@ -72,10 +72,14 @@ class Connections:
 
     def broadcast_change(self, revision: Revision, *, source: Source) -> None:
         """Tell every connection that follows the state of a change, but its source; encoded once a protocol."""
+        wire: Wire | None = None
+        frame: Frame | None = None
         for connection in self:
             session = connection.session
             if session is not None and connection is not source and connection.protocol_enabled:
-                frame = self.change_frame(connection.wire, revision)
+                if connection.wire is not wire:
+                    wire = connection.wire
+                    frame = self.change_frame(wire, revision)
                 if frame is not None:
                     session.deliver(frame, revision)
 

@@ -28,17 +28,29 @@ _RECENT_CHANGES: Final = 256
 _RECENT_BYTES: Final = 64 * 1024
 # Operations that are replayed before others may have a turn.
 _AT_ONCE: Final = 100
+# Bytes that a state counts for, where states are kept for clients, beside those of its JSON.
+_OVERHEAD: Final = 128 * 1024
 
 
 class Link:
     """A durable revision, when it became so, and the one that came next, for who refers to this one."""
 
-    __slots__ = ("at", "next", "revision")
+    __slots__ = ("at", "next", "revision", "total")
 
-    def __init__(self, revision: Revision) -> None:
+    def __init__(self, revision: Revision, before: "Link | None" = None) -> None:
         self.revision = revision
         self.at = time.monotonic()
         self.next: Link | None = None
+        # What this state and all before it count for.
+        self.total = revision.size + _OVERHEAD
+        if before is not None:
+            self.total += before.total
+            before.next = self
+
+    @property
+    def size(self) -> int:
+        """The bytes that the state counts for where it is kept."""
+        return self.revision.size + _OVERHEAD
 
 
 class History:
@@ -137,8 +149,7 @@ class History:
     def commit(self, revision: Revision) -> None:
         """Take note that `revision` is durable."""
         self.durable = revision
-        link = self.last.next = Link(revision)
-        self.last = link
+        self.last = Link(revision, self.last)
         self._forget()
 
     def rollback(self) -> None:

@@ -66,6 +66,7 @@ class CloudflareSession:
         "_calls",
         "_confirmation",
         "_connection",
+        "_history",
         "_inbox",
         "_is_behind",
         "_left_at",
@@ -79,6 +80,7 @@ class CloudflareSession:
 
     def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
         self._actor = actor
+        self._history = actor.pipeline.history
         self._connection = connection
         self._transport = transport
         self._loop = asyncio.get_running_loop()
@@ -133,7 +135,7 @@ class CloudflareSession:
             return
         self._is_behind = False
         self._transport.send(frame)
-        self._sight.note_sent(self._actor.pipeline.history.last)
+        self._sight.note_sent(self._history.last)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""
@@ -158,7 +160,7 @@ class CloudflareSession:
     def _join(self) -> bool:
         actor, connection = self._actor, self._connection
         connection.session = self
-        durable = actor.pipeline.history.durable
+        durable = self._history.durable
         if connection.protocol_enabled:
             has_state = durable.has_state
             if actor.thread.send_identity:
@@ -180,7 +182,8 @@ class CloudflareSession:
         if (error := self._excess()) is not None:
             self._refuse(frame or broken, error)
             return
-        self._charge(weigh(len(data)))
+        if self._pace is not None:
+            self._pace.charge(weigh(len(data)))
         if broken is not None:
             self._refuse_broken(broken)
             return
@@ -214,7 +217,7 @@ class CloudflareSession:
         """Tell whether the client writes what it thought of while it was away, over what others have set since."""
         if self._left_at is None or not self._connection.protocol_enabled or self._sight.has_all:
             return False
-        return self._left_at != self._actor.pipeline.history.current.version
+        return self._left_at != self._history.current.version
 
     # State
 
@@ -241,7 +244,7 @@ class CloudflareSession:
 
     def _pushed(self, sent: int, is_as_sent: bool, version: int, error: BaseException | None) -> None:
         if error is not None:
-            self._sight.screen.note_lost(self._actor.pipeline.history.durable)
+            self._sight.screen.note_lost(self._history.durable)
             self._reject(REJECTED, error)
             return
         self._sight.note_shown(version)
@@ -279,11 +282,12 @@ class CloudflareSession:
 
     def _send_state(self, _: object) -> None:
         """Send the state as it is, so that the client shows that and not its own write."""
-        durable = self._actor.pipeline.history.durable
+        durable = self._history.durable
         if durable.has_state and self._connection.protocol_enabled:
             frame = self._actor.connections.change_frame(CLOUDFLARE, durable)
             assert frame is not None
             self.deliver(frame, durable)
+            self._sight.note_sent_again()
 
     # Limits
 

@@ -10,10 +10,8 @@ from plait.revision import Revision
 
 __all__ = ["Screen"]
 
-# Bytes of JSON that are kept of states that may not have been read, mostly by all clients together; each counts for
-# some more.
+# Bytes of states that are kept as they may not have been read, mostly by all clients together.
 _MOST: Final = 8 * 1024 * 1024
-_LEAST: Final = 128 * 1024
 
 
 class Screen:
@@ -23,14 +21,15 @@ class Screen:
     under way when the write came.
     """
 
-    __slots__ = ("_lost", "_own", "_own_read", "_own_seen", "_own_sent", "_read", "_sent", "_tail", "_unread")
+    __slots__ = ("_lost", "_own", "_own_read", "_own_seen", "_own_sent", "_read", "_tail", "_unread", "sent")
 
     def __init__(self) -> None:
         # The last state that the client has surely read, unless it has written since.
         self._read: Revision | None = None
-        # The first state that it may not have read, from where on the others are found; and the version of the last.
+        # The first state that it may not have read, from where on the others are found; and the version that was sent
+        # last, -1 before any was.
         self._unread: Link | None = None
-        self._sent = -1
+        self.sent = -1
         # The last version that was forgotten, as there were too many before it was known which had been read.
         self._lost = -1
         # The end of a line of its own, while states come that are not sent to the client; None while all are.
@@ -50,14 +49,14 @@ class Screen:
 
     def note_sent(self, link: Link) -> None:
         """Remember a state that is being sent."""
-        first, tail, self._tail = self._unread, self._tail, None
-        before, self._sent = self._sent, link.revision.version
-        if tail is not None:
-            tail.next = link
-        # Where there are too many, those before are forgotten: it shows what it had read, or has caught up.
-        if first is None:
+        before, self.sent = self.sent, link.revision.version
+        if self._unread is None:
             self._unread = link
-        elif self._are_too_many(first, link.revision, self._sent):
+            return
+        if self._tail is not None:
+            self._join(self._tail, link)
+        # Where there are too many, those before are forgotten: it shows what it had read, or has caught up.
+        if link.total - self._unread.total > _MOST:
             self._unread, self._lost = link, before
 
     def note_held_back(self, *, keeps_all: bool) -> None:
@@ -95,7 +94,7 @@ class Screen:
             last = link
         if last is None:
             return
-        self._unread = last.next if version < self._sent else None
+        self._unread = last.next if version < self.sent else None
         if self._unread is None:
             self._tail = None
         if last.revision.version > self._own_sent:
@@ -103,14 +102,14 @@ class Screen:
         if self._own is None or last.revision.version > self._own_read:
             self._read = last.revision
 
-    def note_written(self, revision: Revision, version: int, *, seen: int) -> None:
-        """Remember what the client wrote, which has made a version, when it had got the states up to `seen`."""
+    def note_written(self, revision: Revision, last: Link, *, seen: int) -> None:
+        """Remember what the client wrote when `last` was durable, and it had got the states up to `seen`."""
         self._own = revision
-        self._own_sent, self._own_seen = self._sent, seen
-        self._own_read = self._sent if self._unread is None else self._unread.revision.version - 1
+        self._own_sent, self._own_seen = self.sent, seen
+        self._own_read = self.sent if self._unread is None else self._unread.revision.version - 1
         self._read = None
-        if self._unread is not None and self._are_too_many(self._unread, revision, version):
-            self._unread, self._tail, self._lost = None, None, self._sent
+        if self._unread is not None and (self._tail or last).total - self._unread.total > _MOST:
+            self._unread, self._tail, self._lost = None, None, self.sent
 
     def note_lost(self, revision: Revision) -> None:
         """Take note that what the client wrote is not there, and that it is being sent what is."""
@@ -133,19 +132,16 @@ class Screen:
         found = [each for each in (got, self._own, self._read, *following, *unread) if each is not None]
         return list(dict.fromkeys(found))
 
-    def _are_too_many(self, first: Link, last: Revision, version: int) -> bool:
-        """Tell whether the states from one on, up to the last, are more than should be kept."""
-        if (version - first.revision.version) * (last.size + _LEAST) <= _MOST:
-            return False
-        # Some of the versions may not be among them.
-        size, link = 0, first.next
-        while link is not None and size <= _MOST:
-            size += link.revision.size + _LEAST
-            link = link.next
-        return size > _MOST
+    def _join(self, tail: Link, link: Link) -> None:
+        """Let a state follow a line of its own; those between the two, which are not kept, do not count."""
+        between = link.total - link.size - tail.total
+        for each in self._links():
+            each.total += between
+        tail.next = link
+        self._tail = None
 
     def _links(self) -> Iterator[Link]:
         link = self._unread
-        while link is not None and link.revision.version <= self._sent:
+        while link is not None and link.revision.version <= self.sent:
             yield link
             link = link.next

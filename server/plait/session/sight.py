@@ -44,7 +44,6 @@ class Sight:
         "_transport",
         "_version",
         "_version_seen",
-        "_version_sent",
         "_writes",
         "is_page",
         "screen",
@@ -67,10 +66,9 @@ class Sight:
         self._writes = False
         # The next ping to a client that has not: those are not worth one a frame.
         self._timer: asyncio.TimerHandle | None = None
-        # The version that the client shows, as far as is known; the last one that it has got, and that it was sent.
+        # The version that the client shows, as far as is known, and the last one that it has got.
         self._version = -1
         self._version_seen = -1
-        self._version_sent = -1
         # The states that it may show, and what looks again when it has had time to read all of them.
         self.screen = Screen()
         self._reading: asyncio.TimerHandle | None = None
@@ -80,7 +78,7 @@ class Sight:
     @property
     def version(self) -> int:
         """The version that the client shows, as far as is known; -1 for none."""
-        return self._version_sent if not self._transport.can_ping and self.has_all else self._version
+        return self.screen.sent if not self._transport.can_ping and self.has_all else self._version
 
     @property
     def has_all(self) -> bool:
@@ -114,26 +112,27 @@ class Sight:
         return self.screen.states(self._seen_version(), is_in_step=is_in_step)
 
     def note_sent(self, link: Link) -> None:
-        """Take note that a state has been sent."""
+        """Take note that a state has been sent, as it became durable."""
         self.sent += 1
-        self._sent_at = self._loop.time()
-        self._version_sent = link.revision.version
+        self._sent_at = link.at
         self.screen.note_sent(link)
-        if not self._transport.can_ping:
-            self._read_later()
-        elif self._writes and self._pinged - self._seen < _MOST_PINGS:
-            # Behind each frame, so that it is known which one the client shows when it writes.
-            self._ping()
-        elif not self._is_asked and self._timer is None:
-            self._ask()
+        if self._writes or (self._timer is None and self._pinged == self._seen):
+            self._ask_about_last()
+
+    def note_sent_again(self) -> None:
+        """Take note that what has been sent just now was durable before."""
+        self._sent_at = self._loop.time()
 
     def note_held_back(self) -> None:
         """Take note that a state is not sent, nor are those behind it until the peer has caught up."""
         self.screen.note_held_back(keeps_all=self._writes)
 
-    def note_written(self, revision: Revision, version: int) -> None:
-        """Remember a state that has come from the client, which shows it at least until it reads another."""
-        self.screen.note_written(revision, version, seen=self._seen_version())
+    def note_written(self, revision: Revision, last: Link) -> None:
+        """Remember a state that has come from the client, which shows it at least until it reads another.
+
+        `last` is the last one that is durable.
+        """
+        self.screen.note_written(revision, last, seen=self._seen_version())
 
     def note_shown(self, version: int) -> None:
         """Take note that the client shows what it wrote itself."""
@@ -147,7 +146,7 @@ class Sight:
     def pong(self, payload: bytes) -> None:
         """Take the answer to a ping."""
         sent, version = int.from_bytes(payload[:8]), int.from_bytes(payload[8:])
-        if len(payload) != 16 or not self._seen < sent <= self._pinged or version > self._version_sent:
+        if len(payload) != 16 or not self._seen < sent <= self._pinged or version > self.screen.sent:
             return
         self._version = version
         if not self.is_page or self._seen:
@@ -178,7 +177,7 @@ class Sight:
             return self._version_seen
         if self._transport.can_ping:
             return self.screen.read_before(time.monotonic() - _READ_AFTER, self._version_seen)
-        return self.screen.read_before(time.monotonic() - _SEEN_AFTER, self._version_sent)
+        return self.screen.read_before(time.monotonic() - _SEEN_AFTER, self.screen.sent)
 
     def _read_later(self) -> None:
         """Forget in a while what the client does not show any more: states may be large."""
@@ -210,6 +209,16 @@ class Sight:
         self._pinged = sent
         self._note_seen(sent, version)
 
+    def _ask_about_last(self) -> None:
+        """See to it that it is learnt when the client has seen the last frame."""
+        if not self._transport.can_ping:
+            self._read_later()
+        elif self._writes and self._pinged - self._seen < _MOST_PINGS:
+            # Behind each frame, so that it is known which one the client shows when it writes.
+            self._ping()
+        elif not self._is_asked and self._timer is None:
+            self._ask()
+
     def _ask(self) -> None:
         """Ping the client, to learn when it has seen the frames so far; one that only reads not more than so often."""
         wait = 0.0 if self._writes else self._pinged_at + _PING_PAUSE - self._loop.time()
@@ -222,4 +231,4 @@ class Sight:
         self._timer = None
         self._pinged = self.sent
         self._pinged_at = self._loop.time()
-        self._transport.ping(self.sent.to_bytes(8) + self._version_sent.to_bytes(8))
+        self._transport.ping(self.sent.to_bytes(8) + self.screen.sent.to_bytes(8))

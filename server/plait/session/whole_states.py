@@ -30,10 +30,12 @@ _MOST_BYTES: Final = 2 * 1024 * 1024
 class WholeStates:
     """Carries out what a client writes."""
 
-    __slots__ = ("_actor", "_charge", "_connection", "_sight")
+    __slots__ = ("_actor", "_charge", "_connection", "_pipeline", "_sight", "_type")
 
     def __init__(self, actor: Actor, connection: Connection, sight: Sight, charge: Callable[[float], None]) -> None:
         self._actor = actor
+        self._pipeline = actor.pipeline
+        self._type = actor.kind.state_type
         self._connection = connection
         # What the client has seen.
         self._sight = sight
@@ -45,54 +47,52 @@ class WholeStates:
 
         Raises Conflict, InvalidState, TooLarge, and what `validate_state_change` raises.
         """
-        sight, current = self._sight, self._actor.pipeline.history.current
+        pipeline, sight = self._pipeline, self._sight
+        state, json = self._read(data)
         if not (self._actor.thread.merge_whole_states and self._connection.protocol_enabled):
-            commit = self._replace(data)
-            return commit, _is_as_sent(commit, data)
+            commit = pipeline.replace(state, json, self._connection)
+            return commit, json == data or _is_as_sent(commit, data)
+        current = pipeline.history.current
         if not current.has_state:
-            commit = self._replace(data)
-            wrote = commit.revision
+            shown = []
+        elif sight.screen.shows(current):
+            shown = [current]
         else:
-            shown = [current] if sight.screen.shows(current) else sight.states()
-            commit, wrote = self._write_over(shown, data)
-        is_as_sent = _is_as_sent(commit, data)
-        sight.note_written(commit.revision if is_as_sent else wrote, commit.version)
+            shown = sight.states()
+        if not shown or (shown == [current] and (self._type.is_plain or json == data)):
+            commit = pipeline.replace(state, json, self._connection)
+            wrote = commit.revision
+            is_as_sent = json == data or _is_as_sent(commit, data)
+        else:
+            commit, wrote = self._write_over(shown, Revision(self._type, json=json, state=state), data)
+            is_as_sent = _is_as_sent(commit, data)
+        sight.note_written(commit.revision if is_as_sent else wrote, pipeline.history.last)
         return commit, is_as_sent
 
     # Inside
 
-    def _replace(self, data: bytes) -> Commit:
-        return self._actor.pipeline.replace(*self._read(data), self._connection)
-
     def _read(self, data: bytes) -> tuple[Any, bytes]:
         """Return the state that JSON says, and its JSON; the type of a page that was built earlier may have more."""
-        return self._actor.kind.state_type.from_json(data, self._actor.limits, drops_unknown=True)
+        return self._type.from_json(data, self._actor.limits, drops_unknown=True)
 
-    def _write_over(self, shown: Sequence[Revision], data: bytes) -> tuple[Commit, Revision]:
+    def _write_over(self, shown: Sequence[Revision], wrote: Revision, data: bytes) -> tuple[Commit, Revision]:
         """Write over one of some states, the likeliest first; also returns the state that the client shows then."""
-        pipeline, type_, limits = self._actor.pipeline, self._actor.kind.state_type, self._actor.limits
-        current = pipeline.history.current
-        state, json = self._read(data)
-        is_over_current = all(each is current for each in shown)
-        if is_over_current and (type_.is_plain or json == data or not shown):
-            commit = pipeline.replace(state, json, self._connection)
-            return commit, commit.revision
-        wrote = Revision(type_, json=json, state=state)
+        pipeline, type_, json = self._pipeline, self._type, wrote.require_json()
         if type_.is_plain:
-            wrote = Revision(type_, json=json, document=type_.read(json, limits))
+            wrote = Revision(type_, json=json, document=type_.read(json, self._actor.limits))
         base, ops = _made_on(wrote, shown, type_.keys)
         if json != data and (completed := self._complete(wrote, data, base)) is not wrote:
             wrote, ops = completed, _changes(base, completed, type_.keys)
-        if base is current:
+        if base is pipeline.history.current:
             return pipeline.replace(wrote.base, wrote.require_json(), self._connection), wrote
         return self._merge(base, ops), wrote
 
     def _merge(self, base: Revision, ops: Sequence[Op]) -> Commit:
         """Carry out what a client did to the state that it showed on the current one."""
-        pipeline, kind = self._actor.pipeline, self._actor.kind
+        pipeline, kind = self._pipeline, self._actor.kind
         current = pipeline.history.current
         document = current.tree
-        ops, theirs = _plain(ops), _plain(_changes(base, current, kind.state_type.keys))
+        ops, theirs = _plain(ops), _plain(_changes(base, current, self._type.keys))
         if any(op.path == "" and isinstance(op.value, dict | list) for op in (*ops, *theirs)):
             raise Conflict("too much has been changed at once to be brought together")
         compared(ops, len(theirs), self._charge)
@@ -108,7 +108,7 @@ class WholeStates:
 
         Its build may not know of them, and the type has put their defaults in their places.
         """
-        type_ = self._actor.kind.state_type
+        type_ = self._type
         if type_.is_plain:
             return wrote
         document = wrote.document

@@ -708,6 +708,15 @@ async def test_a_socket_that_cannot_be_pinged_has_seen_nothing_just_now() -> Non
         assert await a.next() == state("from a")
 
 
+async def test_a_socket_that_cannot_be_pinged_has_not_seen_an_old_state_that_it_was_sent_just_now() -> None:
+    async with open_house(Room) as house:
+        await house.handle(Room).set_state("old")
+        (await house.actor(Room)).pipeline.history.last.at -= 3600
+        a = await house.join(Room, "a", can_ping=False)
+        a.push("from a")
+        assert await a.next() == state("from a")
+
+
 @pytest.mark.parametrize("seed", range(10))
 async def test_clients_that_write_at_the_same_time_end_with_the_state_of_the_server(seed: int) -> None:
     chance = random.Random(seed)

@@ -16,10 +16,8 @@ def chain(count: int, *, size: int = 10) -> list[Link]:
     for version in range(count):
         revision = Revision(TYPE, json=b" " * size)
         revision.version = version
-        link = Link(revision)
+        link = Link(revision, links[-1] if links else None)
         link.at = float(version)
-        if links:
-            links[-1].next = link
         links.append(link)
     return links
 
@@ -62,9 +60,9 @@ def test_what_a_client_wrote_takes_the_place_of_what_it_had_read() -> None:
     screen, (a,), own, later = Screen(), chain(1), written(), written()
     sent(screen, a)
     screen.note_read(0)
-    screen.note_written(own, 1, seen=0)
+    screen.note_written(own, a, seen=0)
     assert screen.states(0) == [own]
-    screen.note_written(later, 2, seen=0)
+    screen.note_written(later, a, seen=0)
     assert screen.states(0) == [later]
     assert screen.shows(later)
     assert not screen.shows(a.revision)
@@ -75,7 +73,7 @@ def test_a_state_that_was_under_way_when_a_write_came_may_be_shown_or_not_until_
     sent(screen, a)
     screen.note_read(0)
     sent(screen, crossing)
-    screen.note_written(own, 2, seen=0)
+    screen.note_written(own, crossing, seen=0)
     assert screen.states(0) == [own, crossing.revision]
     screen.note_read(1)
     # The client had most likely written before it read that.
@@ -90,7 +88,7 @@ def test_what_a_client_wrote_is_shown_no_more_when_it_has_read_a_state_that_was_
     screen, (a, _, b), own = Screen(), chain(3), written()
     sent(screen, a)
     screen.note_read(0)
-    screen.note_written(own, 1, seen=0)
+    screen.note_written(own, a, seen=0)
     sent(screen, b)
     assert screen.states(0) == [own, b.revision]
     screen.note_read(2)
@@ -112,7 +110,7 @@ def test_what_could_not_be_stored_is_shown_no_more() -> None:
     screen, (a,), own = Screen(), chain(1), written()
     sent(screen, a)
     screen.note_read(0)
-    screen.note_written(own, 1, seen=0)
+    screen.note_written(own, a, seen=0)
     screen.note_lost(a.revision)
     sent(screen, a)
     screen.note_read(0)
@@ -177,7 +175,7 @@ def test_a_client_that_writes_on_and_on_before_it_has_read_a_state_keeps_no_long
     screen, (a, *links) = Screen(), chain(200)
     sent(screen, a)
     for link in links:
-        screen.note_written(link.revision, link.revision.version, seen=-1)
+        screen.note_written(link.revision, link, seen=-1)
     assert screen.states(-1) == revisions(links[-1])
 
 
@@ -185,7 +183,7 @@ def test_a_client_in_step_that_shows_a_state_which_was_one_of_too_many_is_known_
     screen, links = Screen(), chain(200)
     sent(screen, *links[:190])
     assert screen.has_forgotten(5)
-    screen.note_written(written(), 190, seen=5)
+    screen.note_written(written(), links[189], seen=5)
     assert not screen.has_forgotten(5)
     assert screen.has_forgotten(6)
     sent(screen, links[199])
