@@ -110,7 +110,9 @@ class History:
         """Make `after`, to which `ops` lead, the current revision, and return the write that makes it durable."""
         before = self.current
         encoded = encode_json(ops)
-        if not before.is_stored or (len(encoded) > after.size and len(encoded) > _worth(ops, after.size)):
+        if not before.is_stored or (
+            len(encoded) > max(after.size, _WORTH_IT) and len(encoded) > _worth(ops, after.size)
+        ):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
         after.version = before.version + 1
         after.change = ChangeRow(after.version, encoded, source, time.time_ns() // 1000)
