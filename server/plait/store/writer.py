@@ -69,7 +69,8 @@ class Writer:
         if not self._is_found_lately():
             return self._refuse(batch)
         for head in written:
-            self._stale[head.thread] = head.version
+            if head.version:  # A new thread's row has its version, which is mostly 0.
+                self._stale[head.thread] = head.version
         if written:
             self._mark(written[-1])
         return outcomes
