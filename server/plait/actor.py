@@ -216,6 +216,19 @@ class Actor:
             self.mailbox.post(turn)
         return turn
 
+    def sweep(self, now: float) -> bool:
+        """Expire turns, and let go of what nobody needs while the thread is idle; tells whether it is to be stopped."""
+        if not self.mailbox.is_idle:
+            self.expire(now)
+            self.touch()
+            return False
+        timeout, history = self.thread.idle_timeout, self.pipeline.history
+        is_due = timeout is not None and now - self.used >= timeout
+        if (not is_due and not history.has_recent) or not self.is_idle:
+            return False  # Of most threads there is nothing more to see.
+        history.forget()
+        return is_due
+
     def expire(self, now: float) -> None:
         """Cancel the running turn, and those inside it, past `turn_timeout`, and log where they were."""
         timeout, elapsed = self.thread.turn_timeout, now - self.mailbox.started

@@ -91,9 +91,10 @@ class History:
         self._texts: TextDiff | None = None
         self._recent: deque[ChangeRow] | None = None
         self._recent_bytes = 0
-        self.epoch = stored.epoch if stored else secrets.token_hex(8)
+        fresh = b"" if stored else secrets.token_bytes(8 + 16)
+        self.epoch = stored.epoch if stored else fresh[:8].hex()
         # Known to nobody else; connection ids are made of it.
-        self.secret = stored.secret if stored else secrets.token_bytes(16)
+        self.secret = stored.secret if stored else fresh[8:]
         self.durable = self._replay(stored) if stored else Revision(state_type)
         self.current = self.durable
         # The last durable revision, for those who follow them.
@@ -122,7 +123,10 @@ class History:
         """Make `after`, to which `ops` lead, the current revision, and return the write that makes it durable."""
         before = self.current
         encoded = encode_json(ops)
-        if not before.is_stored or (len(encoded) > after.size and len(encoded) > _worth(ops, after.size)):
+        # Most changes are small, and need not be looked at to see what they are worth.
+        if not before.is_stored or (
+            len(encoded) > max(after.size, _WORTH_IT) and len(encoded) > _worth(ops, after.size)
+        ):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
         after.version = before.version + 1
         after.change = ChangeRow(after.version, encoded, source, time.time_ns() // 1000)
@@ -178,6 +182,11 @@ class History:
     def recent(self, to: int) -> list[ChangeRow]:
         """Return the changes up to `to` that are in memory."""
         return [row for row in self._recent or () if row.version <= to]
+
+    @property
+    def has_recent(self) -> bool:
+        """Whether any of the log is in memory."""
+        return self._recent is not None
 
     def forget(self) -> None:
         """Keep nothing of the log in memory: nobody is there who would need it."""

@@ -76,7 +76,7 @@ class Kind:
 
     def initial_state(self) -> Any:
         """Return the state that a new thread begins with. To be called only if the class has one."""
-        initial = inspect.getattr_static(self.cls, "initial_state")
+        initial = next(vars(each)["initial_state"] for each in self.cls.__mro__ if "initial_state" in vars(each))
         if isinstance(initial, staticmethod | classmethod):
             initial = self.cls.initial_state
         return initial() if callable(initial) else initial

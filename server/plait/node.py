@@ -225,17 +225,10 @@ class Node:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL)
-            for index, actor in enumerate([*self.actors, *self._changing]):
+            for index, actor in enumerate([*self._actors.values(), *self._changing]):
                 if index % _SWEEP_BATCH == _SWEEP_BATCH - 1:
                     await asyncio.sleep(0)
-                now = loop.time()
-                actor.expire(now)
-                if actor.is_idle:
-                    actor.pipeline.history.forget()
-                if not actor.mailbox.is_idle:
-                    actor.touch()
-                timeout = actor.thread.idle_timeout
-                is_idle = timeout is not None and now - actor.used >= timeout and actor.is_idle
+                is_idle = actor.sweep(loop.time())
                 if is_idle and self._actors.get(actor.key) is actor and actor.key not in self._waking:
                     self._begin_to_stop(actor)
 

@@ -891,6 +891,21 @@ async def test_a_thread_is_idle_when_nobody_needs_it() -> None:
         assert actor.is_idle
 
 
+async def test_an_idle_thread_keeps_nothing_of_its_log_in_memory() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        client = await house.join(Room, "a")
+        await outcome(actor.thread.set_state(1))
+        now = asyncio.get_running_loop().time()
+        assert not actor.sweep(now)
+        assert len(actor.pipeline.history.recent(1)) == 1
+        client.leave()
+        await outcome(actor.settled())
+        assert not actor.sweep(now)
+        assert actor.pipeline.history.recent(1) == []
+        assert actor.sweep(actor.used + 60)
+
+
 async def test_a_stopped_thread_takes_no_more_changes() -> None:
     class Leaving(Room):
         def on_stop(self) -> None:
