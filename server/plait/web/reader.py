@@ -154,14 +154,12 @@ class Reader:
             if not frames and not incoming.parse():
                 break
             while frames and now <= end and not self._is_held:
-                opcode, data = frames[-1]
-                if len(data) >= LARGE:
+                if len(frames[-1][1]) >= LARGE:
                     is_costly = True
                     if not has_turn and not turns.is_free:
                         left = 0
                         break
-                frames.pop()
-                handle(opcode, data)
+                handle(*frames.pop())
                 left -= 1
                 now = clock()
         if (now > end or is_costly) and not has_turn:
