@@ -123,6 +123,10 @@ class Reader:
         if not self._is_cut:
             self._go_on()
 
+    def take_turn(self, work: Callable[[], None]) -> Ticket | None:
+        """Do what has waited elsewhere, at once or when it is its turn."""
+        return self._turns.run(work)
+
     def drop(self) -> None:
         """Forget what has come and has not been handled."""
         self._incoming.drop()
