@@ -3,9 +3,8 @@
 import inspect
 import logging
 import re
-import unicodedata
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from plait.declaration import check_attributes, check_hooks, warn_of_near_misses
 from plait.errors import MethodNotFound, NotFound
@@ -20,6 +19,9 @@ __all__ = ["Kind", "check_name", "kebab_case"]
 
 log = logging.getLogger("plait.kind")
 
+# Control characters, and halves of surrogate pairs.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
 
 def kebab_case(name: str) -> str:
     """Return a class name as it stands in URLs, by the rule of the Cloudflare clients: `GameRoom`, `game-room`."""
@@ -33,7 +35,7 @@ def check_name(name: str) -> str:
     """Return `name` if a thread may have it. Raises NotFound."""
     if not 1 <= len(name) <= 256:
         raise NotFound(f"a thread's name has 1 to 256 characters, this one has {len(name)}")
-    if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
+    if _CONTROL.search(name):
         raise NotFound("a thread's name has no control characters")
     return name
 

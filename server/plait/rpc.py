@@ -87,7 +87,7 @@ class Method:
         self.attribute = attribute
         self.function = function
         self.is_generator = inspect.isasyncgenfunction(function)
-        self._positional: list[inspect.Parameter] = []
+        self._positional: list[str] = []
         self._required: set[str] = set()
         self._decode: dict[str, Callable[[msgspec.Raw], Any]] = {}
         # The parameter that takes a Stream, if there is one.
@@ -107,7 +107,10 @@ class Method:
         """
         if len(args) > len(self._positional):
             raise InvalidArguments(f"{self.name} takes {len(self._positional)} arguments, {len(args)} were given")
-        values = {p.name: self._convert(p.name, raw, depth) for p, raw in zip(self._positional, args, strict=False)}
+        positional = [self._convert(name, raw, depth) for name, raw in zip(self._positional, args, strict=False)]
+        if not kwargs and self._required.issubset(self._positional[: len(args)]):
+            return positional, {}
+        values = dict(zip(self._positional, positional, strict=False))
         for name, raw in (kwargs or {}).items():
             if name in values or name not in self._decode:
                 what = "is given twice" if name in values else "is not an argument"
@@ -115,8 +118,6 @@ class Method:
             values[name] = self._convert(name, raw, depth)
         if missing := self._required - values.keys():
             raise InvalidArguments(f"{self.name}: {min(missing)!r} is missing", path=f"/{min(missing)}")
-        if not kwargs:
-            return list(values.values()), {}
         return [], values
 
     def with_stream(self, args: list[Any], kwargs: dict[str, Any], stream: Stream) -> tuple[list[Any], dict[str, Any]]:
@@ -127,7 +128,8 @@ class Method:
         return args, {**kwargs, self.stream_parameter: stream}
 
     def _convert(self, name: str, raw: msgspec.Raw, depth: int) -> Any:
-        if nests_deeper(bytes(raw), depth):
+        # What is nested deeper has more bytes.
+        if len(raw) > depth and nests_deeper(bytes(raw), depth):
             raise InvalidArguments(f"{self.name}: {name}: nested more than {depth} deep", path=f"/{name}")
         try:
             return self._decode[name](raw)
@@ -151,7 +153,7 @@ class Method:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise TypeError(f"rpc {self.name!r}: *args, **kwargs and positional-only parameters have no JSON form")
             if parameter.kind is not parameter.KEYWORD_ONLY:
-                self._positional.append(parameter)
+                self._positional.append(parameter.name)
             if parameter.default is parameter.empty:
                 self._required.add(parameter.name)
             self._decode[parameter.name] = msgspec.json.Decoder(annotation).decode

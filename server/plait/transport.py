@@ -1,10 +1,11 @@
 """What is between a socket and its thread: frames, and the ends that hand them to each other."""
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from plait.revision import Revision
 
-__all__ = ["HIGH_WATER", "Frame", "Receiver", "Session", "Transport"]
+__all__ = ["HIGH_WATER", "Cancellable", "Frame", "Receiver", "Session", "Transport"]
 
 HIGH_WATER: Final = 64 * 1024
 """Bytes that wait before a peer counts as slow, where plait holds them itself."""
@@ -19,6 +20,14 @@ class Frame:
         self.data = data
         self.is_text = is_text
         self.wire: bytes | None = None
+
+
+class Cancellable(Protocol):
+    """What has not begun."""
+
+    def cancel(self) -> None:
+        """Do not begin it."""
+        ...
 
 
 class Transport(Protocol):
@@ -54,6 +63,10 @@ class Transport(Protocol):
 
     def stop_reading(self) -> None:
         """Read nothing more from the peer until the socket is closed."""
+        ...
+
+    def take_turn(self, work: Callable[[], None]) -> "Cancellable | None":
+        """Do what may cost much at once, or when it is its turn; what is returned gives that up."""
         ...
 
     async def drained(self) -> None:

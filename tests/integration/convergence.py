@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -75,6 +76,9 @@ class Wire:
 
     def stop_reading(self) -> None:
         pass
+
+    def take_turn(self, work: Callable[[], None]) -> None:
+        work()
 
     async def drained(self) -> None:
         pass

@@ -183,5 +183,8 @@ class _Queue:
     def stop_reading(self) -> None:
         pass
 
+    def take_turn(self, work: Callable[[], None]) -> None:
+        work()
+
     async def drained(self) -> None:
         pass

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from plait.connection import Connection
-from plait.transport import Transport
+from plait.transport import Cancellable, Transport
 from plait_schemas.codes import INTERNAL_ERROR
 
 __all__ = ["Inbox"]
@@ -33,7 +33,7 @@ class Inbox:
         self._messages: deque[tuple[bytes, bool]] | None = None
         self._size = 0
         # Hands over the next of those that have waited.
-        self._next: asyncio.Handle | None = None
+        self._next: Cancellable | None = None
 
     def receive(self, data: bytes, is_text: bool) -> None:
         """Take a message."""
@@ -63,14 +63,21 @@ class Inbox:
     def release(self) -> None:
         """Hand over what has come, a little at a time, and what comes, until something asks again to hold it."""
         self._is_held = False
-        if self._next is None:
-            self._hand_over()
+        if self._next is None and self._messages:
+            self._go_on()
 
     def close(self) -> None:
         """Forget what has come."""
         self._messages = None
         if self._next is not None:
             self._next.cancel()
+
+    def _go_on(self) -> None:
+        """Hand over some of what has waited when it is its turn: of many connections, too, each has waited at once."""
+        self._next = None
+        waiting = self._transport.take_turn(self._hand_over)
+        if waiting is not None:
+            self._next = waiting
 
     def _hand_over(self) -> None:
         self._next = None
@@ -86,7 +93,7 @@ class Inbox:
         if not self._messages:
             self._messages = None
         elif not self._is_held:
-            self._next = asyncio.get_running_loop().call_soon(self._hand_over)
+            self._next = asyncio.get_running_loop().call_soon(self._go_on)
         if is_paused and not self._is_full:
             self._transport.resume()
 

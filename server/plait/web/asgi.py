@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Send
 
 from plait.transport import HIGH_WATER, Frame, Receiver
 from plait.web.framing import shorten
-from plait.web.turns import AT_ONCE, LARGE, Turns
+from plait.web.turns import AT_ONCE, LARGE, Ticket, Turns
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["AsgiSocket"]
@@ -115,6 +115,9 @@ class AsgiSocket:
     def stop_reading(self) -> None:
         self._is_stopped = True
         self.pause()
+
+    def take_turn(self, work: Callable[[], None]) -> Ticket | None:
+        return self._turns.run(work)
 
     async def drained(self) -> None:
         if not self._over.is_set():

@@ -114,11 +114,34 @@ class Handshake(asyncio.Protocol):
             self._early += data
             return
         line, *lines = data.partition(b"\r\n\r\n")[0].split(b"\r\n")
-        headers = [(name.lower(), value.strip()) for name, _, value in (each.partition(b":") for each in lines)]
-        if problem := self._check(line, headers):
+        method, target, *_ = line.decode("latin-1").split(" ")
+        headers = [(name.lower(), value) for name, _, value in (each.partition(b":") for each in lines)]
+        self.open(
+            method,
+            target,
+            headers,
+            is_secure=is_ssl(self._transport),
+            server=get_local_addr(self._transport),
+            client=get_remote_addr(self._transport),
+        )
+
+    def open(
+        self,
+        method: str,
+        target: str,
+        headers: RawHeaders,
+        *,
+        is_secure: bool,
+        server: tuple[str, int | None] | None,
+        client: tuple[str, int] | None,
+    ) -> None:
+        """Take the request; the names of its headers are in lower case."""
+        headers = [(name, value.strip()) for name, value in headers]
+        if problem := self._check(method, headers):
             self._answer(*problem)
             return
-        scope = self._scope(line.split(b" ")[1].decode("latin-1"), headers)
+        scope = self._scope(target, headers)
+        scope |= {"scheme": "wss" if is_secure else "ws", "server": server, "client": client}
         task = asyncio.get_running_loop().create_task(self._run(scope), name="plait handshake")
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
@@ -134,9 +157,9 @@ class Handshake(asyncio.Protocol):
 
     # Inside
 
-    def _check(self, line: bytes, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, RawHeaders, bytes] | None:
+    def _check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, RawHeaders, bytes] | None:
         """Return the answer to a request that is no opening of a WebSocket (RFC 6455, section 4.2.1)."""
-        if not line.startswith(b"GET "):
+        if method != "GET":
             return 405, [(b"allow", b"GET")], b"a WebSocket is opened with GET\n"
         found = dict(headers)
         if found.get(b"sec-websocket-version") != b"13":
@@ -158,9 +181,6 @@ class Handshake(asyncio.Protocol):
             "type": "websocket",
             "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
             "http_version": "1.1",
-            "scheme": "wss" if is_ssl(self._transport) else "ws",
-            "server": get_local_addr(self._transport),
-            "client": get_remote_addr(self._transport),
             "root_path": root_path,
             "path": root_path + unquote(raw_path),
             "raw_path": (root_path + raw_path).encode(),

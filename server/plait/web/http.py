@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 
 from plait.web.front import error_body
 from plait.web.half_open import HalfOpen
+from plait.web.handshake import Handshake
 from plait_schemas.codec import encode_json
 
 __all__ = ["HttpProtocol"]
@@ -58,6 +59,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._part = _IDLE
         # Bytes of a request's URL and headers that the parser has told of.
         self._head_size = 0
+        # Whether the request opens a WebSocket, None until somebody asks.
+        self._is_opening: bool | None = None
         # Bytes that have come since a request's beginning, or since there last was something of its body.
         self._overhead = 0
         # Bytes of a body of known length that are still to come.
@@ -126,6 +129,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._part = _HEAD
         self._head_size = 0
         self._left = 0
+        self._is_opening = None
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -138,10 +142,14 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_size += len(name) + len(value) + 4
         if self._head_size > _LARGEST_HEAD:
             raise _HeadTooLarge
-        if self._part == _HEAD:  # ASGI has no trailers.
-            if name.lower() == b"content-length" and len(value) < 20:
-                self._left = int(value)
-            super().on_header(name, value)
+        if self._part != _HEAD:
+            return  # ASGI has no trailers.
+        name = name.lower()
+        if name == b"content-length" and len(value) < 20:
+            self._left = int(value)
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._part = _BODY
@@ -169,9 +177,27 @@ class HttpProtocol(HttpToolsProtocol):
             self.loop.call_soon(self._go_on)
 
     def handle_websocket_upgrade(self) -> None:
+        """Hand the request over as it has been parsed; uvicorn would write it once more."""
         self._is_done = True
         self._half_open.leave(self)
-        super().handle_websocket_upgrade()
+        self.connections.discard(self)
+        handshake = Handshake(self.config, self.server_state, self.app_state)
+        handshake.connection_made(self.transport)
+        self.transport.set_protocol(handshake)
+        handshake.open(
+            self.scope["method"],
+            self.url.decode("latin-1"),
+            self.headers,
+            is_secure=self.scheme == "https",
+            server=self.server,
+            client=self.client,
+        )
+
+    def _should_upgrade(self) -> bool:
+        """Whether the request opens a WebSocket; it is asked several times, when its headers have come."""
+        if self._is_opening is None:
+            self._is_opening = super()._should_upgrade()
+        return self._is_opening
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
@@ -215,13 +241,13 @@ class HttpProtocol(HttpToolsProtocol):
             assert self.parser is not None
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            if self._should_upgrade() and self._is_answering:
+            if not self._should_upgrade():
+                self._unsupported_upgrade_warning()
+            elif self._is_answering:
                 # What is answered would be sent into the socket, and not be told of its end.
                 self._refuse(400, "bad_request", "a WebSocket is opened when earlier requests have been answered")
-            elif self._should_upgrade():
-                self.handle_websocket_upgrade()
             else:
-                self._unsupported_upgrade_warning()
+                self.handle_websocket_upgrade()
         except httptools.HttpParserError:
             if self._head_size <= _LARGEST_HEAD:
                 self._is_done = True

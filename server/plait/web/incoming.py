@@ -64,7 +64,7 @@ class Incoming:
         self._protocol.receive_data(data)
         frames = [event for event in self._protocol.events_received() if isinstance(event, Frame)]
         for frame in frames:
-            if frame.opcode in _CONTROL:
+            if frame.opcode in _CONTROL or (frame.fin and self._begun is None):
                 self.frames.append((frame.opcode, bytes(frame.data)))
             else:
                 self._join(frame)
@@ -77,13 +77,9 @@ class Incoming:
         return True
 
     def _join(self, frame: Frame) -> None:
-        """Keep the message that a frame ends, or that it ends none."""
-        if frame.opcode is not Opcode.CONT:
-            self._opcode = frame.opcode
+        """Keep the message in fragments that a frame ends, or that it ends none."""
         if self._begun is None:
-            if frame.fin:
-                self.frames.append((self._opcode, bytes(frame.data)))
-                return
+            self._opcode = frame.opcode
             self._begun = bytearray()
         self._begun += frame.data
         if frame.fin:

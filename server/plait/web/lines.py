@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from plait.transport import HIGH_WATER, Frame
 
@@ -86,3 +86,6 @@ class Lines:
 
     def stop_reading(self) -> None:
         pass
+
+    def take_turn(self, work: Callable[[], None]) -> None:
+        work()

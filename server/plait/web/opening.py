@@ -9,6 +9,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -63,8 +64,8 @@ class _Place:
         self._host = host
         # The socket as its thread sees it, once it is on its way to join.
         self.connection: Connection | None = None
-        # What joins it, which nobody waits for any more once the peer is gone.
-        self.joining: asyncio.Task[None] | None = None
+        # What joins it, while it does and the peer is there; nobody waits for it once the peer is gone.
+        self.joining: asyncio.Task[Any] | None = None
 
     def enter(self) -> None:
         """Count the socket among those of its address. Raises TooMany."""
@@ -72,8 +73,9 @@ class _Place:
 
     def leave(self) -> None:
         """Count the socket no longer among those of its address, when what came by it has been done."""
-        if self.joining is not None:
-            self.joining.cancel()
+        joining, self.joining = self.joining, None
+        if joining is not None:
+            joining.cancel()
         leave = partial(self._addresses.leave, self._host)
         if self.connection is None:
             leave()
@@ -164,11 +166,23 @@ class _Opening:
 
     async def _run(self, socket: Socket | AsgiSocket, join: Join) -> None:
         """Have `join` join the socket to its thread; what prevents that closes it."""
-        async with asyncio.TaskGroup() as group:
-            self._place.joining = group.create_task(_try(join, socket))
-            if isinstance(socket, AsgiSocket):
+        if isinstance(socket, AsgiSocket):
+            async with asyncio.TaskGroup() as group:
+                self._place.joining = group.create_task(_try(join, socket))
                 await socket.run()
-        self._place.joining = None
+            self._place.joining = None
+            return
+        # In this very task: who joins at once gets its first frames together with the answer to its request.
+        task = self._place.joining = asyncio.current_task()
+        assert task is not None
+        try:
+            await _try(join, socket)
+        except asyncio.CancelledError:
+            is_gone = self._place.joining is None
+            if not is_gone or task.uncancel():
+                raise
+        finally:
+            self._place.joining = None
 
     async def _join(self, key: ThreadKey, rights: Rights, socket: Socket | AsgiSocket) -> None:
         actor = await self._actor(key)

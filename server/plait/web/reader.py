@@ -123,6 +123,10 @@ class Reader:
         if not self._is_cut:
             self._go_on()
 
+    def take_turn(self, work: Callable[[], None]) -> Ticket | None:
+        """Do what has waited elsewhere, at once or when it is its turn."""
+        return self._turns.run(work)
+
     def drop(self) -> None:
         """Forget what has come and has not been handled."""
         self._incoming.drop()
@@ -154,14 +158,12 @@ class Reader:
             if not frames and not incoming.parse():
                 break
             while frames and now <= end and not self._is_held:
-                opcode, data = frames[-1]
-                if len(data) >= LARGE:
+                if len(frames[-1][1]) >= LARGE:
                     is_costly = True
                     if not has_turn and not turns.is_free:
                         left = 0
                         break
-                frames.pop()
-                handle(opcode, data)
+                handle(*frames.pop())
                 left -= 1
                 now = clock()
         if (now > end or is_costly) and not has_turn:

@@ -18,7 +18,7 @@ from plait.transport import Frame, Receiver
 from plait.web.framing import is_utf8, serialize, shorten
 from plait.web.outlet import Outlet
 from plait.web.reader import Reader
-from plait.web.turns import Turns
+from plait.web.turns import Ticket, Turns
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["ABNORMAL", "Socket"]
@@ -155,6 +155,9 @@ class Socket(asyncio.Protocol):
 
     def stop_reading(self) -> None:
         self._reader.stop()
+
+    def take_turn(self, work: Callable[[], None]) -> Ticket | None:
+        return self._reader.take_turn(work)
 
     async def drained(self) -> None:
         while self.is_backed_up and not self._is_closing:

@@ -280,6 +280,12 @@ async def test_a_handshake_whose_authentication_is_cancelled_is_ended() -> None:
             assert (await _read_to_end(bare)).startswith(b"HTTP/1.1 500 ")
 
 
+async def test_blanks_behind_the_headers_of_a_websocket_are_none_of_them(address: str) -> None:
+    with bare_socket(address) as bare:
+        await asyncio.get_running_loop().sock_sendall(bare, UPGRADE.replace(b"==", b"== \t") + b"\r\n")
+        assert (await _read_answer(bare)).startswith(b"HTTP/1.1 101 ")
+
+
 # Numbers
 
 
