@@ -17,27 +17,27 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from plait.compatibility import Compatibility
+from plait.actor.client_types import types_files
+from plait.actor.kind import Kind
+from plait.actor.thread import Thread
 from plait.errors import PlaitError, StoreError
-from plait.handle import Handle
-from plait.kind import Kind
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
-from plait.migration import Outcome, bring_up_all
-from plait.node import Node
+from plait.node.handle import Handle
+from plait.node.node import Node
 from plait.settings import Settings, find_unknown_variables, refused
+from plait.state.compatibility import Compatibility
+from plait.state.migrations import Outcome, bring_up_all
 from plait.store.protocol import Store, ThreadKey
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
-from plait.thread import Thread
-from plait.types import types_files
 from plait.web.addresses import Addresses
-from plait.web.front import Front, error_body, error_response
-from plait.web.heartbeat import Heartbeat
+from plait.web.context import ServerContext, error_body, error_response
 from plait.web.hosts import Hosts
+from plait.web.http.routes import HttpEndpoint, ThreadRoute
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import run_lifespan
-from plait.web.opening import SocketEndpoint
-from plait.web.routes import HttpEndpoint, ThreadRoute
+from plait.web.sockets.endpoint import SocketEndpoint
+from plait.web.sockets.heartbeat import Heartbeat
 
 __all__ = ["Plait"]
 
@@ -104,7 +104,7 @@ class Plait:
         self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED)
         self._compatibility = Compatibility(self._store)
         self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
-        self._front = Front(
+        self._front = ServerContext(
             self._node,
             self._identity,
             self._heartbeat,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from plait.actor.transport import Frame, Receiver
 from plait.errors import StoreError
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
-from plait.transport import Frame, Receiver
 from plait.web.turns import Ticket, Turns
 
 __all__ = ["FakeTransport", "TroubledStore"]

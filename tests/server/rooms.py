@@ -8,14 +8,14 @@ from typing import Any
 from starlette.requests import Request
 from tests.server.fakes import FakeTransport, TroubledStore
 
-from plait.actor import Actor
-from plait.connection import Connection, Principal, Rights
-from plait.handle import Handle
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.thread import Thread
 from plait.limits import DEFAULT_LIMITS, Limits
-from plait.node import Node
-from plait.session.cloudflare import CLOUDFLARE, CloudflareSession
+from plait.node.handle import Handle
+from plait.node.node import Node
+from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.store.protocol import ThreadKey
-from plait.thread import Thread
 
 __all__ = ["Client", "House", "make_request", "open_house"]
 

@@ -17,7 +17,7 @@ from plait.store.checksums import (
     read_snapshot,
     read_thread,
 )
-from plait.store.heads import LAST
+from plait.store.lock import LAST
 from plait.store.page import page
 from plait.store.protocol import (
     CLIENT_DAYS,

@@ -19,8 +19,7 @@ import aiosqlite
 
 from plait.errors import CorruptThread, StoreError
 from plait.store import rows, schema
-from plait.store.failures import explain
-from plait.store.health import Health
+from plait.store.health import Health, explain
 from plait.store.lock import StoreLock
 from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
 from plait.store.queue import Waiting, WriteQueue

@@ -10,9 +10,7 @@ from typing import Final
 
 from plait.errors import StoreError
 from plait.store import rows, schema
-from plait.store.heads import has_write, save_heads
-from plait.store.identity import FileIdentity
-from plait.store.lock import Mark, StoreLock
+from plait.store.lock import FileIdentity, Mark, StoreLock, has_write, save_heads
 from plait.store.protocol import Write
 
 __all__ = ["Writer"]
