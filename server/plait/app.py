@@ -129,7 +129,7 @@ class Plait:
             raise RuntimeError("this Plait is running already")
         await self._store.__aenter__()
         try:
-            await self._compatibility.note(self._kinds)
+            await self._compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
         except BaseException:
             await self._store.__aexit__(None, None, None)
             raise

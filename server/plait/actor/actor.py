@@ -21,7 +21,6 @@ from plait.actor.thread import Core, Thread
 from plait.actor.transport import Frame
 from plait.errors import InvalidState, Unavailable
 from plait.limits import Limits
-from plait.session.cloudflare.departures import Departures
 from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.log import ChangeLog
@@ -45,7 +44,6 @@ class Actor:
         "_loop",
         "clients",
         "connections",
-        "departures",
         "hooks",
         "key",
         "kind",
@@ -66,7 +64,6 @@ class Actor:
         store: Store,
         limits: Limits,
         *,
-        departures: Departures,
         peer: Callable[[Any, str], Any],
         fenced: Callable[["Actor"], None],
     ) -> None:
@@ -94,7 +91,6 @@ class Actor:
         self.hooks = Hooks(self, self.thread, self.mailbox)
         # When the thread was last asked for, or seen to run a turn, by the loop's clock.
         self.used = self._loop.time()
-        self.departures = departures
         # Turns that do not hold the mailbox: concurrent rpcs and streams.
         self._beside: set[Turn] = set()
         # Sockets that are about to join.
@@ -289,14 +285,14 @@ class Actor:
             return
         self.connections.broadcast_change(revision, source=commit.source)
         if self.hooks.has("on_state_changed"):
-            connection = None if isinstance(commit.source, str) else commit.source
+            connection = commit.source if isinstance(commit.source, Connection) else None
             size = len(revision.change.ops) if revision.change is not None else 0
             try:
                 state = revision.state
             except Exception as error:  # The type may have code of its author's, which minds the time, say.
                 self.hooks.report(error, connection)
             else:
-                self.hooks.post("on_state_changed", state, commit.source, connection=connection, size=size)
+                self.hooks.post("on_state_changed", state, connection or "server", connection=connection, size=size)
 
     def _tell_presence(self, diff: PresenceDiff) -> None:
         frames: dict[Wire, Frame | None] = {}

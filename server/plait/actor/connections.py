@@ -3,10 +3,11 @@
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
-from plait.actor.connection import Connection, Source, Wire
+from plait.actor.connection import Connection, Wire
 from plait.actor.transport import Frame
 from plait.errors import PlaitError, TooMany, Unavailable
 from plait.state.revision import Revision
+from plait.state.source import Source
 
 __all__ = ["Connections"]
 

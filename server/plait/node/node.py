@@ -23,7 +23,6 @@ from plait.errors import (
 )
 from plait.limits import Limits
 from plait.node.handle import Handle
-from plait.session.cloudflare.departures import Departures
 from plait.state.migrations import bring_up
 from plait.store.protocol import Store, ThreadKey
 from plait_schemas.codes import GOING_AWAY
@@ -48,7 +47,6 @@ class Node:
         # until those who wait are told, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
-        self._departures = Departures()
         # Those whose `on_start` or `on_stop` runs.
         self._changing: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
@@ -177,7 +175,6 @@ class Node:
                 stored,
                 self._store,
                 self.limits,
-                departures=self._departures,
                 peer=self.handle,
                 fenced=self._fenced,
             )

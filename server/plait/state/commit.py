@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
-from plait.actor.connection import Source
 from plait.errors import StoreError
 from plait.state.revision import Revision
+from plait.state.source import Source
 
 __all__ = ["Commit"]
 

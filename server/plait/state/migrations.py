@@ -4,12 +4,11 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
-from plait.actor.kind import Kind
 from plait.errors import MigrationFailed, NewerState, PlaitError
 from plait.state.history import History, read
-from plait.state.types import no_state
+from plait.state.types import StateType, no_state
 from plait.store.protocol import ChangeRow, Store, Stored, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.patch import diff
@@ -57,6 +56,15 @@ def migrations(cls: type, state_version: int) -> dict[int, Callable[[Any], Any]]
     return found
 
 
+class StateClass(Protocol):
+    """What a Thread class says about its states."""
+
+    cls: type[Any]
+    state_type: StateType
+    state_version: int
+    migrations: dict[int, Callable[[Any], Any]]
+
+
 Outcome = Literal["current", "migrated", "failed", "unknown"]
 """What became of a stored thread; "unknown" is one of a kind that the app does not have."""
 
@@ -64,7 +72,7 @@ Outcome = Literal["current", "migrated", "failed", "unknown"]
 _AT_ONCE: Final = 100
 
 
-def migrated(key: ThreadKey, kind: Kind, stored: Stored) -> bytes | None:
+def migrated(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
     """Return the state that is stored, brought to the version of its class; None when it has that.
 
     Raises MigrationFailed, NewerState or CorruptThread.
@@ -97,7 +105,7 @@ def migrated(key: ThreadKey, kind: Kind, stored: Stored) -> bytes | None:
     return data if kind.state_type.is_plain else encode_json(state)
 
 
-async def bring_up(store: Store, key: ThreadKey, kind: Kind, stored: Stored) -> Stored:
+async def bring_up(store: Store, key: ThreadKey, kind: StateClass, stored: Stored) -> Stored:
     """Return what is stored, brought up to date; that is a durable change with the source "migration"."""
     data = migrated(key, kind, stored)
     if data is None:
@@ -112,7 +120,7 @@ async def bring_up(store: Store, key: ThreadKey, kind: Kind, stored: Stored) -> 
 
 
 async def bring_up_all(
-    store: Store, kinds: Mapping[str, Kind], *, dry_run: bool
+    store: Store, kinds: Mapping[str, StateClass], *, dry_run: bool
 ) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
     """Bring every thread of a store up to date, or with `dry_run` only try; yields what became of each."""
     after: ThreadKey | None = None
@@ -124,7 +132,9 @@ async def bring_up_all(
         after = keys[-1]
 
 
-async def _try(store: Store, key: ThreadKey, kind: Kind | None, *, dry_run: bool) -> tuple[Outcome, PlaitError | None]:
+async def _try(
+    store: Store, key: ThreadKey, kind: StateClass | None, *, dry_run: bool
+) -> tuple[Outcome, PlaitError | None]:
     if kind is None:
         return "unknown", None
     try:

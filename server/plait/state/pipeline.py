@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from plait.actor.connection import Connection, Source
 from plait.errors import Conflict, Fenced, StoreError, Unavailable
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.revision import Revision
+from plait.state.source import Client, Source
 from plait.state.typed import NotTyped, apply_typed
 from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encoded
 from plait.store.protocol import ClientRow, Store, Write
@@ -52,7 +52,7 @@ class Pipeline:
         store: Store,
         limits: Limits,
         *,
-        validate: Callable[[Any, Source], None] | None,
+        validate: Callable[[Any, Any], None] | None,
         committed: Callable[[Commit], None],
         fenced: Callable[[], None],
     ) -> None:
@@ -99,12 +99,12 @@ class Pipeline:
             self.history.current.show_anew()
             raise
 
-    def push(self, data: bytes, source: Connection) -> Commit:
+    def push(self, data: bytes, source: Client) -> Commit:
         """Change the state to what a client sent as JSON; fields that its type lacks are refused."""
         self._check_open()
         return self._apply(*self._type.from_json(data, self._limits), source)
 
-    def replace(self, state: Any, data: bytes, source: Connection) -> Commit:
+    def replace(self, state: Any, data: bytes, source: Client) -> Commit:
         """Change the state to what a client sent, as the type has read and written it."""
         self._check_open()
         return self._apply(state, data, source)

@@ -18,6 +18,7 @@ from plait.actor.connection import Principal
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
 from plait.limits import Limits, TokenBucket, TokenBuckets
 from plait.node.node import Node
+from plait.session.cloudflare.departures import Departures
 from plait.state.compatibility import Compatibility
 from plait.state.work import weigh
 from plait.web.addresses import Addresses
@@ -101,6 +102,8 @@ class ServerContext:
         self.requests = Requests(self.limits)
         self._shutdown_timeout = shutdown_timeout
         self._lobbies: set[PendingJoin] = set()
+        # Which versions clients of the Cloudflare protocol showed when they left.
+        self.departures = Departures()
         # Numbers the joins in the order in which they came.
         self.arrivals = itertools.count()
 

@@ -19,6 +19,7 @@ from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import Conflict, InvalidState, Readonly, TooMany
 from plait.session.cloudflare.calls import CloudflareCalls
+from plait.session.cloudflare.departures import Departures
 from plait.session.cloudflare.seen import SeenTracker
 from plait.session.cloudflare.whole_states import WholeStates
 from plait.session.receive_queue import ReceiveQueue
@@ -66,6 +67,7 @@ class CloudflareSession:
         "_calls",
         "_confirmation",
         "_connection",
+        "_departures",
         "_history",
         "_inbox",
         "_is_behind",
@@ -78,11 +80,12 @@ class CloudflareSession:
         "_writes",
     )
 
-    def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
+    def __init__(self, actor: Actor, connection: Connection, transport: Transport, departures: Departures) -> None:
         self._actor = actor
         self._history = actor.pipeline.history
         self._connection = connection
         self._transport = transport
+        self._departures = departures
         self._loop = asyncio.get_running_loop()
         self._pace = actor.limits.pace(self._loop.time())
         # When something was last refused because it was too much.
@@ -155,7 +158,7 @@ class CloudflareSession:
     # Inside
 
     def _note_departure(self, _: object = None) -> None:
-        self._actor.departures.add(self._actor.key, self._connection.id, self._sight.version)
+        self._departures.add(self._actor.key, self._connection.id, self._sight.version)
 
     def _join(self) -> bool:
         actor, connection = self._actor, self._connection
@@ -208,7 +211,7 @@ class CloudflareSession:
         """Return the version that this client showed on a socket that it had before, None if it is new here."""
         older = self._actor.connections.with_id(self._connection.id)
         versions = [each.session._sight.version for each in older if isinstance(each.session, CloudflareSession)]
-        return versions[-1] if versions else self._actor.departures.take(self._actor.key, self._connection.id)
+        return versions[-1] if versions else self._departures.take(self._actor.key, self._connection.id)
 
     def _told(self) -> None:
         self._left_at = None

@@ -187,7 +187,7 @@ class _Opening:
         actor = await self._actor(key)
         connection = Connection(self._id(actor, rights), socket, actor.pipeline.after, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
-        session = CloudflareSession(actor, connection, socket)
+        session = CloudflareSession(actor, connection, socket, self._front.departures)
         socket.attach(session)
         session.open(self._request)
 
@@ -200,7 +200,7 @@ class _Opening:
                 return
             arrival = next(self._front.arrivals)
             rights = await self._rights_by_token(key, join.token)
-            await self._front.compatibility.check(self._front.node.kind(key.kind), join.schema)
+            await self._front.compatibility.check(key.kind, join.schema)
             actor = await self._actor(key)
             with actor.held():
                 id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)

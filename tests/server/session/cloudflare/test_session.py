@@ -768,7 +768,8 @@ def a_minute_later() -> Iterator[None]:
 
 async def back(house: Any, first: Client, *, can_ping: bool = True) -> Client:
     """Return the client with the same id, on another socket."""
-    client = Client(await house.actor(Room), first.connection.id, can_ping=can_ping)
+    actor = await house.actor(Room)
+    client = Client(actor, first.connection.id, can_ping=can_ping, departures=house.departures)
     client.open()
     await client.joined()
     return client
