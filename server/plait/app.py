@@ -104,7 +104,7 @@ class Plait:
         self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED)
         self._compatibility = Compatibility(self._store)
         self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
-        self._front = ServerContext(
+        self._context = ServerContext(
             self._node,
             self._identity,
             self._heartbeat,
@@ -112,9 +112,9 @@ class Plait:
             compatibility=self._compatibility,
             shutdown_timeout=self.settings.shutdown_timeout,
         )
-        self._sockets = SocketEndpoint(self._front)
+        self._sockets = SocketEndpoint(self._context)
         self._asgi = Starlette(
-            routes=self._routes(HttpEndpoint(self._front)),
+            routes=self._routes(HttpEndpoint(self._context)),
             middleware=self._middleware(),
             lifespan=self.lifespan,
             exception_handlers={HTTPException: _http_error},
@@ -134,7 +134,7 @@ class Plait:
             await self._store.__aexit__(None, None, None)
             raise
         self._node.start()
-        self._front.start()
+        self._context.start()
         self._heartbeat.start()
         self._is_running = True
         return self
@@ -173,17 +173,17 @@ class Plait:
 
         A server calls it when it is asked to end, before it waits for what is open; leaving the app does the rest.
         """
-        self._front.shutdown()
+        self._context.shutdown()
 
     def prepare_serving(self, host: str, *, lists_kinds: bool = False) -> None:
         """Answer to the name that a server listens on; tell everybody the kinds of threads if it `lists_kinds`."""
         self._hosts.listen(host)
-        self._front.lists_kinds = lists_kinds
+        self._context.lists_kinds = lists_kinds
 
     @property
     def addresses(self) -> Addresses:
         """How many connections each address has, for a server that counts those without a request, too."""
-        return self._front.addresses
+        return self._context.addresses
 
     # Threads
 

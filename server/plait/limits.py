@@ -82,7 +82,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return TokenBuckets(self.messages_per_second, self.message_burst)
 
-    def pace(self, now: float) -> "RateLimiter | None":
+    def limiter(self, now: float) -> "RateLimiter | None":
         """Return what says which messages of a connection come too fast, None when they are not limited."""
         if math.isinf(self.messages_per_second):
             return None

@@ -42,6 +42,7 @@ class Actor:
         "_beside",
         "_held",
         "_loop",
+        "change_log",
         "clients",
         "connections",
         "hooks",
@@ -49,7 +50,6 @@ class Actor:
         "kind",
         "limits",
         "mailbox",
-        "past",
         "pipeline",
         "presence",
         "thread",
@@ -81,10 +81,10 @@ class Actor:
             committed=self._committed,
             fenced=partial(fenced, self),
         )
-        self.past = ChangeLog(key, store, self.pipeline.history)
+        self.change_log = ChangeLog(key, store, self.pipeline.history)
         self.presence = Presence(self._loop, self._tell_presence)
         self.clients = PushLog()
-        self.thread._core = Core(key, self.pipeline, self.past, self.presence, peer)
+        self.thread._core = Core(key, self.pipeline, self.change_log, self.presence, peer)
         self.thread.__init__()  # type: ignore[misc]
         self.connections = self.thread._core.connections
         self.mailbox = Mailbox(self._loop)

@@ -32,14 +32,19 @@ State = TypeVar("State")
 class Core:
     """What a thread is made of; the actor that runs it gives it these."""
 
-    __slots__ = ("connections", "key", "past", "peer", "pipeline", "presence")
+    __slots__ = ("change_log", "connections", "key", "peer", "pipeline", "presence")
 
     def __init__(
-        self, key: ThreadKey, pipeline: Pipeline, past: ChangeLog, presence: Presence, peer: Callable[[Any, str], Any]
+        self,
+        key: ThreadKey,
+        pipeline: Pipeline,
+        change_log: ChangeLog,
+        presence: Presence,
+        peer: Callable[[Any, str], Any],
     ) -> None:
         self.key = key
         self.pipeline = pipeline
-        self.past = past
+        self.change_log = change_log
         self.presence = presence
         self.connections = Connections()
         # Makes a handle to another thread.
@@ -124,7 +129,7 @@ class Thread(Generic[State]):
         Only what is touched is looked at. When the block raises, nothing is changed.
         """
         _check_may_write(self._core.key)
-        return Edit(self._core.pipeline, self._core.past)
+        return Edit(self._core.pipeline, self._core.change_log)
 
     def update(self, pointer: str, value: object) -> Commit:
         """Set what is at a JSON pointer: a key of an object, or an element of an array (`-` puts one at its end).
@@ -142,13 +147,13 @@ class Thread(Generic[State]):
         With `limit` no more than so many: the first behind the version, or the last of all. Raises NotFound when not
         all changes since the version are kept.
         """
-        past, found = self._core.past, list[Change]()
-        after = await past.start(limit) if since is None else since
-        while (limit is None or len(found) < limit) and (rows := await past.page(after + len(found))) != []:
+        change_log, found = self._core.change_log, list[Change]()
+        after = await change_log.start(limit) if since is None else since
+        while (limit is None or len(found) < limit) and (rows := await change_log.page(after + len(found))) != []:
             if rows is not None:
                 found += [Change.of(row) for row in rows]
             elif since is None:
-                after, found = await past.start(limit), []  # Meanwhile the log has been shortened.
+                after, found = await change_log.start(limit), []  # Meanwhile the log has been shortened.
             else:
                 raise NotFound(f"the changes behind version {since} are not all there any more")
         return found[:limit]
@@ -159,7 +164,7 @@ class Thread(Generic[State]):
         Raises NotFound when that is not kept, and InvalidState when it is not one of the class's type, as none is from
         before a migration, unless any JSON is.
         """
-        data = await self._core.past.json(version)
+        data = await self._core.change_log.json(version)
         if not self._kind.state_type.is_plain:
             await _check_type_at(self, version)
         try:
@@ -186,7 +191,7 @@ class Thread(Generic[State]):
         """
         _check_may_write(self._core.key)
         name = source if isinstance(source, str) else source.id
-        commit = await undo(self._core.pipeline, self._core.past, name)
+        commit = await undo(self._core.pipeline, self._core.change_log, name)
         return None if commit is None else await commit
 
     # Connections
@@ -294,7 +299,7 @@ async def _check_type_at(thread: Thread[Any], version: int) -> None:
     if thread.state_version == 1:
         return  # There has been none, and the log need not be read.
     after = version
-    while rows := await thread._core.past.page(after):
+    while rows := await thread._core.change_log.page(after):
         if any(row.source == "migration" for row in rows):
             raise InvalidState(f"version {version} is from before a migration, when the state had another type")
         after = rows[-1].version

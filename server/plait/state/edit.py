@@ -23,11 +23,11 @@ class Edit:
     Conflict when what was edited is gone. An edit and its draft are for one block.
     """
 
-    __slots__ = ("_base", "_draft", "_older", "_past", "_pipeline", "_was_durable", "commit")
+    __slots__ = ("_base", "_change_log", "_draft", "_older", "_pipeline", "_was_durable", "commit")
 
-    def __init__(self, pipeline: Pipeline, past: ChangeLog) -> None:
+    def __init__(self, pipeline: Pipeline, change_log: ChangeLog) -> None:
         self._pipeline = pipeline
-        self._past = past
+        self._change_log = change_log
         self._draft: Draft | None = None
         # What the draft was made of, and whether that could be taken back.
         self._base = pipeline.history.current
@@ -79,7 +79,7 @@ class Edit:
     ) -> None:
         history, first = self._pipeline.history, max(0, self._base.version - 1)
         if error is None and history.since(first, history.current.version) is None:
-            self._older = await self._past.changes(first) or ()
+            self._older = await self._change_log.changes(first) or ()
         self.__exit__(kind, error, trace)
         if self.commit is not None:
             await self.commit

@@ -144,7 +144,7 @@ _REACH: Final = 10_000
 _REACH_SIZE: Final = 32 * 1024 * 1024
 
 
-async def undo(pipeline: Pipeline, past: ChangeLog, source: str) -> Commit | None:
+async def undo(pipeline: Pipeline, change_log: ChangeLog, source: str) -> Commit | None:
     """Take back the last change of `source` that has not been taken back; None when there is none within reach.
 
     It is a change like any other. A change of which others have left nothing is passed over. Raises Conflict when
@@ -158,10 +158,10 @@ async def undo(pipeline: Pipeline, past: ChangeLog, source: str) -> Commit | Non
             continue
         # The changes behind the one that is looked at, the last one first.
         later: list[ChangeRow] = []
-        async with aclosing(_changes_of(source, past, top, later)) as targets:
+        async with aclosing(_changes_of(source, change_log, top, later)) as targets:
             async for target in targets:
                 try:
-                    before = await past.document(target.version - 1)
+                    before = await change_log.document(target.version - 1)
                 except NotFound:
                     return None
                 newer = history.since(top, history.current.version)
@@ -180,7 +180,7 @@ async def undo(pipeline: Pipeline, past: ChangeLog, source: str) -> Commit | Non
 
 
 async def _changes_of(
-    source: str, past: ChangeLog, top: int, later: list[ChangeRow]
+    source: str, change_log: ChangeLog, top: int, later: list[ChangeRow]
 ) -> AsyncGenerator[ChangeRow, None]:
     """Yield the changes up to `top` that a source has made and that have not been taken back, the last one first.
 
@@ -188,7 +188,7 @@ async def _changes_of(
     """
     taken_back: set[int] = set()
     size, version = 0, top + 1
-    while rows := await past.before(version):
+    while rows := await change_log.before(version):
         for row in rows:
             version = row.version
             if version <= top - _REACH or size > _REACH_SIZE:

@@ -95,13 +95,13 @@ class ServerContext:
         self.compatibility = compatibility
         self.limits = node.limits
         self.heartbeat = heartbeat
-        self.outlet = WriteBatcher()
+        self.write_batcher = WriteBatcher()
         # Where what costs much waits, of all sockets and requests.
         self.turns = Turns()
         self.addresses = Addresses(self.limits.connections_per_address)
         self.requests = Requests(self.limits)
         self._shutdown_timeout = shutdown_timeout
-        self._lobbies: set[PendingJoin] = set()
+        self._pending_joins: set[PendingJoin] = set()
         # Which versions clients of the Cloudflare protocol showed when they left.
         self.departures = Departures()
         # Numbers the joins in the order in which they came.
@@ -129,18 +129,18 @@ class ServerContext:
         self.node.kind(kind)
 
     @contextmanager
-    def waiting(self, lobby: PendingJoin) -> Iterator[None]:
+    def waiting(self, pending: PendingJoin) -> Iterator[None]:
         """Know of a socket that has not joined yet, while the block runs."""
-        self._lobbies.add(lobby)
+        self._pending_joins.add(pending)
         try:
             yield
         finally:
-            self._lobbies.discard(lobby)
+            self._pending_joins.discard(pending)
 
     def shutdown(self) -> None:
         """Send away who has not joined yet, and begin to drain the node. uvicorn calls it through the sockets, too."""
-        for lobby in tuple(self._lobbies):
-            lobby.leave()
+        for pending in tuple(self._pending_joins):
+            pending.leave()
         self.node.drain(self._shutdown_timeout)
 
 

@@ -72,7 +72,7 @@ class Bench:
         self.pipeline = Pipeline(
             history, ANY, store, DEFAULT_LIMITS, validate=None, committed=lambda _: None, fenced=lambda: None
         )
-        self.past = ChangeLog(KEY, store, history)
+        self.change_log = ChangeLog(KEY, store, history)
 
     async def count(self, to: int) -> None:
         """Count the state up, each number a change of its own."""
@@ -83,18 +83,18 @@ class Bench:
             await self.pipeline.settled()
 
     async def changes(self, after: int) -> list[int] | None:
-        rows = await self.past.changes(after)
+        rows = await self.change_log.changes(after)
         return None if rows is None else [row.version for row in rows]
 
     async def kept(self) -> list[int]:
-        found = await self.changes(await self.past.start())
+        found = await self.changes(await self.change_log.start())
         assert found is not None
         return found
 
     async def before(self, version: int) -> list[int]:
         """Return what is kept in front of a version, a page after the other."""
         found: list[int] = []
-        while rows := await self.past.before(found[-1] if found else version):
+        while rows := await self.change_log.before(found[-1] if found else version):
             found += [row.version for row in rows]
         return found
 
@@ -120,7 +120,7 @@ async def test_changes_that_are_in_memory_are_not_read_from_the_store() -> None:
         assert await b.changes(90) == list(range(91, 101))
         assert await b.changes(0) == list(range(1, 101))
         assert await b.changes(100) == []
-        assert [row.version for row in await b.past.before(90)] == list(range(89, 0, -1))
+        assert [row.version for row in await b.change_log.before(90)] == list(range(89, 0, -1))
         assert b.store.reads == []
 
 
@@ -142,17 +142,17 @@ async def test_what_is_in_front_of_a_version_is_read_the_last_change_first(is_wo
         for version in (901, 900, 700, 2, 1):
             assert await b.before(version) == list(range(version - 1, 0, -1))
         b.store.reads.clear()
-        await b.past.before(500)
+        await b.change_log.before(500)
         assert b.store.reads == [("changes_before", 500)]
 
 
 async def test_a_page_has_no_more_than_was_asked_for() -> None:
     async with bench(900) as b:
         for after in (0, 300, 895):
-            rows = await b.past.page(after, limit=7)
+            rows = await b.change_log.page(after, limit=7)
             assert rows is not None
             assert [row.version for row in rows] == list(range(after + 1, min(after + 7, 900) + 1))
-        rows = await b.past.page(100, size=200)
+        rows = await b.change_log.page(100, size=200)
         assert rows is not None
         assert sum(len(row.ops) for row in rows[:-1]) < 200 <= sum(len(row.ops) for row in rows)
 
@@ -183,13 +183,13 @@ async def test_who_is_too_many_bytes_behind_is_told_so_before_all_is_read() -> N
 
 async def test_no_more_is_read_from_the_store_than_was_asked_for() -> None:
     async with bench(900, is_woken=True) as b:
-        rows = await b.past.changes(0)
+        rows = await b.change_log.changes(0)
         assert rows is not None
         size, whole = sum(len(row.ops) for row in rows), len(b.store.reads)
-        assert await b.past.changes(0, size=size) == rows
-        assert await b.past.changes(0, size=size - 1) is None
+        assert await b.change_log.changes(0, size=size) == rows
+        assert await b.change_log.changes(0, size=size - 1) is None
         b.store.reads.clear()
-        assert await b.past.changes(0, size=1) is None
+        assert await b.change_log.changes(0, size=1) is None
         assert len(b.store.reads) == 1 < whole
 
 
@@ -202,7 +202,7 @@ async def test_changes_that_are_not_durable_are_no_past() -> None:
         assert await b.changes(11) == []
         assert await b.kept() == list(range(1, 11))
         with pytest.raises(NotFound):
-            await b.past.document(11)
+            await b.change_log.document(11)
         b.store.release()
 
 
@@ -216,9 +216,9 @@ async def test_changes_that_are_not_all_kept_are_none(is_woken: bool) -> None:
         assert await b.changes(kept[0] - 2) is None
         assert await b.changes(0) is None
         assert await b.before(kept[5]) == kept[:5][::-1]
-        assert await b.past.start() == kept[0] - 1
-        assert await b.past.start(10**6) == kept[0] - 1
-        assert await b.past.start(10) == 990
+        assert await b.change_log.start() == kept[0] - 1
+        assert await b.change_log.start(10**6) == kept[0] - 1
+        assert await b.change_log.start(10) == 990
 
 
 async def test_changes_that_become_durable_while_the_store_is_read_are_there_once() -> None:
@@ -241,9 +241,9 @@ async def test_a_thread_that_has_nothing_has_no_past() -> None:
         b = Bench(store, None, DEFAULT_RETENTION)
         assert await b.changes(0) == []
         assert await b.kept() == await b.before(1) == []
-        assert await b.past.document(0) is None
+        assert await b.change_log.document(0) is None
         with pytest.raises(NotFound):
-            await b.past.document(1)
+            await b.change_log.document(1)
 
 
 # States
@@ -254,18 +254,18 @@ async def test_every_version_that_is_kept_is_there(is_woken: bool) -> None:
     async with bench(1_000, retention=Retention(changes=300), is_woken=is_woken) as b:
         first = (await b.kept())[0] - 1
         for version in range(first, 1_001, 7):
-            assert await b.past.document(version) == version
-        assert await b.past.document(1_000) == 1_000
+            assert await b.change_log.document(version) == version
+        assert await b.change_log.document(1_000) == 1_000
         for version in (first - 1, 0, -1, 1_001):
             with pytest.raises(NotFound, match=f"version {version} of room/one"):
-                await b.past.document(version)
+                await b.change_log.document(version)
 
 
 async def test_the_last_version_is_not_read_from_the_store() -> None:
     async with bench(10) as b:
-        assert await b.past.document(10) == 10
+        assert await b.change_log.document(10) == 10
         assert b.store.reads == []
-        assert await b.past.document(9) == 9
+        assert await b.change_log.document(9) == 9
         assert b.store.reads == [("load", 9)]
 
 
@@ -275,7 +275,7 @@ async def test_others_have_their_turns_while_a_version_is_made_of_many_changes()
         for n in range(1_000):
             b.pipeline.change([Op("add", "/list/0", n), Op("add", "/list/-", n)], "server")
         await b.pipeline.settled()
-        reading = asyncio.create_task(b.past.document(1_000))
+        reading = asyncio.create_task(b.change_log.document(1_000))
         turns = 0
         while not reading.done():
             await asyncio.sleep(0)
@@ -291,7 +291,7 @@ async def test_others_have_their_turns_while_a_version_is_made_of_many_changes()
 async def test_what_the_store_cannot_read_is_an_error() -> None:
     async with bench(10, is_woken=True) as b:
         b.store.is_broken = True
-        for read in (b.changes(0), b.kept(), b.before(5), b.past.document(3)):
+        for read in (b.changes(0), b.kept(), b.before(5), b.change_log.document(3)):
             with pytest.raises(StoreError):
                 await read
 
@@ -299,14 +299,14 @@ async def test_what_the_store_cannot_read_is_an_error() -> None:
 async def test_a_client_is_read_from_the_store() -> None:
     async with bench(0) as b:
         row = ClientRow("c", 1, b"[]", 2**60)
-        assert await b.past.client("c") is None
+        assert await b.change_log.client("c") is None
         await b.pipeline.change([Op("replace", "", 1)], "server", accept=lambda: row)
-        assert await b.past.client("c") == row
+        assert await b.change_log.client("c") == row
 
 
 async def test_a_log_that_is_shortened_while_it_is_read_is_not_all_there() -> None:
     async with bench(1000, is_woken=True) as b:
-        whole = await b.past.changes(0)
+        whole = await b.change_log.changes(0)
         assert whole is not None
         pages = iter([whole[:300], whole[500:800]])
 

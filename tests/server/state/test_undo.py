@@ -71,13 +71,13 @@ class Table:
 
     async def undo(self, who: str) -> int | None:
         async with asyncio.timeout(PATIENCE):
-            commit = await undo(self.pipeline, self.past, who)
+            commit = await undo(self.pipeline, self.change_log, who)
             return None if commit is None else await commit
 
     async def sources(self) -> list[str]:
         """Return what the log says of who made each change."""
         await self.pipeline.settled()
-        rows = await self.past.changes(0)
+        rows = await self.change_log.changes(0)
         assert rows is not None
         return [row.source for row in rows]
 
@@ -97,7 +97,7 @@ class Table:
             committed=lambda _: None,
             fenced=lambda: None,
         )
-        self.past = ChangeLog(KEY, self.store, history)
+        self.change_log = ChangeLog(KEY, self.store, history)
 
     def _validate(self, state: Any, source: Source) -> None:
         self.refuses(state)
@@ -468,7 +468,7 @@ async def test_where_nothing_of_the_log_is_kept_nothing_can_be_taken_back() -> N
             t.change("ada", Op("replace", "/n", n))
             await t.pipeline.settled()
         await t.wake()
-        assert await t.past.start() == n
+        assert await t.change_log.start() == n
         assert await t.undo("ada") is None
         t.change("ada", Op("replace", "/n", -1))
         assert await t.undo("ada") is not None

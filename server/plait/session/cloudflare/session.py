@@ -69,13 +69,13 @@ class CloudflareSession:
         "_connection",
         "_departures",
         "_history",
-        "_inbox",
         "_is_behind",
         "_left_at",
+        "_limiter",
         "_loop",
-        "_pace",
+        "_queue",
         "_refused_at",
-        "_sight",
+        "_seen",
         "_transport",
         "_writes",
     )
@@ -87,12 +87,12 @@ class CloudflareSession:
         self._transport = transport
         self._departures = departures
         self._loop = asyncio.get_running_loop()
-        self._pace = actor.limits.pace(self._loop.time())
+        self._limiter = actor.limits.limiter(self._loop.time())
         # When something was last refused because it was too much.
         self._refused_at = -math.inf
-        self._inbox = ReceiveQueue(connection, transport, self._take)
+        self._queue = ReceiveQueue(connection, transport, self._take)
         self._calls = CloudflareCalls(actor, connection, transport)
-        self._sight = SeenTracker(transport, self._told)
+        self._seen = SeenTracker(transport, self._told)
         # None until the client writes: most only read.
         self._writes: WholeStates | None = None
         # The version that this client showed on its last socket, until it has seen a state on this one.
@@ -105,20 +105,20 @@ class CloudflareSession:
     def open(self, request: Request) -> None:
         """Join the thread."""
         self._left_at = self._last_shown()
-        self._sight.is_page = "origin" in request.headers
-        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._inbox.opened)
+        self._seen.is_page = "origin" in request.headers
+        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._queue.opened)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Take one message; text is known to be UTF-8."""
-        self._inbox.receive(data, is_text)
+        self._queue.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
         """Take the answer to a ping."""
-        self._sight.pong(payload)
+        self._seen.pong(payload)
 
     def close(self, code: int, reason: str) -> None:
         """Take note that the socket is closed."""
-        self._sight.close()
+        self._seen.close()
         self._calls.close()
         if self._confirmation is not None:
             self._confirmation.cancel()
@@ -134,11 +134,11 @@ class CloudflareSession:
         """Send a state frame; a peer that does not read fast enough gets the last one when it has caught up."""
         if self._transport.is_backed_up:
             self._is_behind = True
-            self._sight.note_held_back()
+            self._seen.note_held_back()
             return
         self._is_behind = False
         self._transport.send(frame)
-        self._sight.note_sent(self._history.last)
+        self._seen.note_sent(self._history.last)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""
@@ -158,7 +158,7 @@ class CloudflareSession:
     # Inside
 
     def _note_departure(self, _: object = None) -> None:
-        self._departures.add(self._actor.key, self._connection.id, self._sight.version)
+        self._departures.add(self._actor.key, self._connection.id, self._seen.version)
 
     def _join(self) -> bool:
         actor, connection = self._actor, self._connection
@@ -171,7 +171,7 @@ class CloudflareSession:
                 self._transport.send(Frame(encode(identity)))
             self._send_state(None)
             self._transport.send(_MCP_FRAME)
-            self._sight.note_first()
+            self._seen.note_first()
         actor.connections.add(connection)
         return True
 
@@ -185,8 +185,8 @@ class CloudflareSession:
         if (error := self._excess()) is not None:
             self._refuse(frame or broken, error)
             return
-        if self._pace is not None:
-            self._pace.charge(weigh(len(data)))
+        if self._limiter is not None:
+            self._limiter.charge(weigh(len(data)))
         if broken is not None:
             self._refuse_broken(broken)
             return
@@ -202,7 +202,7 @@ class CloudflareSession:
         """Refuse what a client takes for JSON, and nobody else."""
         match frame:
             case StatePush():
-                self._sight.follow()
+                self._seen.follow()
                 self._reject(REJECTED, InvalidState(f"the state is not JSON: {HALF_PAIR}", path=""))
             case Call():
                 self._calls.fail(frame, f"the call is not JSON: {HALF_PAIR}")
@@ -210,7 +210,7 @@ class CloudflareSession:
     def _last_shown(self) -> int | None:
         """Return the version that this client showed on a socket that it had before, None if it is new here."""
         older = self._actor.connections.with_id(self._connection.id)
-        versions = [each.session._sight.version for each in older if isinstance(each.session, CloudflareSession)]
+        versions = [each.session._seen.version for each in older if isinstance(each.session, CloudflareSession)]
         return versions[-1] if versions else self._departures.take(self._actor.key, self._connection.id)
 
     def _told(self) -> None:
@@ -218,14 +218,14 @@ class CloudflareSession:
 
     def _is_outdated(self) -> bool:
         """Tell whether the client writes what it thought of while it was away, over what others have set since."""
-        if self._left_at is None or not self._connection.protocol_enabled or self._sight.has_all:
+        if self._left_at is None or not self._connection.protocol_enabled or self._seen.has_all:
             return False
         return self._left_at != self._history.current.version
 
     # State
 
     def _push(self, data: bytes) -> None:
-        self._sight.follow()
+        self._seen.follow()
         connection = self._connection
         if connection.readonly:
             self._reject(READONLY, Readonly(READONLY))
@@ -233,9 +233,9 @@ class CloudflareSession:
         if self._is_outdated():
             self._reject(REJECTED, Conflict("written while offline, over a newer state"))
             return
-        sent = self._sight.sent if self._sight.has_all else -1
+        sent = self._seen.sent if self._seen.has_all else -1
         if self._writes is None:
-            self._writes = WholeStates(self._actor, connection, self._sight, self._charge)
+            self._writes = WholeStates(self._actor, connection, self._seen, self._charge)
         try:
             # It may be of a type that the page was built for: fields that are unknown are dropped.
             commit, is_as_sent = self._writes.write(data)
@@ -247,11 +247,11 @@ class CloudflareSession:
 
     def _pushed(self, sent: int, is_as_sent: bool, version: int, error: BaseException | None) -> None:
         if error is not None:
-            self._sight.screen.note_lost(self._history.durable)
+            self._seen.screen.note_lost(self._history.durable)
             self._reject(REJECTED, error)
             return
-        self._sight.note_shown(version)
-        if sent != self._sight.sent or not is_as_sent:
+        self._seen.note_shown(version)
+        if sent != self._seen.sent or not is_as_sent:
             self._send_state(None)
         else:
             self._confirm()
@@ -261,7 +261,7 @@ class CloudflareSession:
 
         A browser answers pings while its page is busy. Each further push puts it off, so that typing is not disturbed.
         """
-        if self._confirmation is not None or not self._sight.has_read_all:
+        if self._confirmation is not None or not self._seen.has_read_all:
             self._send_state_later()
 
     def _send_state_later(self) -> None:
@@ -290,18 +290,18 @@ class CloudflareSession:
             frame = self._actor.connections.change_frame(CLOUDFLARE, durable)
             assert frame is not None
             self.deliver(frame, durable)
-            self._sight.note_sent_again()
+            self._seen.note_sent_again()
 
     # Limits
 
     def _charge(self, count: float) -> None:
-        if self._pace is not None:
-            self._pace.charge(count)
+        if self._limiter is not None:
+            self._limiter.charge(count)
 
     def _excess(self) -> TooMany | None:
         """Return what is too much, by what has come or by what waits; None when nothing is."""
         limits = self._actor.limits
-        if self._pace is not None and (wait := self._pace.take(self._loop.time())):
+        if self._limiter is not None and (wait := self._limiter.take(self._loop.time())):
             return TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
         if self._connection.backlog >= limits.backlog:
             return TooMany(f"more than {limits.backlog} bytes of yours wait for their turns; try again later")
@@ -313,7 +313,7 @@ class CloudflareSession:
         if now - self._refused_at > _PAUSE:  # One line for many.
             log_error(error, self._actor.key, self._connection)
         self._refused_at = now
-        if self._pace is not None and self._pace.is_exceeded:
+        if self._limiter is not None and self._limiter.is_exceeded:
             self._connection.leave(TRY_AGAIN_LATER, str(error))
             return
         match frame:

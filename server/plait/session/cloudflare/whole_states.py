@@ -30,17 +30,17 @@ _MOST_BYTES: Final = 2 * 1024 * 1024
 class WholeStates:
     """Carries out what a client writes."""
 
-    __slots__ = ("_actor", "_charge", "_connection", "_pipeline", "_sight", "_type")
+    __slots__ = ("_actor", "_charge", "_connection", "_pipeline", "_seen", "_type")
 
     def __init__(
-        self, actor: Actor, connection: Connection, sight: SeenTracker, charge: Callable[[float], None]
+        self, actor: Actor, connection: Connection, seen: SeenTracker, charge: Callable[[float], None]
     ) -> None:
         self._actor = actor
         self._pipeline = actor.pipeline
         self._type = actor.kind.state_type
         self._connection = connection
         # What the client has seen.
-        self._sight = sight
+        self._seen = seen
         # Counts work as so many messages of the client.
         self._charge = charge
 
@@ -49,7 +49,7 @@ class WholeStates:
 
         Raises Conflict, InvalidState, TooLarge, and what `validate_state_change` raises.
         """
-        pipeline, sight = self._pipeline, self._sight
+        pipeline, seen = self._pipeline, self._seen
         state, json = self._read(data)
         if not (self._actor.thread.merge_whole_states and self._connection.protocol_enabled):
             commit = pipeline.replace(state, json, self._connection)
@@ -57,10 +57,10 @@ class WholeStates:
         current = pipeline.history.current
         if not current.has_state:
             shown = []
-        elif sight.screen.shows(current):
+        elif seen.screen.shows(current):
             shown = [current]
         else:
-            shown = sight.states()
+            shown = seen.states()
         if not shown or (shown == [current] and (self._type.is_plain or json == data)):
             commit = pipeline.replace(state, json, self._connection)
             wrote = commit.revision
@@ -68,7 +68,7 @@ class WholeStates:
         else:
             commit, wrote = self._write_over(shown, Revision(self._type, json=json, state=state), data)
             is_as_sent = _is_as_sent(commit, data)
-        sight.note_written(commit.revision if is_as_sent else wrote, pipeline.history.last)
+        seen.note_written(commit.revision if is_as_sent else wrote, pipeline.history.last)
         return commit, is_as_sent
 
     # Inside

@@ -76,14 +76,14 @@ class Lookup(NamedTuple):
     rows: Sequence[ChangeRow] = ()
     documents: Mapping[int, Any] = {}
 
-    async def read(self, past: ChangeLog, needs: NeedsPast) -> "Lookup":
+    async def read(self, change_log: ChangeLog, needs: NeedsPast) -> "Lookup":
         """Return it with what is needed, too. Raises Conflict where that is not kept, and StoreError."""
         after = needs.after if self.after is None else min(needs.after, self.after)
         documents = {**self.documents}
         try:
-            rows = await past.changes(after)
+            rows = await change_log.changes(after)
             if needs.document is not None:
-                documents[needs.document] = await past.document(needs.document)
+                documents[needs.document] = await change_log.document(needs.document)
         except NotFound:
             raise Conflict(TOO_OLD) from None
         if rows is None:

@@ -78,7 +78,7 @@ class Follower:
         if have is None or have[0] != self._actor.pipeline.history.epoch:
             return None
         try:
-            return await self._actor.past.changes(have[1], size=self._worth)
+            return await self._actor.change_log.changes(have[1], size=self._worth)
         except CorruptThread:  # The state is there, and whoever comes back would ask for the same for ever.
             return None
 

@@ -49,12 +49,12 @@ class Pushes:
     __slots__ = (
         "_actor",
         "_answer",
-        "_bridge",
         "_charge",
         "_client",
+        "_concurrent",
         "_connection",
-        "_inbox",
         "_joined",
+        "_queue",
         "_storing",
         "_task",
     )
@@ -64,7 +64,7 @@ class Pushes:
         actor: Actor,
         connection: Connection,
         client: Client,
-        inbox: ReceiveQueue,
+        queue: ReceiveQueue,
         joined: int,
         *,
         answer: Callable[[bytes, int], None],
@@ -74,14 +74,14 @@ class Pushes:
         self._connection = connection
         self._client = client
         # Holds what comes behind a push for which the past is read.
-        self._inbox = inbox
+        self._queue = queue
         # The version that the client has joined at.
         self._joined = joined
         # Sends an answer, which says that the client is at a version, behind what was sent before.
         self._answer = answer
         # Counts work as so many messages of the client.
         self._charge = charge
-        self._bridge = ConcurrentOps()
+        self._concurrent = ConcurrentOps()
         # How many pushes are on their way to the disk.
         self._storing = 0
         # Reads the past for a push.
@@ -102,8 +102,8 @@ class Pushes:
             self._take(push, Lookup())  # It has been answered for, or is not the next: what it says is not looked at.
             return
         self._client.expect(push.ref)
-        if self._bridge.ref is None:
-            self._bridge = ConcurrentOps(ref=self._client.ref)
+        if self._concurrent.ref is None:
+            self._concurrent = ConcurrentOps(ref=self._client.ref)
         self._refuse(push.ref, error)
 
     def limit(self, push: Push, wait: float, error: PlaitError) -> None:
@@ -128,12 +128,12 @@ class Pushes:
             self._nack(push.ref, Gap(f"push {client.ref + 1} is to come first"), expected=client.ref + 1)
         else:
             client.expect(push.ref)
-            if self._bridge.ref is None:
-                self._bridge = ConcurrentOps(ref=client.ref)
+            if self._concurrent.ref is None:
+                self._concurrent = ConcurrentOps(ref=client.ref)
             try:
                 self._apply(push, known)
             except NeedsPast as needs:
-                self._inbox.hold()
+                self._queue.hold()
                 self._task = asyncio.get_running_loop().create_task(self._read(push, known, needs), name="plait past")
             except (TooMany, Gap, Unanswerable) as error:  # An author's: as codes of a nack they say something else.
                 self._refuse(push.ref, Reject(str(error), path=error.path))
@@ -147,7 +147,7 @@ class Pushes:
 
     async def _read(self, push: Push, known: Lookup, needs: NeedsPast) -> None:
         try:
-            known = await known.read(self._actor.past, needs)
+            known = await known.read(self._actor.change_log, needs)
         except PlaitError as error:
             self._task = None
             if isinstance(error, Conflict) and push.base[1] < self._joined:
@@ -161,7 +161,7 @@ class Pushes:
             self._task = None
             self._take(push, known)
         if self._task is None:
-            self._inbox.release()
+            self._queue.release()
 
     def _apply(self, push: Push, known: Lookup) -> None:
         if self._connection.readonly:
@@ -174,12 +174,12 @@ class Pushes:
             raise Conflict("its base is in a history that is gone")
         if not 0 <= base <= pipeline.history.current.version:
             raise Conflict("its base is not a version of this thread")
-        bridge = self._bridge_from(push, known)
-        ops = self._ops(push, bridge, known)
-        compared(ops, len(bridge), self._charge)
+        concurrent = self._bridge_from(push, known)
+        ops = self._ops(push, concurrent, known)
+        compared(ops, len(concurrent), self._charge)
         carried_out(ops, document, self._charge)
-        rebased = rebase(ops, (other.op for other in bridge), document)
-        behind = [bridge[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
+        rebased = rebase(ops, (other.op for other in concurrent), document)
+        behind = [concurrent[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
         policy = self._actor.kind.policy(self._actor.thread)
         origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, known)
         made_on = msgspec.UNSET
@@ -191,15 +191,15 @@ class Pushes:
             ops = pipeline.ask(merged)
             commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         except Exception:
-            last, self._bridge = self._bridge, self._bridge_behind_refused(push, rebased, behind)
+            last, self._concurrent = self._concurrent, self._bridge_behind_refused(push, rebased, behind)
             pipeline.after(partial(self._take_back, last))
             raise
         self._client.ref = push.ref
-        last, self._bridge = self._bridge, ConcurrentOps(behind, commit.version, base, push.ref)
+        last, self._concurrent = self._concurrent, ConcurrentOps(behind, commit.version, base, push.ref)
         change = None if commit.revision is before else commit.revision.change
         self._storing += 1
         commit.then(partial(self._take_back, last))
-        is_rebased = any(other.refused is None for other in bridge)
+        is_rebased = any(other.refused is None for other in concurrent)
         commit.then(partial(self._committed, push, commit.version, change, is_rebased))
 
     def _bridge_from(self, push: Push, known: Lookup) -> list[Other]:
@@ -208,20 +208,20 @@ class Pushes:
         Raises Conflict where the client has pushed on a later version already: an old one names what it has lost.
         """
         base, history = push.base[1], self._actor.pipeline.history
-        rows = known.changes(history, max(base, self._bridge.to), history.current.version)
-        if base < self._bridge.since or any(row.source == self._connection.id for row in rows):
+        rows = known.changes(history, max(base, self._concurrent.to), history.current.version)
+        if base < self._concurrent.since or any(row.source == self._connection.id for row in rows):
             # It was made behind other pushes of this client, which by then were elsewhere than they have come to be.
             self._pass_over(push)
             raise Conflict("others have taken away what it was made on")
-        return self._bridge.unknown(push, rows)
+        return self._concurrent.unknown(push, rows)
 
     def _pass_over(self, push: Push) -> None:
         """Take note that a client has not shown a push since it was lost, so that those behind it were made without.
 
         They may have been made on those in front of it all the same.
         """
-        if self._bridge.ref == push.ref - 1:
-            self._bridge = self._bridge._replace(ref=push.ref)
+        if self._concurrent.ref == push.ref - 1:
+            self._concurrent = self._concurrent._replace(ref=push.ref)
 
     def _bridge_behind_refused(self, push: Push, rebased: Rebased, behind: list[Other]) -> ConcurrentOps:
         """Return the bridge behind a push that was compared, and refused.
@@ -233,20 +233,20 @@ class Pushes:
         if not rebased.is_lost:
             back = taking_back(rebased.ops, current.tree)
             if len(back) < len(rebased.ops):
-                return self._bridge
+                return self._concurrent
             behind = [*behind, *(Other(op, current.version, push.ref) for op in back)]
         return ConcurrentOps(behind, current.version, push.base[1], push.ref)
 
-    def _ops(self, push: Push, bridge: Sequence[object], known: Lookup) -> Sequence[Op]:
+    def _ops(self, push: Push, concurrent: Sequence[object], known: Lookup) -> Sequence[Op]:
         if push.ops is not msgspec.UNSET:
             return push.ops
         if push.state is msgspec.UNSET:
             raise InvalidState("a push has ops or a state")
         state = _read_state(bytes(push.state), self._actor.limits.depth)
         base, keys = push.base[1], self._actor.kind.state_type.keys
-        if not bridge:
+        if not concurrent:
             return diff(self._actor.pipeline.history.current.document, state, keys, most=MOST_OPS)
-        if self._bridge.to > base:
+        if self._concurrent.to > base:
             raise Conflict("a whole state is pushed when the push before it has been answered")
         return diff(known.document(base), state, keys, most=MOST_OPS)
 
@@ -284,9 +284,9 @@ class Pushes:
 
     def _take_back(self, last: ConcurrentOps, error: PlaitError | None) -> None:
         """Have the bridge again that was there before pushes, if what they were compared with could not be stored."""
-        if error is not None and last.to < self._bridge.to:
+        if error is not None and last.to < self._concurrent.to:
             durable = self._actor.pipeline.history.durable.version
-            self._bridge = last.back_to(durable)
+            self._concurrent = last.back_to(durable)
 
     def _repeat(self, ref: int) -> None:
         version = self._actor.pipeline.history.durable.version

@@ -44,12 +44,12 @@ class PlaitSession:
         "_client",
         "_connection",
         "_follower",
-        "_inbox",
         "_join_frame",
+        "_limiter",
         "_loop",
         "_messages",
-        "_pace",
         "_pushes",
+        "_queue",
         "_rows",
         "_tokens",
         "_transport",
@@ -75,7 +75,7 @@ class PlaitSession:
         # Watches who the client is.
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
-        self._pace = actor.limits.pace(self._loop.time())
+        self._limiter = actor.limits.limiter(self._loop.time())
         self._follower = Follower(actor, transport)
         self._calls = Calls(actor, connection, self.send)
         self._messages = MessageOrder()
@@ -83,7 +83,7 @@ class PlaitSession:
         self._pushes: Pushes | None = None
         # What the client has missed, as far as it had to be read from the store.
         self._rows: list[ChangeRow] | None = None
-        self._inbox = ReceiveQueue(connection, transport, self._take)
+        self._queue = ReceiveQueue(connection, transport, self._take)
 
     async def prepare(self) -> None:
         """Read what the store knows of the client, and what it has missed. Raises StoreError."""
@@ -103,7 +103,7 @@ class PlaitSession:
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Take one message; text is known to be UTF-8."""
-        self._inbox.receive(data, is_text)
+        self._queue.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
         """Take the answer to a ping."""
@@ -113,7 +113,7 @@ class PlaitSession:
         self._connection.is_shut = True
         self._tokens.close()
         self._calls.close()
-        self._inbox.close()
+        self._queue.close()
         if self._pushes is not None:
             self._pushes.close()
         if self._client is not None:
@@ -158,9 +158,9 @@ class PlaitSession:
         An older format of the store, and an app without `authenticate`, know clients by their own ids alone.
         """
         actor, principal = self._actor, self._connection.principal
-        row = await actor.past.client(id)
+        row = await actor.change_log.client(id)
         if row is None and principal is not None:
-            row = await actor.past.client(actor.connection_id(SUBPROTOCOL, None, self._join_frame.client))
+            row = await actor.change_log.client(actor.connection_id(SUBPROTOCOL, None, self._join_frame.client))
         return row
 
     def _join(self) -> bool:
@@ -187,7 +187,7 @@ class PlaitSession:
         self._rows = None
         client, version = self._client, self._follower.version
         answer, charge = self._answer, self._charge
-        self._pushes = Pushes(actor, connection, client, self._inbox, version, answer=answer, charge=charge)
+        self._pushes = Pushes(actor, connection, client, self._queue, version, answer=answer, charge=charge)
         self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
         # That nobody is here, too, if it may know of somebody.
         if connection.protocol_enabled and (actor.presence or self._join_frame.have is not None):
@@ -196,15 +196,15 @@ class PlaitSession:
 
     def _opened(self, error: BaseException | None) -> None:
         """Take note that `on_connect` has finished: behind what tells the client that it has joined."""
-        self._actor.pipeline.after(lambda _: self._inbox.opened(error))
+        self._actor.pipeline.after(lambda _: self._queue.opened(error))
 
     # Messages
 
     def _take(self, data: bytes, is_text: bool) -> None:
         if not is_text:
             if not self._is_limited(None) and self._messages.take():
-                if self._pace is not None:
-                    self._pace.charge(weigh(len(data)))
+                if self._limiter is not None:
+                    self._limiter.charge(weigh(len(data)))
                 self._actor.message(self._connection, data)
             return
         try:
@@ -218,8 +218,8 @@ class PlaitSession:
                 self._refuse_broken(broken)
             return
         if not self._is_limited(message):
-            if self._pace is not None:
-                self._pace.charge(weigh(len(data)))
+            if self._limiter is not None:
+                self._limiter.charge(weigh(len(data)))
             self._handle(message, len(data))
 
     def _handle(self, message: messages.ClientMessage, size: int) -> None:
@@ -316,20 +316,20 @@ class PlaitSession:
         self._connection.leave(BAD_FRAME, message)
 
     def _charge(self, count: float) -> None:
-        if self._pace is not None:
-            self._pace.charge(count)
+        if self._limiter is not None:
+            self._limiter.charge(count)
 
     def _is_limited(self, message: messages.ClientMessage | None) -> bool:
         """Refuse a message that comes too fast, or while too much waits. Who goes on too fast regardless is closed."""
-        limits, pace = self._actor.limits, self._pace
-        if pace is None or not (wait := pace.take(self._loop.time())):
+        limits, limiter = self._actor.limits, self._limiter
+        if limiter is None or not (wait := limiter.take(self._loop.time())):
             if self._connection.backlog < limits.backlog or isinstance(message, _TURNLESS):
                 return False
             error = TooMany(f"more than {limits.backlog} bytes of yours wait for their turns; try again later")
             self._refuse(message, _PAUSE, error)
             return True
         error = TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
-        if pace.is_exceeded:
+        if limiter.is_exceeded:
             log_error(error, self._actor.key, self._connection)
             self._connection.leave(TRY_AGAIN_LATER, str(error))
         else:

@@ -28,22 +28,22 @@ async def state_at(actor: Actor, version: str) -> Response:
     """Return the state at a version. Raises NotFound when it is not kept."""
     if not _is_number(version):
         raise InvalidArguments(f"at={version[:80]}: a version is a whole number", path="/at")
-    data = await actor.past.json(int(version))
+    data = await actor.change_log.json(int(version))
     headers = {"etag": tag(actor.pipeline.history, int(version))}
     return Response(data, media_type="application/json", headers=headers)
 
 
 async def changes(actor: Actor, since: str | None, limit: str | None) -> Response:
     """Return the first durable changes behind a version, or of all that are kept. Raises NotFound when they are not."""
-    history, past = actor.pipeline.history, actor.past
+    history, change_log = actor.pipeline.history, actor.change_log
     most = _MOST_CHANGES if limit is None else min(_read_limit(limit), _MOST_CHANGES)
     if since is None:
-        after = await past.start()
-        while (rows := await past.page(after, limit=most)) is None:
-            after = await past.start()  # Meanwhile the log has been shortened.
+        after = await change_log.start()
+        while (rows := await change_log.page(after, limit=most)) is None:
+            after = await change_log.start()  # Meanwhile the log has been shortened.
     else:
         epoch, after = _read_version(since)
-        rows = await past.page(after, limit=most) if epoch == history.epoch else None
+        rows = await change_log.page(after, limit=most) if epoch == history.epoch else None
         if rows is None or after > history.durable.version:
             raise NotFound(f"the changes since {since} are not all there: get the state anew")
     version = rows[-1].version if rows else after

@@ -55,11 +55,11 @@ _decode_call = msgspec.json.Decoder(CallBody).decode
 class HttpEndpoint:
     """The ASGI app of HTTP requests below `/threads` and `/agents`."""
 
-    def __init__(self, front: ServerContext) -> None:
-        self._front = front
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, _bounded(receive, self._front.limits.frame), send)
+        request = Request(scope, _bounded(receive, self._context.limits.frame), send)
         address: Address | None = None
         try:
             address = read_address(scope)
@@ -73,16 +73,16 @@ class HttpEndpoint:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request, address: Address) -> Response:
-        front = self._front
-        front.check_place(request, address.key.kind)
+        context = self._context
+        context.check_place(request, address.key.kind)
         if request.method not in ("GET", "HEAD", "OPTIONS"):
-            front.identity.check_origin(request)
-        principal = await front.identity.principal(request)
+            context.identity.check_origin(request)
+        principal = await context.identity.principal(request)
         if isinstance(principal, Response):
             return principal
-        front.requests.take(request, principal)
-        front.check_kind(request, address.key.kind)
-        exchange = _Exchange(front, request, address, principal)
+        context.requests.take(request, principal)
+        context.check_kind(request, address.key.kind)
+        exchange = _Exchange(context, request, address, principal)
         match request.method, address.rest.split("/"):
             case "GET" | "HEAD", [""]:
                 return await exchange.get_state()
@@ -113,13 +113,13 @@ class ThreadRoute(BaseRoute):
 class _Exchange:
     """One request to one thread."""
 
-    def __init__(self, front: ServerContext, request: Request, address: Address, principal: Any) -> None:
-        self._front = front
+    def __init__(self, context: ServerContext, request: Request, address: Address, principal: Any) -> None:
+        self._context = context
         self._request = request
         self._key = address.key
         self._principal = principal
         # What is streamed to whoever sent the request.
-        self._lines = Lines(front.limits.write_buffer)
+        self._lines = Lines(context.limits.write_buffer)
 
     async def get_state(self) -> Response:
         await self._check("read")
@@ -141,7 +141,7 @@ class _Exchange:
         await self._check("read")
         actor = await self._actor()
         if wants_events(self._request):
-            return await event_stream(actor, self._request, self._principal, self._front.addresses)
+            return await event_stream(actor, self._request, self._principal, self._context.addresses)
         with actor.held():
             query = self._request.query_params
             return await changes(actor, query.get("since"), query.get("limit"))
@@ -157,7 +157,7 @@ class _Exchange:
         if wanted and not ({"*", tag(history, history.current.version)} & wanted):
             raise Conflict(f"the state is at version {history.current.version}, not the one in If-Match")
         try:
-            with self._front.turns.measure():
+            with self._context.turns.measure():
                 commit = actor.pipeline.push(body, connection)
         except PlaitError:
             raise
@@ -177,8 +177,8 @@ class _Exchange:
             call = _decode_call(body) if body.strip() else CallBody()
         except NOT_JSON as error:
             raise InvalidArguments(f'the body is {{"args": […], "kwargs": {{…}}}}: {json_error(error)[0]}') from None
-        with self._front.turns.measure():
-            arguments = method.arguments(call.args, call.kwargs, depth=self._front.limits.depth)
+        with self._context.turns.measure():
+            arguments = method.arguments(call.args, call.kwargs, depth=self._context.limits.depth)
         if method.is_stream:
             return self._stream(actor, method, arguments, connection)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -199,14 +199,14 @@ class _Exchange:
     # Inside
 
     async def _actor(self) -> Actor:
-        return await self._front.node.actor(self._key)
+        return await self._context.node.actor(self._key)
 
     async def _check(self, action: Literal["read", "write", "call", "request"]) -> None:
-        await self._front.identity.check(self._principal, self._key, action)
+        await self._context.identity.check(self._principal, self._key, action)
 
     async def _body(self) -> bytes:
         body = await self._request.body()
-        self._front.requests.charge(self._request, self._principal, len(body))
+        self._context.requests.charge(self._request, self._principal, len(body))
         return body
 
     async def _enter(self, size: int) -> tuple[Actor, Connection]:
@@ -215,7 +215,7 @@ class _Exchange:
         A request with a body of many bytes, `size`, waits for its turn.
         What is to be done with the thread must be begun before anything else is awaited, as with `Node.actor`.
         """
-        may_write = await self._front.identity.may(self._principal, self._key, "write")
+        may_write = await self._context.identity.may(self._principal, self._key, "write")
         actor = await self._actor()
         rights = Rights(self._principal, may_write)
         connection = Connection(f"http-{secrets.token_hex(8)}", self._lines, actor.pipeline.after, rights=rights)
@@ -224,7 +224,7 @@ class _Exchange:
             connection.readonly = True
         if size >= LARGE:
             with actor.held():
-                await self._front.turns.turn()
+                await self._context.turns.turn()
         return actor, connection
 
     async def _outcome(self, future: asyncio.Future[Any]) -> Any:

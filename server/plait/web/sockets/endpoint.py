@@ -45,12 +45,12 @@ Join = Callable[[Socket | AsgiSocket], Awaitable[None]]
 class SocketEndpoint:
     """The ASGI app of WebSockets."""
 
-    def __init__(self, front: ServerContext) -> None:
-        self._front = front
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (await receive())["type"] == "websocket.connect":
-            await _Opening(self._front, scope, receive, send).open()
+            await _Opening(self._context, scope, receive, send).open()
 
 
 class _Place:
@@ -85,8 +85,8 @@ class _Place:
 class _Opening:
     """One socket from its request to its session."""
 
-    def __init__(self, front: ServerContext, scope: Scope, receive: Receive, send: Send) -> None:
-        self._front = front
+    def __init__(self, context: ServerContext, scope: Scope, receive: Receive, send: Send) -> None:
+        self._context = context
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -94,7 +94,7 @@ class _Opening:
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
         self._request = as_get(scope)
         self._host = self._request.client.host if self._request.client else ""
-        self._place = _Place(front.addresses, self._host)
+        self._place = _Place(context.addresses, self._host)
 
     async def open(self) -> None:
         """Let the socket in, or refuse it."""
@@ -118,8 +118,8 @@ class _Opening:
 
     def _address(self) -> ThreadKey:
         key = read_address(self._request.scope).key
-        self._front.check_place(self._request, key.kind)
-        self._front.identity.check_origin(self._request)
+        self._context.check_place(self._request, key.kind)
+        self._context.identity.check_origin(self._request)
         return key
 
     async def _admit(self, key: ThreadKey) -> Join | None:
@@ -140,16 +140,16 @@ class _Opening:
     async def _check(self, key: ThreadKey) -> Rights:
         rights = await self._rights(key, self._request)
         # Wakes the thread, so that what prevents it is known before the socket is accepted.
-        await self._front.node.actor(key)
+        await self._context.node.actor(key)
         return rights
 
     async def _rights(self, key: ThreadKey, request: Request) -> Rights:
         """Return what whoever is behind a request may do. Raises what refuses them."""
-        identity = self._front.identity
+        identity = self._context.identity
         principal = await identity.principal(request)
         if isinstance(principal, Response):
             raise as_final_refusal(principal)
-        self._front.check_kind(self._request, key.kind)
+        self._context.check_kind(self._request, key.kind)
         await identity.check(principal, key, "connect")
         return Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
@@ -187,20 +187,20 @@ class _Opening:
         actor = await self._actor(key)
         connection = Connection(self._id(actor, rights), socket, actor.pipeline.after, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
-        session = CloudflareSession(actor, connection, socket, self._front.departures)
+        session = CloudflareSession(actor, connection, socket, self._context.departures)
         socket.attach(session)
         session.open(self._request)
 
     async def _join_native(self, key: ThreadKey, socket: Socket | AsgiSocket) -> None:
-        lobby = PendingJoin(socket)
-        socket.attach(lobby)
-        with self._front.waiting(lobby):
-            join = await lobby.join()
+        pending = PendingJoin(socket)
+        socket.attach(pending)
+        with self._context.waiting(pending):
+            join = await pending.join()
             if join is None:
                 return
-            arrival = next(self._front.arrivals)
+            arrival = next(self._context.arrivals)
             rights = await self._rights_by_token(key, join.token)
-            await self._front.compatibility.check(key.kind, join.schema)
+            await self._context.compatibility.check(key.kind, join.schema)
             actor = await self._actor(key)
             with actor.held():
                 id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)
@@ -209,24 +209,24 @@ class _Opening:
                 tokens = Tokens(connection, socket.send, partial(self._rights_by_token, key))
                 session = PlaitSession(actor, connection, socket, join, tokens, arrival=arrival)
                 await session.prepare()
-                if lobby.is_closed:
+                if pending.is_closed:
                     session.close(ABNORMAL, "")
                     return
                 socket.attach(session)
                 session.open(self._request)
-        lobby.hand_over(session)
+        pending.hand_over(session)
 
     async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
         return await self._rights(key, self._request if token is None else with_token(self._request, token))
 
     async def _actor(self, key: ThreadKey) -> Actor:
-        actor = await self._front.node.actor(key)
-        if (refusal := actor.connections.refusal(self._front.limits.connections_per_thread)) is not None:
+        actor = await self._context.node.actor(key)
+        if (refusal := actor.connections.refusal(self._context.limits.connections_per_thread)) is not None:
             raise refusal
         return actor
 
     async def _accept(self, ended: Callable[[], None]) -> Socket | AsgiSocket | None:
-        limits = self._front.limits
+        limits = self._context.limits
         if self._handshake is None:
             try:
                 await self._send({"type": "websocket.accept", "subprotocol": self._subprotocol})
@@ -237,18 +237,18 @@ class _Opening:
                 self._send,
                 max_size=limits.frame,
                 write_buffer=limits.write_buffer,
-                turns=self._front.turns,
+                turns=self._context.turns,
                 ended=ended,
             )
-        heartbeat = self._front.heartbeat
+        heartbeat = self._context.heartbeat
         socket = self._handshake.accept(
-            outlet=self._front.outlet,
+            write_batcher=self._context.write_batcher,
             max_size=limits.frame,
             write_buffer=limits.write_buffer,
             bucket=limits.bucket(asyncio.get_running_loop().time()),
-            turns=self._front.turns,
+            turns=self._context.turns,
             ended=partial(_ended, heartbeat, ended),
-            shutdown=self._front.shutdown,
+            shutdown=self._context.shutdown,
             subprotocol=self._subprotocol,
         )
         if socket is not None:

@@ -68,7 +68,7 @@ class Handshake(asyncio.Protocol):
     def accept(
         self,
         *,
-        outlet: WriteBatcher,
+        write_batcher: WriteBatcher,
         max_size: int,
         write_buffer: int,
         bucket: TokenBucket | None,
@@ -85,7 +85,7 @@ class Handshake(asyncio.Protocol):
         socket = Socket(
             self._transport,
             ServerProtocol(state=State.OPEN, max_size=max_size, logger=_protocol_log),
-            outlet=outlet,
+            write_batcher=write_batcher,
             write_buffer=write_buffer,
             bucket=bucket,
             turns=turns,

@@ -47,13 +47,13 @@ class Socket(asyncio.Protocol):
         "_loop",
         "_out",
         "_out_size",
-        "_outlet",
         "_protocol",
         "_reader",
         "_receiver",
         "_shutdown",
         "_timer",
         "_transport",
+        "_write_batcher",
         "heard",
         "is_asked",
     )
@@ -65,7 +65,7 @@ class Socket(asyncio.Protocol):
         transport: asyncio.Transport,
         protocol: ServerProtocol,
         *,
-        outlet: WriteBatcher,
+        write_batcher: WriteBatcher,
         write_buffer: int,
         bucket: TokenBucket | None,
         turns: Turns,
@@ -76,7 +76,7 @@ class Socket(asyncio.Protocol):
         self._transport = transport
         self._protocol = protocol
         self._receiver: Receiver | None = None
-        self._outlet = outlet
+        self._write_batcher = write_batcher
         # What is to be written at the end of this iteration of the loop; None when nothing is.
         self._out: list[bytes] | None = None
         self._out_size = 0
@@ -275,7 +275,7 @@ class Socket(asyncio.Protocol):
         self._out_size += len(data)
         if self._out is None:
             self._out = [data]
-            self._outlet.add(self)
+            self._write_batcher.add(self)
         else:
             self._out.append(data)
 

@@ -483,7 +483,7 @@ async def test_older_states_are_forgotten_when_a_client_that_says_nothing_has_ha
         await client.joined()
         for n in range(5):
             await house.handle(Room).set_state({"a": n})
-        screen = client.session._sight.screen
+        screen = client.session._seen.screen
         async with asyncio.timeout(10):
             while not screen.is_certain:
                 if client.transport.pings:

@@ -881,12 +881,12 @@ async def test_who_goes_on_regardless_is_closed_though_each_now_and_then_is_take
     async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=3)) as house:
         actor = await house.actor(Room)
         guest = await joined(actor, "a")
-        pace = guest.session._pace
-        assert pace is not None
+        limiter = guest.session._limiter
+        assert limiter is not None
         for _ in range(6):
             guest.send("ping")
         assert guest.closed is None
-        pace.charge(-1)
+        limiter.charge(-1)
         guest.send("ping")
         assert guest.closed is None
         guest.send("ping")
@@ -895,8 +895,8 @@ async def test_who_goes_on_regardless_is_closed_though_each_now_and_then_is_take
 
 def _refill(guest: Guest) -> None:
     """Let all of the guest's messages be long ago."""
-    assert guest.session._pace is not None
-    guest.session._pace = guest.actor.limits.pace(asyncio.get_running_loop().time())
+    assert guest.session._limiter is not None
+    guest.session._limiter = guest.actor.limits.limiter(asyncio.get_running_loop().time())
 
 
 # Slow readers

@@ -28,31 +28,31 @@ class Received:
 
 def enter(**options: Any) -> tuple[FakeTransport, PendingJoin]:
     transport = FakeTransport()
-    lobby = PendingJoin(transport, **options)
-    transport.session = lobby
-    return transport, lobby
+    pending = PendingJoin(transport, **options)
+    transport.session = pending
+    return transport, pending
 
 
 async def test_a_join_is_returned_and_what_comes_behind_it_is_kept_for_the_session() -> None:
-    transport, lobby = enter()
-    lobby.receive(JOIN, is_text=True)
+    transport, pending = enter()
+    pending.receive(JOIN, is_text=True)
     assert not transport.is_paused
-    lobby.receive(b"second", is_text=True)
+    pending.receive(b"second", is_text=True)
     assert transport.is_paused
-    lobby.receive(b"\x00", is_text=False)
-    assert await lobby.join() == Join("a", ("e", 1))
+    pending.receive(b"\x00", is_text=False)
+    assert await pending.join() == Join("a", ("e", 1))
     session = Received()
-    lobby.hand_over(session)
+    pending.hand_over(session)
     assert session.received == [(b"second", True), (b"\x00", False)]
     assert not transport.is_paused
     assert transport.sent == []
 
 
 async def test_a_join_that_comes_later_is_waited_for() -> None:
-    _, lobby = enter()
-    waiting = asyncio.create_task(lobby.join())
+    _, pending = enter()
+    waiting = asyncio.create_task(pending.join())
     await asyncio.sleep(0)
-    lobby.receive(JOIN, is_text=True)
+    pending.receive(JOIN, is_text=True)
     assert await waiting == Join("a", ("e", 1))
 
 
@@ -71,42 +71,42 @@ async def test_a_join_that_comes_later_is_waited_for() -> None:
     ],
 )
 async def test_whoever_says_something_else_first_is_told_so_and_closed_with_4400(data: bytes, is_text: bool) -> None:
-    transport, lobby = enter()
-    lobby.receive(data, is_text=is_text)
+    transport, pending = enter()
+    pending.receive(data, is_text=is_text)
     (error,) = transport.sent
     assert (error["type"], error["code"]) == ("error", "bad_frame")
     assert error["message"]
     assert transport.closed is not None
     assert transport.closed[0] == 4400
-    assert await lobby.join() is None
-    assert lobby.is_closed
+    assert await pending.join() is None
+    assert pending.is_closed
 
 
 async def test_the_id_of_a_client_may_have_128_characters() -> None:
-    _, lobby = enter()
-    lobby.receive(b'{"type": "join", "client": "%s"}' % (b"x" * 128), is_text=True)
-    assert await lobby.join() is not None
+    _, pending = enter()
+    pending.receive(b'{"type": "join", "client": "%s"}' % (b"x" * 128), is_text=True)
+    assert await pending.join() is not None
 
 
 async def test_whoever_does_not_join_in_time_is_closed_with_4400() -> None:
-    transport, lobby = enter(patience=0.02)
-    assert await lobby.join() is None
+    transport, pending = enter(patience=0.02)
+    assert await pending.join() is None
     assert transport.closed == (4400, "no join came within 0.02 s")
-    assert lobby.is_closed
+    assert pending.is_closed
 
 
 async def test_whoever_is_gone_before_it_has_joined_is_not_waited_for() -> None:
-    transport, lobby = enter()
-    waiting = asyncio.create_task(lobby.join())
+    transport, pending = enter()
+    waiting = asyncio.create_task(pending.join())
     await asyncio.sleep(0)
     transport.close(1001, "")
     assert await waiting is None
-    assert lobby.is_closed
+    assert pending.is_closed
 
 
 async def test_when_the_server_goes_away_whoever_waits_is_sent_away_with_1001() -> None:
-    transport, lobby = enter()
-    lobby.leave()
+    transport, pending = enter()
+    pending.leave()
     assert transport.closed is not None
     assert transport.closed[0] == 1001
-    assert await lobby.join() is None
+    assert await pending.join() is None

@@ -89,7 +89,7 @@ class Peer:
         self.socket = Socket(
             self.pipe,
             ServerProtocol(state=State.OPEN, max_size=2**20),
-            outlet=WriteBatcher(),
+            write_batcher=WriteBatcher(),
             turns=turns or Turns(),
             write_buffer=2**20,
             bucket=bucket,
