@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from benchmarks.protocols import CLOUDFLARE, Protocol
 from benchmarks.wire import FrameReader, pong, request
 
-__all__ = ["Client", "LoadError", "PushLog"]
+__all__ = ["Client", "Clients", "LoadError"]
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 SPIN = 0.05
@@ -65,7 +65,7 @@ class Client:
             self.welcome, self.head = self.head[:WELCOME], b""
 
 
-class PushLog:
+class Clients:
     """The sockets of one load, all to one server."""
 
     def __init__(self, port: int, *, timeout: float = 60.0, protocol: Protocol = CLOUDFLARE) -> None:

@@ -4,7 +4,7 @@ import sys
 
 import msgspec
 
-from benchmarks.clients import PushLog
+from benchmarks.clients import Clients
 from benchmarks.loads import LOADS, Job
 from benchmarks.native import NATIVE_LOADS
 from benchmarks.protocols import NATIVE, PROTOCOLS
@@ -16,7 +16,7 @@ __all__ = ["generate", "main"]
 def generate(job: Job) -> Result:
     """Run one load in this process."""
     protocol = PROTOCOLS[job.protocol]
-    clients = PushLog(job.port, protocol=protocol)
+    clients = Clients(job.port, protocol=protocol)
     loads = NATIVE_LOADS if protocol is NATIVE else LOADS
     try:
         return loads[job.load](clients, job, tree(job.pid))

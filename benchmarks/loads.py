@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import psutil
 
-from benchmarks.clients import Client, PushLog
+from benchmarks.clients import Client, Clients
 from benchmarks.documents import call, push, revisions
 from benchmarks.protocols import COLYSEUS, seats
 from benchmarks.results import Clock, Result
@@ -44,11 +44,11 @@ class Job(msgspec.Struct, frozen=True):
         return f"/agents/{self.kind}/{self.name}{suffix}"
 
 
-Load = Callable[[PushLog, Job, list[psutil.Process]], Result]
+Load = Callable[[Clients, Job, list[psutil.Process]], Result]
 
 
 def pump(
-    clients: PushLog,
+    clients: Clients,
     server: list[psutil.Process],
     job: Job,
     *,
@@ -78,7 +78,7 @@ def pump(
     return result
 
 
-def rpc(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
+def rpc(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     """Calls from one socket; `add` answers with a state frame and a result, `echo` with a result."""
     (client,) = clients.join([job.path()])
     clients.wait = 0.0 if job.window == 1 else 1.0
@@ -92,7 +92,7 @@ def rpc(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
     return pump(clients, server, job, send=send, done=lambda: (client.texts - before) // answers)
 
 
-def rpc_apart(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
+def rpc_apart(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     """`add` on many threads, each with one socket that waits for one result before the next call."""
     frame = text(call(1, "add", 1))
     everyone = clients.join(job.path(n) for n in range(job.sockets))
@@ -115,7 +115,7 @@ def rpc_apart(clients: PushLog, job: Job, server: list[psutil.Process]) -> Resul
     return clock.result(count)
 
 
-def burst(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
+def burst(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     """One socket writes states as fast as it can, until a second one has all of them, or the last.
 
     A server may spare a reader what has been overtaken by then. The last state is longer than all others.
@@ -141,7 +141,7 @@ def burst(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
     return total
 
 
-def fan_out(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
+def fan_out(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     """One socket writes states that many receive; counts deliveries."""
     source, *sinks = clients.join([job.path()] * (job.sockets + 1))
     frames = itertools.cycle([text(push(state)) for state in itertools.islice(revisions(job.size), 512)])
@@ -155,7 +155,7 @@ def fan_out(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
     return msgspec.structs.replace(result, count=result.count * len(sinks))
 
 
-def stream(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
+def stream(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     """Streaming calls of `job.count` chunks, one after the other; counts chunks."""
     (client,) = clients.join([job.path()])
     frame = text(call(1, job.method, job.count))
@@ -168,7 +168,7 @@ def stream(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
     return msgspec.structs.replace(result, count=result.count * job.count)
 
 
-def threads(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
+def threads(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     """Sockets to ever new names, `job.window` opening at a time; counts first states."""
     names = itertools.count()
 
@@ -179,7 +179,7 @@ def threads(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
     return pump(clients, server, job, send=send, done=lambda: clients.joined)
 
 
-def join(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
+def join(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     """Many sockets join one thread at the same moment, `job.count` times over; counts joins."""
     results: list[Result] = []
     for turn in range(job.count + 1):
@@ -193,7 +193,7 @@ def join(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
     return functools.reduce(Result.plus, results[1:])
 
 
-def touch(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
+def touch(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     """One of many sockets calls the method that changes a board, as soon as all have its last change; deliveries.
 
     `job.count` cards get a text of `job.length` characters, or votes for 0. The bytes are what the others received.

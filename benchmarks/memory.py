@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.clients import PushLog
+from benchmarks.clients import Clients
 from benchmarks.documents import revisions
 from benchmarks.plain_http import HttpClient
 from benchmarks.results import resident, tree
@@ -46,7 +46,7 @@ def http(port: int) -> Iterator[HttpClient]:
 def idle_sockets(name: str, folder: Path, count: int, aim: float | None = None) -> Finding:
     """Resident bytes a socket, with a hundred sockets to each thread."""
     with serve(name, folder / f"{name}-sockets") as server:
-        clients = PushLog(server.port)
+        clients = Clients(server.port)
         paths = [f"/agents/bench-agent/idle-{n}" for n in range(max(1, count // 100))]
         try:
             # The threads are awake and the server is warm before anything is measured.
@@ -60,7 +60,7 @@ def idle_sockets(name: str, folder: Path, count: int, aim: float | None = None) 
     return Finding(name, f"idle socket, {len(paths) * 100:,} of them", grown / len(paths) / 100, "bytes", aim)
 
 
-def rest(server: Server, clients: PushLog) -> int:
+def rest(server: Server, clients: Clients) -> int:
     """Serve the sockets for a moment, then look at the server's resident memory."""
     deadline = time.perf_counter() + SETTLE
     while time.perf_counter() < deadline:

@@ -5,7 +5,7 @@ import re
 import msgspec
 import psutil
 
-from benchmarks.clients import Client, LoadError, PushLog
+from benchmarks.clients import Client, Clients, LoadError
 from benchmarks.loads import LOADS, Job, Load, pump
 from benchmarks.results import Result
 from benchmarks.wire import text
@@ -27,7 +27,7 @@ def place(welcome: bytes) -> tuple[str, int]:
 class Pusher:
     """One client that pushes operations, each a change of one number, and gets nothing but answers."""
 
-    def __init__(self, clients: PushLog, client: Client) -> None:
+    def __init__(self, clients: Clients, client: Client) -> None:
         self._clients = clients
         self._client = client
         self._epoch, self._version = place(client.welcome)
@@ -53,7 +53,7 @@ class Pusher:
         )
 
 
-def burst(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
+def burst(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     """One socket pushes as fast as the protocol lets it, and a second one receives the changes; counts acks."""
     source, sink = clients.join([job.path()] * 2)
     pusher, before = Pusher(clients, source), sink.texts
@@ -61,7 +61,7 @@ def burst(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
     return pump(clients, server, job, send=pusher.send, done=lambda: min(pusher.answers, sink.texts - before))
 
 
-def fan_out(clients: PushLog, job: Job, server: list[psutil.Process]) -> Result:
+def fan_out(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     """One socket pushes operations that many receive; counts deliveries."""
     source, *sinks = clients.join([job.path()] * (job.sockets + 1))
     pusher, before = Pusher(clients, source), clients.texts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.clients import Client, LoadError, PushLog
+from benchmarks.clients import Client, Clients, LoadError
 from benchmarks.contest import Effort, run, turns
 from benchmarks.protocols import PROTOCOLS
 from benchmarks.results import resident, tree
@@ -120,7 +120,7 @@ def measure(case: StallCase, server: Server, turn: str, *, is_stalled: bool, sec
 class Room:
     """The sockets of one run: one that makes the changes, those that read, and perhaps one that does not."""
 
-    def __init__(self, clients: PushLog, job: StallJob) -> None:
+    def __init__(self, clients: Clients, job: StallJob) -> None:
         self.clients = clients
         self.case = job.case
         self.protocol = PROTOCOLS[job.case.protocol]
@@ -176,7 +176,7 @@ class Room:
 
 def load(job: StallJob) -> Latencies:
     """One run."""
-    clients = PushLog(job.port, protocol=PROTOCOLS[job.case.protocol])
+    clients = Clients(job.port, protocol=PROTOCOLS[job.case.protocol])
     server = tree(job.pid)
     try:
         room = Room(clients, job)
