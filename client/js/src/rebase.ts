@@ -245,10 +245,11 @@ class Step {
 
   /**
    * Tells whether it may mean another element than the one that `other` has put in the same place of a list. A single
-   * value has its place, as a cell of a board does, unless it is to be taken out.
+   * value has its place, as a cell of a board does, unless it is to be taken out. What is put in before that element
+   * means no element.
    */
   mayMeanAnother(other: Step): boolean {
-    if (this.name === "remove") return true;
+    if (this.name !== "replace") return this.name === "remove";
     const [value, there] = [this.#op.value, other.#op.value];
     if (!isContainer(value) || !isContainer(there)) return false;
     const id = idOf(value);

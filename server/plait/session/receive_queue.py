@@ -66,6 +66,13 @@ class ReceiveQueue:
         if self._next is None and self._messages:
             self._go_on()
 
+    def finish(self) -> None:
+        """Hand over at once what waits for its turn alone: it came before the peer closed the socket."""
+        while self._messages and not self._is_held:
+            if self._next is not None:
+                self._next.cancel()
+            self._hand_over()
+
     def close(self) -> None:
         """Forget what has come."""
         self._messages = None

@@ -125,6 +125,7 @@ class CloudflareSession:
         if self._connection.session is None:
             self._connection.is_shut = True
             return  # It has not joined. Of who has, what came before is done, if `on_connect` lets it in.
+        self._queue.finish()
         self._note_departure()
         # Again when its own last write, which it shows, is stored.
         self._actor.pipeline.after(self._note_departure)

@@ -96,9 +96,11 @@ class Follower:
         version = durable.version if connection.protocol_enabled else 0
         key = str(self._actor.key)
         joined = Joined(connection.id, key, history.epoch, version, last_ref, connection.readonly)
-        if not connection.protocol_enabled or not durable.has_state:
+        if not connection.protocol_enabled:
             return joined
         joined = msgspec.structs.replace(joined, list_keys=dict(self._actor.kind.cls.list_keys))
+        if not durable.has_state:
+            return joined
         missed = self._missed(have, rows)
         if missed is None or _size(missed) > self._worth:
             return msgspec.structs.replace(joined, state=msgspec.Raw(durable.require_json()))

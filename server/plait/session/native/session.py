@@ -110,6 +110,7 @@ class PlaitSession:
 
     def close(self, code: int, reason: str) -> None:
         """Take note that the socket is closed."""
+        self._queue.finish()
         self._connection.is_shut = True
         self._tokens.close()
         self._calls.close()

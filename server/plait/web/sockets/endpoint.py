@@ -178,8 +178,15 @@ class _Opening:
             await _try(join, socket)
         except asyncio.CancelledError:
             is_gone = self._place.joining is None
-            if not is_gone or task.uncancel():
+            if not is_gone:
+                # Not the peer's going: the author's `authenticate` has raised it, or the server ends.
+                socket.close(INTERNAL_ERROR, "internal error")
                 raise
+            if task.uncancel():
+                raise
+        else:
+            if self._place.joining is None:
+                task.uncancel()  # The author's `authenticate` has caught what the peer's going raised in it.
         finally:
             self._place.joining = None
 

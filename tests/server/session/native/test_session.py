@@ -29,6 +29,7 @@ from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import StoreError
 from plait.limits import UNLIMITED, Limits
+from plait.web.turns import Turns
 
 # Joining
 
@@ -100,6 +101,58 @@ async def test_a_client_is_told_which_members_identify_the_elements_of_lists() -
     async with open_house(Room) as house:
         _, frame = await opening(await house.actor(Room), "a")
         assert "list_keys" not in frame
+
+
+async def test_a_client_that_joins_before_there_is_a_state_is_told_which_members_identify_elements_too() -> None:
+    class Blank(Thread[Any]):
+        list_keys: ClassVar[Mapping[str, str]] = {"/cards": "slug"}
+
+    async with open_house(Blank) as house:
+        _, frame = await opening(await house.actor(Blank), "a")
+        assert "state" not in frame
+        assert frame["list_keys"] == {"/cards": "slug"}
+
+
+@pytest.mark.parametrize("protocol", ["native", "cloudflare"])
+async def test_what_came_before_a_socket_was_closed_is_taken_though_it_waits_for_its_turn(protocol: str) -> None:
+    class Gated(Room):
+        def on_start(self) -> None:
+            super().on_start()
+            self.gate = asyncio.Event()
+
+        async def on_connect(self, connection: Connection, request: Request) -> None:
+            await self.gate.wait()
+            self.heard.append("connected")
+
+        def on_message(self, connection: Connection, data: Any) -> None:
+            self.heard.append(data)
+
+        def on_close(self, connection: Connection, code: int, reason: str) -> None:
+            self.heard.append("closed")
+
+    async with open_house(Gated) as house:
+        actor = await house.actor(Gated)
+        thread: Any = actor.thread
+        client = Guest(actor, "a") if protocol == "native" else CloudflareClient(actor, "a")
+        # Somebody else has kept the server busy, so that what costs much waits.
+        turns = client.transport.turns = Turns()
+        if isinstance(client, Guest):
+            await client.open()
+            client.push(put("/n", 7), base=0)
+            client.send("message", data="last")
+        else:
+            client.open()
+            await until(lambda: actor.connections)
+            client.push({"n": 7})
+            client.send("last")
+        turns.spend(0.05)
+        thread.gate.set()
+        await until(lambda: "connected" in thread.heard)
+        client.leave()
+        await until(lambda: "closed" in thread.heard)
+        await actor.settled()
+        assert thread.heard == ["connected", "last", "closed"]
+        assert actor.pipeline.state == {"n": 7}
 
 
 async def test_a_client_that_has_the_version_is_sent_neither_state_nor_ops() -> None:
