@@ -15,8 +15,8 @@ import uvicorn
 
 from plait import Plait
 from plait.web.addresses import Addresses
-from plait.web.handshake import Handshake
 from plait.web.serve import http_protocol, listen
+from plait.web.sockets.handshake import Handshake
 
 __all__ = ["Process", "running"]
 

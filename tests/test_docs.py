@@ -18,10 +18,10 @@ from tests.running import Process
 import plait
 import plait_client
 from plait import PlaitError
-from plait.cli import cli
+from plait.cli.main import cli
 from plait.limits import Limits
-from plait.retention import Retention
 from plait.settings import Settings
+from plait.state.retention import Retention
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, lt
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -248,6 +248,9 @@ def _common(old: Sequence[_Name], new: Sequence[_Name]) -> tuple[list[_Pair], li
 
 def _increasing(pairs: list[_Pair]) -> list[_Pair]:
     """Return a longest part of pairs in the order of their first that is in the order of their second, too."""
+    places = [place for _, place in pairs]
+    if all(map(lt, places, places[1:])):
+        return pairs
     # For each length, the least place at which a sequence so long can end, and the pair that is there.
     ends: list[int] = []
     last: list[int] = []

@@ -1,5 +1,6 @@
 """The frames of the Cloudflare Agents protocol, as its published clients send and take them."""
 
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 import msgspec
@@ -77,7 +78,18 @@ class Result(msgspec.Struct, frozen=True, tag_field="type", tag="rpc", omit_defa
 
 MCP_SERVERS: Final = b'{"type":"cf_agent_mcp_servers","mcp":{"servers":{},"tools":[],"prompts":[],"resources":[]}}'
 
+
+class _LargePush(msgspec.Struct, frozen=True):
+    type: Literal["cf_agent_state"]
+    state: msgspec.Raw
+
+
+# Bytes from which on a frame is first taken for a state. Clients send the type behind that, and what is decoded by its
+# type is gone through for the type first.
+_LARGE: Final = 1024
+
 _decoder: msgspec.json.Decoder[_Push | Call] = msgspec.json.Decoder(_Push | Call)
+_large_decoder: msgspec.json.Decoder[_LargePush] = msgspec.json.Decoder(_LargePush)
 _encoder = msgspec.json.Encoder()
 
 
@@ -87,6 +99,9 @@ def decode_client(data: bytes) -> ClientFrame | None:
     Raises RecursionError when JSON is nested too deep.
     """
     try:
+        if len(data) >= _LARGE:
+            with suppress(msgspec.ValidationError):
+                return StatePush(bytes(_large_decoder.decode(data).state))
         frame = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None

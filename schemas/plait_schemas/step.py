@@ -62,10 +62,11 @@ class Step:
     def may_mean_another(self, other: "Step") -> bool:
         """Tell whether it may mean another element than the one that `other` has put in the same place of a list.
 
-        A single value has its place, as a cell of a board does, unless it is to be taken out.
+        A single value has its place, as a cell of a board does, unless it is to be taken out. What is put in before
+        that element means no element.
         """
-        if self.name == "remove":
-            return True
+        if self.name != "replace":
+            return self.name == "remove"
         if isinstance(self._value, SCALARS) or isinstance(other._value, SCALARS):
             return False
         id = id_of(self._value)

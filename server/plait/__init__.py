@@ -1,11 +1,10 @@
 """Live, durable, shared state: named threads, kept in SQLite, pushed to every socket."""
 
+from plait.actor.connection import Connection, Principal, Source
+from plait.actor.current import current
+from plait.actor.rpc import Stream, rpc
+from plait.actor.thread import Thread
 from plait.app import Plait
-from plait.changes import Change
-from plait.commit import Commit
-from plait.connection import Connection, Principal, Source
-from plait.current import current
-from plait.editing import Edit
 from plait.errors import (
     CallFailed,
     Conflict,
@@ -31,15 +30,16 @@ from plait.errors import (
     Unauthenticated,
     Unavailable,
 )
-from plait.evolution import migrate
-from plait.handle import Handle
 from plait.limits import Limits
-from plait.retention import Retention
-from plait.rpc import Stream, rpc
+from plait.node.handle import Handle
+from plait.state.commit import Commit
+from plait.state.edit import Edit
+from plait.state.log import Change
+from plait.state.migrations import migrate
+from plait.state.retention import Retention
 from plait.store.memory import MemoryStore
 from plait.store.protocol import Store, ThreadKey
 from plait.store.sqlite import SqliteStore
-from plait.thread import Thread
 from plait.web.identity import Action
 
 __all__ = [

@@ -17,27 +17,27 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from plait.compatibility import Compatibility
+from plait.actor.client_types import types_files
+from plait.actor.kind import Kind
+from plait.actor.thread import Thread
 from plait.errors import PlaitError, StoreError
-from plait.handle import Handle
-from plait.kind import Kind
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
-from plait.migration import Outcome, bring_up_all
-from plait.node import Node
+from plait.node.handle import Handle
+from plait.node.node import Node
 from plait.settings import Settings, find_unknown_variables, refused
+from plait.state.compatibility import Compatibility
+from plait.state.migrations import Outcome, bring_up_all
 from plait.store.protocol import Store, ThreadKey
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
-from plait.thread import Thread
-from plait.types import types_files
 from plait.web.addresses import Addresses
-from plait.web.front import Front, error_body, error_response
-from plait.web.heartbeat import Heartbeat
+from plait.web.context import ServerContext, error_body, error_response
 from plait.web.hosts import Hosts
+from plait.web.http.routes import HttpEndpoint, ThreadRoute
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import run_lifespan
-from plait.web.opening import SocketEndpoint
-from plait.web.routes import HttpEndpoint, ThreadRoute
+from plait.web.sockets.endpoint import SocketEndpoint
+from plait.web.sockets.heartbeat import Heartbeat
 
 __all__ = ["Plait"]
 
@@ -104,7 +104,7 @@ class Plait:
         self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED)
         self._compatibility = Compatibility(self._store)
         self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
-        self._front = Front(
+        self._context = ServerContext(
             self._node,
             self._identity,
             self._heartbeat,
@@ -112,9 +112,9 @@ class Plait:
             compatibility=self._compatibility,
             shutdown_timeout=self.settings.shutdown_timeout,
         )
-        self._sockets = SocketEndpoint(self._front)
+        self._sockets = SocketEndpoint(self._context)
         self._asgi = Starlette(
-            routes=self._routes(HttpEndpoint(self._front)),
+            routes=self._routes(HttpEndpoint(self._context)),
             middleware=self._middleware(),
             lifespan=self.lifespan,
             exception_handlers={HTTPException: _http_error},
@@ -129,12 +129,12 @@ class Plait:
             raise RuntimeError("this Plait is running already")
         await self._store.__aenter__()
         try:
-            await self._compatibility.note(self._kinds)
+            await self._compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
         except BaseException:
             await self._store.__aexit__(None, None, None)
             raise
         self._node.start()
-        self._front.start()
+        self._context.start()
         self._heartbeat.start()
         self._is_running = True
         return self
@@ -173,17 +173,17 @@ class Plait:
 
         A server calls it when it is asked to end, before it waits for what is open; leaving the app does the rest.
         """
-        self._front.shutdown()
+        self._context.shutdown()
 
     def prepare_serving(self, host: str, *, lists_kinds: bool = False) -> None:
         """Answer to the name that a server listens on; tell everybody the kinds of threads if it `lists_kinds`."""
         self._hosts.listen(host)
-        self._front.lists_kinds = lists_kinds
+        self._context.lists_kinds = lists_kinds
 
     @property
     def addresses(self) -> Addresses:
         """How many connections each address has, for a server that counts those without a request, too."""
-        return self._front.addresses
+        return self._context.addresses
 
     # Threads
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "Pace", "TokenBucket", "TokenBuckets", "explain_limit"]
+__all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "RateLimiter", "TokenBucket", "TokenBuckets", "explain_limit"]
 
 _HUGE: Final = 2**62
 # Buckets of which the full ones are not looked for.
@@ -82,11 +82,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return TokenBuckets(self.messages_per_second, self.message_burst)
 
-    def pace(self, now: float) -> "Pace | None":
+    def limiter(self, now: float) -> "RateLimiter | None":
         """Return what says which messages of a connection come too fast, None when they are not limited."""
         if math.isinf(self.messages_per_second):
             return None
-        return Pace(self.messages_per_second, self.message_burst, now)
+        return RateLimiter(self.messages_per_second, self.message_burst, now)
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -167,7 +167,7 @@ class TokenBuckets:
         self._many = max(_FEW_BUCKETS, 2 * len(self._buckets))
 
 
-class Pace:
+class RateLimiter:
     """Takes so many messages of one client, and refuses as many; who goes on regardless is found out by that."""
 
     __slots__ = ("_burst", "_refused", "_taken", "is_exceeded")

@@ -199,6 +199,27 @@ def test_pushes_do_not_take_the_place_of_what_was_said_before_them() -> None:
     assert [frame["type"] for frame in take(session)] == ["message", "push"]
 
 
+def test_a_frame_that_is_read_when_the_time_of_a_message_has_come_does_not_put_it_off() -> None:
+    clock = Clock()
+    session = build_session(clock=clock)
+    set_n(session, 2)
+    session.take_frames()
+    receive(session, "nack", ref=1, code="rate_limited", message="slow", version=3, retry_after=0.5)
+    session.send("text")
+    clock.now += 0.5
+    session.tick()
+    session.take_frames()
+    receive(session, "ack", ref=1, version=4)
+    assert take(session) == []
+    assert session.due == clock.now + 0.5
+    clock.now += 0.51
+    receive(session, "message", data="of another")
+    assert session.due is not None
+    assert session.due <= clock.now
+    session.tick()
+    assert [frame["type"] for frame in take(session)] == ["message"]
+
+
 def test_a_server_that_takes_so_many_messages_a_second_refuses_nothing_but_pushes() -> None:
     clock = Clock()
     peer = Peer({"n": 1})

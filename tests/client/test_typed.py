@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from plait_client.typed import written
+from plait_schemas.align import Keys
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -82,6 +83,24 @@ def test_elements_keep_what_the_type_does_not_see_wherever_they_come_to_be() -> 
         {"text": "other", "id": 9},
     ]
     assert shown({"cards": cards}, cards=(one, two, Card("C")))["cards"][2] == {"text": "C", "mark": "three"}
+
+
+class Named(msgspec.Struct, frozen=True):
+    slug: str = ""
+    n: int = 0
+
+
+class Rack(msgspec.Struct, frozen=True):
+    by: dict[str, tuple[Named, ...]] = {}
+
+
+def test_elements_are_known_by_the_member_that_the_class_names() -> None:
+    document = {"by": {"a/b": [{"slug": "a", "color": "red"}, {"slug": "b", "color": "blue"}]}}
+    old = msgspec.convert(document, Rack)
+    new = Rack({"a/b": (Named("b", 1),)})
+    assert written(new, old, document, Keys({"/by/*": "slug"})) == {
+        "by": {"a/b": [{"slug": "b", "color": "blue", "n": 1}]}
+    }
 
 
 def test_equal_elements_are_taken_one_after_the_other() -> None:

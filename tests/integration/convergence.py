@@ -2,25 +2,26 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import make_request
 
-from plait.actor import Actor
-from plait.connection import Connection, Rights
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection, Rights
+from plait.actor.thread import Thread
+from plait.actor.transport import Frame
 from plait.errors import StoreError
-from plait.history import replay
 from plait.limits import UNLIMITED
-from plait.node import Node
-from plait.session.plait_v1 import PlaitSession
-from plait.session.tokens import Tokens
-from plait.session.wire import PLAIT
+from plait.node.node import Node
+from plait.session.native.follower import PLAIT
+from plait.session.native.session import PlaitSession
+from plait.session.native.tokens import Tokens
+from plait.state.history import replay
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey
-from plait.thread import Thread
-from plait.transport import Frame
 from plait_client.happenings import Acked, Nacked
 from plait_client.pending import Push
 from plait_client.session import Session
@@ -75,6 +76,9 @@ class Wire:
 
     def stop_reading(self) -> None:
         pass
+
+    def take_turn(self, work: Callable[[], None]) -> None:
+        work()
 
     async def drained(self) -> None:
         pass

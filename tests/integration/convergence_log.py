@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from plait.history import replay
+from plait.state.history import replay
 from plait.store.protocol import ChangeRow, ThreadKey
 from plait.store.sqlite import SqliteStore
 from plait_schemas.codec import decode_json

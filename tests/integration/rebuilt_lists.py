@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from plait import Retention, Thread
-from plait.merge import Policy
+from plait.state.conflicts import Policy
 
 __all__ = ["KINDS", "NAMES", "REBUILDS", "Element", "Lists", "check_secrets", "drag", "element", "plain", "secrets"]
 

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.socket_client import TIMEOUT, http
 from tests.running import Process
 
-from plait.maintenance import back_up_store, restore_store
+from plait.cli.maintenance import back_up_store, restore_store
 from plait_client import Refused, connect
 
 

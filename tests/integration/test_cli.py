@@ -20,9 +20,9 @@ import pytest
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.running import Process
 
-from plait.cli import cli
-from plait.history import read
+from plait.cli.main import cli
 from plait.settings import COMMAND_VARIABLES
+from plait.state.history import read
 from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.integration.convergence import Member, World
 
 from plait import Reject, Retention, Thread
-from plait.merge import Policy
+from plait.state.conflicts import Policy
 from plait_schemas.patch import Op, decode_ops
 
 

@@ -20,7 +20,7 @@ from tests.integration.socket_client import TIMEOUT, CallError, bare_socket, con
 from tests.running import running
 
 from plait import Connection, Limits, Plait, Principal, Reject, Source, Thread, ThreadKey, rpc
-from plait.web.handshake import Handshake
+from plait.web.sockets.handshake import Handshake
 
 REJECTED = "State update rejected"
 SERVERS = ("websockets-sansio", "plait", "hypercorn")

@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from plait import Connection, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, current, rpc
-from plait.web.handshake import Handshake
+from plait.web.sockets.handshake import Handshake
 
 PATH = "/threads/page/one"
 SERVERS = ("plait", "websockets-sansio")

@@ -17,7 +17,7 @@ from tests.integration.socket_client import Closed
 from tests.running import Process
 
 from plait import Plait, Reject, Source, Thread
-from plait.retention import Retention
+from plait.state.retention import Retention
 
 log = logging.getLogger(__name__)
 

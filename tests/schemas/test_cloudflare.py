@@ -36,15 +36,21 @@ def frame(**fields: object) -> bytes:
 # What clients send
 
 
+# A large frame is decoded in another way.
+SIZES = pytest.mark.parametrize("more", ["", "x" * 5000], ids=["small", "large"])
+
+
+@SIZES
 @given(VALUES)
-def test_a_state_frame_carries_any_json_value(state: Any) -> None:
-    found = decode_client(frame(state=state, type="cf_agent_state", more=1))
+def test_a_state_frame_carries_any_json_value(more: str, state: Any) -> None:
+    found = decode_client(frame(state=state, type="cf_agent_state", more=more, id=1, args="none"))
     assert isinstance(found, StatePush)
     assert json.loads(bytes(found.state)) == state
 
 
-def test_a_call_carries_its_arguments_as_json() -> None:
-    found = decode_client(frame(type="rpc", id="1", method="move", args=[{"x": 1}, None], stream=True))
+@SIZES
+def test_a_call_carries_its_arguments_as_json(more: str) -> None:
+    found = decode_client(frame(type="rpc", id="1", method="move", args=[{"x": 1}, None], state=1, more=more))
     assert isinstance(found, Call)
     assert (found.id, found.method) == ("1", "move")
     assert [json.loads(bytes(each)) for each in found.args] == [{"x": 1}, None]
@@ -72,11 +78,14 @@ def test_a_call_carries_its_arguments_as_json() -> None:
         frame(type="cf_agent_state", state=1) + b"x",
         b'{"type":"cf_agent_state","state":01}',
         b'{"type":"cf_agent_state","state":NaN}',
+        b'{"type":"rpc","state":1,"type":"cf_agent_state"}',
+        b'{"type":"cf_agent_state","state":1,"type":"rpc"}',
     ],
     ids=lambda data: data[:40].decode(),
 )
 def test_anything_else_is_an_ordinary_message(data: bytes) -> None:
     assert decode_client(data) is None
+    assert decode_client(data + b" " * 5000) is None
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 import asyncio
 import json
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from plait.actor.transport import Frame, Receiver
 from plait.errors import StoreError
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
-from plait.transport import Frame, Receiver
+from plait.web.turns import Ticket, Turns
 
 __all__ = ["FakeTransport", "TroubledStore"]
 
@@ -33,6 +35,8 @@ class FakeTransport:
         self.is_backed_up = False
         # How many more frames the peer takes until it reads too slowly again; None for any number.
         self.room_at_once: int | None = None
+        # Where what costs much waits for its turn; None where nothing does.
+        self.turns: Turns | None = None
         # Frames that fit before the peer is found too slow.
         self._room = room
 
@@ -69,6 +73,12 @@ class FakeTransport:
 
     def stop_reading(self) -> None:
         self.is_paused = self.is_stopped = True
+
+    def take_turn(self, work: Callable[[], None]) -> Ticket | None:
+        if self.turns is not None:
+            return self.turns.run(work)
+        work()
+        return None
 
     async def drained(self) -> None:
         return

@@ -8,14 +8,15 @@ from typing import Any
 from starlette.requests import Request
 from tests.server.fakes import FakeTransport, TroubledStore
 
-from plait.actor import Actor
-from plait.connection import Connection, Principal, Rights
-from plait.handle import Handle
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.thread import Thread
 from plait.limits import DEFAULT_LIMITS, Limits
-from plait.node import Node
-from plait.session.cloudflare import CLOUDFLARE, CloudflareSession
+from plait.node.handle import Handle
+from plait.node.node import Node
+from plait.session.cloudflare.departures import Departures
+from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.store.protocol import ThreadKey
-from plait.thread import Thread
 
 __all__ = ["Client", "House", "make_request", "open_house"]
 
@@ -31,12 +32,20 @@ def make_request(path: str = "/", **headers: str) -> Request:
 class Client:
     """A client of the Cloudflare protocol, joined to a thread by a fake socket."""
 
-    def __init__(self, actor: Actor, id: str, *, can_ping: bool = True, principal: Principal | None = None) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        id: str,
+        *,
+        can_ping: bool = True,
+        principal: Principal | None = None,
+        departures: Departures | None = None,
+    ) -> None:
         self.transport = FakeTransport(can_ping=can_ping)
         self.connection = Connection(
             id, self.transport, actor.pipeline.after, rights=Rights(principal), wire=CLOUDFLARE
         )
-        self.session = CloudflareSession(actor, self.connection, self.transport)
+        self.session = CloudflareSession(actor, self.connection, self.transport, departures or Departures())
         self.transport.session = self.session
 
     def open(self, request: Request | None = None) -> None:
@@ -81,6 +90,7 @@ class House:
     def __init__(self, node: Node, store: TroubledStore) -> None:
         self.node = node
         self.store = store
+        self.departures = Departures()
 
     async def actor(self, cls: type[Thread[Any]], name: str = "one") -> Actor:
         """Return a thread, awake."""
@@ -92,7 +102,7 @@ class House:
 
     async def join(self, cls: type[Thread[Any]], id: str, *, name: str = "one", can_ping: bool = True) -> Client:
         """Return a client that has joined a thread and taken what it is sent then."""
-        client = Client(await self.actor(cls, name), id, can_ping=can_ping)
+        client = Client(await self.actor(cls, name), id, can_ping=can_ping, departures=self.departures)
         client.open()
         await client.joined()
         if can_ping and client.transport.pings:

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from plait.actor.thread import Thread
 from plait.app import Plait
 from plait.limits import Limits
 from plait.store.memory import MemoryStore
-from plait.thread import Thread
 
 
 class Game(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits, Pace, TokenBucket, TokenBuckets
+from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits, RateLimiter, TokenBucket, TokenBuckets
 
 RATES = st.sampled_from([0.5, 1.0, 3.0, 200.0])
 BURSTS = st.integers(1, 20)
@@ -93,20 +93,20 @@ def test_a_connection_has_a_bucket_of_its_limits_and_none_without() -> None:
 def test_who_sends_what_is_refused_again_when_told_is_never_found_to_go_on_regardless(
     rate: float, burst: int, numbers: list[int]
 ) -> None:
-    pace = Pace(rate, burst, 0.0)
+    limiter = RateLimiter(rate, burst, 0.0)
     now = 0.0
     for number in numbers:
-        waits = [pace.take(now) for _ in range(number)]
-        assert not pace.is_exceeded
+        waits = [limiter.take(now) for _ in range(number)]
+        assert not limiter.is_exceeded
         now += max(waits) + 1e-6
 
 
 def test_what_is_sent_again_when_told_is_taken_in_the_main() -> None:
-    pace = Pace(200, 1000, 0.0)
-    assert [pace.take(0.0) for _ in range(1000)] == [0.0] * 1000
+    limiter = RateLimiter(200, 1000, 0.0)
+    assert [limiter.take(0.0) for _ in range(1000)] == [0.0] * 1000
     now, taken = 0.0, 0
     for _ in range(100):
-        waits = [pace.take(now) for _ in range(64)]
+        waits = [limiter.take(now) for _ in range(64)]
         taken += waits.count(0.0)
         now += max(waits) + 0.01
     assert taken > 0.9 * 200 * now
@@ -114,21 +114,21 @@ def test_what_is_sent_again_when_told_is_taken_in_the_main() -> None:
 
 @pytest.mark.parametrize("speed", [500, 3_000, 30_000, 1_000_000])
 def test_who_goes_on_regardless_is_found_out_though_one_message_after_the_other_is_taken(speed: int) -> None:
-    pace = Pace(200, 1000, 0.0)
+    limiter = RateLimiter(200, 1000, 0.0)
     count, refused = 0, 0
-    while not pace.is_exceeded:
+    while not limiter.is_exceeded:
         count += 1
-        refused += pace.take(count / speed) > 0
+        refused += limiter.take(count / speed) > 0
         assert count < 20_000
     # As many are endured as are taken.
     assert 1000 <= refused <= 1001 + 200 * count / speed
 
 
 def test_who_is_a_little_too_fast_is_refused_and_endured() -> None:
-    pace = Pace(200, 1000, 0.0)
-    refused = sum(pace.take(n / 300) > 0 for n in range(100_000))
+    limiter = RateLimiter(200, 1000, 0.0)
+    refused = sum(limiter.take(n / 300) > 0 for n in range(100_000))
     assert refused > 30_000
-    assert not pace.is_exceeded
+    assert not limiter.is_exceeded
 
 
 def test_each_has_a_bucket_of_its_own() -> None:

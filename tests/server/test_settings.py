@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from plait.actor.thread import Thread
 from plait.app import Plait
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.settings import SettingError, Settings, find_unknown_variables
 from plait.store.memory import MemoryStore
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
-from plait.thread import Thread
 
 
 class Room(Thread[Any]):

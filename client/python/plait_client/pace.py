@@ -24,8 +24,13 @@ class Pace:
 
     @property
     def free_at(self) -> float | None:
-        """When something may go out, None for at once."""
-        return self._free_at if self._free_at is not None and self._clock() < self._free_at else None
+        """When something may go out, None for at once; a time that has passed counts until `release`."""
+        return self._free_at
+
+    def release(self) -> None:
+        """Let something go out, if its time has come."""
+        if self._free_at is not None and self._clock() >= self._free_at:
+            self._free_at = None
 
     def slow(self, patience: float) -> None:
         """The server has asked for patience, in seconds."""

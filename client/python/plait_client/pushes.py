@@ -133,6 +133,7 @@ class Pushes:
 
     def send_due(self) -> None:
         """Send, or refuse, what may go out at this time."""
+        self._pace.release()
         while not self._is_held() and self._follow() and (push := self._sending.due) is not None:
             frame = self._frame(push)
             if push.is_orphan and not push.is_settled:

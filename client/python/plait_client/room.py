@@ -114,7 +114,7 @@ class Room(Generic[S]):
         shown = self.shown()
         given: Any = self.state if callable(state) or self._shown.takes(shown) else shown
         value = state(given) if callable(state) else state
-        return self.push(shown, self._session.diff(shown, written(value, given, shown)))
+        return self.push(shown, self._session.diff(shown, written(value, given, shown, self._session.keys)))
 
     def update(self, pointer: str, value: Any) -> Awaitable[int]:
         """Change what is at a JSON pointer, or put it there. Raises ValueError where the pointer leads nowhere."""

@@ -14,6 +14,7 @@ from plait_client.pushes import Pushes
 from plait_client.replica import Gap, Replica
 from plait_client.resending import Resending
 from plait_schemas import codes, messages
+from plait_schemas.align import Keys
 from plait_schemas.codec import encode_finite
 from plait_schemas.messages import ClientMessage, ServerMessage
 from plait_schemas.patch import Op
@@ -87,6 +88,11 @@ class Session:
     def version(self) -> int:
         """The version of the confirmed state."""
         return self._replica.version
+
+    @property
+    def keys(self) -> Keys | None:
+        """Which members name the elements of lists, as the server has told it."""
+        return self._replica.keys
 
     def diff(self, old: Any, new: Any) -> list[Op]:
         """Return the operations that turn one state of the thread into another."""

@@ -10,26 +10,30 @@ from typing import Any
 import msgspec
 
 from plait_client.align import may_be_same, name
+from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_finite
 from plait_schemas.members import attributes
-from plait_schemas.patch import diff
+from plait_schemas.patch import diff, escape
 
 __all__ = ["written"]
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
-def written(new: Any, old: Any, document: Any) -> Any:
-    """Return `document`, which is `old` by a type, with all in which `new` differs from that. Raises ValueError."""
+def written(new: Any, old: Any, document: Any, keys: Keys | None = None, path: str = "") -> Any:
+    """Return `document`, which is `old` by a type, with all in which `new` differs from that. Raises ValueError.
+
+    `keys` name the elements of lists, by the JSON pointers of the whole state, in which `document` is at `path`.
+    """
     if new is old:
         return document
     if old is document:
         return _json(new)
     match _members(new), _members(old), document:
         case dict() as after, dict() as before, dict() if _is_one_type(new, old):
-            return _object(after, before, document)
+            return _object(after, before, document, keys, path)
         case list() | tuple() as after, list() | tuple() as before, list() if len(before) == len(document):
-            return _array(after, before, document)
+            return _array(after, before, document, keys, path)
         case set() | frozenset() as after, set() | frozenset() as before, list() if after != before:
             return _set(after, document)
     return _json(new) if diff(old, new) else document
@@ -55,11 +59,13 @@ def _is_one_type(new: Any, old: Any) -> bool:
     return type(new) is type(old) or isinstance(new, dict)
 
 
-def _object(after: Mapping[str, Any], before: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+def _object(
+    after: Mapping[str, Any], before: Mapping[str, Any], document: Mapping[str, Any], keys: Keys | None, path: str
+) -> dict[str, Any]:
     members = {key: value for key, value in document.items() if key in after or key not in before}
     for key, value in after.items():
         if key in before and key in document:
-            members[key] = written(value, before[key], document[key])
+            members[key] = written(value, before[key], document[key], keys, f"{path}/{escape(key)}")
         elif key not in before or diff(before[key], value):
             members[key] = _json(value)
     return members
@@ -77,28 +83,32 @@ def _set(after: set[Any] | frozenset[Any], document: Sequence[Any]) -> list[Any]
 # Arrays
 
 
-def _array(after: Sequence[Any], before: Sequence[Any], document: Sequence[Any]) -> list[Any]:
+def _array(
+    after: Sequence[Any], before: Sequence[Any], document: Sequence[Any], keys: Keys | None, path: str
+) -> list[Any]:
+    origins = _origins(after, before, None if keys is None else keys.at(path))
     return [
-        _json(value) if index is None else written(value, before[index], document[index])
-        for value, index in zip(after, _origins(after, before), strict=True)
+        _json(value) if index is None else written(value, before[index], document[index], keys, f"{path}/{at}")
+        for at, (value, index) in enumerate(zip(after, origins, strict=True))
     ]
 
 
-def _origins(after: Sequence[Any], before: Sequence[Any]) -> list[int | None]:
+def _origins(after: Sequence[Any], before: Sequence[Any], key: str | None) -> list[int | None]:
     """Return the index in `before` at which each element was, None for one that is new.
 
-    They are known by their `id`, or by all that they are; one that has changed may be known by its place.
+    They are known by their id, which `key` holds, or by all that they are; one that has changed may be known by its
+    place.
     """
     # Most are where they were, and need no look.
     origins = [at if at < len(before) and before[at] is value else None for at, value in enumerate(after)]
     places: dict[bytes, list[int]] = {}
     for index in sorted(set(range(len(before))).difference(origins), reverse=True):
-        places.setdefault(name(_members(before[index])), []).append(index)
+        places.setdefault(name(_members(before[index]), key), []).append(index)
     for at, value in enumerate(after):
-        if origins[at] is None and places.get(key := name(_members(value))):
-            origins[at] = places[key].pop()
+        if origins[at] is None and places.get(known_by := name(_members(value), key)):
+            origins[at] = places[known_by].pop()
     taken = set(origins)
     for at, (old, new) in enumerate(zip(before, after, strict=False)):
-        if origins[at] is None and at not in taken and may_be_same(_members(old), _members(new)):
+        if origins[at] is None and at not in taken and may_be_same(_members(old), _members(new), key):
             origins[at] = at
     return origins

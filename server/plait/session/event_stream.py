@@ -8,15 +8,14 @@ from typing import Final
 
 from starlette.requests import Request
 
-from plait.actor import Actor
-from plait.connection import Connection, Principal, Rights
-from plait.mailbox import resolving
-from plait.revision import Revision
-from plait.session.follower import Follower
-from plait.session.tokens import seconds_left
-from plait.session.wire import PLAIT
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.mailbox import resolving
+from plait.actor.transport import HIGH_WATER, Frame
+from plait.session.native.follower import PLAIT, Follower
+from plait.session.native.tokens import seconds_left
+from plait.state.revision import Revision
 from plait.store.protocol import ChangeRow
-from plait.transport import HIGH_WATER, Frame
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER, UNAUTHENTICATED
 from plait_schemas.messages import Version, encode
 
@@ -182,6 +181,9 @@ class _Queue:
 
     def stop_reading(self) -> None:
         pass
+
+    def take_turn(self, work: Callable[[], None]) -> None:
+        work()
 
     async def drained(self) -> None:
         pass

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from plait.errors import StoreError
 from plait.store import schema
-from plait.store.failures import explain
+from plait.store.health import explain
 from plait.store.inspection import connect
 from plait.store.lock import StoreLock
 

@@ -1,13 +1,16 @@
-"""Whether a store's writes succeed, and what is logged about that. No I/O."""
+"""Whether a store can be opened and written, and what an operator is told."""
 
+import errno
 import logging
+import os
 import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from plait.errors import Fenced, StoreError
 
-__all__ = ["Health"]
+__all__ = ["Health", "explain"]
 
 log = logging.getLogger("plait.store")
 
@@ -65,3 +68,42 @@ class Health:
             self._last_failure = now
         elif self.trouble is not None and None in outcomes:
             self.record_success()
+
+
+def explain(error: Exception, path: Path) -> str:
+    """Return why the file cannot be opened and what to do about it, in one line."""
+    folder = path.absolute().parent
+    if isinstance(error, StoreError):
+        return str(error)
+    if not folder.is_dir():
+        return f"there is no folder {folder}: make it with `mkdir -p {folder}`"
+    if path.is_dir():
+        return "it is a folder: name a file in it"
+    if isinstance(error, UnicodeDecodeError) or "malformed" in str(error):
+        return f"it is damaged: see `plait check {path}`, and put a backup in its place with `plait restore`"
+    if "not a database" in str(error):
+        return (
+            "file is not a database, or its first page was overwritten: name another file, "
+            "or put a backup in its place with `plait restore`"
+        )
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "full" in str(error):
+        return "the disk is full: make room for it"
+    return _explain_rights(error, path, folder)
+
+
+def _explain_rights(error: Exception, path: Path, folder: Path) -> str:
+    is_refused = isinstance(error, PermissionError) or getattr(error, "errno", None) == errno.EROFS
+    if not (is_refused or isinstance(error, sqlite3.OperationalError)):
+        return str(error)
+    if not path.exists() and not os.access(folder, os.W_OK):
+        return f"the folder {folder} is read-only for this user: allow writing to it (chmod, chown), or name another"
+    if path.exists() and not os.access(path, os.R_OK):
+        return "this user may not read it: allow that (chmod, chown), or serve as its owner"
+    if path.exists() and not os.access(path, os.W_OK):
+        return "it is read-only for this user: allow writing to it (chmod, chown), or serve as its owner"
+    if not os.access(folder, os.W_OK):
+        return f"the folder {folder} is read-only for this user: files beside the store are written, too (chmod, chown)"
+    for beside in (path.with_name(path.name + suffix) for suffix in (".lock", "-wal", "-shm")):
+        if beside.exists() and not os.access(beside, os.W_OK):
+            return f"{beside} is read-only for this user: allow writing to it (chmod, chown), or serve as its owner"
+    return str(error)

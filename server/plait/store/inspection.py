@@ -10,7 +10,7 @@ from typing import Any, Final
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.store import rows, schema
 from plait.store.checksums import read_change, read_client, read_snapshot, read_thread
-from plait.store.failures import explain
+from plait.store.health import explain
 from plait.store.protocol import Stored, ThreadKey
 
 __all__ = ["Inspection", "connect"]

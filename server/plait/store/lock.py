@@ -1,19 +1,22 @@
-"""The file beside a store that says which server may write, and what was written last."""
+"""The files of a store: who may write them, what was written last, whether they are those that were opened."""
 
 import os
+import sqlite3
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 from zlib import crc32
 
 from plait.errors import StoreError
 
+__all__ = ["LAST", "FileIdentity", "Mark", "StoreLock", "has_write", "save_heads"]
+
 try:
     import fcntl
 except ImportError:  # Windows: nothing but SQLite's own locks keeps two servers apart there.
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Mark", "StoreLock"]
 
 # The parts of a mark, and their combination, by which a damaged one is told.
 _MARK: Final = struct.Struct("<QQQQ")
@@ -78,3 +81,53 @@ class StoreLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+LAST: Final = """max(
+    coalesce((SELECT max(version) FROM snapshots WHERE thread = t.id), 0),
+    coalesce((SELECT max(version) FROM changes WHERE thread = t.id), 0))
+"""
+"""The newest version that the rows of the thread `t` come to, in SQL."""
+
+
+def save_heads(db: sqlite3.Connection, versions: Mapping[int, int]) -> None:
+    """Store the versions that threads have come to, by their row ids, in a transaction of its own."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.executemany("UPDATE threads SET head = ? WHERE id = ?", [(head, id) for id, head in versions.items()])
+        db.execute("COMMIT")
+    except sqlite3.Error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def has_write(db: sqlite3.Connection, mark: Mark) -> bool:
+    """Whether the marked write is in the file."""
+    found = db.execute(f"SELECT t.id, {LAST}, t.epoch FROM threads t WHERE t.id = ?", (mark.thread,)).fetchone()
+    return found is not None and found[1] >= mark.version and Mark.of(*found).epoch == mark.epoch
+
+
+class FileIdentity:
+    """The files of an open SQLite database in WAL mode: the database and its log.
+
+    SQLite goes on to write to a file that was deleted or replaced, where nobody will find what it wrote.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # The working directory may become another one.
+        found = ((each, _identify(each)) for each in (f"{path.absolute()}", f"{path.absolute()}-wal"))
+        self._files = [(each, identity) for each, identity in found if identity is not None]
+
+    def is_same(self) -> bool:
+        """Whether both files are still at their paths."""
+        return all(_identify(path) == identity for path, identity in self._files)
+
+
+def _identify(path: str) -> tuple[int, int] | None:
+    """Return which file is at a path; None when there is none. Raises OSError when that cannot be found out."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino

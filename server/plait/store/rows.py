@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from plait.store.checksums import (
     read_snapshot,
     read_thread,
 )
-from plait.store.heads import LAST
+from plait.store.lock import LAST
 from plait.store.page import page
 from plait.store.protocol import (
     CLIENT_DAYS,
@@ -176,38 +176,54 @@ Heads = dict[ThreadKey, Head]
 _HEADS_KEPT: Final = 10_000
 
 
-def commit(db: sqlite3.Connection, heads: Heads, batch: Iterable[Write]) -> list[StoreError | None]:
-    """Write a batch in one transaction and return the outcome of each write."""
-    groups: dict[ThreadKey, list[tuple[int, Write]]] = {}
+def commit(db: sqlite3.Connection, heads: Heads, batch: Sequence[Write]) -> tuple[list[StoreError | None], list[Head]]:
+    """Write a batch in one transaction; return the outcome of each write, and what it has changed, in order."""
+    groups: dict[ThreadKey, _Group] = {}
     for index, write in enumerate(batch):
-        groups.setdefault(write.key, []).append((index, write))
-    outcomes: dict[int, StoreError | None] = {}
+        group = groups.get(write.key)
+        if group is None:
+            groups[write.key] = [(index, write)]
+        else:
+            group.append((index, write))
+    outcomes: list[StoreError | None] = [None] * len(batch)
+    written: list[Head] = []
     if len(heads) > _HEADS_KEPT:
         heads.clear()
-    _transact(db, heads, list(groups.values()), outcomes)
-    return [outcomes[index] for index in range(len(outcomes))]
+    _transact(db, heads, list(groups.values()), outcomes, written)
+    return outcomes, written
+
+
+_Group = list[tuple[int, Write]]
+"""Writes of one thread, each with its place in the batch."""
 
 
 def _transact(
     db: sqlite3.Connection,
     heads: Heads,
-    groups: Sequence[list[tuple[int, Write]]],
-    outcomes: dict[int, StoreError | None],
+    groups: Sequence[_Group],
+    outcomes: list[StoreError | None],
+    written: list[Head],
 ) -> None:
     try:
-        if not _write_alone(db, heads, groups, outcomes):
-            db.execute("BEGIN IMMEDIATE")
-            _insert(db, [each for group in groups for each in _accept(db, heads, group, outcomes)])
-            db.execute("COMMIT")
+        if (head := _write_alone(db, heads, groups)) is not None:
+            written.append(head)
+            return
+        db.execute("BEGIN IMMEDIATE")
+        accepted = [each for group in groups if (each := _accept(db, heads, group, outcomes)) is not None]
+        _insert(db, accepted)
+        db.execute("COMMIT")
+        written += [head for head, _ in accepted]
     except (sqlite3.Error, OverflowError, ValueError) as error:
         if db.in_transaction:
             db.execute("ROLLBACK")
         for group in groups:
-            heads.pop(group[0][1].key, None)
+            key = group[0][1].key
+            heads.pop(key, None)
             if len(groups) > 1:
-                _transact(db, heads, [group], outcomes)
+                _transact(db, heads, [group], outcomes, written)
             else:
-                outcomes |= {index: _failure(write.key, error) for index, write in group}
+                for index, _ in group:
+                    outcomes[index] = _failure(key, error)
 
 
 def _failure(key: ThreadKey, cause: Exception) -> StoreError:
@@ -217,77 +233,88 @@ def _failure(key: ThreadKey, cause: Exception) -> StoreError:
     return error
 
 
-def _write_alone(
-    db: sqlite3.Connection,
-    heads: Heads,
-    groups: Sequence[list[tuple[int, Write]]],
-    outcomes: dict[int, StoreError | None],
-) -> bool:
-    """Write a batch that is one change of a known thread, by the server, as one statement: a transaction of its own."""
+def _write_alone(db: sqlite3.Connection, heads: Heads, groups: Sequence[_Group]) -> Head | None:
+    """Write a batch that is one change of a known thread, by the server, as one statement: a transaction of its own.
+
+    Returns None, and writes nothing, where there is more to it than that.
+    """
     if len(groups) != 1 or len(groups[0]) != 1:
-        return False
-    index, write = groups[0][0]
+        return None
+    _, write = groups[0][0]
     row, head = write.change, heads.get(write.key)
     if row is None or head is None or write != Write(write.key, write.epoch, write.after, write.version, row):
-        return False  # There is more to it than that.
+        return None
     if write.refusal((head.epoch, head.version)) is not None:
-        return False
-    db.execute(
-        _INSERT_CHANGE, (head.thread, row.version, row.ops, row.source, row.at, checksum_change(head.thread, row))
-    )
-    heads[write.key] = Head(head.thread, head.epoch, write.version)
-    outcomes[index] = None
-    return True
+        return None
+    db.execute(_INSERT_CHANGE, _change_values(head.thread, row))
+    heads[write.key] = head = Head(head.thread, head.epoch, write.version)
+    return head
 
 
 def _accept(
-    db: sqlite3.Connection, heads: Heads, group: Iterable[tuple[int, Write]], outcomes: dict[int, StoreError | None]
-) -> list[tuple[int, Write]]:
-    """Return those writes of one thread that follow what is stored, each with the thread's row id."""
-    accepted: list[tuple[int, Write]] = []
+    db: sqlite3.Connection, heads: Heads, group: _Group, outcomes: list[StoreError | None]
+) -> tuple[Head, list[Write]] | None:
+    """Return those writes of one thread that follow what is stored, and what that is then; None when none does."""
+    key = group[0][1].key
+    head = heads.get(key)
+    if head is None and (row := db.execute(_HEAD, key).fetchone()):
+        head = Head(*row)
+    thread, stored = (None, None) if head is None else (head.thread, (head.epoch, head.version))
+    accepted: list[Write] = []
     for index, write in group:
-        head = heads.get(write.key)
-        if head is None and (row := db.execute(_HEAD, write.key).fetchone()):
-            head = Head(*row)
-        if (error := write.refusal((head.epoch, head.version) if head else None)) is not None:
-            outcomes[index] = error
+        outcomes[index] = error = write.refusal(stored)
+        if error is not None:
             continue
-        if head is None:
+        if thread is None:
             first = write.state_version or 1
-            checksum = checksum_thread(write.key, first, write.secret)
-            values = (*write.key, write.epoch, first, write.secret, write.version, checksum)
-            added = db.execute(_INSERT_THREAD, values)
-            assert added.lastrowid is not None
-            head = Head(added.lastrowid, write.epoch, write.version)
+            checksum = checksum_thread(key, first, write.secret)
+            added = db.execute(_INSERT_THREAD, (*key, write.epoch, first, write.secret, write.version, checksum))
+            thread = added.lastrowid
         elif (state_version := write.state_version) is not None:
-            (secret,) = db.execute("SELECT secret FROM threads WHERE id = ?", (head.thread,)).fetchone()
-            checksum = checksum_thread(write.key, state_version, secret)
-            db.execute(_SET_STATE_VERSION, (state_version, checksum, head.thread))
-        heads[write.key] = Head(head.thread, head.epoch, write.version)
-        outcomes[index] = None
-        accepted.append((head.thread, write))
-    return accepted
+            (secret,) = db.execute("SELECT secret FROM threads WHERE id = ?", (thread,)).fetchone()
+            checksum = checksum_thread(key, state_version, secret)
+            db.execute(_SET_STATE_VERSION, (state_version, checksum, thread))
+        stored = write.epoch, write.version
+        accepted.append(write)
+    if thread is None or stored is None or not accepted:
+        return None
+    heads[key] = head = Head(thread, *stored)
+    return head, accepted
 
 
-def _insert(db: sqlite3.Connection, writes: Sequence[tuple[int, Write]]) -> None:
+def _insert(db: sqlite3.Connection, accepted: Sequence[tuple[Head, list[Write]]]) -> None:
     changes: list[tuple[Any, ...]] = []
-    clients: list[tuple[Any, ...]] = []
-    for thread, write in writes:
-        if (row := write.change) is not None:
-            changes.append((thread, row.version, row.ops, row.source, row.at, checksum_change(thread, row)))
-        if (client := write.client) is not None:
-            checksum = checksum_client(thread, client)
-            clients.append((thread, client.client, client.ref, client.refused, client.at, checksum))
+    # By thread and id: of each client the last of its pushes says all.
+    clients: dict[tuple[int, str], ClientRow] = {}
+    for (thread, *_), writes in accepted:
+        for write in writes:
+            if (row := write.change) is not None:
+                changes.append(_change_values(thread, row))
+            if (client := write.client) is not None:
+                clients[thread, client.client] = client
     db.executemany(_INSERT_CHANGE, changes)
-    db.executemany(_INSERT_CLIENT, clients)
-    for thread, write in writes:
-        if write.snapshot is not None:
-            db.execute(
-                "INSERT OR REPLACE INTO snapshots (thread, version, state, checksum) VALUES (?, ?, ?, ?)",
-                (thread, write.version, write.snapshot, checksum_snapshot(thread, write.version, write.snapshot)),
-            )
-        if write.prune is not None:
-            _prune(db, thread, write.prune)
+    db.executemany(_INSERT_CLIENT, [_client_values(thread, client) for (thread, _), client in clients.items()])
+    for (thread, *_), writes in accepted:
+        for write in writes:
+            if write.snapshot is not None:
+                db.execute(
+                    "INSERT OR REPLACE INTO snapshots (thread, version, state, checksum) VALUES (?, ?, ?, ?)",
+                    (thread, write.version, write.snapshot, checksum_snapshot(thread, write.version, write.snapshot)),
+                )
+            if write.prune is not None:
+                _prune(db, thread, write.prune)
+
+
+# sqlite3 looks for an adapter each time that it is given bytes, which takes longer than to copy what is small, and for
+# none where it is given a bytearray.
+
+
+def _change_values(thread: int, row: ChangeRow) -> tuple[Any, ...]:
+    return thread, row.version, bytearray(row.ops), row.source, row.at, checksum_change(thread, row)
+
+
+def _client_values(thread: int, row: ClientRow) -> tuple[Any, ...]:
+    return thread, row.client, row.ref, bytearray(row.refused), row.at, checksum_client(thread, row)
 
 
 def _prune(db: sqlite3.Connection, thread: int, prune: Prune) -> None:

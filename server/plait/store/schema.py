@@ -6,7 +6,7 @@ from typing import Final
 
 from plait.errors import StoreError
 from plait.store.checksums import checksum_thread
-from plait.store.heads import LAST
+from plait.store.lock import LAST
 from plait.store.protocol import ThreadKey, connection_id
 from plait_schemas.messages import SUBPROTOCOL
 

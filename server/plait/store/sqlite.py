@@ -19,8 +19,7 @@ import aiosqlite
 
 from plait.errors import CorruptThread, StoreError
 from plait.store import rows, schema
-from plait.store.failures import explain
-from plait.store.health import Health
+from plait.store.health import Health, explain
 from plait.store.lock import StoreLock
 from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
 from plait.store.queue import Waiting, WriteQueue
@@ -44,15 +43,10 @@ T = TypeVar("T")
 class _Connection(aiosqlite.Connection):
     """An aiosqlite connection that takes a whole function over to its OS thread in one hop."""
 
-    async def run(
-        self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        return await self.post(function, *args, **kwargs)
-
     def post(
         self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
-        """Begin to run a function, without waiting for it."""
+        """Begin to run a function; to await the result is to wait for it."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._tx.put_nowait((future, partial(function, self._conn, *args, **kwargs)))
         return future
@@ -101,11 +95,11 @@ class SqliteStore:
                 self._lock = StoreLock(self.path)
                 self._work = Writer(self.path, self._lock)
                 self._writer = await _connect(self.path, readonly=False)
-                await self._writer.run(self._work.open, self._synchronous)
+                await self._writer.post(self._work.open, self._synchronous)
             self._reader = await _connect(self.path, readonly=True)
-            await self._reader.run(schema.check)
+            await self._reader.post(schema.check)
             if self._writer is not None and self._work is not None:
-                await self._writer.run(self._work.begin)
+                await self._writer.post(self._work.begin)
                 self._is_open = True
         except (StoreError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
             await self._close()
@@ -121,20 +115,20 @@ class SqliteStore:
         await self._close()
 
     async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
-        return await self._read(str(key), rows.load, key, version)
+        return await self._read(key, rows.load, key, version)
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        return await self._read(str(key), rows.load_changes, key, after, limit, size)
+        return await self._read(key, rows.load_changes, key, after, limit, size)
 
     async def changes_before(
         self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        return await self._read(str(key), rows.load_changes_before, key, version, limit, size)
+        return await self._read(key, rows.load_changes_before, key, version, limit, size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
-        return await self._read(str(key), rows.load_client, key, client)
+        return await self._read(key, rows.load_client, key, client)
 
     def submit(self, write: Write) -> asyncio.Future[None]:
         assert self._loop is not None, "the store has not been opened"
@@ -157,7 +151,7 @@ class SqliteStore:
         if self._writer is None:
             raise StoreError("the store is closed")
         try:
-            await self._writer.run(rows.save_schema, kind, hash, schema)
+            await self._writer.post(rows.save_schema, kind, hash, schema)
         except sqlite3.Error as error:
             raise StoreError(f"a schema could not be written: {error}") from error
 
@@ -174,7 +168,7 @@ class SqliteStore:
             raise StoreError(f"the store cannot be written: {self._health.trouble}")
         self._health.postpone(self._loop.time())
         try:
-            await self._writer.run(self._work.try_to_write)
+            await self._writer.post(self._work.try_to_write)
         except sqlite3.Error as error:
             raise StoreError(f"the store cannot be written: {error}") from error
         self._health.record_success()
@@ -183,12 +177,12 @@ class SqliteStore:
         return await self._read("the list of threads", rows.load_threads, after or ThreadKey("", ""), limit)
 
     async def _read(
-        self, what: str, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+        self, what: object, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         if self._reader is None:
             raise StoreError("the store is closed")
         try:
-            return await self._reader.run(function, *args, **kwargs)
+            return await self._reader.post(function, *args, **kwargs)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             if _UNDECODED in str(error):
                 raise CorruptThread(f"{what} cannot be read: a text in it is damaged") from error
@@ -202,7 +196,7 @@ class SqliteStore:
             self._saving_heads = None
         if self._writer is not None and self._work is not None:
             with suppress(sqlite3.Error):  # It is what notices a loss, and nothing is lost without it.
-                await self._writer.run(self._work.save_heads)
+                await self._writer.post(self._work.save_heads)
         # The last to close takes the log into the file, which a reader may not do.
         for connection in (self._reader, self._writer):
             if connection is not None:

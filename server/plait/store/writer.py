@@ -10,9 +10,7 @@ from typing import Final
 
 from plait.errors import StoreError
 from plait.store import rows, schema
-from plait.store.heads import has_write, save_heads
-from plait.store.identity import FileIdentity
-from plait.store.lock import Mark, StoreLock
+from plait.store.lock import FileIdentity, Mark, StoreLock, has_write, save_heads
 from plait.store.protocol import Write
 
 __all__ = ["Writer"]
@@ -65,16 +63,14 @@ class Writer:
         # Before it, as what is refused must not be in the log that is taken into the file at the end.
         if not self._is_found_lately():
             return self._refuse(batch)
-        outcomes = rows.commit(db, self._heads, batch)
+        outcomes, written = rows.commit(db, self._heads, batch)
         if not self._is_found_lately():
             return self._refuse(batch)
-        last: rows.Head | None = None
-        for write, outcome in zip(batch, outcomes, strict=True):
-            if outcome is None and (head := self._heads.get(write.key)) is not None:
+        for head in written:
+            if head.version:  # A new thread's row has its version, which is mostly 0.
                 self._stale[head.thread] = head.version
-                last = head
-        if last is not None:
-            self._mark(last)
+        if written:
+            self._mark(written[-1])
         return outcomes
 
     def save_heads(self, db: sqlite3.Connection) -> None:

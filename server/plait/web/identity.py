@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plait.connection import Principal
+from plait.actor.connection import Principal
+from plait.actor.hooks import outcome
 from plait.errors import Forbidden, Unauthenticated
 from plait.store.protocol import ThreadKey
-from plait.waiting import outcome
 
 __all__ = ["Action", "Authenticate", "Authorize", "Identity"]
 

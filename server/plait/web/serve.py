@@ -17,12 +17,12 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from plait.limits import Limits
 from plait.web.addresses import Addresses
 from plait.web.descriptors import Descriptors
-from plait.web.half_open import HalfOpen
-from plait.web.handshake import Handshake
+from plait.web.http.half_open import HalfOpen
+from plait.web.sockets.handshake import Handshake
 from plait.web.tls import TlsListener
 
 try:
-    from plait.web.http import HttpProtocol
+    from plait.web.http.protocol import HttpProtocol
 except ModuleNotFoundError:  # There is no httptools for Windows; h11, which takes its place, has bounds of its own.
     HttpProtocol = None  # type: ignore[assignment, misc]
 
@@ -45,9 +45,9 @@ def configure_logging(level: LogLevel) -> None:
             "version": 1,
             "disable_existing_loggers": False,
             "filters": {
-                "context": {"()": "plait.logs.ContextFilter"},
+                "context": {"()": "plait.actor.logs.ContextFilter"},
                 "startup": {"()": "plait.web.lifespan.StartupFilter"},
-                "query": {"()": "plait.logs.QueryFilter"},
+                "query": {"()": "plait.actor.logs.QueryFilter"},
             },
             "formatters": {"line": {"format": "%(asctime)s %(levelname)-7s %(name)s%(context)s: %(message)s"}},
             "handlers": {

@@ -70,6 +70,14 @@ class Turns:
         self._begin_later()
         return ticket
 
+    def run(self, callback: Callable[[], None]) -> Ticket | None:
+        """Call `callback` at once if costly work may begin, else when it is its turn. What it takes is counted."""
+        if not self.is_free:
+            return self.wait(callback)
+        with self.measure():
+            callback()
+        return None
+
     def spend(self, seconds: float) -> None:
         """Count costly work that was not waited for."""
         self._spent += seconds

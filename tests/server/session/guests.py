@@ -9,15 +9,15 @@ from starlette.requests import Request
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import make_request
 
-from plait.actor import Actor
-from plait.connection import Connection, Principal, Rights, Source
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection, Principal, Rights, Source
+from plait.actor.rpc import rpc
+from plait.actor.thread import Thread
 from plait.errors import CorruptThread, Reject, StoreError, Unauthenticated
-from plait.rpc import rpc
-from plait.session.plait_v1 import PlaitSession
-from plait.session.tokens import Renew, Tokens
-from plait.session.wire import PLAIT
+from plait.session.native.follower import PLAIT
+from plait.session.native.session import PlaitSession
+from plait.session.native.tokens import Renew, Tokens
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
-from plait.thread import Thread
 from plait_schemas.messages import SUBPROTOCOL, Join
 
 __all__ = [

@@ -12,8 +12,8 @@ from tests.server.rooms import House, make_request, open_house
 from tests.server.session.guests import PATIENCE, Room, Slow, SlowReads, change, put, until
 from tests.server.session.guests import joined as guest_joined
 
-from plait.actor import Actor
-from plait.connection import Connection, Principal
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection, Principal
 from plait.errors import Reject, StoreError, TooMany, Unavailable
 from plait.limits import Limits
 from plait.session import event_stream

@@ -9,11 +9,11 @@ import pytest
 from tests.server.rooms import Client, open_house
 from tests.server.session.guests import PATIENCE, Guest, add, joined, put
 
-from plait.connection import Connection
+from plait.actor.connection import Connection
+from plait.actor.rpc import Stream, rpc
+from plait.actor.thread import Thread
 from plait.errors import Reject
 from plait.limits import Limits
-from plait.rpc import Stream, rpc
-from plait.thread import Thread
 
 HALF = "\ud83d"
 WHOLE = "\U0001f600"

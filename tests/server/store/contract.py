@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from plait.errors import Fenced, StoreError
-from plait.history import replay
+from plait.state.history import replay
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Store, Stored, ThreadKey, ThreadRow, Write
 
 ROOM = ThreadKey("room", "one")

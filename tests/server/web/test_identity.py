@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from plait.connection import Principal
+from plait.actor.connection import Principal
 from plait.errors import Forbidden, Unauthenticated
 from plait.store.protocol import ThreadKey
 from plait.web.identity import Action, Identity

@@ -1,0 +1,1 @@
+"""One awake thread: its class, turns, connections and rpcs."""

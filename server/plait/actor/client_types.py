@@ -1,0 +1,189 @@
+"""What the clients of an app must know of its threads, as TypeScript and as JSON Schema."""
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
+
+from plait.actor.kind import Kind
+from plait.actor.rpc import Method, Stream
+from plait_schemas.export import DIALECT, definitions, json_text
+from plait_schemas.schema import schema_hash, schema_of
+from plait_schemas.typescript import Member, TypeScript, comment, identifier, interface, key
+
+__all__ = ["NoTypes", "types_files"]
+
+_HEAD: Final = "The threads of this app. Written by `plait types`."
+_DECLARED: Final = ("State", "Rpcs", "Events")
+
+
+class NoTypes(Exception):
+    """A type that has no JSON Schema; the message says where it stands."""
+
+
+class _Argument(NamedTuple):
+    name: str
+    type: Any
+    is_required: bool
+    # Whether it is given by name only.
+    is_named: bool
+
+
+class _Rpc(NamedTuple):
+    name: str
+    doc: str
+    arguments: list[_Argument]
+    # What it returns, or with `is_stream` each of what it sends; None if it returns nothing.
+    result: Any
+    is_stream: bool
+
+
+class _Surface(NamedTuple):
+    """What clients see of a Thread class."""
+
+    kind: str
+    # What its names in TypeScript begin with.
+    prefix: str
+    state: Any
+    hash: str
+    rpcs: list[_Rpc]
+    events: dict[str, Any]
+
+    def types(self) -> Iterator[tuple[str, Any]]:
+        """Yield every type, and where it stands."""
+        yield f"{self.kind}: the state", self.state
+        for rpc in self.rpcs:
+            for argument in rpc.arguments:
+                yield f"{self.kind}: rpc {rpc.name}, argument {argument.name}", argument.type
+            yield f"{self.kind}: rpc {rpc.name}, what it {'streams' if rpc.is_stream else 'returns'}", rpc.result
+        for name, type_ in self.events.items():
+            yield f"{self.kind}: event {name}", type_
+
+
+def types_files(kinds: Iterable[Kind]) -> dict[str, str]:
+    """Return the text of `plait-types.ts` and of `plait-types.json`. Raises NoTypes."""
+    surfaces: list[_Surface] = []
+    for kind in kinds:
+        surfaces.append(_surface(kind, {surface.prefix for surface in surfaces}))
+    return {"plait-types.ts": _typescript(surfaces), "plait-types.json": _json_schema(surfaces)}
+
+
+# Reading classes
+
+
+def _surface(kind: Kind, taken: set[str]) -> _Surface:
+    events = getattr(kind.cls, "events", {})
+    words = re.split(r"[^a-z0-9]+", kind.name)
+    prefix = "".join(map(str.capitalize, words))
+    if not prefix[0].isalpha():
+        prefix = f"Kind{prefix}"
+    while prefix in taken:
+        prefix += "_"
+    rpcs = [_rpc(method) for _, method in sorted(kind.methods.items())]
+    surface = _Surface(kind.name, prefix, kind.state_type.type, "", rpcs, dict(events))
+    for where, type_ in surface.types():
+        try:
+            schema_of(type_)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise NoTypes(f"{where}: {type_!r} has no JSON Schema: {str(error).splitlines()[-1]}") from None
+    return surface._replace(hash=schema_hash(schema_of(surface.state)))
+
+
+def _rpc(method: Method) -> _Rpc:
+    hints = get_type_hints(method.function, include_extras=True)
+    parameters = list(inspect.signature(method.function).parameters.values())[1:]
+    arguments = [
+        _Argument(
+            each.name,
+            hints.get(each.name, Any),
+            is_required=each.default is each.empty,
+            is_named=each.kind is each.KEYWORD_ONLY,
+        )
+        for each in parameters
+        if hints.get(each.name) is not Stream
+    ]
+    result = hints.get("return", Any)
+    if method.is_stream:
+        # The first argument of AsyncIterator[...]; what is sent through a Stream may be anything.
+        result = next(iter(get_args(result)), Any) if method.is_generator else Any
+    elif result is type(None):
+        result = None
+    return _Rpc(method.name, inspect.getdoc(method.function) or "", arguments, result, method.is_stream)
+
+
+# TypeScript
+
+
+def _typescript(surfaces: Sequence[_Surface]) -> str:
+    taken = [f"{surface.prefix}{part}" for surface in surfaces for part in _DECLARED]
+    typescript = TypeScript(taken)
+    for surface in surfaces:
+        typescript.declare(f"{surface.prefix}State", surface.state)
+    parts = [part for surface in surfaces for part in _own_declarations(surface, typescript)]
+    return "\n".join([comment(_HEAD), *typescript.declarations.values(), *parts])
+
+
+def _own_declarations(surface: _Surface, typescript: TypeScript) -> list[str]:
+    prefix = surface.prefix
+    rpcs = [_method(rpc, typescript) for rpc in surface.rpcs]
+    events = [Member(f"{key(name)}: {typescript.type(type_)}") for name, type_ in surface.events.items()]
+    return [
+        interface(f"{prefix}Rpcs", rpcs, f"What clients may call of {surface.kind}."),
+        interface(f"{prefix}Events", events, f"What {surface.kind} emits."),
+        comment(f"The hash of {prefix}State's schema.")
+        + f'export const {prefix[0].lower()}{prefix[1:]}Schema = "{surface.hash}";\n',
+    ]
+
+
+def _method(rpc: _Rpc, typescript: TypeScript) -> Member:
+    """Return a method with the arguments that have a place; clients give those with only a name in another way."""
+    placed = [_parameter(identifier(each.name), each, typescript) for each in rpc.arguments if not each.is_named]
+    named = [_parameter(key(each.name), each, typescript) for each in rpc.arguments if each.is_named]
+    doc = f"{rpc.doc}\n\nBy name, with `callWith`: {{ {'; '.join(named)} }}" if named else rpc.doc
+    result = "void" if rpc.result is None else typescript.type(rpc.result)
+    if rpc.is_stream:
+        result = f"AsyncIterable<{result}>"
+    return Member(f"{key(rpc.name)}({', '.join(placed)}): {result}", doc)
+
+
+def _parameter(name: str, argument: _Argument, typescript: TypeScript) -> str:
+    return f"{name}{'' if argument.is_required else '?'}: {typescript.type(argument.type, is_input=True)}"
+
+
+# JSON Schema
+
+
+def _json_schema(surfaces: Sequence[_Surface]) -> str:
+    schemas, named = definitions([type_ for surface in surfaces for _, type_ in surface.types()])
+    # As `types` yields them.
+    in_order = iter(schemas)
+    kinds = {surface.kind: _kind_schema(surface, in_order) for surface in surfaces}
+    return json_text({"$schema": DIALECT, "kinds": kinds, "$defs": dict(sorted(named.items()))})
+
+
+def _kind_schema(surface: _Surface, schemas: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "hash": surface.hash,
+        "state": next(schemas),
+        "rpcs": {rpc.name: _rpc_schema(rpc, schemas) for rpc in surface.rpcs},
+        "events": {name: next(schemas) for name in surface.events},
+    }
+
+
+def _rpc_schema(rpc: _Rpc, schemas: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    properties = {argument.name: next(schemas) for argument in rpc.arguments}
+    answer = next(schemas)
+    described: dict[str, Any] = {
+        "positional": [argument.name for argument in rpc.arguments if not argument.is_named],
+        "arguments": {
+            "type": "object",
+            "properties": properties,
+            "required": [argument.name for argument in rpc.arguments if argument.is_required],
+            "additionalProperties": False,
+        },
+    }
+    if rpc.doc:
+        described["description"] = rpc.doc
+    if rpc.result is not None or rpc.is_stream:
+        described["chunk" if rpc.is_stream else "result"] = answer
+    return described

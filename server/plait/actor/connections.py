@@ -1,0 +1,107 @@
+"""The open connections of one thread, and what all of them are told: made once a protocol."""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final
+
+from plait.actor.connection import Connection, Wire
+from plait.actor.transport import Frame
+from plait.errors import PlaitError, TooMany, Unavailable
+from plait.state.revision import Revision
+from plait.state.source import Source
+
+__all__ = ["Connections"]
+
+# Nobody is connected to most threads that are awake; they share this.
+_NOTHING: Final[dict[Any, Any]] = {}
+
+
+class Connections:
+    """The open connections of one thread, in the order in which they joined."""
+
+    __slots__ = ("_farewell", "_framed", "_frames", "_ids", "_members")
+
+    def __init__(self) -> None:
+        self._members: dict[Connection, None] = _NOTHING
+        # How many have each id: nearly always one, and who joins asks for its own.
+        self._ids: dict[str, int] = _NOTHING
+        # Why nobody may join any more; None while somebody may.
+        self._farewell: str | None = None
+        # The revision that was sent last, and the frames that were made of it.
+        self._framed: Revision | None = None
+        self._frames: dict[Wire, Frame | None] = _NOTHING
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(tuple(self._members))
+
+    def tagged(self, tag: str | None) -> list[Connection]:
+        """Return those that carry `tag`, or all."""
+        return [each for each in self._members if tag is None or tag in each.tags]
+
+    def with_id(self, id: str) -> list[Connection]:
+        """Return those of one client."""
+        return [each for each in self._members if each.id == id] if id in self._ids else []
+
+    def close(self, reason: str) -> None:
+        """Let nobody in from here on."""
+        self._farewell = reason
+
+    def refusal(self, most: int) -> PlaitError | None:
+        """Return why nobody may join where `most` may, None when somebody may. To be asked when somebody joins."""
+        if self._farewell is not None:
+            return Unavailable(self._farewell)
+        if len(self) >= most:
+            return TooMany(f"the thread has {len(self)} connections, which is the limit; try again later")
+        return None
+
+    def add(self, connection: Connection) -> None:
+        """Let a connection receive from here on."""
+        if self._members is _NOTHING:
+            self._members, self._ids = {}, {}
+        self._members[connection] = None
+        self._ids[connection.id] = self._ids.get(connection.id, 0) + 1
+
+    def discard(self, connection: Connection) -> None:
+        """Let a connection receive nothing more."""
+        if connection in self._members:
+            del self._members[connection]
+            self._ids[connection.id] -= 1
+            if not self._ids[connection.id]:
+                del self._ids[connection.id]
+
+    def broadcast_change(self, revision: Revision, *, source: Source) -> None:
+        """Tell every connection that follows the state of a change, but its source; encoded once a protocol."""
+        wire: Wire | None = None
+        frame: Frame | None = None
+        for connection in self:
+            session = connection.session
+            if session is not None and connection is not source and connection.protocol_enabled:
+                if connection.wire is not wire:
+                    wire = connection.wire
+                    frame = self.change_frame(wire, revision)
+                if frame is not None:
+                    session.deliver(frame, revision)
+
+    def change_frame(self, wire: Wire, revision: Revision) -> Frame | None:
+        """Return the frame of `wire` for a revision; made once as long as that is the last."""
+        if revision is not self._framed:
+            self._framed = revision
+            self._frames = {}
+        elif wire in self._frames:
+            return self._frames[wire]
+        frame = self._frames[wire] = wire.change(revision)
+        return frame
+
+    def broadcast(self, write: Callable[[Wire], Frame | None], *, without: Collection[Connection] = ()) -> None:
+        """Send what `write` makes of something to every connection but some; made once a protocol."""
+        frames: dict[Wire, Frame | None] = {}
+        for connection in self:
+            if connection in without:
+                continue
+            if connection.wire not in frames:
+                frames[connection.wire] = write(connection.wire)
+            frame = frames[connection.wire]
+            if frame is not None:
+                connection.send_frame(frame)

@@ -1,0 +1,173 @@
+"""The attributes and hooks of a Thread class, checked when the class is defined."""
+
+import inspect
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final, get_args
+
+from msgspec.inspect import type_info
+
+from plait.spelling import find_misspelt, find_nearest, is_camel_case
+from plait.state.conflicts import Policy
+from plait.state.retention import Retention
+from plait.state.storable import takes
+
+__all__ = ["HOOKS", "OPTIONS", "check_attributes", "check_hooks", "warn_of_near_misses"]
+
+HOOKS: Final = (
+    "validate_state_change",
+    "resolve_conflict",
+    "on_state_changed",
+    "on_start",
+    "on_stop",
+    "on_connect",
+    "on_message",
+    "on_close",
+    "on_error",
+    "on_request",
+    "connection_tags",
+    "should_be_readonly",
+    "should_send_protocol_messages",
+)
+"""The methods that plait calls."""
+
+OPTIONS: Final = (
+    "initial_state",
+    "kind",
+    "send_identity",
+    "idle_timeout",
+    "turn_timeout",
+    "conflict",
+    "merge_whole_states",
+    "list_keys",
+    "retention",
+    "state_version",
+    "events",
+)
+"""The attributes that plait reads."""
+
+# What hooks are called elsewhere.
+_FOREIGN: Final = {
+    "onStateUpdate": "on_state_changed",
+    "onOpen": "on_connect",
+    "onConnection": "on_connect",
+    "onDisconnect": "on_close",
+    "getConnectionTags": "connection_tags",
+    "shouldConnectionBeReadonly": "should_be_readonly",
+    "on_state_update": "on_state_changed",
+    "on_connection": "on_connect",
+    "on_disconnect": "on_close",
+}
+
+
+def check_attributes(cls: Any) -> None:
+    """Raise TypeError for an attribute that plait reads and that is of another type."""
+    for name, is_right, what in (
+        ("send_identity", _is_bool, "True or False"),
+        ("merge_whole_states", _is_bool, "True or False"),
+        ("idle_timeout", _is_idle_timeout, "a number of seconds, or None for never"),
+        ("turn_timeout", _is_turn_timeout, "a number of seconds above 0, or None for never"),
+        ("conflict", _is_policy, f"one of {', '.join(map(repr, get_args(Policy)))}"),
+        ("retention", _is_retention, "a Retention, for example Retention(changes={number})"),
+        ("events", _is_mapping, 'a dict of names and types, for example {{"moved": Move}}'),
+    ):
+        if not is_right(value := getattr(cls, name)):
+            number = value if type(value) is int and value > 0 else 1000
+            near = find_nearest(value, get_args(Policy)) if name == "conflict" and isinstance(value, str) else None
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise TypeError(f"{cls.__name__}.{name} must be {what.format(number=number)}, not {value!r}{hint}")
+    for event, type_ in cls.events.items():
+        try:
+            is_type = isinstance(event, str) and type_info(type_) is not None
+        except (TypeError, NameError, NotImplementedError):
+            is_type = False
+        if not is_type:
+            raise TypeError(
+                f"{cls.__name__}.events must be a dict of names and types, "
+                f'for example {{"moved": Move}}: {event!r}: {type_!r} is not'
+            )
+
+
+def check_hooks(cls: type, thread: type) -> None:
+    """Raise TypeError for what takes the place of a part of Thread and cannot do its work."""
+    for name, original in vars(thread).items():
+        if name.startswith("_") or name in OPTIONS or (own := inspect.getattr_static(cls, name)) is original:
+            continue
+        if name in HOOKS:
+            _check_hook(cls, name, own, original)
+        elif not callable(own) and not hasattr(own, "__get__"):
+            remedy = "name it `initial_state`" if name == "state" else "give it another name"
+            raise TypeError(f"{cls.__name__}.{name} is a part of Thread and cannot be {own!r}: {remedy}")
+
+
+def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stacklevel: int) -> None:
+    """Warn of attributes that plait does not use, but whose names are nearly those of some that it does."""
+    for name, value in _own_attributes(cls, thread):
+        if name.startswith("_") or hasattr(thread, name) or name in OPTIONS:
+            continue
+        is_foreign = is_camel_case(name)
+        if name in rpcs and not is_foreign:
+            continue
+        hook = _FOREIGN.get(name) or find_misspelt(name, HOOKS, inflected=True)
+        if hook is not None and callable(getattr(value, "__func__", value)):
+            if is_foreign or inspect.getattr_static(cls, hook) is vars(thread)[hook]:
+                _warn(f"{cls.__name__}.{name} is not called by plait: the hook is named {hook}", stacklevel)
+            continue
+        option = find_misspelt(name, OPTIONS, inflected=False)
+        if option is not None and (is_foreign or not _has_own(cls, thread, option)):
+            _warn(f"{cls.__name__}.{name} is not read by plait: the attribute is named {option}", stacklevel)
+
+
+def _warn(message: str, stacklevel: int) -> None:
+    warnings.warn(message, UserWarning, stacklevel=stacklevel + 2)
+
+
+def _own_attributes(cls: type, thread: type) -> Iterator[tuple[str, Any]]:
+    """Yield what a class has of its own or from a mixin; the Thread classes above it have been looked at."""
+    known = {ancestor for base in cls.__bases__ if issubclass(base, thread) for ancestor in base.__mro__}
+    for ancestor in cls.__mro__:
+        if ancestor not in known and ancestor is not object:
+            yield from vars(ancestor).items()
+
+
+def _has_own(cls: type, thread: type, name: str) -> bool:
+    return any(name in vars(ancestor) for ancestor in cls.__mro__ if ancestor not in thread.__mro__)
+
+
+def _check_hook(cls: type, name: str, own: Any, original: Any) -> None:
+    function = getattr(own, "__func__", own)
+    if not callable(function):
+        raise TypeError(f"{cls.__name__}.{name} must be a method, not {own!r}")
+    if not inspect.isfunction(function):
+        return
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{cls.__name__}.{name} has a yield in it: it would never run")
+    if name in ("validate_state_change", "resolve_conflict") and inspect.iscoroutinefunction(function):
+        raise TypeError(f"{cls.__name__}.{name} must be a plain function: it decides before anything is awaited")
+    parameters = list(inspect.signature(original).parameters)
+    if not takes(function, len(parameters) - isinstance(own, staticmethod)):
+        raise TypeError(f"{cls.__name__}.{name} is called as {name}({', '.join(parameters[1:])}): take these arguments")
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_idle_timeout(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
+
+
+def _is_turn_timeout(value: object) -> bool:
+    return value != 0 and _is_idle_timeout(value)
+
+
+def _is_policy(value: object) -> bool:
+    return isinstance(value, str) and value in get_args(Policy)
+
+
+def _is_retention(value: object) -> bool:
+    return isinstance(value, Retention)
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping)

@@ -1,0 +1,139 @@
+"""The author's hooks of one awake thread: each a turn, none where the class has none."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeVar, cast
+
+from starlette.requests import Request
+
+from plait.actor.connection import Connection
+from plait.actor.logs import log_error
+from plait.actor.mailbox import Mailbox, Turn, resolving
+from plait.actor.thread import Thread
+from plait.errors import PlaitError
+from plait_schemas.codes import TRY_AGAIN_LATER
+
+__all__ = ["Hooks", "outcome"]
+
+T = TypeVar("T")
+
+
+async def outcome(value: Awaitable[T] | T) -> T:
+    """Return what a hook returned, after waiting for it if that is needed."""
+    if inspect.isawaitable(value):
+        return cast(T, await value)
+    return value
+
+
+_CONNECT_HOOKS: Final = frozenset(
+    {"connection_tags", "on_connect", "should_be_readonly", "should_send_protocol_messages"}
+)
+
+
+class Hooks:
+    """Runs the hooks of `thread` as turns of `owner`; what they raise goes to `on_error`."""
+
+    __slots__ = ("_mailbox", "_owner", "_thread")
+
+    def __init__(self, owner: Any, thread: Thread[Any], mailbox: Mailbox) -> None:
+        self._owner = owner
+        self._thread = thread
+        self._mailbox = mailbox
+
+    def has(self, name: str) -> bool:
+        """Whether the class has a hook of its own."""
+        return name in self._thread._kind.overrides
+
+    def post(
+        self, name: str, *args: Any, connection: Connection | None = None, by_client: bool = False, size: int = 0
+    ) -> None:
+        """Run a hook when its turn comes, which `connection` has caused by so many bytes."""
+        if not self.has(name):
+            return
+
+        def finished(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self.report(error, connection)
+
+        work = partial(getattr(self._thread, name), *args)
+        done = finished if connection is None else connection.weigh(size, finished)
+        self._mailbox.post(Turn(name, work, done, owner=self._owner, connection=connection, by_client=by_client))
+
+    async def run(
+        self, name: str, *args: Any, connection: Connection | None = None, request: Request | None = None
+    ) -> Any:
+        """Run a hook, and return what it returns. Raises what it raises."""
+        if not self.has(name):
+            return None
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        work = partial(getattr(self._thread, name), *args)
+        turn = Turn(name, work, resolving(future), owner=self._owner, connection=connection, request=request)
+        self._mailbox.post(turn)
+        return await future
+
+    def connect(
+        self,
+        connection: Connection,
+        request: Request,
+        *,
+        join: Callable[[], bool],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        """Ask the hooks about a connection, call `join` to make it a member, then run `on_connect`.
+
+        `join` is not called for a client that is gone by then, and tells whether it has joined. `done` is also told why
+        nobody may join.
+        """
+        refusal: PlaitError | None = None
+
+        def admit() -> bool:
+            nonlocal refusal
+            if connection.is_shut:
+                return False
+            refusal = self._thread._core.connections.refusal(self._owner.limits.connections_per_thread)
+            if refusal is None:
+                return join()
+            connection.leave(TRY_AGAIN_LATER, str(refusal))
+            return False
+
+        if not _CONNECT_HOOKS & self._thread._kind.overrides:
+            admit()
+            done(refusal)
+            return
+
+        async def work() -> None:
+            thread = self._thread
+            connection.tags = tuple(await outcome(thread.connection_tags(connection, request)))
+            if await outcome(thread.should_be_readonly(connection, request)):
+                connection.readonly = True
+            connection.protocol_enabled = await outcome(thread.should_send_protocol_messages(connection, request))
+            if admit():
+                await outcome(thread.on_connect(connection, request))
+
+        def finished(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self.report(error, connection)
+            done(error or refusal)
+
+        weighed = connection.weigh(0, finished)
+        self._mailbox.post(Turn("on_connect", work, weighed, owner=self._owner, connection=connection, request=request))
+
+    async def is_readonly(self, connection: Connection, request: Request) -> bool:
+        """Ask the author whether who sent a request may only read."""
+        answer = await self.run("should_be_readonly", connection, request, connection=connection, request=request)
+        return bool(answer)
+
+    def report(self, error: BaseException, connection: Connection | None) -> None:
+        """Hand an error to `on_error`, and log what that raises."""
+        if isinstance(error, asyncio.CancelledError):
+            return
+
+        def finished(_: object, failure: BaseException | None) -> None:
+            if failure is not None:
+                log_error(error, self._thread._core.key, connection)
+                log_error(failure, self._thread._core.key, connection)
+
+        work = partial(self._thread.on_error, error, connection)
+        self._mailbox.post(Turn("on_error", work, finished, owner=self._owner, connection=connection))

@@ -1,0 +1,51 @@
+"""Logging: each line names the thread and the connection that it is about."""
+
+import logging
+from typing import Any
+
+from plait.actor.connection import Connection
+from plait.actor.mailbox import current_turn
+from plait.errors import PlaitError, operator_message
+from plait.store.protocol import ThreadKey
+
+__all__ = ["ContextFilter", "QueryFilter", "about", "log_error"]
+
+log = logging.getLogger("plait.thread")
+
+
+def about(key: ThreadKey, connection: Connection | None = None) -> dict[str, Any]:
+    """Return the `extra` of a log record about a thread, and a connection of it."""
+    return {"plait_thread": str(key), "plait_connection": connection.id if connection else None}
+
+
+def log_error(error: BaseException, key: ThreadKey, connection: Connection | None) -> None:
+    """Log what a hook or an rpc raised: plait's own errors in one line, everything else with its stack."""
+    if isinstance(error, PlaitError):
+        place = f", at {error.path}" if error.path else ""
+        level = logging.DEBUG if error.is_logged else logging.WARNING
+        log.log(level, "%s: %s%s", error.code, operator_message(error), place, extra=about(key, connection))
+    else:
+        log.error("unexpected %s", type(error).__name__, exc_info=error, extra=about(key, connection))
+
+
+class QueryFilter(logging.Filter):
+    """Keeps the queries of requests out of uvicorn's access log, as there may be tokens in them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(
+                f"{each.partition('?')[0]}?…" if isinstance(each, str) and "?" in each else each for each in record.args
+            )
+        return True
+
+
+class ContextFilter(logging.Filter):
+    """Gives each record `context`: the thread and connection that it is about, or whose turn it was logged in."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        turn = current_turn()
+        fields = about(turn.owner.key, turn.connection) if turn else {}
+        thread = getattr(record, "plait_thread", fields.get("plait_thread"))
+        connection = getattr(record, "plait_connection", fields.get("plait_connection"))
+        record.context = "".join(f" [{each}]" for each in (thread, connection) if each)
+        return True

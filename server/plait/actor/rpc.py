@@ -1,0 +1,181 @@
+"""Methods that clients may call: `@rpc`, the conversion of their arguments, and streams."""
+
+import inspect
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar, get_type_hints, overload
+
+import msgspec
+
+from plait.errors import InvalidArguments
+from plait.state.types import json_error
+from plait_schemas.codec import NOT_JSON, nests_deeper
+
+__all__ = ["Method", "Sent", "Stream", "StreamSink", "methods", "rpc"]
+
+log = logging.getLogger("plait.rpc")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK: Final = "__plait_rpc__"
+
+Sent = Literal["chunk", "end", "error"]
+"""What a stream sends: something, its end, or the error that ends it."""
+
+StreamSink = Callable[[Sent, Any], Callable[[], None]]
+"""Takes what a stream sends, and returns what lets it go. Raises TypeError or ValueError for what is not JSON."""
+
+
+class _Options(msgspec.Struct, frozen=True):
+    name: str | None
+    concurrent: bool
+
+
+@overload
+def rpc(function: F, /) -> F: ...
+@overload
+def rpc(*, name: str | None = None, concurrent: bool = False) -> Callable[[F], F]: ...
+def rpc(function: F | None = None, /, *, name: str | None = None, concurrent: bool = False) -> F | Callable[[F], F]:
+    """Let clients call a method of a Thread, by `name` or else by its own.
+
+    Arguments are converted to their annotations. Calls are turns, one at a time, unless `concurrent`. An async
+    generator streams what it yields; a method with a parameter annotated `Stream` streams by hand. Streams do not
+    hold up other turns.
+    """
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, _Options(name, concurrent))
+        return function
+
+    return mark if function is None else mark(function)
+
+
+class Stream:
+    """The chunks of one streamed answer. After `end` or `error` nothing more may be sent."""
+
+    __slots__ = ("_emit_to", "is_ended")
+
+    def __init__(self, emit: Callable[[Sent, Any], None]) -> None:
+        self._emit_to = emit
+        self.is_ended = False
+
+    def send(self, value: object) -> None:
+        """Send a chunk."""
+        self._emit("chunk", value)
+
+    def end(self, value: object = msgspec.UNSET) -> None:
+        """End the stream, with a last value if one is given."""
+        self._emit("end", value)
+
+    def error(self, message: str) -> None:
+        """End the stream with an error."""
+        self._emit("error", message)
+
+    def _emit(self, what: Sent, value: object) -> None:
+        if self.is_ended:
+            raise RuntimeError("the stream has ended")
+        self._emit_to(what, value)
+        self.is_ended = what != "chunk"
+
+
+class Method:
+    """One rpc of a Thread class: what it is called, and how its arguments are made from JSON."""
+
+    def __init__(self, name: str, attribute: str, function: Callable[..., Any], *, concurrent: bool) -> None:
+        # What clients call it by, and what it is called in the class.
+        self.name = name
+        self.attribute = attribute
+        self.function = function
+        self.is_generator = inspect.isasyncgenfunction(function)
+        self._positional: list[str] = []
+        self._required: set[str] = set()
+        self._decode: dict[str, Callable[[msgspec.Raw], Any]] = {}
+        # The parameter that takes a Stream, if there is one.
+        self.stream_parameter: str | None = None
+        self._stream_place = 0
+        self._read_signature()
+        self.is_stream = self.is_generator or self.stream_parameter is not None
+        # Whether calls run beside the thread's turns.
+        self.is_concurrent = concurrent or self.is_stream
+
+    def arguments(
+        self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, depth: int
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the positional and keyword arguments that were sent as JSON, nested at most `depth` deep.
+
+        Raises InvalidArguments.
+        """
+        if len(args) > len(self._positional):
+            raise InvalidArguments(f"{self.name} takes {len(self._positional)} arguments, {len(args)} were given")
+        positional = [self._convert(name, raw, depth) for name, raw in zip(self._positional, args, strict=False)]
+        if not kwargs and self._required.issubset(self._positional[: len(args)]):
+            return positional, {}
+        values = dict(zip(self._positional, positional, strict=False))
+        for name, raw in (kwargs or {}).items():
+            if name in values or name not in self._decode:
+                what = "is given twice" if name in values else "is not an argument"
+                raise InvalidArguments(f"{self.name}: {name!r} {what}", path=f"/{name}")
+            values[name] = self._convert(name, raw, depth)
+        if missing := self._required - values.keys():
+            raise InvalidArguments(f"{self.name}: {min(missing)!r} is missing", path=f"/{min(missing)}")
+        return [], values
+
+    def with_stream(self, args: list[Any], kwargs: dict[str, Any], stream: Stream) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with `stream` in its place among them."""
+        assert self.stream_parameter is not None
+        if len(args) > self._stream_place:
+            return [*args[: self._stream_place], stream, *args[self._stream_place :]], kwargs
+        return args, {**kwargs, self.stream_parameter: stream}
+
+    def _convert(self, name: str, raw: msgspec.Raw, depth: int) -> Any:
+        # What is nested deeper has more bytes.
+        if len(raw) > depth and nests_deeper(bytes(raw), depth):
+            raise InvalidArguments(f"{self.name}: {name}: nested more than {depth} deep", path=f"/{name}")
+        try:
+            return self._decode[name](raw)
+        except NOT_JSON as error:
+            message, path = json_error(error)
+            raise InvalidArguments(f"{self.name}: {name}{path}: {message}", path=f"/{name}{path}") from None
+        except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
+            log.error("the type of %s of rpc %s raised %s", name, self.name, type(error).__name__, exc_info=error)
+            raise InvalidArguments(f"{self.name}: {name}: refused by its type", path=f"/{name}") from None
+
+    def _read_signature(self) -> None:
+        hints = get_type_hints(self.function, include_extras=True)
+        # A method that is declared to return something answers null for None, others answer nothing.
+        self.returns_value = hints.get("return", type(None)) is not type(None)
+        for parameter in list(inspect.signature(self.function).parameters.values())[1:]:
+            annotation = hints.get(parameter.name, Any)
+            if annotation is Stream:
+                self.stream_parameter = parameter.name
+                self._stream_place = len(self._positional)
+                continue
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                raise TypeError(f"rpc {self.name!r}: *args, **kwargs and positional-only parameters have no JSON form")
+            if parameter.kind is not parameter.KEYWORD_ONLY:
+                self._positional.append(parameter.name)
+            if parameter.default is parameter.empty:
+                self._required.add(parameter.name)
+            self._decode[parameter.name] = msgspec.json.Decoder(annotation).decode
+
+
+def methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:
+    """Return the rpcs of a Thread class, by the names that clients call them by. Raises TypeError.
+
+    `reserved` is what the class has from Thread, which an rpc would take away from it, or let clients call.
+    """
+    found: dict[str, Method] = {}
+    for attribute in dir(cls):
+        function = inspect.getattr_static(cls, attribute)
+        options = getattr(function, _MARK, None)
+        if isinstance(options, _Options):
+            if attribute in reserved:
+                raise TypeError(
+                    f"{cls.__name__}.{attribute} is of Thread's own and cannot be an rpc: give the method another "
+                    f"name, and @rpc(name={attribute!r}) if clients are to call it by this one"
+                )
+            method = Method(options.name or attribute, attribute, function, concurrent=options.concurrent)
+            if method.name in found:
+                raise TypeError(f"{cls.__name__} has two rpcs that are called {method.name!r}")
+            found[method.name] = method
+    return found

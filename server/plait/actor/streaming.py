@@ -1,0 +1,97 @@
+"""One streamed answer: its chunks leave behind the changes that were made before them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+from plait.actor.connection import Connection, Gate
+from plait.actor.hooks import outcome
+from plait.actor.mailbox import Done
+from plait.actor.rpc import Method, Sent, Stream, StreamSink
+from plait.errors import StoreError
+
+__all__ = ["Streaming"]
+
+# A stream that never waits lets others run after this many chunks.
+_CHUNKS_AT_ONCE: Final = 64
+
+
+class Streaming:
+    """Runs a method that streams, and hands what it sends to `sink`."""
+
+    __slots__ = ("_connection", "_drained", "_failed", "_gate", "_report", "_sink", "_stream")
+
+    def __init__(
+        self,
+        sink: StreamSink,
+        gate: Gate,
+        connection: Connection | None,
+        report: Callable[[BaseException, Connection | None], None],
+        drained: Callable[[], Awaitable[object]] | None,
+    ) -> None:
+        self._sink = sink
+        self._gate = gate
+        self._connection = connection
+        # Called after each chunk that was yielded; waits while the reader, a connection or another, is behind.
+        self._drained = drained if connection is None else connection.drained
+        # Takes an error that came when the stream had ended.
+        self._report = report
+        self._stream = Stream(self._emit)
+        # Whether the reader has been told that a change could not be stored, which ends the stream.
+        self._failed = False
+
+    async def run(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Run the method to its end."""
+        if method.stream_parameter is None:
+            await self._yield(method, thread, args, kwargs)
+            return
+        stream = self._stream
+        args, kwargs = method.with_stream(args, kwargs, stream)
+        try:
+            result = await outcome(method.function(thread, *args, **kwargs))
+        except Exception as error:
+            if not stream.is_ended:
+                raise
+            self._report(error, self._connection)
+            return
+        if not stream.is_ended:
+            stream.end() if result is None else stream.end(result)
+
+    def telling(self, done: Done) -> Done:
+        """Return a Done that tells `done`, unless the stream's end has been told."""
+
+        def tell(result: Any, error: BaseException | None) -> None:
+            if not self._failed:
+                done(result, error)
+
+        return tell
+
+    # Inside
+
+    async def _yield(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        count = 0
+        # Whatever ends it, what the generator does last is of this turn.
+        async with aclosing(method.function(thread, *args, **kwargs)) as chunks:
+            async for chunk in chunks:
+                self._stream.send(chunk)
+                count += 1
+                if count % _CHUNKS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                if self._drained is not None:
+                    await self._drained()
+        self._stream.end()
+
+    def _emit(self, what: Sent, value: Any) -> None:
+        go = self._sink(what, value)
+
+        def release(failure: StoreError | None) -> None:
+            if self._failed:
+                return
+            if failure is None:
+                go()
+            else:
+                self._failed = True
+                self._sink("error", str(failure))()
+
+        self._gate(release)

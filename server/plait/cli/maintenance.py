@@ -1,0 +1,47 @@
+"""Looking after a store's file: checking all of it, copying it, and putting a copy back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from plait.errors import CorruptThread
+from plait.state.history import read
+from plait.store.copies import back_up, restore
+from plait.store.inspection import Inspection
+from plait.store.protocol import ThreadKey
+from plait_schemas.codec import NOT_JSON
+from plait_schemas.patch import PatchError, decode_ops
+
+__all__ = ["back_up_store", "check_store", "restore_store"]
+
+
+def check_store(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield what is damaged in a store's file, a line each, and at last a line on the whole, each with whether it is
+    one of damage. Raises StoreError.
+    """
+    inspection = Inspection(path, replay=read, decode=_decode)
+    damaged = 0
+    for line in inspection.run():
+        damaged += 1
+        yield line, True
+    verdict = f"{damaged} damaged places" if damaged else "nothing is damaged"
+    yield f"{path}: {inspection.threads} threads, {inspection.changes} changes, {verdict}", False
+
+
+def back_up_store(path: Path, target: Path) -> str:
+    """Copy a store's file while a server may have it open; returns what was done. Raises StoreError."""
+    threads = back_up(path, target)
+    return f"{target} has the {threads} threads of {path}"
+
+
+def restore_store(backup: Path, path: Path) -> str:
+    """Put a backup in the place of a store's file; returns what was done. Raises StoreError."""
+    threads, kept = restore(backup, path)
+    line = f"{path} has the {threads} threads of {backup}, with new epochs"
+    return f"{line}; what was there before is {kept}" if kept else line
+
+
+def _decode(key: ThreadKey, ops: bytes) -> None:
+    try:
+        decode_ops(ops)
+    except (*NOT_JSON, PatchError) as error:
+        raise CorruptThread(f"{key} cannot be read", detail=str(error)) from error

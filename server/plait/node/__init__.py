@@ -1,0 +1,1 @@
+"""The threads that are awake in this process, and handles to them."""

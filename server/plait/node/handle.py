@@ -1,0 +1,138 @@
+"""A thread as other server code sees it: its rpcs and its state, awake or not."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, Final, Protocol, Self
+
+from plait.actor.actor import Actor
+from plait.actor.kind import Kind
+from plait.actor.mailbox import resolving
+from plait.actor.rpc import Method, Sent
+from plait.errors import CallFailed
+from plait.store.protocol import ThreadKey
+from plait_schemas.codec import encode_json
+
+__all__ = ["Handle"]
+
+# A stream by generator is so many chunks ahead of its reader, and then waits.
+_AHEAD: Final = 16
+
+
+class Node(Protocol):
+    """Where handles get their threads from."""
+
+    async def actor(self, key: ThreadKey) -> Actor:
+        """Return a thread, awake."""
+        ...
+
+
+class Handle:
+    """Calls the rpcs of one thread as if they were its own methods; a streamed one returns an async iterator.
+
+    The thread is woken when it is needed. A call returns when the changes that it made are durable. It raises what
+    the rpc raised, and what waking the thread can raise.
+    """
+
+    def __init__(self, node: Node, kind: Kind, key: ThreadKey) -> None:
+        self._node = node
+        self._kind = kind
+        self._key = key
+
+    @property
+    def name(self) -> str:
+        """The thread's name."""
+        return self._key.name
+
+    async def state(self) -> Any:
+        """Return the thread's state, once it is durable; a copy, where it could be changed in place."""
+        actor = await self._node.actor(self._key)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        state = actor.pipeline.history.current.copy()
+        actor.pipeline.after(partial(resolving(future), state))
+        return await future
+
+    async def set_state(self, value: Any) -> int:
+        """Change the state to `value`, or to what a function returns for the current one; returns the version."""
+        actor = await self._node.actor(self._key)
+        return await actor.thread.set_state(value)
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call an rpc by the name that clients use. A streamed one's chunks are collected in a list."""
+        found = self._kind.method(method)
+        if found.is_stream:
+            return [chunk async for chunk in self._stream(found, args, kwargs)]
+        return await self._call(found, args, kwargs)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = self._kind.attributes.get(name)
+        if method is None:
+            raise AttributeError(f"{self._kind.cls.__name__} has no rpc {name!r}")
+        run = self._stream if method.is_stream else self._call
+        return lambda *args, **kwargs: run(method, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Handle {self._key}>"
+
+    async def _call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        actor = await self._node.actor(self._key)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        turn = actor.call(method, (list(args), kwargs), resolving(future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            turn.is_abandoned = True
+            raise
+
+    async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        actor = await self._node.actor(self._key)
+        reader = _Reader(None if method.is_generator else actor.limits.write_buffer)
+        turn = actor.call(method, (list(args), kwargs), reader.done, sink=reader.sink, drained=reader.drained)
+        try:
+            async for chunk in reader:
+                yield chunk
+        finally:
+            turn.cancel()
+
+
+class _Reader:
+    """Iterates over the chunks of a stream. A generator waits for it; what is sent by hand may fill its `room`."""
+
+    def __init__(self, room: int | None) -> None:
+        self._queue: asyncio.Queue[tuple[Sent, Any, int]] = asyncio.Queue()
+        self._ahead = asyncio.Semaphore(_AHEAD)
+        # Bytes of JSON that may wait, None for any number, and those that do.
+        self._room = room
+        self._waiting = 0
+        self._is_full = False
+        # Takes a place among the chunks that may wait.
+        self.drained = self._ahead.acquire
+
+    def sink(self, what: Sent, value: Any) -> Callable[[], None]:
+        """Take what the stream sends. Raises CallFailed for what has no room, and for all that comes behind it."""
+        size = 0
+        if self._room is not None and what == "chunk":
+            size = len(encode_json(value))
+            self._is_full = self._is_full or (self._waiting > 0 and self._waiting + size > self._room)
+        if self._is_full:
+            raise CallFailed("the reader is too slow for what is sent to it")
+        self._waiting += size
+        return partial(self._queue.put_nowait, (what, value, size))
+
+    def done(self, _: Any, error: BaseException | None) -> None:
+        """Take the outcome of the turn."""
+        if error is not None:
+            self._queue.put_nowait(("error", error, 0))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        what, value, size = await self._queue.get()
+        if what == "error":
+            raise value if isinstance(value, BaseException) else CallFailed(value)
+        if what == "end":
+            raise StopAsyncIteration
+        self._waiting -= size
+        self._ahead.release()
+        return value

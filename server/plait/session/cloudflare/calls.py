@@ -1,0 +1,103 @@
+"""The methods that one client of the Cloudflare Agents protocol has called. No I/O."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection
+from plait.actor.logs import log_error
+from plait.actor.mailbox import Turn
+from plait.actor.rpc import Method, Sent
+from plait.actor.transport import Frame, Transport
+from plait.errors import Forbidden, PlaitError, public_message
+from plait_schemas.cloudflare import Call, Result, encode
+from plait_schemas.codec import UNENCODABLE, printable
+
+__all__ = ["CloudflareCalls"]
+
+
+class CloudflareCalls:
+    """Runs, streams and answers the calls on one socket."""
+
+    __slots__ = ("_actor", "_connection", "_is_over", "_streams", "_transport")
+
+    def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
+        self._actor = actor
+        self._connection = connection
+        self._transport = transport
+        # The turns that stream, by the identity of their calls, as ids may be given twice.
+        self._streams: dict[int, Turn] = {}
+        self._is_over = False
+
+    def receive(self, call: Call, size: int) -> None:
+        """Take a call that was sent in so many bytes."""
+        try:
+            method = self._actor.kind.method(call.method)
+            if not self._connection.rights.may_call:
+                raise Forbidden("Forbidden")
+            arguments = method.arguments(call.args, depth=self._actor.limits.depth)
+        except PlaitError as error:
+            self.fail(call, str(error))
+            return
+        if method.is_stream and self._is_over:
+            return  # It came before the socket was closed, and has waited for `on_connect`.
+        turn = self._actor.call(
+            method,
+            arguments,
+            partial(self._answer, call, method),
+            sink=partial(self._stream, call) if method.is_stream else None,
+            connection=self._connection,
+            by_client=True,
+            size=size,
+        )
+        if method.is_stream:
+            self._streams[id(call)] = turn
+
+    def close(self) -> None:
+        """Take note that the socket is closed: what streams ends, the others finish what they do."""
+        self._is_over = True
+        for turn in self._streams.values():
+            turn.cancel()
+        self._streams.clear()
+
+    def fail(self, call: Call, message: str) -> None:
+        """Refuse a call, behind what was sent before, whatever became of the changes before it."""
+        frame = Frame(encode(Result(call.id, False, error=message)))
+        self._actor.pipeline.after(lambda _: self._transport.send(frame))
+
+    # Inside
+
+    def _answer(self, call: Call, method: Method, result: Any, error: BaseException | None) -> None:
+        self._streams.pop(id(call), None)
+        if error is not None:
+            if not isinstance(error, PlaitError):
+                log_error(error, self._actor.key, self._connection)
+            self.fail(call, public_message(error))
+        elif not method.is_stream:
+            nothing = result is None and not method.returns_value
+            self._send(call, Result(call.id, True, msgspec.UNSET if nothing else result, done=True))
+
+    def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
+        if what == "error":
+            send = partial(self.fail, call, printable(value))
+        else:
+            send = partial(self._transport.send, Frame(encode(Result(call.id, True, value, done=what == "end"))))
+        if what == "chunk":
+            return send
+
+        def go() -> None:
+            self._streams.pop(id(call), None)  # Its method may go on.
+            send()
+
+        return go
+
+    def _send(self, call: Call, result: Result) -> None:
+        try:
+            data = encode(result)
+        except UNENCODABLE as error:
+            self.fail(call, f"the result of {call.method} is not JSON: {error}")
+            return
+        self._transport.send(Frame(data))

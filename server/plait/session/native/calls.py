@@ -1,0 +1,115 @@
+"""The rpcs that one client of the native protocol has called: run, streamed, answered, cancelled. No I/O."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection
+from plait.actor.logs import log_error
+from plait.actor.mailbox import Turn
+from plait.actor.rpc import Method, Sent
+from plait.actor.transport import Frame
+from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError, public_message
+from plait_schemas.codec import UNENCODABLE, encode_json, printable
+from plait_schemas.messages import Call, Error, Result, encode
+
+__all__ = ["Calls"]
+
+
+class Calls:
+    """The calls under way on one socket."""
+
+    __slots__ = ("_actor", "_calls", "_connection", "_send", "_turns")
+
+    def __init__(self, actor: Actor, connection: Connection, send: Callable[[Frame], None]) -> None:
+        self._actor = actor
+        self._connection = connection
+        self._send = send
+        # By ref: the call, and its turn once that has begun.
+        self._calls: dict[int, Call] = {}
+        self._turns: dict[int, Turn] = {}
+
+    def receive(self, call: Call, size: int) -> None:
+        """Take a call that was sent in so many bytes."""
+        try:
+            self._begin(call, size)
+        except PlaitError as error:
+            self._fail(call.ref, error)
+
+    def cancel(self, ref: int) -> None:
+        """Let go of a call: nobody waits for it."""
+        self._calls.pop(ref, None)
+        turn = self._turns.pop(ref, None)
+        if turn is not None:
+            turn.is_abandoned = True
+            if turn.mailbox is None:
+                turn.cancel()
+
+    def close(self) -> None:
+        """Let go of all: those that stream end, the others finish what they do."""
+        for ref in list(self._turns):
+            self.cancel(ref)
+
+    # Inside
+
+    def _begin(self, call: Call, size: int) -> None:
+        actor, connection = self._actor, self._connection
+        if call.ref in self._calls:
+            raise InvalidArguments(f"a call with the ref {call.ref} is under way")
+        method = actor.kind.method(call.method)
+        if not connection.rights.may_call:
+            raise Forbidden("Forbidden")
+        arguments = method.arguments(call.args, call.kwargs, depth=actor.limits.depth)
+        done = partial(self._done, call, method)
+        sink = partial(self._stream, call) if method.is_stream else None
+        self._calls[call.ref] = call
+        turn = actor.call(method, arguments, done, sink=sink, connection=connection, by_client=True, size=size)
+        if self._calls.get(call.ref) is call:
+            self._turns[call.ref] = turn
+
+    def _done(self, call: Call, method: Method, result: Any, error: BaseException | None) -> None:
+        ref = call.ref
+        if self._calls.get(ref) is not call:
+            return  # It was cancelled.
+        del self._calls[ref]
+        self._turns.pop(ref, None)
+        if error is not None:
+            if not isinstance(error, PlaitError):
+                log_error(error, self._actor.key, self._connection)
+                error = CallFailed(public_message(error))
+            self._fail(ref, error)
+        elif not method.is_stream:
+            nothing = result is None and not method.returns_value
+            try:
+                self._send(_result(ref, msgspec.UNSET if nothing else result, done=True))
+            except UNENCODABLE as failure:
+                self._fail(ref, CallFailed(f"the result of {method.name} is not JSON: {failure}"))
+
+    def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
+        if what == "error":
+            frame = Frame(encode(Error(CallFailed.code, printable(value), call.ref)))
+        else:
+            frame = _result(call.ref, value, done=what == "end")
+
+        def go() -> None:
+            if self._calls.get(call.ref) is not call:
+                return  # It was cancelled.
+            if what != "chunk":
+                # The client may use the ref again, while the method goes on.
+                del self._calls[call.ref]
+                self._turns.pop(call.ref, None)
+            self._send(frame)
+
+        return go
+
+    def _fail(self, ref: int, error: PlaitError) -> None:
+        frame = Frame(encode(Error(error.code, str(error), ref, error.path)))
+        self._actor.pipeline.after(lambda _: self._send(frame))
+
+
+def _result(ref: int, value: Any, *, done: bool) -> Frame:
+    raw = msgspec.UNSET if value is msgspec.UNSET else msgspec.Raw(encode_json(value))
+    return Frame(encode(Result(ref, done, raw)))

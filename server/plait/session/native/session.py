@@ -1,0 +1,353 @@
+"""A conversation in the native protocol, `plait.v1`, from its join on, as docs/protocol.md has it. No I/O."""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection
+from plait.actor.logs import log_error
+from plait.actor.transport import Frame, Transport
+from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, TooMany
+from plait.session.native.calls import Calls
+from plait.session.native.follower import Follower
+from plait.session.native.message_order import MessageOrder
+from plait.session.native.pushes import Pushes
+from plait.session.native.tokens import Tokens
+from plait.session.receive_queue import ReceiveQueue
+from plait.state.push_log import Client
+from plait.state.revision import Revision
+from plait.state.work import weigh
+from plait.store.protocol import ChangeRow, ClientRow
+from plait_schemas import messages
+from plait_schemas.codec import HALF_PAIR, NOT_JSON, decode_json, nests_deeper
+from plait_schemas.codes import BAD_FRAME, REPLACED, TRY_AGAIN_LATER
+from plait_schemas.messages import SUBPROTOCOL, Join, decode_broken, decode_client, encode
+
+__all__ = ["PlaitSession"]
+
+_PONG: Final = Frame(encode(messages.Pong()))
+# What makes no turn of the thread.
+_TURNLESS: Final = (messages.Join, messages.Cancel, messages.Presence, messages.Auth, messages.Ping)
+# Seconds after which pushes are sent again that came while too much was waiting.
+_PAUSE: Final = 1.0
+
+
+class PlaitSession:
+    """Takes what one client sends, in order, and sends it what its thread has to tell."""
+
+    __slots__ = (
+        "_actor",
+        "_calls",
+        "_client",
+        "_connection",
+        "_follower",
+        "_join_frame",
+        "_limiter",
+        "_loop",
+        "_messages",
+        "_pushes",
+        "_queue",
+        "_rows",
+        "_tokens",
+        "_transport",
+        "arrival",
+    )
+
+    def __init__(
+        self,
+        actor: Actor,
+        connection: Connection,
+        transport: Transport,
+        join: Join,
+        tokens: Tokens,
+        *,
+        arrival: int = 0,
+    ) -> None:
+        self._actor = actor
+        # The number of the join, in the order in which they came: of one client's sockets the last is the one it uses.
+        self.arrival = arrival
+        self._connection = connection
+        self._transport = transport
+        self._join_frame = join
+        # Watches who the client is.
+        self._tokens = tokens
+        self._loop = asyncio.get_running_loop()
+        self._limiter = actor.limits.limiter(self._loop.time())
+        self._follower = Follower(actor, transport)
+        self._calls = Calls(actor, connection, self.send)
+        self._messages = MessageOrder()
+        self._client: Client | None = None
+        self._pushes: Pushes | None = None
+        # What the client has missed, as far as it had to be read from the store.
+        self._rows: list[ChangeRow] | None = None
+        self._queue = ReceiveQueue(connection, transport, self._take)
+
+    async def prepare(self) -> None:
+        """Read what the store knows of the client, and what it has missed. Raises StoreError."""
+        actor = self._actor
+        # The client's pushes on an earlier socket may still be on their way to the disk.
+        await actor.pipeline.settled()
+        self._rows = await self._follower.read_missed(self._join_frame.have)
+        # Whoever else joins with the same client id is another client.
+        id = self._connection.id
+        row = None if actor.clients.get(id) is not None else await self._find_client(id)
+        # From here on nothing is awaited, so that whoever enters also leaves.
+        self._client = actor.clients.enter(id, row)
+
+    def open(self, request: Request) -> None:
+        """Join the thread."""
+        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._opened)
+
+    def receive(self, data: bytes, *, is_text: bool) -> None:
+        """Take one message; text is known to be UTF-8."""
+        self._queue.receive(data, is_text)
+
+    def pong(self, payload: bytes) -> None:
+        """Take the answer to a ping."""
+
+    def close(self, code: int, reason: str) -> None:
+        """Take note that the socket is closed."""
+        self._queue.finish()
+        self._connection.is_shut = True
+        self._tokens.close()
+        self._calls.close()
+        self._queue.close()
+        if self._pushes is not None:
+            self._pushes.close()
+        if self._client is not None:
+            client, self._client = self._client, None
+            self._actor.pipeline.after(lambda _: self._actor.clients.leave(client))
+        if self._connection.session is None:
+            return  # It has not joined.
+        self._actor.presence.set(self._connection.id, None)
+        self._actor.disconnect(self._connection, code, reason)
+
+    def deliver(self, frame: Frame, revision: Revision) -> None:
+        """Send the frame of a change.
+
+        Between a push and its answer each is sent, for in one frame for many the client could not tell its own apart.
+        """
+        if self._pushes is not None:
+            self._follower.deliver(frame, revision, in_step=self._pushes.is_under_way)
+
+    def send(self, frame: Frame) -> None:
+        """Send any other frame, behind the changes before it; nothing before the client is told that it has joined."""
+        if self._pushes is not None:
+            self._follower.send(frame)
+
+    def finish(self) -> None:
+        """Send all that waits for the peer to catch up."""
+        self._follower.catch_up()
+
+    def present(self, frame: Frame) -> None:
+        """Send who has come and gone; nothing before the client is told that it has joined, and who is here."""
+        if self._pushes is not None:
+            self._follower.present(frame)
+
+    def drained(self) -> None:
+        """Take note that the peer has caught up."""
+        self._follower.drained()
+
+    # Joining
+
+    async def _find_client(self, id: str) -> ClientRow | None:
+        """Return what is stored of the client's pushes, also of those from before its principal was stored with them.
+
+        An older format of the store, and an app without `authenticate`, know clients by their own ids alone.
+        """
+        actor, principal = self._actor, self._connection.principal
+        row = await actor.change_log.client(id)
+        if row is None and principal is not None:
+            row = await actor.change_log.client(actor.connection_id(SUBPROTOCOL, None, self._join_frame.client))
+        return row
+
+    def _join(self) -> bool:
+        assert self._client is not None
+        actor, connection = self._actor, self._connection
+        older = actor.connections.with_id(connection.id)
+        if any(isinstance(each.session, PlaitSession) and each.session.arrival > self.arrival for each in older):
+            connection.leave(REPLACED, "another socket has joined as this client")
+            return False
+        connection.session = self
+        for other in older:
+            other.leave(REPLACED, "another socket has joined as this client")
+        actor.connections.add(connection)
+        # What the client has pushed on those may be on its way to the disk. It is told the last push that was answered
+        # for, and the state that this has led to.
+        actor.pipeline.after(self._tell_joined)
+        return True
+
+    def _tell_joined(self, _: object) -> None:
+        if self._client is None:
+            return  # It is gone.
+        actor, connection = self._actor, self._connection
+        joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
+        self._rows = None
+        client, version = self._client, self._follower.version
+        answer, charge = self._answer, self._charge
+        self._pushes = Pushes(actor, connection, client, self._queue, version, answer=answer, charge=charge)
+        self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
+        # That nobody is here, too, if it may know of somebody.
+        if connection.protocol_enabled and (actor.presence or self._join_frame.have is not None):
+            self._follower.send_presence()
+        self._tokens.watch()
+
+    def _opened(self, error: BaseException | None) -> None:
+        """Take note that `on_connect` has finished: behind what tells the client that it has joined."""
+        self._actor.pipeline.after(lambda _: self._queue.opened(error))
+
+    # Messages
+
+    def _take(self, data: bytes, is_text: bool) -> None:
+        if not is_text:
+            if not self._is_limited(None) and self._messages.take():
+                if self._limiter is not None:
+                    self._limiter.charge(weigh(len(data)))
+                self._actor.message(self._connection, data)
+            return
+        try:
+            message = decode_client(data)
+        except NOT_JSON as error:
+            broken = decode_broken(data)
+            if broken is None:
+                self._fail(str(error))
+            elif not self._is_limited(broken):
+                self._charge(weigh(len(data)))
+                self._refuse_broken(broken)
+            return
+        if not self._is_limited(message):
+            if self._limiter is not None:
+                self._limiter.charge(weigh(len(data)))
+            self._handle(message, len(data))
+
+    def _handle(self, message: messages.ClientMessage, size: int) -> None:
+        assert self._pushes is not None
+        match message:
+            case messages.Push():
+                self._follower.catch_up()
+                self._pushes.receive(message)
+            case messages.Call():
+                self._calls.receive(message, size)
+            case messages.Cancel():
+                self._calls.cancel(message.ref)
+            case messages.Message():
+                if self._messages.take():
+                    self._message(bytes(message.data))
+            case messages.Presence():
+                self._present(bytes(message.data))
+            case messages.Auth():
+                self._tokens.renew(message.token)
+            case messages.Ping(messages=None):
+                self._transport.send(_PONG)
+            case messages.Ping(messages=int(count)):
+                self._messages.expect(count + 1)
+                self._tell_taken()
+            case Join():
+                self._fail("this socket has joined already")
+
+    def _refuse_broken(self, message: messages.ClientMessage) -> None:
+        """Refuse what JavaScript takes for JSON, and nobody else."""
+        assert self._pushes is not None
+        match message:
+            case messages.Push():
+                self._follower.catch_up()
+                self._pushes.refuse(message, InvalidState(f"the push is not JSON: {HALF_PAIR}", path=""))
+            case messages.Call():
+                self._tell(InvalidArguments(f"the call is not JSON: {HALF_PAIR}"), message.ref)
+            case messages.Message() if not self._messages.take():
+                pass  # It comes again, after one that is missing before it.
+            case messages.Message() | messages.Presence() | messages.Auth():
+                self._tell(InvalidArguments(f"the frame is not JSON: {HALF_PAIR}"))
+            case _:
+                self._handle(message, 0)  # What is said by them has no texts.
+
+    def _message(self, data: bytes) -> None:
+        """Hand over an ordinary message: a string as it is, anything else as JSON text."""
+        try:
+            value: Any = decode_json(data) if data[:1] == b'"' else data.decode()
+        except NOT_JSON as error:
+            self._fail(str(error))
+            return
+        self._actor.message(self._connection, value)
+
+    def _present(self, data: bytes) -> None:
+        limit = self._actor.limits.presence
+        if len(data) > limit:
+            self._tell(TooLarge(f"a presence has {len(data)} bytes, the limit is {limit}"))
+            return
+        if nests_deeper(data, self._actor.limits.depth):
+            self._tell(TooLarge(f"JSON is nested more than {self._actor.limits.depth} deep"))
+            return
+        try:
+            self._connection.presence = decode_json(data)
+        except NOT_JSON as error:
+            self._fail(str(error))
+            return
+        self._actor.presence.set(self._connection.id, data)
+
+    # Answers
+
+    def _answer(self, data: bytes, version: int) -> None:
+        """Send the answer to a push, of which the client knows then that it made `version`."""
+        self._follower.catch_up()
+        self._follower.skip(version)
+        self._transport.send(Frame(data))
+
+    def _tell(self, error: PlaitError, ref: int | None = None) -> None:
+        frame = Frame(encode(messages.Error(error.code, str(error), ref, error.path)))
+        self._actor.pipeline.after(lambda _: self.send(frame))
+
+    def _tell_later(self, error: PlaitError, wait: float, refused: str, taken: int | None = None) -> None:
+        """Say that a frame of this type may come again after so many seconds."""
+        answer = messages.Error(error.code, str(error), refused=refused, retry_after=wait, messages=taken)
+        frame = Frame(encode(answer))
+        self._actor.pipeline.after(lambda _: self.send(frame))
+
+    def _tell_taken(self) -> None:
+        """Say how many messages were taken, after the errors about those before: the client takes it for the last."""
+        frame = Frame(encode(messages.Pong(self._messages.taken)))
+        self._actor.pipeline.after(lambda _: self.send(frame))
+
+    def _fail(self, message: str) -> None:
+        """Say what was wrong with a frame, and close the socket."""
+        self._transport.send(Frame(encode(messages.Error("bad_frame", message))))
+        self._connection.leave(BAD_FRAME, message)
+
+    def _charge(self, count: float) -> None:
+        if self._limiter is not None:
+            self._limiter.charge(count)
+
+    def _is_limited(self, message: messages.ClientMessage | None) -> bool:
+        """Refuse a message that comes too fast, or while too much waits. Who goes on too fast regardless is closed."""
+        limits, limiter = self._actor.limits, self._limiter
+        if limiter is None or not (wait := limiter.take(self._loop.time())):
+            if self._connection.backlog < limits.backlog or isinstance(message, _TURNLESS):
+                return False
+            error = TooMany(f"more than {limits.backlog} bytes of yours wait for their turns; try again later")
+            self._refuse(message, _PAUSE, error)
+            return True
+        error = TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
+        if limiter.is_exceeded:
+            log_error(error, self._actor.key, self._connection)
+            self._connection.leave(TRY_AGAIN_LATER, str(error))
+        else:
+            self._refuse(message, wait, error)
+        return True
+
+    def _refuse(self, message: messages.ClientMessage | None, wait: float, error: TooMany) -> None:
+        match message:
+            case messages.Push():
+                assert self._pushes is not None
+                self._pushes.limit(message, wait, error)
+            case messages.Call():
+                self._tell(error, message.ref)
+            case messages.Cancel() | messages.Ping():
+                self._handle(message, 0)  # To refuse them would cost as much, and a cancelled call would go on.
+            case messages.Message() | None:
+                taken = self._messages.refuse()
+                self._tell_later(error, wait, "message", taken)
+            case _:
+                self._tell_later(error, wait, type(message).__name__.lower())

@@ -1,0 +1,122 @@
+"""Who is behind a socket, for as long as that is known: tokens expire, and fresh ones come in their place."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.transport import Frame
+from plait.errors import PlaitError
+from plait_schemas.codes import FORBIDDEN, INTERNAL_ERROR, UNAUTHENTICATED
+from plait_schemas.messages import AuthExpiring, encode
+
+__all__ = ["Tokens", "seconds_left"]
+
+log = logging.getLogger("plait.sockets")
+
+# Seconds before the end in which a client is asked for a fresh token.
+_NOTICE: Final = 30.0
+# Seconds that pass, at least, before a client that has sent one is asked again.
+_PAUSE: Final = 1.0
+
+Renew = Callable[[str], Awaitable[Rights]]
+"""Returns who is behind a token, and what they may do. Raises Unauthenticated, or Forbidden for who may not be here."""
+
+
+class Tokens:
+    """Watches the token of one connection."""
+
+    __slots__ = ("_connection", "_loop", "_next", "_renew", "_task", "_timer", "_transport_send")
+
+    def __init__(self, connection: Connection, send: Callable[[Frame], None], renew: Renew) -> None:
+        self._connection = connection
+        self._transport_send = send
+        self._renew = renew
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._next: str | None = None
+
+    def watch(self, *, is_renewed: bool = False) -> None:
+        """Ask for a fresh token when the one there is is about to expire, and close the socket when it has.
+
+        Who has just sent one is not asked at once for what is as short-lived, but when half of its time has passed.
+        """
+        self._stop_timer()
+        left = seconds_left(self._connection.principal)
+        if left is None:
+            return
+        pause = max(left - _NOTICE, max(left / 2, _PAUSE) if is_renewed else 0.0)
+        if pause < left:
+            self._wait(pause, self._ask)
+        else:
+            self._wait(left, self._expire)
+
+    def renew(self, token: str) -> None:
+        """Take a fresh token; of those that come while one is looked at, the last."""
+        if self._task is None:
+            self._task = self._loop.create_task(self._check(token), name="plait token")
+        else:
+            self._next = token
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._stop_timer()
+        self._next = None
+        if self._task is not None:
+            self._task.cancel()
+
+    # Inside
+
+    async def _check(self, token: str) -> None:
+        before = self._connection.principal
+        try:
+            rights = await self._renew(token)
+        except PlaitError as error:
+            self._connection.close(error.close_code, str(error))
+        except Exception as error:  # Whatever the author's `authenticate` raises.
+            log.error("a fresh token could not be looked at: %s", type(error).__name__, exc_info=error)
+            self._connection.close(INTERNAL_ERROR, "internal error")
+        else:
+            if _name(rights.principal) != _name(before):
+                self._connection.close(FORBIDDEN, "the fresh token is somebody else's")
+                return
+            self._connection.grant(rights)
+            self.watch(is_renewed=True)
+        finally:
+            self._task = None
+            if (newer := self._next) is not None:
+                self._next = None
+                self.renew(newer)
+
+    def _ask(self) -> None:
+        left = seconds_left(self._connection.principal)
+        assert left is not None
+        self._transport_send(Frame(encode(AuthExpiring(round(left, 3)))))
+        self._wait(left, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._connection.close(UNAUTHENTICATED, "the token has expired")
+
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        self._stop_timer()
+        self._timer = self._loop.call_later(seconds, then)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _name(principal: Principal | None) -> str | None:
+    return None if principal is None else principal.id
+
+
+def seconds_left(principal: Principal | None) -> float | None:
+    """Return for how long it is still known who somebody is, None where that has no end."""
+    if principal is None or principal.expires_at is None:
+        return None
+    return max(0.0, principal.expires_at - time.time())

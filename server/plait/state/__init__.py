@@ -1,0 +1,1 @@
+"""The data of one thread: its state, versions and changes. No sockets."""

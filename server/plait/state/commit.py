@@ -1,0 +1,62 @@
+"""A change on its way to the disk, and who waits for it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator
+from typing import Any
+
+from plait.errors import StoreError
+from plait.state.revision import Revision
+from plait.state.source import Source
+
+__all__ = ["Commit"]
+
+log = logging.getLogger("plait.thread")
+
+
+class Commit:
+    """A change on its way to the disk. Awaiting it returns its version once it is durable and sent.
+
+    Raises StoreError when it could not be made durable; the thread is then back at its last durable state.
+    """
+
+    __slots__ = ("_callbacks", "_error", "is_settled", "revision", "source")
+
+    def __init__(self, revision: Revision, source: Source) -> None:
+        self.revision = revision
+        self.source: Source = source
+        self.is_settled = False
+        self._error: StoreError | None = None
+        self._callbacks: list[Callable[[StoreError | None], None]] = []
+
+    @property
+    def version(self) -> int:
+        """The version of the state that this change made."""
+        return self.revision.version
+
+    def then(self, callback: Callable[[StoreError | None], None]) -> None:
+        """Call `callback` when the change is durable and sent, or with what prevented it."""
+        if self.is_settled:
+            callback(self._error)
+        else:
+            self._callbacks.append(callback)
+
+    def settle(self, error: StoreError | None) -> None:
+        """Let out what waits for this change, in order."""
+        self.is_settled = True
+        self._error = error
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback(error)
+            except Exception:  # Those behind it wait for this change, and not for one another.
+                log.exception("what waited for a change failed")
+
+    def __await__(self) -> Generator[Any, None, int]:
+        if not self.is_settled:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.then(lambda _: None if future.done() else future.set_result(None))
+            yield from future
+        if self._error is not None:
+            raise self._error
+        return self.version

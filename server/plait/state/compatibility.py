@@ -1,0 +1,43 @@
+"""Whether a client that was built for an earlier type of a state can live with the present one."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from plait.errors import Outdated
+from plait.state.types import StateType
+from plait.store.protocol import Store
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.schema import is_additive, schema_hash, schema_of
+
+__all__ = ["Compatibility"]
+
+
+class Compatibility:
+    """The schemas of an app's states, beside all those that its store has ever been served with."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        # By kind: the schema and its hash. States of which any JSON is one have none.
+        self._current: dict[str, tuple[dict[str, object], str]] = {}
+
+    async def remember(self, types: Mapping[str, StateType]) -> None:
+        """Store the present schemas, by kind. Raises StoreError."""
+        for kind, state_type in types.items():
+            if state_type.is_plain:
+                continue
+            try:
+                schema = schema_of(state_type.type)
+            except (TypeError, msgspec.MsgspecError):
+                continue  # A type that msgspec reads, but has no schema for: no client is built for one.
+            self._current[kind] = schema, schema_hash(schema)
+            await self._store.add_schema(kind, schema_hash(schema), encode_json(schema))
+
+    async def check(self, kind: str, hash: str | None) -> None:
+        """Raise Outdated if a client that was built for the schema with this hash cannot live with the present one."""
+        current = self._current.get(kind)
+        if hash is None or current is None or hash == current[1]:
+            return
+        older = await self._store.schema(kind, hash)
+        if older is None or not is_additive(decode_json(older), current[0]):
+            raise Outdated(f"the state of {kind} has another schema than the client was built for: load it anew")

@@ -1,0 +1,273 @@
+"""Where a thread stands: its current state, its version and epoch, and what of it is durable. No I/O."""
+
+import re
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from plait.errors import CorruptThread
+from plait.limits import Limits
+from plait.state.retention import DEFAULT_RETENTION, Retention
+from plait.state.revision import Revision
+from plait.state.types import UNDECODED, StateType, no_state
+from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, Write
+from plait_schemas.codec import NOT_JSON, decode_json, encode_json
+from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops, diff
+from plait_schemas.text_patch import TextDiff
+
+__all__ = ["History", "Link", "read", "reading", "replay"]
+
+_SMALL_LOG: Final = 4096
+_IN_LIST: Final = re.compile(r"/\d+(?:/|$)")
+_WORTH_IT: Final = 16 * 1024
+# What is kept in memory of the log: for pushes with an old base, for readers that fell behind or come back.
+_RECENT_CHANGES: Final = 256
+_RECENT_BYTES: Final = 64 * 1024
+# Operations that are replayed before others may have a turn.
+_AT_ONCE: Final = 100
+# Bytes that a state counts for, where states are kept for clients, beside those of its JSON.
+_OVERHEAD: Final = 128 * 1024
+
+
+class Link:
+    """A durable revision, when it became so, and the one that came next, for who refers to this one."""
+
+    __slots__ = ("at", "next", "revision", "total")
+
+    def __init__(self, revision: Revision, before: "Link | None" = None) -> None:
+        self.revision = revision
+        self.at = time.monotonic()
+        self.next: Link | None = None
+        # What this state and all before it count for.
+        self.total = revision.size + _OVERHEAD
+        if before is not None:
+            self.total += before.total
+            before.next = self
+
+    @property
+    def size(self) -> int:
+        """The bytes that the state counts for where it is kept."""
+        return self.revision.size + _OVERHEAD
+
+
+class History:
+    """The revisions of one thread: the current one, and the last that is durable.
+
+    `append` moves the current one on and returns what to write; `commit` and `rollback` say what came of it.
+    """
+
+    __slots__ = (
+        "_key",
+        "_recent",
+        "_recent_bytes",
+        "_retention",
+        "_state_version",
+        "_texts",
+        "_type",
+        "current",
+        "durable",
+        "epoch",
+        "last",
+        "secret",
+    )
+
+    def __init__(
+        self,
+        key: ThreadKey,
+        state_type: StateType,
+        stored: Stored | None,
+        *,
+        retention: Retention = DEFAULT_RETENTION,
+        state_version: int = 1,
+    ) -> None:
+        self._key = key
+        self._type = state_type
+        self._retention = retention
+        self._state_version = state_version
+        # None until there is a first change: most threads that are awake are only read.
+        self._texts: TextDiff | None = None
+        self._recent: deque[ChangeRow] | None = None
+        self._recent_bytes = 0
+        fresh = b"" if stored else secrets.token_bytes(8 + 16)
+        self.epoch = stored.epoch if stored else fresh[:8].hex()
+        # Known to nobody else; connection ids are made of it.
+        self.secret = stored.secret if stored else fresh[8:]
+        self.durable = self._replay(stored) if stored else Revision(state_type)
+        self.current = self.durable
+        # The last durable revision, for those who follow them.
+        self.last = Link(self.durable)
+
+    def start(self, state: Any, data: bytes) -> Write:
+        """Make `state` the one that the thread begins with, version 0."""
+        self.current = Revision(self._type, json=data, state=state)
+        self.current.snapshot_size = len(data)
+        version = self._state_version
+        return Write(self._key, self.epoch, None, 0, snapshot=data, state_version=version, secret=self.secret)
+
+    def diff(self, state: Any, data: bytes, limits: Limits) -> Sequence[Op]:
+        """Return the operations from the current state to `state`, whose JSON is `data`.
+
+        Raises InvalidState or TooLarge, as StateType.diff does.
+        """
+        current = self.current
+        if current.json is None:
+            return (Op("add", "", self._type.read(data, limits)),)
+        if self._texts is None:
+            self._texts = TextDiff(self._type.keys)
+        return self._type.diff((current.base, current.json), (state, data), limits, self._texts)
+
+    def append(self, ops: Sequence[Op], source: str, after: Revision, client: ClientRow | None = None) -> Write:
+        """Make `after`, to which `ops` lead, the current revision, and return the write that makes it durable."""
+        before = self.current
+        encoded = encode_json(ops)
+        # Most changes are small, and need not be looked at to see what they are worth.
+        if not before.is_stored or (
+            len(encoded) > max(after.size, _WORTH_IT) and len(encoded) > _worth(ops, after.size)
+        ):
+            encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
+        after.version = before.version + 1
+        after.change = ChangeRow(after.version, encoded, source, time.time_ns() // 1000)
+        after.log_size = before.log_size + len(encoded)
+        after.snapshot_size = before.snapshot_size
+        is_rewritten = not before.has_state or after.log_size > max(before.snapshot_size, _SMALL_LOG)
+        if is_rewritten:
+            after.log_size, after.snapshot_size = 0, len(after.require_json())
+        self.current = after
+        self._remember(after.change)
+        return Write(
+            self._key,
+            self.epoch,
+            before.version if before.has_state else None,
+            after.version,
+            after.change,
+            after.json if is_rewritten else None,
+            self._prune(after) if is_rewritten else None,
+            client,
+            None if before.has_state else self._state_version,
+            b"" if before.has_state else self.secret,
+        )
+
+    def commit(self, revision: Revision) -> None:
+        """Take note that `revision` is durable."""
+        self.durable = revision
+        self.last = Link(revision, self.last)
+        self._forget()
+
+    def rollback(self) -> None:
+        """Go back to the last durable revision."""
+        self.durable.show_anew()
+        self.current = self.durable
+        while self._recent and self._recent[-1].version > self.durable.version:
+            self._recent_bytes -= len(self._recent.pop().ops)
+
+    def since(self, version: int, to: int, older: Iterable[ChangeRow] = ()) -> list[ChangeRow] | None:
+        """Return the changes after `version`, up to `to`; None when not all of them are there.
+
+        What is not in memory any more is taken from `older`, in order, which were read from the store.
+        """
+        if version >= to:
+            return []
+        recent = self._recent
+        if recent and recent[0].version <= version + 1:
+            return [row for row in recent if version < row.version <= to]
+        found = [row for row in older if version < row.version <= to]
+        if not found or found[0].version > version + 1:
+            return None
+        newer = self.since(found[-1].version, to)
+        return None if newer is None else found + newer
+
+    def recent(self, to: int) -> list[ChangeRow]:
+        """Return the changes up to `to` that are in memory."""
+        return [row for row in self._recent or () if row.version <= to]
+
+    @property
+    def has_recent(self) -> bool:
+        """Whether any of the log is in memory."""
+        return self._recent is not None
+
+    def forget(self) -> None:
+        """Keep nothing of the log in memory: nobody is there who would need it."""
+        if self.current is self.durable:
+            self._recent = None
+            self._recent_bytes = 0
+
+    # Inside
+
+    def _remember(self, row: ChangeRow) -> None:
+        if self._recent is None:
+            self._recent = deque()
+        self._recent.append(row)
+        self._recent_bytes += len(row.ops)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Keep no more in memory than the bounds allow, but all that is on its way to the disk."""
+        recent = self._recent
+        while recent and (len(recent) > _RECENT_CHANGES or self._recent_bytes > _RECENT_BYTES):
+            if recent[0].version > self.durable.version:
+                break
+            self._recent_bytes -= len(recent.popleft().ops)
+
+    def _prune(self, revision: Revision) -> Prune:
+        keep = self._retention
+        assert revision.change is not None
+        return Prune(
+            version=0 if keep.changes is None else max(0, revision.version - keep.changes),
+            at=0 if keep.age is None else revision.change.at - int(keep.age * 1e6),
+            bytes=keep.bytes,
+        )
+
+    def _replay(self, stored: Stored) -> Revision:
+        data = replay(self._key, stored)
+        try:
+            # What cannot be read is found here, where it is the thread's error, also where the state is not kept.
+            state = self._type.decode(data)
+        except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
+            what = f"{self._key} is stored as another type than its class has"
+            raise CorruptThread(what, detail=no_state(error)) from error
+        now = data if self._type.is_plain else encode_json(state)
+        revision = Revision(self._type, json=now, state=UNDECODED if self._type.is_plain else state)
+        revision.version = stored.version
+        revision.log_size = sum(len(row.ops) for row in stored.changes)
+        revision.snapshot_size = len(stored.snapshot or b"")
+        # The type may have another field by now, and operations into that would not fit what the log leads to.
+        revision.is_stored = now == data or not diff(decode_json(data), decode_json(now))
+        return revision
+
+
+def _worth(ops: Iterable[Op], size: int) -> int:
+    """Return how many bytes operations may have rather than be replaced by a state of `size` bytes.
+
+    By operations pushes and undos find their places; an element of a list they do not find in a whole state.
+    """
+    worth = _WORTH_IT if all(op.op == "replace" for op in ops) else 4 * _WORTH_IT
+    return max(worth, 3 * size) if any(_IN_LIST.search(op.path) for op in ops) else worth
+
+
+def replay(key: ThreadKey, stored: Stored) -> bytes:
+    """Return the state that is stored, as JSON that may not have been looked at. Raises CorruptThread."""
+    if not stored.changes and stored.snapshot is not None:
+        return stored.snapshot
+    return encode_json(read(key, stored))
+
+
+def read(key: ThreadKey, stored: Stored) -> Any:
+    """Return the state that is stored, as a tree of dicts and lists. Raises CorruptThread."""
+    return deque(reading(key, stored), maxlen=1).pop()
+
+
+def reading(key: ThreadKey, stored: Stored) -> Iterator[Any]:
+    """Yield what `read` returns, and what comes before it after every 100 operations. Raises CorruptThread."""
+    try:
+        document = None if stored.snapshot is None else decode_json(stored.snapshot)
+        yield document
+        ops = (op for row in stored.changes for op in decode_ops(row.ops))
+        owned: Owned = {}
+        while some := list(islice(ops, _AT_ONCE)):
+            document = apply(document, some, owned)
+            yield document
+    except (*NOT_JSON, PatchError) as error:
+        raise CorruptThread(f"{key} cannot be read", detail=str(error)) from error

@@ -1,0 +1,150 @@
+"""`@migrate`, and bringing states that were stored at an earlier `state_version` up to date."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+from plait.errors import MigrationFailed, NewerState, PlaitError
+from plait.state.history import History, read
+from plait.state.types import StateType, no_state
+from plait.store.protocol import ChangeRow, Store, Stored, ThreadKey, Write
+from plait_schemas.codec import decode_json, encode_json, has_non_finite
+from plait_schemas.patch import diff
+
+__all__ = ["Outcome", "bring_up", "bring_up_all", "migrate", "migrated", "migrations"]
+
+_MARK: Final = "__plait_migrate__"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def migrate(*, from_: int) -> Callable[[F], F]:
+    """Mark a function in a Thread class that makes of the JSON of a state of version `from_` one of the next.
+
+    It takes the state as dicts, lists and scalars, may change it in place, and returns it. There is no `self`.
+    """
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, from_)
+        return function
+
+    return mark
+
+
+def migrations(cls: type, state_version: int) -> dict[int, Callable[[Any], Any]]:
+    """Return the migrations of a class, by the version that they begin with. Raises TypeError."""
+    if type(state_version) is not int or state_version < 1:
+        raise TypeError(f"{cls.__name__}.state_version is a number from 1 on, not {state_version!r}")
+    found: dict[int, Callable[[Any], Any]] = {}
+    for attribute in dir(cls):
+        function = inspect.getattr_static(cls, attribute)
+        marks = [
+            getattr(each, _MARK) for each in (function, getattr(function, "__func__", None)) if hasattr(each, _MARK)
+        ]
+        if not marks:
+            continue
+        function, from_ = getattr(function, "__func__", function), marks[0]
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{cls.__name__}.{attribute} must be a plain function")
+        if type(from_) is not int or not 1 <= from_ < state_version:
+            raise TypeError(f"{cls.__name__}.{attribute}: @migrate(from_={from_!r}) does not lead to state_version")
+        if from_ in found:
+            raise TypeError(f"{cls.__name__} has two migrations from {from_}")
+        found[from_] = function
+    return found
+
+
+class StateClass(Protocol):
+    """What a Thread class says about its states."""
+
+    cls: type[Any]
+    state_type: StateType
+    state_version: int
+    migrations: dict[int, Callable[[Any], Any]]
+
+
+Outcome = Literal["current", "migrated", "failed", "unknown"]
+"""What became of a stored thread; "unknown" is one of a kind that the app does not have."""
+
+# Threads that are brought up to date side by side, so that their writes share transactions.
+_AT_ONCE: Final = 100
+
+
+def migrated(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
+    """Return the state that is stored, brought to the version of its class; None when it has that.
+
+    Raises MigrationFailed, NewerState or CorruptThread.
+    """
+    version, wanted = stored.state_version, kind.state_version
+    if version == wanted:
+        return None
+    if version > wanted:
+        raise NewerState(f"{key} is stored with state_version {version}, this code has {wanted}: deploy the newer code")
+    document = read(key, stored)
+    what = f"{key} could not be brought to state_version {wanted}"
+    for step in range(version, wanted):
+        migrate = kind.migrations.get(step)
+        if migrate is None:
+            raise MigrationFailed(what, detail=f"{kind.cls.__name__} has no @migrate(from_={step})")
+        try:
+            document = migrate(document)
+        except Exception as error:  # Whatever the author's function raises, the thread is left as it is.
+            raised = f"@migrate(from_={step}) raised {type(error).__name__}: {error}"
+            raise MigrationFailed(what, detail=raised) from error
+    try:
+        data = encode_json(document)
+        state = kind.state_type.decode(data)
+    except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
+        returned = f"what the migrations return is not a state of {kind.cls.__name__}: {no_state(error)}"
+        raise MigrationFailed(what, detail=returned) from error
+    if has_non_finite(document) or has_non_finite(state):
+        raise MigrationFailed(what, detail="what the migrations return has a number that is infinite or not a number")
+    # With the fields that the migrations left to the type.
+    return data if kind.state_type.is_plain else encode_json(state)
+
+
+async def bring_up(store: Store, key: ThreadKey, kind: StateClass, stored: Stored) -> Stored:
+    """Return what is stored, brought up to date; that is a durable change with the source "migration"."""
+    data = migrated(key, kind, stored)
+    if data is None:
+        return stored
+    ops = encode_json(diff(read(key, stored), decode_json(data)))
+    if len(ops) > len(data) + 64:
+        ops = b'[{"op":"replace","path":"","value":%b}]' % data
+    version = stored.version + 1
+    row = ChangeRow(version, ops, "migration", time.time_ns() // 1000)
+    await store.submit(Write(key, stored.epoch, stored.version, version, row, data, state_version=kind.state_version))
+    return Stored(stored.epoch, version, data, (), kind.state_version, stored.secret)
+
+
+async def bring_up_all(
+    store: Store, kinds: Mapping[str, StateClass], *, dry_run: bool
+) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
+    """Bring every thread of a store up to date, or with `dry_run` only try; yields what became of each."""
+    after: ThreadKey | None = None
+    while rows := await store.threads(after=after, limit=_AT_ONCE):
+        keys = [row.key for row in rows]
+        found = await asyncio.gather(*(_try(store, key, kinds.get(key.kind), dry_run=dry_run) for key in keys))
+        for key, outcome in zip(keys, found, strict=True):
+            yield key, *outcome
+        after = keys[-1]
+
+
+async def _try(
+    store: Store, key: ThreadKey, kind: StateClass | None, *, dry_run: bool
+) -> tuple[Outcome, PlaitError | None]:
+    if kind is None:
+        return "unknown", None
+    try:
+        stored = await store.load(key)
+        if stored is None or migrated(key, kind, stored) is None:
+            # Raises when the class has another type now, and the same state_version.
+            History(key, kind.state_type, stored)
+            return "current", None
+        if not dry_run:
+            await bring_up(store, key, kind, stored)
+    except PlaitError as error:
+        return "failed", error
+    return "migrated", None

@@ -1,0 +1,298 @@
+"""The path of a change: validated, applied, made durable, then let out. No I/O but the store that it is given.
+
+What leaves a thread waits behind the changes made before it (an output gate): `after` calls at once when everything is
+durable, and otherwise when the last change made so far is.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from plait.errors import Conflict, Fenced, StoreError, Unavailable
+from plait.limits import Limits
+from plait.state.commit import Commit
+from plait.state.history import History
+from plait.state.revision import Revision
+from plait.state.source import Client, Source
+from plait.state.typed import NotTyped, apply_typed
+from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encoded
+from plait.store.protocol import ClientRow, Store, Write
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.patch import Op, PatchError, diff, find, parse
+
+__all__ = ["Pipeline"]
+
+T = TypeVar("T")
+
+
+class Pipeline:
+    """Carries the changes of one thread to its store, and out when they are durable."""
+
+    __slots__ = (
+        "_committed",
+        "_fenced",
+        "_is_closed",
+        "_is_deciding",
+        "_limits",
+        "_pending",
+        "_store",
+        "_type",
+        "_validate",
+        "history",
+    )
+
+    def __init__(
+        self,
+        history: History,
+        state_type: StateType,
+        store: Store,
+        limits: Limits,
+        *,
+        validate: Callable[[Any, Any], None] | None,
+        committed: Callable[[Commit], None],
+        fenced: Callable[[], None],
+    ) -> None:
+        self.history = history
+        self._type = state_type
+        self._store = store
+        self._limits = limits
+        # Refuses a change by raising; None where every state of the type is taken.
+        self._validate = validate
+        # Is told of each change that became durable, in order, before anything that waits for it.
+        self._committed = committed
+        # Is told that somebody else has written this thread.
+        self._fenced = fenced
+        # Changes on their way to the disk, in order. None of most threads has any at most times.
+        self._pending: list[Commit] = []
+        self._is_closed = False
+        # Whether the author's code is asked about a change, which it must not do by making another.
+        self._is_deciding = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every change is durable."""
+        return not self._pending
+
+    @property
+    def state(self) -> Any:
+        """The current state, None when there is none."""
+        return self.history.current.state
+
+    def start(self, value: object) -> Commit:
+        """Make `value` the state that the thread begins with."""
+        write = self.history.start(*self._type.from_value(value, self._limits))
+        return self._submit(write, "server")
+
+    def set(self, value: object, source: Source) -> Commit:
+        """Change the state to `value`, or to what it returns for the current state when it is a function."""
+        self._check_open()
+        try:
+            if callable(value):
+                value = self.ask(value, self.state)
+            return self._set_parts(value, source) or self._apply(*self._type.from_value(value, self._limits), source)
+        except BaseException:
+            # What may have been changed in place was refused with the rest.
+            self.history.current.show_anew()
+            raise
+
+    def push(self, data: bytes, source: Client) -> Commit:
+        """Change the state to what a client sent as JSON; fields that its type lacks are refused."""
+        self._check_open()
+        return self._apply(*self._type.from_json(data, self._limits), source)
+
+    def replace(self, state: Any, data: bytes, source: Client) -> Commit:
+        """Change the state to what a client sent, as the type has read and written it."""
+        self._check_open()
+        return self._apply(state, data, source)
+
+    def change(
+        self,
+        ops: Sequence[Op],
+        source: Source,
+        *,
+        accept: Callable[[], ClientRow] | None = None,
+        name: str | None = None,
+        drops_unknown: bool = False,
+    ) -> Commit:
+        """Carry out operations on the current state; the log says that it was `name`, or else the source.
+
+        `accept` is called when nothing can refuse them any more, and returns what is stored of their client. Raises
+        InvalidState, TooLarge, what `validate_state_change` raises, and Conflict when the operations do not fit.
+        """
+        self._check_open()
+        for op in ops:
+            check_op(op, self._limits)
+        ops = _paired(ops)
+        try:
+            most_moved = None if isinstance(source, str) else MOST_MOVED
+            after, ops = self._carried_out(
+                self.history.current, ops, drops_unknown=drops_unknown, most_moved=most_moved
+            )
+        except PatchError as error:
+            raise Conflict(str(error)) from None
+        return self._take(after, ops, source, accept=accept, name=name)
+
+    def update(self, pointer: str, value: object) -> Commit:
+        """Set what is at a JSON pointer, in the name of the server."""
+        try:
+            parts = parse(pointer)
+        except PatchError as error:
+            raise Conflict(str(error), path=pointer) from None
+        plain = decode_json(encoded("value", value, self._limits, pointer))
+        is_in_list = bool(parts) and isinstance(find(self.history.current.tree, parts[:-1]), list | tuple)
+        return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
+
+    def ask(self, function: Callable[..., T], *args: Any) -> T:
+        """Return what a function of the author's says of a change that is being made, which may make none itself."""
+        self._is_deciding = True
+        try:
+            return function(*args)
+        finally:
+            self._is_deciding = False
+
+    def close(self) -> None:
+        """Refuse further changes: the thread has been stopped, and another instance may have its place."""
+        self._is_closed = True
+
+    def after(self, callback: Callable[[StoreError | None], None]) -> None:
+        """Call `callback` when every change made so far is durable: at once, when all are."""
+        if self._pending:
+            self._pending[-1].then(callback)
+        else:
+            callback(None)
+
+    async def settled(self) -> None:
+        """Wait until every change made so far is durable, or has failed."""
+        if self._pending:
+            with suppress(StoreError):
+                await self._pending[-1]
+
+    def _set_parts(self, value: object, source: Source) -> Commit | None:
+        """Set a value that shares parts with the current state, by what is different; None when that cannot be done."""
+        current, type_ = self.history.current, self._type
+        if not (type_.is_immutable and current.has_state):
+            return None
+        try:
+            ops = diff(current.base, value, type_.keys, most=MOST_OPS)
+            for op in ops:
+                check_op(op, self._limits)
+            state, ops = apply_typed(current.base, type_.type, ops)
+        except (NotTyped, TypeError, ValueError, RecursionError):
+            return None
+        return self._take(Revision(type_, state=state), ops, source)
+
+    def _carried_out(
+        self, before: Revision, ops: Sequence[Op], *, drops_unknown: bool, most_moved: int | None
+    ) -> tuple[Revision, Sequence[Op]]:
+        """Return what operations lead to, and the operations as the type writes them."""
+        type_ = self._type
+        if not type_.is_plain and before.has_state:
+            try:
+                state, ops = apply_typed(before.base, type_.type, ops, drops_unknown=drops_unknown)
+                return Revision(type_, state=state), ops
+            except NotTyped:
+                pass
+        state, document = type_.apply(before.document, ops, drops_unknown=drops_unknown, most_moved=most_moved)
+        if type_.is_plain:
+            return Revision(type_, document=document), ops
+        if not before.has_state:
+            return Revision(type_, state=state), [Op("add", "", state)]
+        return Revision(type_, state=state), diff(before.base, state, type_.keys, most=MOST_OPS)
+
+    def _apply(self, state: Any, data: bytes, source: Source) -> Commit:
+        ops = self.history.diff(state, data, self._limits)
+        return self._take(Revision(self._type, json=data, state=state), ops, source)
+
+    def _take(
+        self,
+        after: Revision,
+        ops: Sequence[Op],
+        source: Source,
+        *,
+        accept: Callable[[], ClientRow] | None = None,
+        name: str | None = None,
+    ) -> Commit:
+        """Make `after` the current revision, unless it is too large, refused by the author, or what is there."""
+        if not after.size:
+            after.size = self.history.current.size + sum(map(_size, ops))
+        if after.size > self._limits.state:
+            check_size(after.require_json(), self._limits)
+        if self._validate is not None:
+            self.ask(self._validate, after.copy(), source)
+        if not ops:
+            return self._unchanged(source)
+        client = accept() if accept is not None else None
+        return self._submit(self.history.append(ops, name or _name(source), after, client), source)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Unavailable("the thread has been stopped: get it anew from the app")
+        if self._is_deciding:
+            raise RuntimeError(
+                "the state cannot be changed while another change is being made: neither validate_state_change nor "
+                "resolve_conflict nor a function that is given to set_state may do so; on_state_changed may"
+            )
+
+    def _unchanged(self, source: Source) -> Commit:
+        commit = Commit(self.history.current, source)
+        self.after(commit.settle)
+        return commit
+
+    def _submit(self, write: Write, source: Source) -> Commit:
+        commit = Commit(self.history.current, source)
+        self._pending.append(commit)
+        self._store.submit(write).add_done_callback(partial(self._stored, commit))
+        return commit
+
+    def _stored(self, commit: Commit, outcome: asyncio.Future[None]) -> None:
+        error = outcome.exception()
+        if commit.is_settled:
+            return  # It leaned on a change that failed before.
+        if error is None:
+            assert self._pending[0] is commit
+            del self._pending[0]
+            self.history.commit(commit.revision)
+            self._committed(commit)
+            commit.settle(None)
+            return
+        failure = error if isinstance(error, StoreError) else StoreError(str(error))
+        self.history.rollback()
+        failed, self._pending = self._pending, []
+        for each in failed:
+            each.settle(failure)
+        if isinstance(failure, Fenced):
+            self._fenced()
+
+
+def _name(source: Source) -> str:
+    return source if isinstance(source, str) else source.id
+
+
+def _paired(ops: Sequence[Op]) -> Sequence[Op]:
+    """Return operations of which none says that it has moved what none in front of it has taken out.
+
+    Behind those of another change it would seem to have moved what that one has taken out.
+    """
+    if not any(op.moved is True for op in ops):
+        return ops
+    before = [None, *ops]
+    return [
+        Op(op.op, op.path, op.value) if op.moved is True and not _is_moved(op, last) else op
+        for last, op in zip(before, ops, strict=False)
+    ]
+
+
+def _is_moved(op: Op, last: Op | None) -> bool:
+    lists = [each.path.rpartition("/")[0] for each in (op, last) if each is not None]
+    return last is not None and op.op == "add" and last.op == "remove" and lists[0] == lists[1]
+
+
+def _size(op: Op) -> int:
+    """Return about how many bytes an operation may add to a state's JSON."""
+    if op.value is msgspec.UNSET:
+        return 0
+    return len(encode_json(op.value)) + len(op.path) - op.path.rfind("/") + 4

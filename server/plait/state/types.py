@@ -1,0 +1,273 @@
+"""The type of a thread's state: values and JSON made into states, or refused."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect
+
+from plait.errors import InvalidState, TooLarge
+from plait.limits import Limits
+from plait.state.fields import check_fields, make_plan
+from plait_schemas.align import Keys
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite, nests_deeper
+from plait_schemas.patch import Op, Owned, PatchError, apply, diff, escape, find, parse
+from plait_schemas.text_patch import TextDiff
+
+__all__ = [
+    "MOST_MOVED",
+    "MOST_OPS",
+    "TOO_MANY_MOVED",
+    "UNDECODED",
+    "StateType",
+    "check_op",
+    "check_size",
+    "count_moved",
+    "encoded",
+    "json_error",
+    "no_state",
+]
+
+UNDECODED: Final = object()
+"""Stands for a state of which only the JSON is there yet."""
+
+MOST_OPS: Final = 5_000
+"""Operations by which two states may differ; past it the state is replaced whole, which holds up others less long."""
+
+MOST_MOVED: Final = 100_000_000
+"""Elements of arrays that a client may move with one change, which takes less than a tenth of a second."""
+
+TOO_MANY_MOVED: Final = "too many elements of arrays would be moved at once: replace the array"
+
+# So many operations are carried out before it is looked again at what the next ones would move.
+_AT_ONCE: Final = 100
+_PLAIN_SCALARS: Final = frozenset({int, bool, type(None), msgspec.UnsetType})
+_LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
+_PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+
+
+def json_error(error: Exception) -> tuple[str, str]:
+    """Return what msgspec said of a value, and where, as a JSON pointer (`*` where it does not say which key)."""
+    if isinstance(error, RecursionError):
+        return "JSON is nested too deep", ""
+    match = _LOCATION.match(str(error))
+    if match is None or match["where"] is None:
+        return str(error), ""
+    parts = [(key or index).replace("...", "*") for key, index in _PART.findall(match["where"])]
+    return match["message"], "".join(f"/{escape(part)}" for part in parts)
+
+
+def no_state(error: Exception) -> str:
+    """Return for an operator why something is no state: what msgspec said of it, or what the type's own code raised."""
+    if not isinstance(error, NOT_JSON):
+        return f"{type(error).__name__}: {error}"
+    message, where = json_error(error)
+    return f"{message}, at {where}" if where else message
+
+
+class StateType:
+    """Makes states of one type: a Struct, a dataclass, a TypedDict, or any other type that msgspec knows."""
+
+    def __init__(self, type_: Any, keys: Keys | None = None) -> None:
+        self.type = type_
+        # Which members identify the elements of lists, where those have other names than usual.
+        self.keys = keys
+        self.decode = msgspec.json.Decoder(type_).decode
+        # Whether a state can never change in place, so that it may be shared and compared by identity.
+        self.is_immutable = _describes(type_, _never_changes)
+        # Whether any JSON, or any object or array, is a state as it is.
+        self.is_plain = _describes(type_, _is_plain)
+        # Where it has fields, beside which there are to be no others.
+        self._fields = make_plan(type_)
+
+    def from_json(self, data: bytes, limits: Limits, *, drops_unknown: bool = False) -> tuple[Any, bytes]:
+        """Return the state that a client sent as JSON, and the JSON that it is stored as.
+
+        A plain state is left UNDECODED, and what of it is new is checked when it is compared with the state before.
+        A field that the type does not have is refused, or with `drops_unknown` left out. Raises InvalidState or
+        TooLarge.
+        """
+        if self.is_plain:
+            return UNDECODED, check_size(data.strip(), limits)
+        try:
+            state = self.read(data, limits)
+        except InvalidState:
+            if not drops_unknown:  # A misspelt field says more than that the right one is missing.
+                with suppress(*NOT_JSON):
+                    check_fields(self._fields, decode_json(data))
+            raise
+        json = encode_json(state)
+        if json != data and self._fields is not None and not drops_unknown:
+            check_fields(self._fields, decode_json(data))
+        return state, check_size(json, limits)
+
+    def from_value(self, value: object, limits: Limits) -> tuple[Any, bytes]:
+        """Return the state that server code set, and its JSON. Raises InvalidState or TooLarge."""
+        state, data = self.from_json(encoded("state", value, limits), limits)
+        # The author's own objects where they say the same, so that unchanged parts stay identical.
+        return (value if self.is_immutable and state == value else state), data
+
+    def read(self, data: bytes, limits: Limits) -> Any:
+        """Return the state that JSON says. Raises InvalidState or TooLarge."""
+        return _read(self.decode, data, "", limits.depth)
+
+    def apply(
+        self, document: Any, ops: Sequence[Op], *, drops_unknown: bool = False, most_moved: int | None = None
+    ) -> tuple[Any, Any]:
+        """Return the state that `ops` lead to from `document`, and the same as a document; a plain one is UNDECODED.
+
+        Raises InvalidState, for an unknown field as `from_json` does, and PatchError when they do not fit, or would
+        move more than `most_moved` elements of arrays.
+        """
+        document = apply(document, ops) if most_moved is None else _apply_bounded(document, ops, most_moved)
+        if not drops_unknown:
+            check_fields(self._fields, document)
+        if self.is_plain and not any(op.path == "" for op in ops):
+            return UNDECODED, document
+        try:
+            state = msgspec.convert(document, self.type, str_keys=True)
+        except (msgspec.ValidationError, RecursionError) as error:
+            message, where = json_error(error)
+            raise InvalidState(message, path=where) from None
+        return (UNDECODED if self.is_plain else state), document
+
+    def diff(self, old: tuple[Any, bytes], new: tuple[Any, bytes], limits: Limits, texts: TextDiff) -> list[Op]:
+        """Return the operations from one state to another, each with its JSON.
+
+        `texts` is what compares the states of one thread. Raises InvalidState or TooLarge where a plain state has
+        something new that is not JSON, or too deep.
+        """
+        if old[1] == new[1]:
+            return []
+        if not self.is_plain:
+            return diff(old[0], new[0], self.keys, most=MOST_OPS)
+        if old[1][:1] != new[1][:1]:
+            return [Op("replace", "", self.read(new[1], limits))]
+        try:
+            return texts.diff(
+                old[1],
+                new[1],
+                lambda text, path: _read(decode_json, text, path, limits.depth - path.count("/")),
+                most=MOST_OPS,
+            )
+        except NOT_JSON as error:
+            raise InvalidState(str(error), path="") from None
+
+
+def count_moved(document: Any, ops: Iterable[Op]) -> int:
+    """Return how many elements of the arrays of a document operations move, at most; they may grow on the way."""
+    at = Counter(op.path.rpartition("/")[0] for op in ops if op.op != "replace" and op.path[-1:].isdecimal())
+    arrays = ((find(document, parse(path)), times) for path, times in at.items())
+    return sum((len(array) + times // 2) * times for array, times in arrays if isinstance(array, list | tuple))
+
+
+def _apply_bounded(document: Any, ops: Sequence[Op], most_moved: int) -> Any:
+    if len(ops) <= _AT_ONCE:
+        return apply(document, ops)
+    owned: Owned = {}
+    moved = 0
+    for start in range(0, len(ops), _AT_ONCE):
+        some = ops[start : start + _AT_ONCE]
+        moved += count_moved(document, some)
+        if moved > most_moved:
+            raise PatchError(TOO_MANY_MOVED)
+        document = apply(document, some, owned)
+    return document
+
+
+def check_op(op: Op, limits: Limits) -> None:
+    """Check what an operation brings into a state. Raises InvalidState or TooLarge."""
+    if type(op.value) not in _PLAIN_SCALARS:
+        encoded("value", op.value, limits, op.path)
+
+
+def encoded(what: str, value: object, limits: Limits, path: str | None = None) -> bytes:
+    """Return the JSON of a state, or of a value that comes to a place in one. Raises InvalidState or TooLarge."""
+    try:
+        data = encode_json(value)
+    except UNENCODABLE as error:
+        raise InvalidState(f"the {what} is not JSON: {error}", path=path) from None
+    if nests_deeper(data, limits.depth - (path or "").count("/")):
+        raise _too_deep(limits.depth, path or "")
+    if b"null" in data and has_non_finite(value):
+        raise InvalidState(f"the {what} is not JSON: it has a number that is infinite or not a number", path=path)
+    return data
+
+
+def check_size(data: bytes, limits: Limits) -> bytes:
+    """Return `data`, the JSON of a state. Raises TooLarge."""
+    if len(data) > limits.state:
+        raise TooLarge(f"the state has {len(data)} bytes of JSON, the limit is {limits.state}")
+    return data
+
+
+def _read(decode: Callable[[bytes], Any], data: bytes, path: str, depth: int) -> Any:
+    if nests_deeper(data, depth):
+        raise _too_deep(depth + path.count("/"), path)
+    try:
+        return decode(data)
+    except NOT_JSON as error:
+        message, where = json_error(error)
+        raise InvalidState(message, path=path + where) from None
+
+
+def _too_deep(depth: int, path: str) -> TooLarge:
+    return TooLarge(f"JSON is nested more than {depth} deep", path=path)
+
+
+def _describes(type_: Any, is_so: Callable[[inspect.Type], bool]) -> bool:
+    try:
+        return is_so(inspect.type_info(type_))
+    except (TypeError, NotImplementedError):
+        return False
+
+
+def _is_plain(info: inspect.Type) -> bool:
+    match info:
+        case inspect.AnyType():
+            return True
+        case inspect.DictType(key_type=key, value_type=value):
+            return isinstance(key, inspect.AnyType | inspect.StrType) and isinstance(value, inspect.AnyType)
+        case inspect.ListType(item_type=item):
+            return isinstance(item, inspect.AnyType)
+        case _:
+            return False
+
+
+def _never_changes(info: inspect.Type, seen: frozenset[type] = frozenset()) -> bool:
+    match info:
+        case inspect.StructType(cls=cls) | inspect.DataclassType(cls=cls):
+            if cls in seen:
+                return True
+            return _is_frozen(cls) and all(_never_changes(field.type, seen | {cls}) for field in info.fields)
+        case inspect.TupleType(item_types=types) | inspect.UnionType(types=types):
+            return all(_never_changes(each, seen) for each in types)
+        case inspect.VarTupleType(item_type=item) | inspect.FrozenSetType(item_type=item) | inspect.Metadata(type=item):
+            return _never_changes(item, seen)
+        case _:
+            return isinstance(info, _SCALAR_TYPES)
+
+
+def _is_frozen(cls: Any) -> bool:
+    return bool(cls.__struct_config__.frozen if issubclass(cls, msgspec.Struct) else cls.__dataclass_params__.frozen)
+
+
+_SCALAR_TYPES: Final = (
+    inspect.NoneType,
+    inspect.BoolType,
+    inspect.IntType,
+    inspect.FloatType,
+    inspect.StrType,
+    inspect.BytesType,
+    inspect.DateTimeType,
+    inspect.DateType,
+    inspect.TimeType,
+    inspect.TimeDeltaType,
+    inspect.UUIDType,
+    inspect.DecimalType,
+    inspect.EnumType,
+    inspect.LiteralType,
+)

@@ -1,0 +1,210 @@
+"""What sockets and routes share: the node behind them, and who may come in."""
+
+import asyncio
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
+
+from plait.actor.connection import Principal
+from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
+from plait.limits import Limits, TokenBucket, TokenBuckets
+from plait.node.node import Node
+from plait.session.cloudflare.departures import Departures
+from plait.state.compatibility import Compatibility
+from plait.state.work import weigh
+from plait.web.addresses import Addresses
+from plait.web.hosts import Hosts
+from plait.web.identity import Identity
+from plait.web.sockets.heartbeat import Heartbeat
+from plait.web.sockets.pending_join import PendingJoin
+from plait.web.sockets.write_batcher import WriteBatcher
+from plait.web.turns import Turns
+
+__all__ = [
+    "Requests",
+    "ServerContext",
+    "as_final_refusal",
+    "as_get",
+    "as_refusal",
+    "error_body",
+    "error_response",
+    "with_token",
+]
+
+
+# Statuses that have one of plait's own codes.
+_CODES: Final = {
+    kind.status: kind.code for kind in (Unauthenticated, Forbidden, NotFound, TooLarge, TooMany, Unavailable)
+} | {500: "internal"}
+_PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
+
+
+class Requests:
+    """Counts requests by who has sent them: the principal, or the address where nobody is known."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._buckets = limits.buckets()
+
+    def take(self, request: Request, principal: Principal | None) -> None:
+        """Count a request. Raises TooMany when there have been too many before."""
+        if self._buckets is None:
+            return
+        if wait := self._bucket(request, principal, self._buckets).take(asyncio.get_running_loop().time()):
+            rate = self._limits.messages_per_second
+            raise TooMany(f"more than {rate:g} requests a second; try again in {wait:.2f} s", retry_after=wait)
+
+    def charge(self, request: Request, principal: Principal | None, size: int) -> None:
+        """Count a request whose body has so many bytes as several, as a message on a socket."""
+        if self._buckets is not None:
+            self._bucket(request, principal, self._buckets).charge(weigh(size))
+
+    def _bucket(self, request: Request, principal: Principal | None, buckets: TokenBuckets) -> TokenBucket:
+        host = request.client.host if request.client else ""
+        key = (False, host) if principal is None else (True, principal.id)
+        return buckets.bucket(key, asyncio.get_running_loop().time())
+
+
+class ServerContext:
+    """The parts of a running Plait that requests and sockets need."""
+
+    def __init__(
+        self,
+        node: Node,
+        identity: Identity,
+        heartbeat: Heartbeat,
+        *,
+        hosts: Hosts,
+        compatibility: Compatibility,
+        shutdown_timeout: float,
+    ) -> None:
+        self.node = node
+        self.identity = identity
+        self.hosts = hosts
+        # Whether everybody is told which kinds there are, as in development.
+        self.lists_kinds = False
+        self.compatibility = compatibility
+        self.limits = node.limits
+        self.heartbeat = heartbeat
+        self.write_batcher = WriteBatcher()
+        # Where what costs much waits, of all sockets and requests.
+        self.turns = Turns()
+        self.addresses = Addresses(self.limits.connections_per_address)
+        self.requests = Requests(self.limits)
+        self._shutdown_timeout = shutdown_timeout
+        self._pending_joins: set[PendingJoin] = set()
+        # Which versions clients of the Cloudflare protocol showed when they left.
+        self.departures = Departures()
+        # Numbers the joins in the order in which they came.
+        self.arrivals = itertools.count()
+
+    def start(self) -> None:
+        """Begin anew: who waited for turns in an earlier run may have done so on an event loop that is closed."""
+        self.turns = Turns()
+
+    def check_place(self, request: Request, kind: str) -> None:
+        """Raise HTTPException for another server's name, and NotFound for a kind that there is not.
+
+        Where somebody asks who it is, that is told afterwards, by `check_kind`: it names the kinds that there are.
+        """
+        self.hosts.check(request)
+        if self.lists_kinds or not self.identity.asks:
+            self.check_kind(request, kind)
+
+    def check_kind(self, request: Request, kind: str) -> None:
+        """Raise NotFound for a kind that there is not; only pages of allowed origins are told the others."""
+        if kind in self.node.kinds:
+            return
+        if not self.lists_kinds:
+            self.identity.check_origin(request)
+        self.node.kind(kind)
+
+    @contextmanager
+    def waiting(self, pending: PendingJoin) -> Iterator[None]:
+        """Know of a socket that has not joined yet, while the block runs."""
+        self._pending_joins.add(pending)
+        try:
+            yield
+        finally:
+            self._pending_joins.discard(pending)
+
+    def shutdown(self) -> None:
+        """Send away who has not joined yet, and begin to drain the node. uvicorn calls it through the sockets, too."""
+        for pending in tuple(self._pending_joins):
+            pending.leave()
+        self.node.drain(self._shutdown_timeout)
+
+
+def error_response(error: BaseException) -> Response:
+    """Return an error in the one shape that all have over HTTP.
+
+    Of those that are neither plait's nor an HTTPException, which is raised to be shown, nothing is told.
+    """
+    match error:
+        case PlaitError():
+            return JSONResponse(error_body(error.code, str(error), error.path), error.status, headers=_headers(error))
+        case HTTPException(status_code=204 | 304):
+            return Response(status_code=error.status_code, headers=error.headers)
+        case HTTPException():
+            body = error_body(_code(error.status_code), str(error.detail) or "refused")
+            return JSONResponse(body, error.status_code, headers=error.headers)
+        case _:
+            return JSONResponse(error_body("internal", "internal error"), 500)
+
+
+def as_refusal(error: HTTPException) -> PlaitError:
+    """Return what an HTTPException is on a socket, where a client comes again only after TooMany and Unavailable."""
+    if error.status_code >= 500:
+        return Unavailable(str(error.detail))
+    kinds = {401: Unauthenticated, 404: NotFound, 429: TooMany}
+    return kinds.get(error.status_code, Forbidden)(str(error.detail))
+
+
+def as_final_refusal(response: Response) -> PlaitError:
+    """Return what an answer of `authenticate` is on a socket, which has no room for it; a redirect leads to a login."""
+    status = response.status_code
+    kinds = {401: Unauthenticated, 404: NotFound}
+    kind = Unauthenticated if 300 <= status < 400 else kinds.get(status, Forbidden)
+    return kind(f"{status} {_PHRASES.get(status, '')}".rstrip())
+
+
+def error_body(code: str, message: str, path: str | None = None) -> dict[str, Any]:
+    """Return the JSON of an error."""
+    return {"error": {"code": code, "message": message} | ({} if path is None else {"path": path})}
+
+
+def _headers(error: PlaitError) -> dict[str, str] | None:
+    if isinstance(error, TooMany) and error.retry_after is not None and math.isfinite(error.retry_after):
+        return {"retry-after": str(math.ceil(error.retry_after))}
+    return None
+
+
+def _code(status: int) -> str:
+    """Return the code of an error that is known by its status."""
+    if (code := _CODES.get(status)) is not None:
+        return code
+    try:
+        return re.sub("[^a-z]+", "_", HTTPStatus(status).phrase.lower())
+    except ValueError:
+        return PlaitError.code
+
+
+def with_token(request: Request, token: str) -> Request:
+    """Return a request with a bearer token in the place of the one that it may have."""
+    headers = [header for header in request.scope["headers"] if header[0] != b"authorization"]
+    return Request({**request.scope, "headers": [*headers, (b"authorization", f"Bearer {token}".encode())]})
+
+
+def as_get(scope: Scope) -> Request:
+    """Return the opening of a WebSocket as the GET request that it is."""
+    scheme = "https" if scope["scheme"] == "wss" else "http"
+    return Request({**scope, "type": "http", "method": "GET", "scheme": scheme})

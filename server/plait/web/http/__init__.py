@@ -1,0 +1,1 @@
+"""HTTP: uvicorn's protocol class with bounds, and the routes of a thread."""

@@ -1,0 +1,106 @@
+"""A thread's log over HTTP: earlier states, the changes since a version, and a stream of events."""
+
+import secrets
+from functools import partial
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Principal
+from plait.errors import InvalidArguments, NotFound
+from plait.session.event_stream import EventStream
+from plait.state.history import History
+from plait.web.addresses import Addresses
+from plait.web.http.streamed import Streamed
+from plait_schemas.codec import encode_json
+from plait_schemas.messages import Version
+
+__all__ = ["changes", "event_stream", "state_at", "tag", "wants_events"]
+
+# Changes of one answer, of which there are fewer when they are large.
+_MOST_CHANGES: Final = 1000
+
+
+async def state_at(actor: Actor, version: str) -> Response:
+    """Return the state at a version. Raises NotFound when it is not kept."""
+    if not _is_number(version):
+        raise InvalidArguments(f"at={version[:80]}: a version is a whole number", path="/at")
+    data = await actor.change_log.json(int(version))
+    headers = {"etag": tag(actor.pipeline.history, int(version))}
+    return Response(data, media_type="application/json", headers=headers)
+
+
+async def changes(actor: Actor, since: str | None, limit: str | None) -> Response:
+    """Return the first durable changes behind a version, or of all that are kept. Raises NotFound when they are not."""
+    history, change_log = actor.pipeline.history, actor.change_log
+    most = _MOST_CHANGES if limit is None else min(_read_limit(limit), _MOST_CHANGES)
+    if since is None:
+        after = await change_log.start()
+        while (rows := await change_log.page(after, limit=most)) is None:
+            after = await change_log.start()  # Meanwhile the log has been shortened.
+    else:
+        epoch, after = _read_version(since)
+        rows = await change_log.page(after, limit=most) if epoch == history.epoch else None
+        if rows is None or after > history.durable.version:
+            raise NotFound(f"the changes since {since} are not all there: get the state anew")
+    version = rows[-1].version if rows else after
+    body = {
+        "epoch": history.epoch,
+        "version": version,
+        "more": version < history.durable.version,
+        # The operations are JSON already.
+        "changes": [
+            {"version": row.version, "ops": msgspec.Raw(row.ops), "source": row.source, "at": row.at / 1e6}
+            for row in rows
+        ],
+    }
+    return Response(encode_json(body), media_type="application/json")
+
+
+def tag(history: History, version: int) -> str:
+    """Return the entity tag of a state."""
+    return f'"{history.epoch}:{version}"'
+
+
+def wants_events(request: Request) -> bool:
+    """Tell whether a request asks for server-sent events."""
+    return request.method == "GET" and "text/event-stream" in request.headers.get("accept", "")
+
+
+async def event_stream(actor: Actor, request: Request, principal: Principal | None, addresses: Addresses) -> Response:
+    """Return a stream of what happens to a thread, from where the reader left off where that can be had.
+
+    It counts as a socket among those of its address. Raises TooMany, Unavailable, and what the thread's hooks do.
+    """
+    id, since = request.headers.get("last-event-id"), request.query_params.get("since")
+    have = _read_version(id, "Last-Event-ID") if id else _read_version(since) if since else None
+    if (refusal := actor.connections.refusal(actor.limits.connections_per_thread)) is not None:
+        raise refusal
+    host = request.client.host if request.client else ""
+    stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal, ended=partial(addresses.leave, host))
+    with actor.held():
+        addresses.enter(host)
+        await stream.open(request, have)
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return Streamed(stream.lines(), media_type="text/event-stream", ended=stream.end, headers=headers)
+
+
+def _read_version(text: str, name: str = "since") -> Version:
+    epoch, _, version = text.rpartition(":")
+    if not epoch or not _is_number(version):
+        raise InvalidArguments(f"{name}={text[:80]}: that is not epoch:version", path=f"/{name}")
+    return epoch, int(version)
+
+
+def _read_limit(text: str) -> int:
+    if not _is_number(text) or int(text) == 0:
+        raise InvalidArguments(f"limit={text[:80]}: that is not a number of changes", path="/limit")
+    return int(text)
+
+
+def _is_number(text: str) -> bool:
+    # Python reads no number of thousands of digits.
+    return text.isascii() and text.isdigit() and len(text) <= 100

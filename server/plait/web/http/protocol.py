@@ -1,0 +1,308 @@
+"""HTTP/1.1 under uvicorn, with bounds on what precedes and follows a body, and on how long a peer may take for it.
+
+`plait serve` gives it to uvicorn as `http=`. A request's line, headers and trailers are counted before they are kept.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from plait.web.context import error_body
+from plait.web.http.half_open import HalfOpen
+from plait.web.sockets.handshake import Handshake
+from plait_schemas.codec import encode_json
+
+__all__ = ["HttpProtocol"]
+
+# Bytes of a request's line, headers and trailers together.
+_LARGEST_HEAD: Final = 64 * 1024
+# Bytes that are parsed at once where they may be many requests, of which only one is kept behind the one that is
+# answered; what comes behind it is left unparsed.
+_PIECE: Final = 1024
+# Bytes of a body that begin its time anew.
+_PROGRESS: Final = 4096
+# Seconds in which a peer that sends too much may read why its connection is closed: to close one with unread data is
+# to reset it.
+_LINGER: Final = 1.0
+# How many times as long as for a piece of its request a peer may take for a piece of its answer.
+_PATIENCE: Final = 6
+_IDLE, _HEAD, _BODY = range(3)
+
+
+class _HeadTooLarge(Exception):
+    """Has the parser stop."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection, from its first byte to its last or to its upgrade."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        half_open: HalfOpen,
+        is_proxy: Callable[[str], bool],
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.host: str | None = None
+        self._half_open = half_open
+        self._is_proxy = is_proxy
+        # Where in a request the peer is.
+        self._part = _IDLE
+        # Bytes of a request's URL and headers that the parser has told of.
+        self._head_size = 0
+        # Whether the request opens a WebSocket, None until somebody asks.
+        self._is_opening: bool | None = None
+        # Bytes that have come since a request's beginning, or since there last was something of its body.
+        self._overhead = 0
+        # Bytes of a body of known length that are still to come.
+        self._left = 0
+        # What has come behind requests that wait for their turn.
+        self._rest = b""
+        # Bytes of the body since its time began.
+        self._progress = 0
+        # Whether nothing more of the peer is of interest here, and whether the connection is gone.
+        self._is_done = False
+        self._is_lost = False
+        # The request that is answered; in `cycle` is the last one that has come.
+        self._answered: RequestResponseCycle | None = None
+        # Bytes of answers that the peer had not taken at the last look, and at how many looks they were no fewer.
+        self._unread = 0
+        self._looks = 0
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        host = self.client[0] if self.client else ""
+        self.host = None if self._is_proxy(host) else host
+        if not self._half_open.admit(self):
+            self._refuse(429, "rate_limited", "too many connections from this address wait for a request", linger=0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self._half_open.leave(self)
+        super().connection_lost(exc)
+        if self._answered is not None and not self._answered.response_complete:
+            # Another request has come behind it, which is the one that uvicorn tells.
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if not self._half_open.is_waiting(self):
+            self._wait()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._part == _IDLE and self._is_answering:
+            self._half_open.leave(self)
+
+    def data_received(self, data: bytes) -> None:
+        part = self._part
+        data, self._rest = self._rest + data if self._rest else data, b""
+        at = 0
+        while at < len(data) and not self._is_done:
+            if self.pipeline:
+                self._rest = data[at:]
+                self.flow.pause_reading()
+                break
+            # Never more at once than a head may have left.
+            piece = data[at : at + min(max(self._left, _PIECE), _LARGEST_HEAD - self._overhead)]
+            at += len(piece)
+            self._overhead += len(piece)
+            self._feed(piece)
+        if not self._is_done:
+            self._watch(has_advanced=self._part != part)
+
+    # Called by the parser
+
+    def on_message_begin(self) -> None:
+        self._part = _HEAD
+        self._head_size = 0
+        self._left = 0
+        self._is_opening = None
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._head_size += len(url)
+        if self._head_size > _LARGEST_HEAD:
+            raise _HeadTooLarge
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_size += len(name) + len(value) + 4
+        if self._head_size > _LARGEST_HEAD:
+            raise _HeadTooLarge
+        if self._part != _HEAD:
+            return  # ASGI has no trailers.
+        name = name.lower()
+        if name == b"content-length" and len(value) < 20:
+            self._left = int(value)
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self._part = _BODY
+        self._overhead = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._overhead = 0
+        self._progress += len(body)
+        self._left -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._part = _IDLE
+        self._overhead = 0
+        super().on_message_complete()
+
+    # Called by uvicorn
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() or (self._part == _IDLE and not self._is_answering):
+            self._wait()
+        if self._rest:
+            self.loop.call_soon(self._go_on)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the request over as it has been parsed; uvicorn would write it once more."""
+        self._is_done = True
+        self._half_open.leave(self)
+        self.connections.discard(self)
+        handshake = Handshake(self.config, self.server_state, self.app_state)
+        handshake.connection_made(self.transport)
+        self.transport.set_protocol(handshake)
+        handshake.open(
+            self.scope["method"],
+            self.url.decode("latin-1"),
+            self.headers,
+            is_secure=self.scheme == "https",
+            server=self.server,
+            client=self.client,
+        )
+
+    def _should_upgrade(self) -> bool:
+        """Whether the request opens a WebSocket; it is asked several times, when its headers have come."""
+        if self._is_opening is None:
+            self._is_opening = super()._should_upgrade()
+        return self._is_opening
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    # Called by HalfOpen
+
+    def give_up(self) -> None:
+        """Close the connection, unless it is the app that takes its time to read, or the peer still takes an answer."""
+        unread = self.transport.get_write_buffer_size()
+        self._looks = self._looks + 1 if 0 < self._unread <= unread else 0
+        self._unread = unread
+        is_over = self.transport.is_closing() or self._is_done
+        if self._looks >= _PATIENCE or (is_over and not unread):
+            self.transport.abort()
+            return
+        waits_for_app = (
+            self.flow.read_paused or self._rest or (self._is_answering and self.cycle.waiting_for_100_continue)
+        )
+        if is_over or waits_for_app or (self._part == _IDLE and (unread or self._is_answering)):
+            return
+        if self._part == _IDLE:
+            self.transport.close()
+        else:
+            self._refuse(408, "request_timeout", "the rest of the request did not come in time")
+
+    # Inside
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _go_on(self) -> None:
+        """Parse what has come behind a request that is answered now."""
+        if not self._is_lost and not self.transport.is_closing():
+            self.data_received(b"")
+
+    def _feed(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            assert self.parser is not None
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            if not self._should_upgrade():
+                self._unsupported_upgrade_warning()
+            elif self._is_answering:
+                # What is answered would be sent into the socket, and not be told of its end.
+                self._refuse(400, "bad_request", "a WebSocket is opened when earlier requests have been answered")
+            else:
+                self.handle_websocket_upgrade()
+        except httptools.HttpParserError:
+            if self._head_size <= _LARGEST_HEAD:
+                self._is_done = True
+                self.logger.warning("Invalid HTTP request received.")
+                self.send_400_response("Invalid HTTP request received.")
+                return
+        if self._head_size > _LARGEST_HEAD or self._overhead >= _LARGEST_HEAD:
+            is_url = self._part == _HEAD and 2 * len(self.url) > _LARGEST_HEAD
+            what = f"the URL, headers and trailers of a request may have {_LARGEST_HEAD} bytes"
+            self._refuse(414 if is_url else 431, "too_large", what)
+
+    def _watch(self, *, has_advanced: bool) -> None:
+        """Wait for the peer where it is the peer that is waited for."""
+        if self._part == _IDLE and self._is_answering:
+            if not self.flow.write_paused:
+                self._half_open.leave(self)
+        elif has_advanced or self._progress >= _PROGRESS or not self._half_open.is_waiting(self):
+            self._progress = 0
+            self._wait()
+
+    def _wait(self) -> None:
+        if not self._is_lost:
+            self._half_open.wait(self)
+
+    def _refuse(self, status: int, code: str, message: str, *, linger: float = _LINGER) -> None:
+        """Answer what there is of a request with an error, and close the connection."""
+        self._is_done = True
+        has_begun = self._is_answering and self.cycle.response_started
+        # Also where it has ended before the request has: another answer would be taken for that to the next one.
+        has_begun |= self._part == _BODY and self.cycle is not None and self.cycle.response_complete
+        if self._is_answering:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._unset_keepalive_if_required()
+        if has_begun:
+            self.transport.close()
+            return
+        body = encode_json(error_body(code, message))
+        self.transport.write(_ANSWER % (status, _PHRASES[status], len(body), body))
+        if not linger:
+            self.transport.close()
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.transport.pause_reading()
+        self.loop.call_later(linger, self.transport.abort)
+
+
+_PHRASES: Final = {
+    400: b"Bad Request",
+    408: b"Request Timeout",
+    414: b"URI Too Long",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+}
+_ANSWER: Final = (
+    b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+)

@@ -1,0 +1,301 @@
+"""HTTP on a thread: its state, its rpcs, and what its author answers."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+from urllib.parse import unquote
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Message, Receive, Scope, Send
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection, Rights
+from plait.actor.logs import log_error
+from plait.actor.mailbox import resolving
+from plait.actor.rpc import Method
+from plait.errors import (
+    CallFailed,
+    Conflict,
+    InvalidArguments,
+    NotFound,
+    PlaitError,
+    Readonly,
+    Reject,
+    TooLarge,
+    public_message,
+)
+from plait.session.native.tokens import seconds_left
+from plait.state.types import json_error
+from plait.web.context import ServerContext, error_response
+from plait.web.http.log import changes, event_stream, state_at, tag, wants_events
+from plait.web.http.streamed import Lines, Streamed
+from plait.web.thread_urls import Address, is_thread_path, read_address
+from plait.web.turns import LARGE
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json
+
+__all__ = ["HttpEndpoint", "ThreadRoute"]
+
+
+class CallBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a call over HTTP."""
+
+    args: list[msgspec.Raw] = []
+    kwargs: dict[str, msgspec.Raw] = {}
+
+
+_decode_call = msgspec.json.Decoder(CallBody).decode
+
+
+class HttpEndpoint:
+    """The ASGI app of HTTP requests below `/threads` and `/agents`."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, _bounded(receive, self._context.limits.frame), send)
+        address: Address | None = None
+        try:
+            address = read_address(scope)
+            response = await self._answer(request, address)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if address is not None and not isinstance(error, PlaitError | HTTPException):
+                log_error(error, address.key, None)
+            response = error_response(error)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request, address: Address) -> Response:
+        context = self._context
+        context.check_place(request, address.key.kind)
+        if request.method not in ("GET", "HEAD", "OPTIONS"):
+            context.identity.check_origin(request)
+        principal = await context.identity.principal(request)
+        if isinstance(principal, Response):
+            return principal
+        context.requests.take(request, principal)
+        context.check_kind(request, address.key.kind)
+        exchange = _Exchange(context, request, address, principal)
+        match request.method, address.rest.split("/"):
+            case "GET" | "HEAD", [""]:
+                return await exchange.get_state()
+            case "GET" | "HEAD", ["changes"]:
+                return await exchange.get_changes()
+            case "PUT", [""]:
+                return await exchange.put_state()
+            case "POST", ["rpc", method] if method:
+                return await exchange.call(method)
+            case _:
+                return await exchange.request()
+
+
+class ThreadRoute(BaseRoute):
+    """Leads to an endpoint all that `read_address` reads."""
+
+    def __init__(self, endpoint: HttpEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        is_thread = scope["type"] == "http" and is_thread_path(scope)
+        return Match.FULL if is_thread else Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._endpoint(scope, receive, send)
+
+
+class _Exchange:
+    """One request to one thread."""
+
+    def __init__(self, context: ServerContext, request: Request, address: Address, principal: Any) -> None:
+        self._context = context
+        self._request = request
+        self._key = address.key
+        self._principal = principal
+        # What is streamed to whoever sent the request.
+        self._lines = Lines(context.limits.write_buffer)
+
+    async def get_state(self) -> Response:
+        await self._check("read")
+        actor = await self._actor()
+        if (version := self._request.query_params.get("at")) is not None:
+            with actor.held():
+                return await state_at(actor, version)
+        history = actor.pipeline.history
+        revision = history.durable
+        if revision.json is None:
+            raise NotFound(f"{self._key} has no state yet")
+        current = tag(history, revision.version)
+        # Where the type has another field by now, the version has another text than before.
+        if revision.is_stored and {"*", current} & _tags(self._request.headers.get("if-none-match")):
+            return Response(status_code=304, headers={"etag": current})
+        return Response(revision.json, media_type="application/json", headers={"etag": current})
+
+    async def get_changes(self) -> Response:
+        await self._check("read")
+        actor = await self._actor()
+        if wants_events(self._request):
+            return await event_stream(actor, self._request, self._principal, self._context.addresses)
+        with actor.held():
+            query = self._request.query_params
+            return await changes(actor, query.get("since"), query.get("limit"))
+
+    async def put_state(self) -> Response:
+        await self._check("write")
+        body = await self._body()
+        actor, connection = await self._enter(len(body))
+        if connection.readonly:
+            raise Readonly("Connection is readonly")
+        history = actor.pipeline.history
+        wanted = _tags(self._request.headers.get("if-match"))
+        if wanted and not ({"*", tag(history, history.current.version)} & wanted):
+            raise Conflict(f"the state is at version {history.current.version}, not the one in If-Match")
+        try:
+            with self._context.turns.measure():
+                commit = actor.pipeline.push(body, connection)
+        except PlaitError:
+            raise
+        except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
+            log_error(error, self._key, connection)
+            raise Reject("State update rejected") from None
+        version = await commit
+        headers = {"etag": tag(history, version)}
+        return JSONResponse({"epoch": history.epoch, "version": version}, headers=headers)
+
+    async def call(self, name: str) -> Response:
+        await self._check("call")
+        body = await self._body()
+        actor, connection = await self._enter(len(body))
+        method = actor.kind.method(unquote(name))
+        try:
+            call = _decode_call(body) if body.strip() else CallBody()
+        except NOT_JSON as error:
+            raise InvalidArguments(f'the body is {{"args": […], "kwargs": {{…}}}}: {json_error(error)[0]}') from None
+        with self._context.turns.measure():
+            arguments = method.arguments(call.args, call.kwargs, depth=self._context.limits.depth)
+        if method.is_stream:
+            return self._stream(actor, method, arguments, connection)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        actor.call(method, arguments, resolving(future), connection=connection, request=self._request, by_client=True)
+        return _json({"result": await self._outcome(future)})
+
+    async def request(self) -> Response:
+        await self._check("request")
+        actor = await self._actor()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._request.state.principal = self._principal
+        actor.request(self._request, resolving(future))
+        response = await future
+        if not isinstance(response, Response):
+            raise TypeError(f"on_request of {self._key.kind} returned {type(response).__name__}, not a Response")
+        return response
+
+    # Inside
+
+    async def _actor(self) -> Actor:
+        return await self._context.node.actor(self._key)
+
+    async def _check(self, action: Literal["read", "write", "call", "request"]) -> None:
+        await self._context.identity.check(self._principal, self._key, action)
+
+    async def _body(self) -> bytes:
+        body = await self._request.body()
+        self._context.requests.charge(self._request, self._principal, len(body))
+        return body
+
+    async def _enter(self, size: int) -> tuple[Actor, Connection]:
+        """Return the thread and a connection that stands for this request: the source of its change, with its rights.
+
+        A request with a body of many bytes, `size`, waits for its turn.
+        What is to be done with the thread must be begun before anything else is awaited, as with `Node.actor`.
+        """
+        may_write = await self._context.identity.may(self._principal, self._key, "write")
+        actor = await self._actor()
+        rights = Rights(self._principal, may_write)
+        connection = Connection(f"http-{secrets.token_hex(8)}", self._lines, actor.pipeline.after, rights=rights)
+        # A turn of the thread, which is not stopped before whoever waits for the turn goes on.
+        if await actor.hooks.is_readonly(connection, self._request):
+            connection.readonly = True
+        if size >= LARGE:
+            with actor.held():
+                await self._context.turns.turn()
+        return actor, connection
+
+    async def _outcome(self, future: asyncio.Future[Any]) -> Any:
+        try:
+            return await future
+        except PlaitError:
+            raise
+        except Exception as error:
+            log_error(error, self._key, None)
+            raise CallFailed(public_message(error)) from None
+
+    def _stream(self, actor: Actor, method: Method, arguments: Any, connection: Connection) -> Response:
+        """Answer with a line of JSON for each chunk. Who reads too slowly for what is sent by hand gets an error."""
+        lines = self._lines
+
+        def put(what: str, line: bytes) -> None:
+            if what == "chunk" and lines.is_full:
+                what, line = "error", _line("error", "the reader is too slow for what is sent to it")
+                turn.cancel()
+            lines.put(line, is_last=what != "chunk")
+
+        def sink(what: str, value: Any) -> Callable[[], None]:
+            return partial(put, what, _line(what, None if value is msgspec.UNSET else value))
+
+        def done(_: Any, error: BaseException | None) -> None:
+            if error is not None:
+                put("error", _line("error", public_message(error)))
+
+        def expire() -> None:
+            put("error", _line("error", "the token has expired"))
+            turn.cancel()
+
+        def ended() -> None:
+            lines.end()
+            turn.cancel()
+            if expiry is not None:
+                expiry.cancel()
+
+        turn = actor.call(
+            method, arguments, done, sink=sink, connection=connection, request=self._request, by_client=True
+        )
+        left = seconds_left(self._principal)
+        expiry = None if left is None else asyncio.get_running_loop().call_later(left, expire)
+        return Streamed(lines.read(), media_type="application/x-ndjson", ended=ended)
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """Return a `receive` that raises TooLarge when the body of a request has more than `limit` bytes."""
+    size = 0
+
+    async def bounded() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise TooLarge(f"a body may have {limit} bytes")
+        return message
+
+    return bounded
+
+
+def _line(what: str, value: Any) -> bytes:
+    return encode_json({what: value}) + b"\n"
+
+
+def _json(value: Any) -> Response:
+    try:
+        return Response(encode_json(value), media_type="application/json")
+    except UNENCODABLE as error:
+        raise CallFailed(f"the result is not JSON: {error}") from None
+
+
+def _tags(header: str | None) -> set[str]:
+    return {each.strip().removeprefix("W/") for each in header.split(",")} if header else set()

@@ -1,0 +1,115 @@
+"""Answers over HTTP that go on: their lines, and their end."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from plait.actor.transport import HIGH_WATER, Frame
+
+__all__ = ["Lines", "Streamed"]
+
+
+class Streamed(StreamingResponse):
+    """Calls `ended` when all is sent, or nobody reads it any more, be it before the first byte."""
+
+    def __init__(
+        self,
+        content: AsyncIterator[bytes],
+        *,
+        media_type: str,
+        ended: Callable[[], None],
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(content, media_type=media_type, headers=headers)
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
+class Lines:
+    """Keeps the lines of an answer until they are read; it is full when more than `limit` bytes wait."""
+
+    can_ping = False
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lines: deque[bytes] = deque()
+        self._size = 0
+        # Whether the last line is there, or nobody reads any more.
+        self._is_over = False
+        # Is set when there is something to read, and when there is room for more.
+        self._filled = asyncio.Event()
+        self._drained = asyncio.Event()
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether the reader is slow."""
+        return self._size > HIGH_WATER
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader is too slow for one line more."""
+        return self._size > self._limit and not self._is_over
+
+    def put(self, line: bytes, *, is_last: bool) -> None:
+        """Have a line read, behind those before it; nothing comes behind the last."""
+        if not self._is_over:
+            self._lines.append(line)
+            self._size += len(line)
+            self._is_over = is_last
+            self._filled.set()
+
+    async def read(self) -> AsyncIterator[bytes]:
+        """Yield the lines, up to the last."""
+        while True:
+            while self._lines:
+                line = self._lines.popleft()
+                yield line
+                self._size -= len(line)
+                if not self.is_backed_up:
+                    self._drained.set()
+            if self._is_over:
+                return
+            self._filled.clear()
+            await self._filled.wait()
+
+    def end(self) -> None:
+        """Keep nothing more: nobody reads it."""
+        self._is_over = True
+        self._drained.set()
+
+    async def drained(self) -> None:
+        """Wait while the reader is slow."""
+        while self.is_backed_up and not self._is_over:
+            self._drained.clear()
+            await self._drained.wait()
+
+    # What a request has no use for
+
+    def send(self, frame: Frame) -> None:
+        pass
+
+    def ping(self, payload: bytes) -> None:
+        pass
+
+    def close(self, code: int, reason: str) -> None:
+        pass
+
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def stop_reading(self) -> None:
+        pass
+
+    def take_turn(self, work: Callable[[], None]) -> None:
+        work()

@@ -1,0 +1,1 @@
+"""WebSockets: under uvicorn by our own protocol class, elsewhere by ASGI."""

@@ -1,0 +1,190 @@
+"""WebSockets under any ASGI server, by ASGI's messages. There it is the server's own pings that find dead peers."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from starlette.types import Message, Receive, Send
+
+from plait.actor.transport import HIGH_WATER, Frame, Receiver
+from plait.web.sockets.framing import shorten
+from plait.web.turns import AT_ONCE, LARGE, Ticket, Turns
+from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
+
+__all__ = ["AsgiSocket"]
+
+log = logging.getLogger("plait.sockets")
+
+_CLOSE_TIMEOUT: Final = 5.0
+# Seconds of handling one message from which on others come before the next.
+_NOTICED: Final = 0.001
+_NO_CODE: Final = 1005
+_TOO_BIG: Final = 1009
+
+
+class AsgiSocket:
+    """The transport of a connection whose frames are ASGI messages."""
+
+    can_ping = False
+
+    def __init__(
+        self,
+        receive: Receive,
+        send: Send,
+        *,
+        max_size: int,
+        write_buffer: int,
+        turns: Turns,
+        ended: Callable[[], None],
+    ) -> None:
+        self._receive = receive
+        self._send = send
+        self._max_size = max_size
+        self._limit = write_buffer
+        # Where what costs much waits for its turn.
+        self._turns = turns
+        # Is told when the socket is gone.
+        self._ended = ended
+        self._receiver: Receiver | None = None
+        self._queue: deque[Frame] = deque()
+        # Bytes of the frames that the server has not taken yet.
+        self._waiting = 0
+        self._was_backed_up = False
+        self._code, self._reason = _NO_CODE, ""
+        self._over = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        # Whether nothing more is read at all.
+        self._is_stopped = False
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether the server has not taken what is to be sent."""
+        return self._waiting > HIGH_WATER
+
+    def attach(self, receiver: Receiver) -> None:
+        """Hand what the peer sends to `receiver` from here on."""
+        self._receiver = receiver
+
+    async def run(self) -> None:
+        """Carry messages both ways until the socket is closed."""
+        tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        try:
+            await self._over.wait()
+            await asyncio.wait(tasks[1:], timeout=_CLOSE_TIMEOUT)
+        finally:
+            self._end(_NO_CODE, "")
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            self._ended()
+
+    # The Transport of a connection
+
+    def send(self, frame: Frame) -> None:
+        if self._over.is_set():
+            return
+        if self._waiting > self._limit:
+            self.close(TRY_AGAIN_LATER, "the connection is too slow for what is sent to it")
+            return
+        self._queue.append(frame)
+        self._waiting += len(frame.data)
+        self._was_backed_up |= self.is_backed_up
+        self._drained.clear()
+        self._wake.set()
+
+    def ping(self, payload: bytes) -> None:
+        raise AssertionError("ASGI has no pings")
+
+    def close(self, code: int, reason: str) -> None:
+        if not self._over.is_set():
+            self._code, self._reason = code, shorten(reason)
+            self._end(code, reason)
+
+    def pause(self) -> None:
+        self._may_read.clear()
+
+    def resume(self) -> None:
+        if not self._is_stopped:
+            self._may_read.set()
+
+    def stop_reading(self) -> None:
+        self._is_stopped = True
+        self.pause()
+
+    def take_turn(self, work: Callable[[], None]) -> Ticket | None:
+        return self._turns.run(work)
+
+    async def drained(self) -> None:
+        if not self._over.is_set():
+            await self._drained.wait()
+
+    # Inside
+
+    async def _read(self) -> None:
+        is_cheap = True
+        try:
+            while not self._over.is_set():
+                await self._may_read.wait()
+                message = await self._receive()
+                if len(message.get("text") or message.get("bytes") or "") >= LARGE or not is_cheap:
+                    await self._turns.turn()
+                start, worked = self._turns.clock(), self._turns.work_clock()
+                self._take(message)
+                spent = self._turns.clock() - start
+                is_cheap = self._turns.work_clock() - worked < AT_ONCE
+                if spent > _NOTICED:
+                    self._turns.spend(spent)
+                    # The server may have more of what the peer has sent, so that nothing above waits.
+                    await asyncio.sleep(0)
+        except Exception:
+            log.exception("a socket is closed, as what came on it could not be handled")
+            self.close(INTERNAL_ERROR, "internal error")
+
+    def _take(self, message: Message) -> None:
+        if self._over.is_set():
+            return  # The receiver has been told that nothing comes any more.
+        if message["type"] == "websocket.disconnect":
+            self._queue.clear()
+            self._end(message.get("code") or _NO_CODE, message.get("reason") or "")
+            return
+        text = message.get("text")
+        data: bytes = message["bytes"] if text is None else text.encode()
+        if len(data) > self._max_size:
+            self.close(_TOO_BIG, f"a message may have {self._max_size} bytes")
+        elif self._receiver is not None:
+            self._receiver.receive(data, is_text=text is not None)
+
+    async def _write(self) -> None:
+        while True:
+            while self._queue:
+                frame = self._queue.popleft()
+                if frame.is_text:
+                    await self._send({"type": "websocket.send", "text": frame.data.decode()})
+                else:
+                    await self._send({"type": "websocket.send", "bytes": frame.data})
+                self._waiting -= len(frame.data)
+            self._drained.set()
+            if self._was_backed_up and self._receiver is not None and not self._over.is_set():
+                self._was_backed_up = False
+                self._receiver.drained()
+                continue
+            if self._over.is_set():
+                await self._send({"type": "websocket.close", "code": self._code, "reason": self._reason})
+                return
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _end(self, code: int, reason: str) -> None:
+        """Let the receiver know that nothing comes or goes any more."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._wake.set()
+        self._drained.set()
+        if self._receiver is not None:
+            self._receiver.close(code, reason)

@@ -1,0 +1,298 @@
+"""The endpoint of a thread's sockets: checked, accepted, then handed to a session.
+
+Who is refused is accepted first and closed with a code that is final, since clients take a refused upgrade for a
+network failure and try for ever.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection, Rights
+from plait.errors import PlaitError
+from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
+from plait.session.native.follower import PLAIT
+from plait.session.native.session import PlaitSession
+from plait.session.native.tokens import Tokens
+from plait.store.protocol import ThreadKey
+from plait.web.addresses import Addresses
+from plait.web.context import ServerContext, as_final_refusal, as_get, as_refusal, with_token
+from plait.web.sockets.asgi import AsgiSocket
+from plait.web.sockets.handshake import EXTENSION, Handshake
+from plait.web.sockets.heartbeat import Heartbeat
+from plait.web.sockets.pending_join import PendingJoin, unless_gone
+from plait.web.sockets.socket import ABNORMAL, Socket
+from plait.web.thread_urls import read_address
+from plait_schemas.codes import INTERNAL_ERROR
+from plait_schemas.messages import SUBPROTOCOL
+
+__all__ = ["SocketEndpoint"]
+
+log = logging.getLogger("plait.sockets")
+
+Join = Callable[[Socket | AsgiSocket], Awaitable[None]]
+
+
+class SocketEndpoint:
+    """The ASGI app of WebSockets."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (await receive())["type"] == "websocket.connect":
+            await _Opening(self._context, scope, receive, send).open()
+
+
+class _Place:
+    """What a socket has of its address's share; nothing of how it was opened is kept with it."""
+
+    __slots__ = ("_addresses", "_host", "connection", "joining")
+
+    def __init__(self, addresses: Addresses, host: str) -> None:
+        self._addresses = addresses
+        self._host = host
+        # The socket as its thread sees it, once it is on its way to join.
+        self.connection: Connection | None = None
+        # What joins it, while it does and the peer is there; nobody waits for it once the peer is gone.
+        self.joining: asyncio.Task[Any] | None = None
+
+    def enter(self) -> None:
+        """Count the socket among those of its address. Raises TooMany."""
+        self._addresses.enter(self._host)
+
+    def leave(self) -> None:
+        """Count the socket no longer among those of its address, when what came by it has been done."""
+        joining, self.joining = self.joining, None
+        if joining is not None:
+            joining.cancel()
+        leave = partial(self._addresses.leave, self._host)
+        if self.connection is None:
+            leave()
+        else:
+            self.connection.when_settled(leave)
+
+
+class _Opening:
+    """One socket from its request to its session."""
+
+    def __init__(self, context: ServerContext, scope: Scope, receive: Receive, send: Send) -> None:
+        self._context = context
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._handshake: Handshake | None = scope.get("extensions", {}).get(EXTENSION)
+        self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
+        self._request = as_get(scope)
+        self._host = self._request.client.host if self._request.client else ""
+        self._place = _Place(context.addresses, self._host)
+
+    async def open(self) -> None:
+        """Let the socket in, or refuse it."""
+        try:
+            key = self._address()
+            self._place.enter()
+        except Exception as error:
+            await self._refuse(error)
+            return
+        socket = None
+        try:
+            if (join := await self._admit(key)) is not None:
+                socket = await self._accept(self._place.leave)
+        finally:
+            if socket is None:
+                self._place.leave()
+        if socket is not None and join is not None:
+            await self._run(socket, join)
+
+    # Inside
+
+    def _address(self) -> ThreadKey:
+        key = read_address(self._request.scope).key
+        self._context.check_place(self._request, key.kind)
+        self._context.identity.check_origin(self._request)
+        return key
+
+    async def _admit(self, key: ThreadKey) -> Join | None:
+        """Return what joins the socket to its thread; None when it is refused, or its peer is gone.
+
+        Whoever is behind a socket of the Cloudflare protocol is known by the request, behind one of the native protocol
+        by the join.
+        """
+        if self._subprotocol is not None:
+            return partial(self._join_native, key)
+        try:
+            rights = await unless_gone(self._check(key), self._receive)
+        except Exception as error:
+            await self._refuse(error)
+            return None
+        return None if rights is None else partial(self._join, key, rights)
+
+    async def _check(self, key: ThreadKey) -> Rights:
+        rights = await self._rights(key, self._request)
+        # Wakes the thread, so that what prevents it is known before the socket is accepted.
+        await self._context.node.actor(key)
+        return rights
+
+    async def _rights(self, key: ThreadKey, request: Request) -> Rights:
+        """Return what whoever is behind a request may do. Raises what refuses them."""
+        identity = self._context.identity
+        principal = await identity.principal(request)
+        if isinstance(principal, Response):
+            raise as_final_refusal(principal)
+        self._context.check_kind(self._request, key.kind)
+        await identity.check(principal, key, "connect")
+        return Rights(
+            principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
+        )
+
+    async def _refuse(self, error: Exception) -> None:
+        """Accept the socket and close it with the code for `error`."""
+        socket = await self._accept(_nothing)
+        if socket is not None:
+            _close(socket, error)
+            if isinstance(socket, AsgiSocket):
+                await socket.run()
+
+    async def _run(self, socket: Socket | AsgiSocket, join: Join) -> None:
+        """Have `join` join the socket to its thread; what prevents that closes it."""
+        if isinstance(socket, AsgiSocket):
+            async with asyncio.TaskGroup() as group:
+                self._place.joining = group.create_task(_try(join, socket))
+                await socket.run()
+            self._place.joining = None
+            return
+        # In this very task: who joins at once gets its first frames together with the answer to its request.
+        task = self._place.joining = asyncio.current_task()
+        assert task is not None
+        try:
+            await _try(join, socket)
+        except asyncio.CancelledError:
+            is_gone = self._place.joining is None
+            if not is_gone:
+                # Not the peer's going: the author's `authenticate` has raised it, or the server ends.
+                socket.close(INTERNAL_ERROR, "internal error")
+                raise
+            if task.uncancel():
+                raise
+        else:
+            if self._place.joining is None:
+                task.uncancel()  # The author's `authenticate` has caught what the peer's going raised in it.
+        finally:
+            self._place.joining = None
+
+    async def _join(self, key: ThreadKey, rights: Rights, socket: Socket | AsgiSocket) -> None:
+        actor = await self._actor(key)
+        connection = Connection(self._id(actor, rights), socket, actor.pipeline.after, rights=rights, wire=CLOUDFLARE)
+        self._place.connection = connection
+        session = CloudflareSession(actor, connection, socket, self._context.departures)
+        socket.attach(session)
+        session.open(self._request)
+
+    async def _join_native(self, key: ThreadKey, socket: Socket | AsgiSocket) -> None:
+        pending = PendingJoin(socket)
+        socket.attach(pending)
+        with self._context.waiting(pending):
+            join = await pending.join()
+            if join is None:
+                return
+            arrival = next(self._context.arrivals)
+            rights = await self._rights_by_token(key, join.token)
+            await self._context.compatibility.check(key.kind, join.schema)
+            actor = await self._actor(key)
+            with actor.held():
+                id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)
+                connection = Connection(id, socket, actor.pipeline.after, rights=rights, wire=PLAIT)
+                self._place.connection = connection
+                tokens = Tokens(connection, socket.send, partial(self._rights_by_token, key))
+                session = PlaitSession(actor, connection, socket, join, tokens, arrival=arrival)
+                await session.prepare()
+                if pending.is_closed:
+                    session.close(ABNORMAL, "")
+                    return
+                socket.attach(session)
+                session.open(self._request)
+        pending.hand_over(session)
+
+    async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
+        return await self._rights(key, self._request if token is None else with_token(self._request, token))
+
+    async def _actor(self, key: ThreadKey) -> Actor:
+        actor = await self._context.node.actor(key)
+        if (refusal := actor.connections.refusal(self._context.limits.connections_per_thread)) is not None:
+            raise refusal
+        return actor
+
+    async def _accept(self, ended: Callable[[], None]) -> Socket | AsgiSocket | None:
+        limits = self._context.limits
+        if self._handshake is None:
+            try:
+                await self._send({"type": "websocket.accept", "subprotocol": self._subprotocol})
+            except OSError:
+                return None  # The peer is gone, as ASGI has it.
+            return AsgiSocket(
+                self._receive,
+                self._send,
+                max_size=limits.frame,
+                write_buffer=limits.write_buffer,
+                turns=self._context.turns,
+                ended=ended,
+            )
+        heartbeat = self._context.heartbeat
+        socket = self._handshake.accept(
+            write_batcher=self._context.write_batcher,
+            max_size=limits.frame,
+            write_buffer=limits.write_buffer,
+            bucket=limits.bucket(asyncio.get_running_loop().time()),
+            turns=self._context.turns,
+            ended=partial(_ended, heartbeat, ended),
+            shutdown=self._context.shutdown,
+            subprotocol=self._subprotocol,
+        )
+        if socket is not None:
+            heartbeat.add(socket)
+        return socket
+
+    def _id(self, actor: Actor, rights: Rights) -> str:
+        """Return an id that stays the same over a client's reconnects, but by which nobody can pass for it."""
+        given = self._request.query_params.get("_pk", "")
+        if not 0 < len(given) <= 128:
+            return secrets.token_hex(12)
+        return actor.connection_id("cloudflare", rights.principal, given)
+
+
+def _ended(heartbeat: Heartbeat, ended: Callable[[], None], socket: Socket) -> None:
+    heartbeat.discard(socket)
+    ended()
+
+
+def _nothing() -> None:
+    pass
+
+
+async def _try(join: Join, socket: Socket | AsgiSocket) -> None:
+    try:
+        await join(socket)
+    except Exception as error:
+        _close(socket, error)
+
+
+def _close(socket: Socket | AsgiSocket, error: Exception) -> None:
+    if isinstance(error, HTTPException):
+        error = as_refusal(error)
+    if isinstance(error, PlaitError):
+        level = logging.DEBUG if error.is_logged else logging.INFO
+        log.log(level, "a socket was refused, %s: %s", error.code, error)
+        socket.close(error.close_code, str(error))
+    else:
+        log.error("a socket could not be opened: %s", type(error).__name__, exc_info=error)
+        socket.close(INTERNAL_ERROR, "internal error")

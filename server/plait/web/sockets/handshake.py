@@ -1,0 +1,254 @@
+"""The opening of WebSockets under uvicorn.
+
+`uvicorn --ws plait.web.sockets.handshake:Handshake`, which is what `plait serve` does, makes one a socket. The
+request goes through the ASGI app like any other, so that mounts and middleware see it; the endpoint of a thread finds
+this object in `scope["extensions"]["plait.handshake"]` and takes the socket over, past ASGI's messages.
+"""
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, cast
+from urllib.parse import unquote
+
+from uvicorn.config import Config
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.utils import accept_key
+
+from plait.limits import TokenBucket
+from plait.web.sockets.socket import ABNORMAL, Socket
+from plait.web.sockets.write_batcher import WriteBatcher
+from plait.web.turns import Turns
+
+__all__ = ["EXTENSION", "Handshake"]
+
+EXTENSION: Final = "plait.handshake"
+
+log = logging.getLogger("plait.sockets")
+
+# websockets would log each socket that opens or closes.
+_protocol_log = logging.getLogger("plait.sockets.protocol")
+_protocol_log.setLevel(logging.WARNING)
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class Handshake(asyncio.Protocol):
+    """One upgrade request, until the app has accepted or refused it."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._config = config
+        self._server = server_state
+        self._app_state = app_state
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._key = ""
+        # What the peer has sent without waiting for the answer.
+        self._early = b""
+        self._is_over = False
+        # Whether the app has been told of the peer, and whether that is gone.
+        self._is_connected = False
+        self._lost = asyncio.Event()
+        # The app's response, as far as it has come.
+        self._denial: tuple[int, RawHeaders] = (500, [])
+        self._body = b""
+
+    def accept(
+        self,
+        *,
+        write_batcher: WriteBatcher,
+        max_size: int,
+        write_buffer: int,
+        bucket: TokenBucket | None,
+        turns: Turns,
+        ended: Callable[[Socket], None],
+        shutdown: Callable[[], None],
+        subprotocol: str | None = None,
+    ) -> Socket | None:
+        """Accept the request and return the open socket, None if the peer is gone."""
+        if self._is_over:
+            return None
+        self._is_over = True
+        connections = cast(set[Any], self._server.connections)
+        socket = Socket(
+            self._transport,
+            ServerProtocol(state=State.OPEN, max_size=max_size, logger=_protocol_log),
+            write_batcher=write_batcher,
+            write_buffer=write_buffer,
+            bucket=bucket,
+            turns=turns,
+            ended=partial(_gone, connections, ended),
+            shutdown=shutdown,
+        )
+        connections.discard(self)
+        connections.add(socket)
+        self._transport.set_protocol(socket)
+        chosen = b"" if subprotocol is None else b"Sec-WebSocket-Protocol: %b\r\n" % subprotocol.encode()
+        socket.greet(_SWITCHING % (accept_key(self._key).encode(), chosen))
+        if self._early:
+            socket.data_received(self._early)
+        return socket
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._server.connections.add(cast(Any, self))
+
+    def data_received(self, data: bytes) -> None:
+        """Take the request, which uvicorn has parsed and writes here once more, in one piece."""
+        if self._key:
+            self._transport.pause_reading()
+            self._early += data
+            return
+        line, *lines = data.partition(b"\r\n\r\n")[0].split(b"\r\n")
+        method, target, *_ = line.decode("latin-1").split(" ")
+        headers = [(name.lower(), value) for name, _, value in (each.partition(b":") for each in lines)]
+        self.open(
+            method,
+            target,
+            headers,
+            is_secure=is_ssl(self._transport),
+            server=get_local_addr(self._transport),
+            client=get_remote_addr(self._transport),
+        )
+
+    def open(
+        self,
+        method: str,
+        target: str,
+        headers: RawHeaders,
+        *,
+        is_secure: bool,
+        server: tuple[str, int | None] | None,
+        client: tuple[str, int] | None,
+    ) -> None:
+        """Take the request; the names of its headers are in lower case."""
+        headers = [(name, value.strip()) for name, value in headers]
+        if problem := self._check(method, headers):
+            self._answer(*problem)
+            return
+        scope = self._scope(target, headers)
+        scope |= {"scheme": "wss" if is_secure else "ws", "server": server, "client": client}
+        task = asyncio.get_running_loop().create_task(self._run(scope), name="plait handshake")
+        self._server.tasks.add(task)
+        task.add_done_callback(self._server.tasks.discard)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_over = True
+        self._lost.set()
+        self._server.connections.discard(cast(Any, self))
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when the server is to end."""
+        self._answer(503, [], b"the server is shutting down\n")
+
+    # Inside
+
+    def _check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, RawHeaders, bytes] | None:
+        """Return the answer to a request that is no opening of a WebSocket (RFC 6455, section 4.2.1)."""
+        if method != "GET":
+            return 405, [(b"allow", b"GET")], b"a WebSocket is opened with GET\n"
+        found = dict(headers)
+        if found.get(b"sec-websocket-version") != b"13":
+            return 426, [(b"sec-websocket-version", b"13")], b"only version 13 of WebSockets is spoken here\n"
+        key = found.get(b"sec-websocket-key", b"")
+        try:
+            is_key = len(base64.b64decode(key, validate=True)) == 16
+        except binascii.Error:
+            is_key = False
+        if not is_key:
+            return 400, [], b"Sec-WebSocket-Key is missing or wrong\n"
+        self._key = key.decode()
+        return None
+
+    def _scope(self, target: str, headers: RawHeaders) -> dict[str, Any]:
+        raw_path, _, query = target.partition("?")
+        root_path = self._config.root_path
+        return {
+            "type": "websocket",
+            "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
+            "http_version": "1.1",
+            "root_path": root_path,
+            "path": root_path + unquote(raw_path),
+            "raw_path": (root_path + raw_path).encode(),
+            "query_string": query.encode(),
+            "headers": headers,
+            "subprotocols": [
+                each.strip().decode("latin-1")
+                for name, value in headers
+                if name == b"sec-websocket-protocol"
+                for each in value.split(b",")
+            ],
+            "state": self._app_state.copy(),
+            "extensions": {"websocket.http.response": {}, EXTENSION: self},
+        }
+
+    # ASGI
+
+    async def _run(self, scope: dict[str, Any]) -> None:
+        app = cast(Any, self._config.loaded_app)
+        try:
+            await app(scope, self._receive, self._send)
+        except Exception:
+            log.exception("the app failed to answer the opening of a WebSocket")
+        finally:  # Also where the app's code raises a CancelledError: nobody else ends the connection.
+            self._answer(500, [], b"Internal Server Error\n")
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._is_connected:
+            self._is_connected = True
+            return {"type": "websocket.connect"}
+        await self._lost.wait()
+        return {"type": "websocket.disconnect", "code": ABNORMAL}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        match message["type"]:
+            case "websocket.http.response.start":
+                self._denial = (message["status"], list(message["headers"]))
+            case "websocket.http.response.body":
+                self._body += message.get("body", b"")
+                if not message.get("more_body", False):
+                    self._answer(*self._denial, self._body)
+            case "websocket.close":
+                self._answer(403, [], b"Forbidden\n")
+            case _:
+                raise RuntimeError(
+                    "this app has WebSocket routes of its own beside plait's threads: run it under uvicorn's own "
+                    "WebSocket implementation (`uvicorn module:app`)"
+                )
+
+    def _answer(self, status: int, headers: RawHeaders, body: bytes) -> None:
+        """Answer the request with a response instead of a socket, unless it has been answered."""
+        if self._is_over:
+            return
+        self._is_over = True
+        lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode()]
+        lines += [b"%b: %b" % header for header in headers if header[0].lower() != b"content-length"]
+        lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
+        self._transport.write(b"\r\n".join(lines))
+        self._transport.close()
+
+
+_PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
+_SWITCHING: Final = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Accept: %b\r\n%b\r\n"
+)
+
+
+def _gone(connections: set[Any], ended: Callable[[Socket], None], socket: Socket) -> None:
+    connections.discard(socket)
+    ended(socket)

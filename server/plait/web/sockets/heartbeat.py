@@ -1,0 +1,51 @@
+"""Finding peers that are gone without a word."""
+
+import asyncio
+
+from plait.web.sockets.socket import Socket
+
+__all__ = ["Heartbeat"]
+
+
+class Heartbeat:
+    """Pings sockets that have been silent, and gives up those that do not answer."""
+
+    def __init__(self, interval: float, timeout: float) -> None:
+        self._interval = interval
+        self._timeout = timeout
+        self._sockets: dict[Socket, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, socket: Socket) -> None:
+        """Watch a socket."""
+        self._sockets[socket] = None
+
+    def discard(self, socket: Socket) -> None:
+        """Watch a socket no longer."""
+        self._sockets.pop(socket, None)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._task = asyncio.create_task(self._beat(), name="plait heartbeat")
+
+    async def stop(self) -> None:
+        """Cease to watch."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        step = min(self._interval, self._timeout) / 10
+        while True:
+            await asyncio.sleep(step)
+            now = loop.time()
+            for socket in tuple(self._sockets):
+                if socket.is_held:
+                    socket.heard = now  # Its answers are not read.
+                silence = now - socket.heard
+                if silence > self._interval + self._timeout:
+                    socket.give_up()
+                elif silence > self._interval and not socket.is_asked:
+                    socket.is_asked = True
+                    socket.ping(b"")

@@ -1,0 +1,301 @@
+"""An open WebSocket: the transport of a connection, over websockets' Sans-I/O `ServerProtocol`.
+
+Frames to the peer are written straight to the asyncio transport, each made once for all sockets that it goes to.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from websockets.frames import Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from plait.actor.transport import Frame, Receiver
+from plait.limits import TokenBucket
+from plait.web.sockets.framing import is_utf8, serialize, shorten
+from plait.web.sockets.reader import Reader
+from plait.web.sockets.write_batcher import WriteBatcher
+from plait.web.turns import Ticket, Turns
+from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
+
+__all__ = ["ABNORMAL", "Socket"]
+
+log = logging.getLogger("plait.sockets")
+
+_CLOSE_TIMEOUT: Final = 5.0
+# Bytes that are written in one iteration of the loop before states are held back, to be sent as one.
+_AT_ONCE: Final = 256 * 1024
+ABNORMAL: Final = 1006
+_NO_CODE: Final = 1005
+_INVALID_DATA: Final = 1007
+# Frames that reach no session's limits: heartbeats, and the fragments that end no message.
+_COUNTED: Final = frozenset({Opcode.PING, Opcode.PONG, Opcode.CONT})
+
+
+class Socket(asyncio.Protocol):
+    """A WebSocket that is open, or on its way to be closed."""
+
+    __slots__ = (
+        "_drained",
+        "_ended",
+        "_is_closing",
+        "_is_paused",
+        "_limit",
+        "_loop",
+        "_out",
+        "_out_size",
+        "_protocol",
+        "_reader",
+        "_receiver",
+        "_shutdown",
+        "_timer",
+        "_transport",
+        "_write_batcher",
+        "heard",
+        "is_asked",
+    )
+
+    can_ping = True
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        protocol: ServerProtocol,
+        *,
+        write_batcher: WriteBatcher,
+        write_buffer: int,
+        bucket: TokenBucket | None,
+        turns: Turns,
+        ended: Callable[["Socket"], None],
+        shutdown: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._protocol = protocol
+        self._receiver: Receiver | None = None
+        self._write_batcher = write_batcher
+        # What is to be written at the end of this iteration of the loop; None when nothing is.
+        self._out: list[bytes] | None = None
+        self._out_size = 0
+        # Bytes that may wait for the peer.
+        self._limit = write_buffer
+        # Is told when the socket is gone, and when the server is asked to end.
+        self._ended = ended
+        self._shutdown = shutdown
+        cut = partial(self._end, ABNORMAL, "")
+        self._reader = Reader(
+            transport, protocol, bucket=bucket, turns=turns, handle=self._handle, parsed=self._parsed, cut=cut
+        )
+        self._is_closing = False
+        # Whether the transport has as much as it wants to hold for the peer.
+        self._is_paused = False
+        self._drained: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # When the peer last sent something, and whether it has been pinged for a sign of life since.
+        self.heard = self._loop.time()
+        self.is_asked = False
+
+    def greet(self, data: bytes) -> None:
+        """Send bytes before the first frame: the answer to the opening request."""
+        self._write(data)
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether the peer, or this iteration of the loop, has more to take than is good."""
+        return self._is_paused or self._out_size > _AT_ONCE
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what the peer sends is left unread for a while."""
+        return self._reader.is_held
+
+    def attach(self, receiver: Receiver) -> None:
+        """Hand what the peer sends to `receiver` from here on; without one, nothing is read."""
+        self._receiver = receiver
+        self._reader.resume()
+
+    # The Transport of a connection
+
+    def send(self, frame: Frame) -> None:
+        if self._is_closing:
+            return
+        wire = frame.wire
+        if wire is None:
+            wire = frame.wire = serialize(frame)
+        self._write(wire)
+
+    def ping(self, payload: bytes) -> None:
+        if not self._is_closing:
+            self._reader.charge(-1)
+            self._write(b"\x89%c%b" % (len(payload), payload))
+
+    def close(self, code: int, reason: str) -> None:
+        if self._is_closing:
+            return
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(code, shorten(reason))
+        self._take_output()
+        self.flush()
+        self._abort_later()
+        self._end(code, reason)
+
+    def give_up(self) -> None:
+        """Drop the socket: its peer is gone."""
+        self._end(ABNORMAL, "no answer to a ping")
+        self._transport.abort()
+
+    def pause(self) -> None:
+        self._reader.pause()
+
+    def resume(self) -> None:
+        self._reader.resume()
+
+    def stop_reading(self) -> None:
+        self._reader.stop()
+
+    def take_turn(self, work: Callable[[], None]) -> Ticket | None:
+        return self._reader.take_turn(work)
+
+    async def drained(self) -> None:
+        while self.is_backed_up and not self._is_closing:
+            if self._drained is None:
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+
+    # asyncio.Protocol
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = self._loop.time()
+        self.is_asked = False
+        self._reader.feed(data)
+
+    def eof_received(self) -> None:
+        self._reader.end()
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._wake()
+        if self._receiver is not None and not self._is_closing:
+            self._receiver.drained()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._reader.end()
+        self._ended(self)
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when the server is to end."""
+        self._shutdown()
+
+    # Inside
+
+    def _handle(self, opcode: Opcode, data: bytes) -> None:
+        if opcode in _COUNTED:
+            self._reader.charge(1)
+        if self._is_closing:
+            return
+        try:
+            self._take(opcode, data)
+        except Exception:
+            log.exception("a socket is closed, as what came on it could not be handled")
+            self.close(INTERNAL_ERROR, "internal error")
+
+    def _take(self, opcode: Opcode, data: bytes) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        match opcode:
+            case Opcode.TEXT if is_utf8(data):
+                receiver.receive(data, is_text=True)
+            case Opcode.TEXT:
+                self.close(_INVALID_DATA, "a text message is not UTF-8")
+            case Opcode.BINARY:
+                receiver.receive(data, is_text=False)
+            case Opcode.PONG:
+                receiver.pong(data)
+            case Opcode.CLOSE:
+                close = self._protocol.close_rcvd
+                self._end(close.code if close else _NO_CODE, close.reason if close else "")
+            case _:
+                pass  # The answer to a ping is among what the protocol has to send.
+
+    def _parsed(self) -> bool:
+        """Send what the protocol answers by itself; return whether the peer may say more."""
+        self._take_output()
+        if self._protocol.parser_exc is not None:
+            self._reader.drop()
+            self._fail()
+        elif self._protocol.close_rcvd is not None:
+            self._reader.drop()
+            self.flush()
+            self._transport.close()
+        else:
+            return True
+        return False
+
+    def _fail(self) -> None:
+        """End the socket of a peer that does not keep to WebSocket's rules or sends too much at once."""
+        # What it still sends is read until it has gone: to close a socket with unread data is to reset it, which may
+        # take away the close frame.
+        close = self._protocol.close_sent
+        self._end(close.code if close else ABNORMAL, close.reason if close else "")
+        self.flush()
+        if self._transport.is_closing():
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._transport.resume_reading()
+        self._abort_later()
+
+    def _abort_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self._transport.abort)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        out, self._out = self._out, None
+        size, self._out_size = self._out_size, 0
+        if out is None or self._transport.is_closing():
+            return
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if not self._is_paused:
+            self._wake()
+            if size > _AT_ONCE and self._receiver is not None and not self._is_closing:
+                self._receiver.drained()
+        elif self._transport.get_write_buffer_size() > self._limit:
+            self.close(TRY_AGAIN_LATER, "the connection is too slow for what is sent to it")
+
+    def _write(self, data: bytes) -> None:
+        self._out_size += len(data)
+        if self._out is None:
+            self._out = [data]
+            self._write_batcher.add(self)
+        else:
+            self._out.append(data)
+
+    def _take_output(self) -> None:
+        """Send what the protocol answers by itself: pongs and the other half of a close."""
+        for data in self._protocol.data_to_send():
+            if data:
+                self._write(data)
+
+    def _end(self, code: int, reason: str) -> None:
+        """Let the receiver know that nothing comes or goes any more."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._wake()
+        self._reader.close()
+        if self._receiver is not None:
+            self._receiver.close(code, reason)
+
+    def _wake(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)

@@ -1,0 +1,584 @@
+"""Turns: one at a time, in order of arrival."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import pytest
+
+from plait.actor.mailbox import Mailbox, Turn, current_turn, resolving
+from plait.errors import TurnTimeout
+
+PATIENCE = 10.0
+
+
+def make_mailbox() -> Mailbox:
+    return Mailbox(asyncio.get_running_loop())
+
+
+def post(mailbox: Mailbox, work: Callable[[], Any], *, name: str = "turn") -> tuple[Turn, asyncio.Future[Any]]:
+    """Post a turn and return it, with a future of its outcome."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    turn = Turn(name, work, resolving(future), owner=None, parent=current_turn())
+    mailbox.post(turn)
+    return turn, future
+
+
+async def call(mailbox: Mailbox, work: Callable[[], Any]) -> Any:
+    """Post a turn that the running one waits for, and return its outcome."""
+    return await post(mailbox, work)[1]
+
+
+async def outcome(future: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(PATIENCE):
+        return await future
+
+
+class Log:
+    """Takes note of who begins and who ends, and fails whoever begins while another has not ended."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.running: str | None = None
+
+    def work(self, name: str, *waits: Awaitable[Any]) -> Callable[[], Awaitable[str]]:
+        """Return work that waits for something between its beginning and its end."""
+
+        async def work() -> str:
+            assert self.running is None, f"{name} overlaps {self.running}"
+            self.running = name
+            self.lines.append(f"{name} begins")
+            try:
+                for wait in waits:
+                    await wait
+            finally:
+                self.lines.append(f"{name} ends")
+                self.running = None
+            return name
+
+        return work
+
+
+# Order
+
+
+async def test_the_outcome_of_a_turn_is_what_its_work_returns_or_raises() -> None:
+    mailbox = make_mailbox()
+
+    async def answer() -> int:
+        return 42
+
+    async def fail() -> None:
+        raise LookupError("later")
+
+    def fail_at_once() -> None:
+        raise LookupError("at once")
+
+    assert await outcome(post(mailbox, answer)[1]) == 42
+    assert await outcome(post(mailbox, lambda: 43)[1]) == 43
+    with pytest.raises(LookupError, match="later"):
+        await outcome(post(mailbox, fail)[1])
+    with pytest.raises(LookupError, match="at once"):
+        await outcome(post(mailbox, fail_at_once)[1])
+
+
+async def test_a_turn_whose_outcome_cannot_be_handed_on_does_not_hold_up_the_next() -> None:
+    mailbox = make_mailbox()
+
+    def fail(*_: object) -> None:
+        raise LookupError("nobody takes it")
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda *_: None)
+    mailbox.post(Turn("first", lambda: None, fail, owner=None))
+    _, queued = post(mailbox, lambda: "queued")
+    assert await outcome(queued) == "queued"
+    assert await outcome(post(mailbox, lambda: "later")[1]) == "later"
+
+
+async def test_turns_run_in_order_of_arrival_and_never_overlap() -> None:
+    mailbox, log, gate = make_mailbox(), Log(), asyncio.Event()
+    futures = [post(mailbox, log.work("a", gate.wait()))[1], post(mailbox, lambda: log.lines.append("b"))[1]]
+    futures += [post(mailbox, log.work("c", asyncio.sleep(0)))[1], post(mailbox, lambda: log.lines.append("d"))[1]]
+    gate.set()
+    await outcome(asyncio.gather(*futures))
+    assert log.lines == ["a begins", "a ends", "b", "c begins", "c ends", "d"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_turns_of_any_kind_never_overlap(seed: int) -> None:
+    chance = random.Random(seed)
+    mailbox, log = make_mailbox(), Log()
+    futures: list[asyncio.Future[Any]] = []
+    turns: list[Turn] = []
+    expected: list[str] = []
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise LookupError
+
+    for number in range(60):
+        match chance.randrange(5):
+            case 0:
+                _, future = post(mailbox, partial(log.lines.append, f"{number} at once"))
+            case 1:
+                _, future = post(mailbox, fail)
+            case 2:
+                work = log.work(str(number))
+                turn, future = post(mailbox, work)
+                if not turn.is_running and not future.done():
+                    turn.is_abandoned = True
+                    continue
+            case _:
+                waits = [asyncio.sleep(0) for _ in range(chance.randrange(4))]
+                turn, future = post(mailbox, log.work(str(number), *waits))
+                turns.append(turn)
+        futures.append(future)
+        expected.append(str(number))
+        if not chance.randrange(4):
+            await asyncio.sleep(0)
+    await outcome(asyncio.gather(*futures, return_exceptions=True))
+    await outcome(until_idle(mailbox))
+    begun = [line.split()[0] for line in log.lines if not line.endswith("ends")]
+    assert begun == [number for number in expected if number in set(begun)]
+    assert len(begun) > 10
+    assert not any(isinstance(each.exception(), AssertionError) for each in futures)
+
+
+async def test_a_turn_that_is_posted_by_the_end_of_another_waits_behind_those_that_came_before() -> None:
+    mailbox, lines, gate = make_mailbox(), list[str](), asyncio.Event()
+
+    def ended(*_: object) -> None:
+        post(mailbox, lambda: lines.append("posted last"))
+
+    mailbox.post(Turn("first", gate.wait, ended, owner=None))
+    _, second = post(mailbox, lambda: lines.append("posted first"))
+    gate.set()
+    await outcome(second)
+    assert lines == ["posted first", "posted last"]
+
+
+async def test_a_turn_posted_by_a_turn_that_does_not_wait_for_it_has_its_place_once_that_one_has_ended() -> None:
+    mailbox, log, gate = make_mailbox(), Log(), asyncio.Event()
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def later() -> Any:
+        await gate.wait()
+        return await post(mailbox, log.work("later"))[1]
+
+    async def spawn() -> None:
+        tasks.append(asyncio.create_task(later()))
+
+    await outcome(post(mailbox, spawn)[1])
+    _, other = post(mailbox, log.work("other", gate.wait(), asyncio.sleep(0), asyncio.sleep(0)))
+    gate.set()
+    await outcome(asyncio.gather(other, *tasks))
+    assert log.lines == ["other begins", "other ends", "later begins", "later ends"]
+
+
+async def test_a_long_queue_of_turns_that_need_not_wait_does_not_recurse() -> None:
+    mailbox, gate, count = make_mailbox(), asyncio.Event(), 20_000
+    ran: list[int] = []
+    post(mailbox, gate.wait)
+    futures = [post(mailbox, partial(ran.append, number))[1] for number in range(count)]
+    gate.set()
+    await outcome(futures[-1])
+    assert ran == list(range(count))
+
+
+async def test_a_turn_that_posts_the_next_one_for_ever_does_not_recurse() -> None:
+    mailbox, left = make_mailbox(), 5_000
+    over = asyncio.Event()
+
+    def again(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left:
+            mailbox.post(Turn("again", lambda: None, again, owner=None))
+        else:
+            over.set()
+
+    again()
+    await outcome(over.wait())
+
+
+async def test_an_outcome_that_nobody_waits_for_any_more_is_dropped() -> None:
+    mailbox = make_mailbox()
+    gate = asyncio.Event()
+    _, future = post(mailbox, gate.wait)
+    future.cancel()
+    gate.set()
+    assert await outcome(post(mailbox, lambda: "next")[1]) == "next"
+
+
+# Callers that went away
+
+
+async def test_an_abandoned_turn_that_has_not_begun_is_skipped() -> None:
+    mailbox, log, gate = make_mailbox(), Log(), asyncio.Event()
+    post(mailbox, log.work("a", gate.wait()))
+    abandoned, skipped = post(mailbox, log.work("b"))
+    _, last = post(mailbox, log.work("c"))
+    abandoned.is_abandoned = True
+    gate.set()
+    await outcome(last)
+    assert log.lines == ["a begins", "a ends", "c begins", "c ends"]
+    with pytest.raises(asyncio.CancelledError):
+        skipped.result()
+
+
+async def test_abandoning_a_turn_does_not_let_the_next_overlap_the_one_that_runs() -> None:
+    mailbox, log, runs, goes_on = make_mailbox(), Log(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        runs.set()
+        await log.work("a", goes_on.wait())()
+
+    running, first = post(mailbox, work)
+    queued, _ = post(mailbox, log.work("b"))
+    await outcome(runs.wait())
+    queued.is_abandoned = True
+    running.is_abandoned = True
+    _, last = post(mailbox, log.work("c"))
+    goes_on.set()
+    await outcome(first)
+    assert await outcome(last) == "c"
+    assert log.lines == ["a begins", "a ends", "c begins", "c ends"]
+
+
+async def test_a_queue_of_nothing_but_abandoned_turns_leaves_the_mailbox_idle() -> None:
+    mailbox, gate = make_mailbox(), asyncio.Event()
+    _, first = post(mailbox, gate.wait)
+    for _ in range(3):
+        post(mailbox, lambda: pytest.fail("ran"))[0].is_abandoned = True
+    gate.set()
+    await outcome(first)
+    await outcome(until_idle(mailbox))
+
+
+# Call chains
+
+
+async def test_a_call_that_comes_back_through_another_thread_runs_at_once() -> None:
+    one, two = make_mailbox(), make_mailbox()
+
+    async def first() -> str:
+        return "first, " + str(await call(two, second))
+
+    async def second() -> str:
+        return "second, " + str(await call(one, third))
+
+    async def third() -> str:
+        await asyncio.sleep(0)
+        return "third"
+
+    _, future = post(one, first)
+    _, behind = post(one, lambda: "behind")
+    assert await outcome(future) == "first, second, third"
+    assert await outcome(behind) == "behind"
+
+
+async def test_a_call_that_comes_back_goes_before_those_that_wait() -> None:
+    one, two, lines = make_mailbox(), make_mailbox(), list[str]()
+
+    async def first() -> None:
+        await call(two, second)
+        lines.append("first")
+
+    async def second() -> None:
+        await asyncio.sleep(0)
+        await call(one, lambda: lines.append("came back"))
+
+    post(one, first)
+    _, behind = post(one, lambda: lines.append("behind"))
+    await outcome(behind)
+    assert lines == ["came back", "first", "behind"]
+
+
+async def test_a_call_from_another_thread_waits_when_it_is_no_call_chain() -> None:
+    one, two, log, gate = make_mailbox(), make_mailbox(), Log(), asyncio.Event()
+    post(one, log.work("a", gate.wait()))
+
+    async def other() -> Any:
+        return await call(one, log.work("b"))
+
+    _, future = post(two, other)
+    gate.set()
+    assert await outcome(future) == "b"
+
+
+async def test_a_call_that_came_back_holds_the_thread_when_its_caller_was_cancelled() -> None:
+    one, two, gate, log = make_mailbox(), make_mailbox(), asyncio.Event(), Log()
+    third_runs = asyncio.Event()
+
+    async def first() -> None:
+        await call(two, second)
+
+    async def second() -> None:
+        await call(one, third)
+
+    async def third() -> None:
+        third_runs.set()
+        await log.work("third", gate.wait())()
+
+    turn, future = post(one, first)
+    await outcome(third_runs.wait())
+    _, behind = post(one, log.work("behind"))
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await outcome(future)
+    gate.set()
+    await outcome(behind)
+    assert log.lines == ["third begins", "third ends", "behind begins", "behind ends"]
+
+
+async def test_a_call_whose_first_caller_has_ended_waits_like_any_other() -> None:
+    one, two, calls_back, gate, log = make_mailbox(), make_mailbox(), asyncio.Event(), asyncio.Event(), Log()
+    runs, posted, came_back = asyncio.Event(), asyncio.Event(), list[Any]()
+
+    async def first() -> None:
+        await call(two, second)
+
+    async def second() -> None:
+        runs.set()
+        await calls_back.wait()
+        _, future = post(one, log.work("came back"))
+        posted.set()
+        came_back.append(await future)
+
+    turn, future = post(one, first)
+    await outcome(runs.wait())
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await outcome(future)
+    _, other = post(one, log.work("other", gate.wait()))
+    _, last = post(two, lambda: "last")
+    calls_back.set()
+    await outcome(posted.wait())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gate.set()
+    await outcome(last)
+    await outcome(other)
+    assert came_back == ["came back"]
+    assert log.lines == ["other begins", "other ends", "came back begins", "came back ends"]
+
+
+# Turns that run too long
+
+
+def for_ever(runs: asyncio.Event) -> Callable[[], Awaitable[None]]:
+    """Return work that never ends; `runs` says that it has begun."""
+
+    async def work() -> None:
+        runs.set()
+        await asyncio.Event().wait()
+
+    return work
+
+
+async def test_an_expired_turn_ends_with_a_turn_timeout() -> None:
+    mailbox, runs = make_mailbox(), asyncio.Event()
+    turn, future = post(mailbox, for_ever(runs), name="on_message")
+    await outcome(runs.wait())
+    turn.expire()
+    with pytest.raises(TurnTimeout, match="on_message"):
+        await outcome(future)
+    assert await outcome(post(mailbox, lambda: "next")[1]) == "next"
+
+
+async def test_the_next_turn_begins_only_when_an_expired_one_has_really_ended() -> None:
+    mailbox, log, tidied = make_mailbox(), Log(), asyncio.Event()
+    runs, tidies = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        try:
+            runs.set()
+            await asyncio.Event().wait()
+        finally:
+            tidies.set()
+            await log.work("tidying up", tidied.wait())()
+
+    turn, first = post(mailbox, slow)
+    _, second = post(mailbox, log.work("next"))
+    await outcome(runs.wait())
+    turn.expire()
+    await outcome(tidies.wait())
+    assert not first.done()
+    tidied.set()
+    with pytest.raises(TurnTimeout):
+        await outcome(first)
+    await outcome(second)
+    assert log.lines == ["tidying up begins", "tidying up ends", "next begins", "next ends"]
+
+
+async def test_a_cancelled_turn_is_no_timeout() -> None:
+    mailbox, runs = make_mailbox(), asyncio.Event()
+    turn, future = post(mailbox, for_ever(runs))
+    await outcome(runs.wait())
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await outcome(future)
+    assert await outcome(post(mailbox, lambda: "next")[1]) == "next"
+
+
+async def test_an_expired_turn_that_comes_to_an_end_all_the_same_has_its_outcome() -> None:
+    mailbox, runs = make_mailbox(), asyncio.Event()
+
+    async def stubborn() -> str:
+        try:
+            runs.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "ended"
+        raise AssertionError
+
+    turn, future = post(mailbox, stubborn)
+    await outcome(runs.wait())
+    turn.expire()
+    assert await outcome(future) == "ended"
+
+
+async def test_a_turn_that_shrugs_off_its_cancellation_leaves_nothing_of_it_to_the_next() -> None:
+    mailbox, runs = make_mailbox(), asyncio.Event()
+
+    async def stubborn() -> None:
+        runs.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    async def group() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail())
+
+    async def fail() -> None:
+        raise LookupError
+
+    turn, future = post(mailbox, stubborn)
+    _, behind = post(mailbox, group)
+    await outcome(runs.wait())
+    turn.expire()
+    await outcome(future)
+    with pytest.raises(ExceptionGroup):
+        await outcome(behind)
+
+
+async def test_a_cancellation_that_is_not_the_turns_own_does_not_stop_the_thread() -> None:
+    mailbox = make_mailbox()
+
+    async def wait_for_what_was_cancelled() -> None:
+        task = asyncio.create_task(asyncio.Event().wait())
+        task.cancel()
+        await task
+
+    _, future = post(mailbox, wait_for_what_was_cancelled)
+    _, behind = post(mailbox, lambda: "behind")
+    with pytest.raises(RuntimeError, match="what it waited for was cancelled") as raised:
+        await outcome(future)
+    assert isinstance(raised.value.__cause__, asyncio.CancelledError)
+    assert await outcome(behind) == "behind"
+
+
+async def test_the_stack_of_a_turn_says_where_it_is() -> None:
+    mailbox, runs = make_mailbox(), asyncio.Event()
+
+    async def inner_function() -> None:
+        runs.set()
+        await asyncio.Event().wait()
+
+    async def outer_function() -> None:
+        await inner_function()
+
+    turn, future = post(mailbox, outer_function)
+    await outcome(runs.wait())
+    assert "in outer_function" in turn.stack()
+    assert "in inner_function" in turn.stack()
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await outcome(future)
+
+
+# The running turn
+
+
+async def test_code_knows_the_turn_that_it_runs_in() -> None:
+    mailbox = make_mailbox()
+    seen: list[Turn | None] = []
+
+    async def deep() -> None:
+        await asyncio.sleep(0)
+        seen.append(current_turn())
+
+    async def work() -> None:
+        seen.append(current_turn())
+        await asyncio.gather(deep(), deep())
+
+    turn, future = post(mailbox, work)
+    await outcome(future)
+    assert seen == [turn, turn, turn]
+    assert current_turn() is None
+
+
+async def test_what_goes_on_after_a_turn_is_not_in_it_any_more() -> None:
+    mailbox, gate = make_mailbox(), asyncio.Event()
+    tasks: list[asyncio.Task[Turn | None]] = []
+
+    async def later() -> Turn | None:
+        await gate.wait()
+        return current_turn()
+
+    async def work() -> None:
+        tasks.append(asyncio.create_task(later()))
+
+    await outcome(post(mailbox, work)[1])
+    gate.set()
+    assert await outcome(tasks[0]) is None
+
+
+async def test_a_turn_sees_nothing_that_another_turn_or_its_caller_left_in_context_variables() -> None:
+    user: ContextVar[str] = ContextVar("user", default="nobody")
+    mailbox, gate = make_mailbox(), asyncio.Event()
+
+    async def ask(name: str) -> str:
+        user.set(f"{name}'s caller")
+
+        async def work() -> str:
+            await gate.wait()
+            before = user.get()
+            user.set(name)
+            return before
+
+        return str(await post(mailbox, work)[1])
+
+    tasks = [asyncio.create_task(ask(name)) for name in ("Ada", "Bob", "Cleo")]
+    gate.set()
+    assert await outcome(asyncio.gather(*tasks)) == ["nobody"] * 3
+
+
+async def test_a_mailbox_is_idle_when_nothing_runs_and_nothing_waits() -> None:
+    mailbox, first_gate, second_gate, idle = make_mailbox(), asyncio.Event(), asyncio.Event(), list[bool]()
+
+    async def second_work() -> None:
+        idle.append(mailbox.is_idle)
+        await second_gate.wait()
+
+    assert mailbox.is_idle
+    _, first = post(mailbox, first_gate.wait)
+    _, second = post(mailbox, second_work)
+    assert not mailbox.is_idle
+    first_gate.set()
+    await outcome(first)
+    assert not mailbox.is_idle
+    second_gate.set()
+    await outcome(second)
+    await outcome(until_idle(mailbox))
+    assert idle == [False]
+
+
+async def until_idle(mailbox: Mailbox) -> None:
+    while not mailbox.is_idle:  # noqa: ASYNC110
+        await asyncio.sleep(0)

@@ -1,0 +1,103 @@
+"""Looking after a store's file."""
+# ruff: noqa: ASYNC240  Nothing else runs that could be held up.
+
+from pathlib import Path
+
+import pytest
+from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, put
+from tests.server.store.test_sqlite import change_file, database
+
+from plait.cli.maintenance import check_store
+from plait.errors import StoreError
+from plait.store.protocol import Write
+from plait.store.sqlite import SqliteStore
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """Return a closed store's file with two threads in it, of which the first has all kinds of rows."""
+    path = tmp_path / "threads.db"
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), *(change(n, client=client_row("c", n)) for n in range(1, 4)))
+        await put(store, change(4, snapshot=b"4"), change(5), beginning(key=OTHER))
+    return path
+
+
+def problems(path: Path) -> list[str]:
+    """Return the lines of damage, and look at the last line."""
+    *lines, (verdict, is_damage) = check_store(path)
+    assert not is_damage
+    assert all(each for _, each in lines)
+    count = len(lines)
+    assert verdict.startswith(f"{path}: ")
+    assert verdict.endswith(f", {count} damaged places" if count else ", nothing is damaged")
+    return [line for line, _ in lines]
+
+
+async def test_a_sound_store_is_all_read_also_while_a_server_has_it_open(path: Path) -> None:
+    assert problems(path) == []
+    async with SqliteStore(path) as store:
+        await put(store, change(6))
+        assert [line for line, _ in check_store(path)] == [f"{path}: 2 threads, 6 changes, nothing is damaged"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("UPDATE changes SET at = at + 1 WHERE version = 2", "change 2 is damaged"),
+        ("UPDATE changes SET ops = x'7b', checksum = NULL WHERE version = 2", "room/one cannot be read: "),
+        ("DELETE FROM changes WHERE version = 2", "changes are missing between versions 1 and 3"),
+        ("DELETE FROM changes WHERE version = 5", "changes are missing after version 4, up to 5"),
+        ("UPDATE snapshots SET state = x'35' WHERE version = 4", "the snapshot of version 4 is damaged"),
+        ("UPDATE snapshots SET state = x'7b', checksum = NULL WHERE version = 0 AND thread = 1", "room/one cannot be"),
+        ("DELETE FROM snapshots WHERE thread = 2", "room/two cannot be read: neither a snapshot nor changes"),
+        ("UPDATE clients SET ref = 9", "what is known of a client's pushes is damaged"),
+        ("UPDATE clients SET client = 'd'", "what is known of a client's pushes is damaged"),
+        ("UPDATE threads SET state_version = 7 WHERE id = 1", "what is stored of the thread itself is damaged"),
+        ("UPDATE threads SET name = 'three' WHERE id = 1", "room/three cannot be read: what is stored of the thread"),
+        ("UPDATE threads SET name = CAST(x'ff' AS TEXT) WHERE id = 1", "room/\ufffd cannot be read"),
+        ("DELETE FROM threads WHERE id = 2", "1 snapshots are of threads that are not there"),
+    ],
+)
+async def test_what_is_damaged_is_said_and_nothing_else(path: Path, damage: str, said: str) -> None:
+    change_file(path, damage)
+    (line,) = problems(path)
+    assert said in line
+
+
+async def test_all_damage_is_said(path: Path) -> None:
+    change_file(path, "UPDATE changes SET at = at + 1")
+    assert len(problems(path)) == 5
+
+
+async def test_a_state_to_which_the_changes_do_not_lead_is_damage(path: Path) -> None:
+    ops = b'[{"op":"remove","path":"/nowhere"}]'
+    async with SqliteStore(path) as store:
+        bad = change(6).change
+        assert bad is not None
+        await put(store, Write(ROOM, "e1", 5, 6, type(bad)(6, ops, "server", 1)))
+    (line,) = problems(path)
+    assert "room/one cannot be read" in line
+
+
+async def test_damage_to_sqlites_own_structures_is_said(path: Path) -> None:
+    with database(path) as db:
+        (page,) = db.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'threads'"
+        ).fetchone()
+    data = bytearray(path.read_bytes())
+    at = data.index(b"roomone", (page - 1) * 4096, page * 4096)
+    data[at + 4] ^= 1
+    path.write_bytes(data)
+    lines = problems(path)
+    assert any(line.startswith("SQLite: ") for line in lines)
+    assert any("room/one cannot be found by its name" in line for line in lines)
+
+
+@pytest.mark.parametrize("content", [None, b"no database " * 1000, b""])
+def test_what_is_no_store_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "threads.db"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StoreError, match=f"cannot open the store {path}: "):
+        list(check_store(path))

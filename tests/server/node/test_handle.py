@@ -1,0 +1,313 @@
+"""A thread as other server code sees it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+import msgspec
+import pytest
+from tests.server.rooms import open_house
+
+from plait.actor.current import current
+from plait.actor.mailbox import resolving
+from plait.actor.rpc import Stream, rpc
+from plait.actor.thread import Thread
+from plait.errors import CallFailed, InvalidState, MethodNotFound, StoreError
+from plait.limits import DEFAULT_LIMITS
+
+PATIENCE = 10.0
+
+
+async def outcome(awaitable: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(PATIENCE):
+        return await awaitable
+
+
+class Game(msgspec.Struct, frozen=True):
+    score: int = 0
+
+
+class Room(Thread[Game]):
+    initial_state = Game()
+
+    @rpc(name="addScore")
+    def add_score(self, n: int, *, twice: bool = False) -> int:
+        self.set_state(lambda state: Game(state.score + n * (1 + twice)))
+        return self.state.score
+
+    @rpc
+    async def fail(self) -> None:
+        raise LookupError("my own error")
+
+    @rpc
+    async def count(self, to: int) -> AsyncIterator[int]:
+        for n in range(to):
+            yield n
+        if to > 3:
+            raise LookupError("too many")
+
+    @rpc
+    async def by_hand(self, stream: Stream, *, error: str | None = None) -> None:
+        stream.send("chunk")
+        if error is not None:
+            stream.error(error)
+        else:
+            stream.end("last")
+
+    @rpc
+    async def endless(self) -> AsyncIterator[int]:
+        n = 0
+        try:
+            while True:
+                yield n
+                n += 1
+        finally:
+            self.ended.set()
+
+    def on_start(self) -> None:
+        self.ended = asyncio.Event()
+
+    def hidden(self) -> None:
+        pass
+
+
+async def test_a_handle_has_the_rpcs_of_the_thread_as_its_methods() -> None:
+    async with open_house(Room) as house:
+        handle = house.handle(Room)
+        assert await outcome(handle.add_score(2)) == 2
+        assert await outcome(handle.add_score(n=1, twice=True)) == 4
+        assert await outcome(handle.call("addScore", 1)) == 5
+        assert handle.name == "one"
+        assert "room/one" in repr(handle)
+
+
+async def test_a_method_that_is_no_rpc_is_not_there() -> None:
+    async with open_house(Room) as house:
+        handle = house.handle(Room)
+        for name in ("hidden", "missing", "addScore", "_core"):
+            with pytest.raises(AttributeError, match=name):
+                getattr(handle, name)
+        for name in ("hidden", "missing", "add_score"):
+            with pytest.raises(MethodNotFound, match=name):
+                await handle.call(name)
+
+
+async def test_a_call_raises_what_the_rpc_raised() -> None:
+    async with open_house(Room) as house:
+        with pytest.raises(LookupError, match="my own error"):
+            await outcome(house.handle(Room).fail())
+        with pytest.raises(TypeError):
+            await outcome(house.handle(Room).add_score())
+
+
+async def test_the_state_is_read_and_set_with_its_type() -> None:
+    async with open_house(Room) as house:
+        handle = house.handle(Room)
+        assert await handle.state() == Game(0)
+        assert await handle.set_state(Game(3)) == 1
+        assert await handle.set_state(lambda state: Game(state.score + 1)) == 2
+        assert await handle.state() == Game(4)
+        with pytest.raises(InvalidState):
+            await handle.set_state({"score": "x"})
+
+
+async def test_the_state_is_told_when_it_is_durable() -> None:
+    async with open_house(Room) as house:
+        handle = house.handle(Room)
+        await handle.state()
+        house.store.is_held = True
+        change = asyncio.create_task(handle.set_state(Game(1)))
+        await asyncio.sleep(0)
+        look = asyncio.create_task(handle.state())
+        await asyncio.sleep(0)
+        assert not look.done()
+        house.store.release()
+        assert await outcome(look) == Game(1)
+        assert await outcome(change) == 1
+
+
+async def test_a_state_that_could_not_be_stored_is_told_to_nobody() -> None:
+    async with open_house(Room) as house:
+        handle = house.handle(Room)
+        await handle.state()
+        house.store.is_held = True
+        change = asyncio.create_task(handle.set_state(Game(1)))
+        await asyncio.sleep(0)
+        look = asyncio.create_task(handle.state())
+        await asyncio.sleep(0)
+        house.store.fail_next()
+        house.store.release()
+        for task in (change, look):
+            with pytest.raises(StoreError):
+                await outcome(task)
+        assert await handle.state() == Game(0)
+
+
+async def test_what_a_caller_does_to_the_state_it_was_told_is_its_own_affair() -> None:
+    class Plain(Thread[dict[str, Any]]):
+        initial_state = {"list": []}  # noqa: RUF012
+
+    async with open_house(Plain) as house:
+        handle = house.handle(Plain)
+        (await handle.state())["list"].append(1)
+        assert await handle.state() == {"list": []}
+        await handle.set_state(lambda state: {**state, "n": 1})
+        assert await handle.state() == {"list": [], "n": 1}
+
+
+async def test_a_handle_may_be_kept_and_used_by_many() -> None:
+    async with open_house(Room) as house:
+        handle = house.handle(Room)
+        results = await outcome(asyncio.gather(*(handle.add_score(1) for _ in range(20))))
+        assert results == list(range(1, 21))
+
+
+# Streams
+
+
+async def test_a_streamed_rpc_is_an_iterator_of_its_chunks() -> None:
+    async with open_house(Room) as house:
+        handle = house.handle(Room)
+        assert [n async for n in handle.count(3)] == [0, 1, 2]
+        assert await handle.call("count", 3) == [0, 1, 2]
+
+
+async def test_a_stream_that_fails_raises_behind_its_chunks() -> None:
+    async with open_house(Room) as house:
+        stream = house.handle(Room).count(4)
+        assert [await outcome(anext(stream)) for _ in range(4)] == [0, 1, 2, 3]
+        with pytest.raises(LookupError, match="too many"):
+            await outcome(anext(stream))
+
+
+async def test_a_stream_by_hand_has_its_chunks_and_its_error() -> None:
+    async with open_house(Room) as house:
+        handle = house.handle(Room)
+        assert [chunk async for chunk in handle.by_hand()] == ["chunk"]
+        with pytest.raises(CallFailed, match="no more"):
+            _ = [chunk async for chunk in handle.by_hand(error="no more")]
+
+
+async def test_a_stream_that_nobody_reads_any_more_is_ended() -> None:
+    async with open_house(Room) as house:
+        thread: Any = (await house.actor(Room)).thread
+        stream = house.handle(Room).endless()
+        assert [await outcome(anext(stream)) for _ in range(3)] == [0, 1, 2]
+        await stream.aclose()
+        await outcome(thread.ended.wait())
+        assert await house.handle(Room).state() == Game(0)
+
+
+class Source(Thread[int]):
+    """Streams numbers, and takes its time to end."""
+
+    initial_state = 0
+
+    @rpc
+    async def count(self, to: int) -> AsyncIterator[int]:
+        try:
+            for self.made in range(1, to + 1):
+                yield self.made
+        finally:
+            await asyncio.sleep(0)
+            self.ended_in = current().thread
+            self.set_state(-1)
+
+
+async def test_a_generator_whose_reader_has_gone_ends_in_its_turn() -> None:
+    async with open_house(Source) as house:
+        actor = await house.actor(Source)
+        thread: Any = actor.thread
+        stream = house.handle(Source).count(10_000)
+        assert await outcome(anext(stream)) == 1
+        await stream.aclose()
+        await outcome(actor.settled())
+        assert thread.ended_in is thread
+        assert thread.state == -1
+
+
+async def test_a_generator_that_sends_what_is_no_chunk_ends_in_its_turn() -> None:
+    async with open_house(Source) as house:
+        actor = await house.actor(Source)
+        thread: Any = actor.thread
+
+        def refuse(what: object, value: object) -> Any:
+            raise TypeError("not JSON")
+
+        ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        actor.call(actor.kind.methods["count"], ([3], {}), resolving(ended), sink=refuse)
+        with pytest.raises(TypeError, match="not JSON"):
+            await outcome(ended)
+        assert thread.ended_in is thread
+
+
+async def test_a_generator_waits_for_a_reader_who_is_slow() -> None:
+    async with open_house(Source) as house:
+        thread: Any = (await house.actor(Source)).thread
+        stream = house.handle(Source).count(200)
+        for n in range(1, 201):
+            assert await outcome(anext(stream)) == n
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert thread.made <= n + 20
+        assert [n async for n in stream] == []
+
+
+async def test_a_generator_waits_for_a_reader_while_its_chunks_wait_for_the_disk() -> None:
+    class Storing(Thread[int]):
+        initial_state = 0
+
+        @rpc
+        async def count(self) -> AsyncIterator[int]:
+            for n in range(200):
+                self.set_state(n + 1)
+                yield n
+
+    async with open_house(Storing) as house:
+        await house.actor(Storing)
+        house.store.is_held = True
+        stream = house.handle(Storing).count()
+        first = asyncio.create_task(anext(stream))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert 1 < len(house.store.submitted) < 30
+        house.store.release()
+        assert [await outcome(first), *[n async for n in stream]] == list(range(200))
+
+
+class ByHand(Thread[None]):
+    """Sends numbers until it cannot."""
+
+    @rpc
+    async def talk(self, stream: Stream, *, waits: bool, insists: bool = False) -> None:
+        for self.made in range(100_000):
+            try:
+                stream.send("x" * 90)
+            except CallFailed:
+                if not insists:
+                    raise
+                return
+            if waits:
+                await asyncio.sleep(0)
+
+
+SMALL = msgspec.structs.replace(DEFAULT_LIMITS, write_buffer=1000)
+
+
+@pytest.mark.parametrize("insists", [False, True])
+async def test_a_stream_by_hand_ends_when_more_waits_than_the_write_buffer_holds(insists: bool) -> None:
+    async with open_house(ByHand, limits=SMALL) as house:
+        stream = house.handle(ByHand).talk(waits=False, insists=insists)
+        assert [await outcome(anext(stream)) for _ in range(10)] == ["x" * 90] * 10
+        with pytest.raises(CallFailed, match="too slow"):
+            await outcome(anext(stream))
+        thread: Any = (await house.actor(ByHand)).thread
+        assert thread.made == 10
+
+
+async def test_a_stream_by_hand_goes_on_while_its_reader_keeps_up() -> None:
+    async with open_house(ByHand, limits=SMALL) as house:
+        stream = house.handle(ByHand).talk(waits=True)
+        for _ in range(2000):
+            await outcome(anext(stream))
+        await stream.aclose()

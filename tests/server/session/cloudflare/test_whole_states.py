@@ -1,0 +1,492 @@
+"""Whole states that clients of the Cloudflare protocol write: merged with what others have changed meanwhile."""
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.requests import Request
+from tests.server.rooms import Client, House, make_request, open_house
+
+from plait.actor.connection import Connection, Source
+from plait.actor.thread import Thread
+from plait.errors import Reject
+
+REJECTED = {"type": "cf_agent_state_error", "error": "State update rejected"}
+
+
+def state(value: Any) -> dict[str, Any]:
+    return {"type": "cf_agent_state", "state": value}
+
+
+class Room(Thread[Any]):
+    initial_state = {"a": 0, "b": 0}  # noqa: RUF012
+
+    def validate_state_change(self, next_state: Any, source: Source) -> None:
+        if isinstance(next_state, dict) and next_state.get("forbidden"):
+            raise Reject("that one is forbidden")
+
+
+class Item(msgspec.Struct):
+    id: str
+    title: str = ""
+    color: str = "white"
+
+
+class Board(msgspec.Struct):
+    name: str = ""
+    theme: str = "light"
+    items: list[Item] = []
+    note: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Boards(Thread[Board]):
+    kind = "room"
+    initial_state = Board(name="one", theme="dark", items=[Item("x", "X", "red"), Item("y", "Y", "blue")], note="hello")
+
+
+async def stored(house: House, cls: type[Thread[Any]] = Room) -> Any:
+    found = await house.handle(cls).state()
+    return msgspec.to_builtins(found)
+
+
+async def two(house: House, cls: type[Thread[Any]] = Room) -> tuple[Client, Client]:
+    return await house.join(cls, "a"), await house.join(cls, "b")
+
+
+# What crosses
+
+
+async def test_writes_that_cross_in_different_fields_both_survive_and_both_clients_are_told() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        a.push({"a": 1, "b": 0})
+        b.push({"a": 0, "b": 1})
+        assert await stored(house) == {"a": 1, "b": 1}
+        assert a.transport.take()[-1] == b.transport.take()[-1] == state({"a": 1, "b": 1})
+
+
+async def test_a_write_that_crosses_what_the_server_sets_leaves_that() -> None:
+    async with open_house(Room) as house:
+        a, _ = await two(house)
+        await house.handle(Room).set_state({"a": 0, "b": 0, "c": 1})
+        a.push({"a": 1, "b": 0})
+        assert await stored(house) == {"a": 1, "b": 0, "c": 1}
+        assert a.transport.take() == [state({"a": 0, "b": 0, "c": 1}), state({"a": 1, "b": 0, "c": 1})]
+
+
+async def test_a_write_that_crosses_one_on_its_way_to_the_disk_leaves_that() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        house.store.is_held = True
+        a.push({"a": 1, "b": 0})
+        b.push({"a": 0, "b": 1})
+        house.store.release()
+        assert await stored(house) == {"a": 1, "b": 1}
+        assert a.transport.take()[-1] == b.transport.take()[-1] == state({"a": 1, "b": 1})
+
+
+async def test_elements_that_two_clients_add_to_a_list_both_stay() -> None:
+    async with open_house(Room) as house:
+        await house.handle(Room).set_state({"list": [1]})
+        a, b = await two(house)
+        a.push({"list": [1, "a"]})
+        b.push({"list": [0, 1]})
+        assert (await stored(house))["list"] == [0, 1, "a"]
+
+
+async def test_of_two_writes_to_one_field_the_last_wins_and_its_sender_is_told() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        a.push({"a": 1, "b": 0})
+        b.push({"a": 2, "b": 5})
+        assert await stored(house) == {"a": 2, "b": 5}
+        assert b.transport.take() == [state({"a": 1, "b": 0}), state({"a": 2, "b": 5})]
+
+
+async def test_a_write_after_a_state_was_seen_takes_it_back() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        b.push({"a": 0, "b": 2})
+        assert await a.next() == state({"a": 0, "b": 2})
+        a.push({"a": 1, "b": 2})
+        assert await b.next() == state({"a": 1, "b": 2})
+        b.transport.answer_ping()
+        b.push({"a": 0, "b": 2})
+        assert await stored(house) == {"a": 0, "b": 2}
+        assert b.transport.take() == []
+
+
+async def test_a_write_in_answer_to_a_state_before_the_pong_is_made_on_that_state() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        await house.handle(Room).set_state({"a": 0, "b": 0, "list": ["server"]})
+        assert await a.next() == await b.next() == state({"a": 0, "b": 0, "list": ["server"]})
+        await house.handle(Room).set_state({"a": 0, "b": 5, "list": ["server"]})
+        # Its pong has not come yet.
+        a.push({"a": 1, "b": 0, "list": ["server"]})
+        assert await stored(house) == {"a": 1, "b": 5, "list": ["server"]}
+        b.push({"a": 0, "b": 6})
+        assert await stored(house) == {"a": 1, "b": 6, "list": ["server"]}
+
+
+async def test_a_state_that_a_write_removes_what_others_changed_inside_is_removed() -> None:
+    async with open_house(Room) as house:
+        await house.handle(Room).set_state({"card": {"title": "x"}, "b": 0})
+        a, b = await two(house)
+        a.push({"card": {"title": "y"}, "b": 0})
+        b.push({"b": 0})
+        assert await stored(house) == {"b": 0}
+
+
+# Writes of one client
+
+
+async def test_writes_without_a_pause_are_each_made_on_the_one_before() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        b.push({"a": 0, "b": 7})
+        for n in range(1, 20):
+            a.push({"a": n, "b": 0})
+        assert await stored(house) == {"a": 19, "b": 7}
+        a.push({"a": 19, "b": 0, "c": 1})
+        assert await stored(house) == {"a": 19, "b": 7, "c": 1}
+
+
+async def test_a_write_of_a_client_that_has_lost_its_last_one_from_sight_does_not_take_it_back() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        b.push({"a": 0, "b": 1})
+        assert await a.next() == state({"a": 0, "b": 1})
+        a.push({"a": 0, "b": 0, "c": "mine"})
+        # It shows the state of b, which came behind its write, and adds to it before it is sent what both led to.
+        a.push({"a": 5, "b": 1})
+        assert await stored(house) == {"a": 5, "b": 1, "c": "mine"}
+
+
+async def test_typing_alone_is_answered_with_no_state() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        for n in range(1, 50):
+            a.push({"a": n, "b": 0})
+        await stored(house)
+        assert a.transport.take() == []
+        assert b.transport.take()[-1] == state({"a": 49, "b": 0})
+
+
+async def test_a_write_behind_one_that_was_refused_is_judged_with_what_that_changed() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        b.push({"a": 0, "b": 1})
+        a.push({"a": 1, "b": 0, "forbidden": True})
+        a.push({"a": 1, "b": 0})
+        assert await stored(house) == {"a": 1, "b": 1}
+        assert REJECTED in a.transport.take()
+
+
+async def test_a_write_behind_one_that_could_not_be_stored_leaves_what_others_changed() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        house.store.fail_next()
+        a.push({"a": 1, "b": 0})
+        assert [await a.next(), await a.next()] == [REJECTED, state({"a": 0, "b": 0})]
+        b.push({"a": 0, "b": 1})
+        a.push({"a": 1, "b": 0, "c": 1})
+        found = await stored(house)
+        assert (found["b"], found["c"]) == (1, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_clients_that_write_fields_of_their_own_lose_none_of_them(seed: int) -> None:
+    chance = random.Random(seed)
+    async with open_house(Room) as house:
+        await house.handle(Room).set_state({})
+        clients = [await house.join(Room, str(number)) for number in range(3)]
+        shown: list[Any] = [{} for _ in clients]
+        last: dict[str, int] = {}
+        answered = [len(client.transport.pings) for client in clients]
+
+        def read(number: int) -> None:
+            for frame in clients[number].transport.take():
+                shown[number] = frame["state"]
+            if len(clients[number].transport.pings) > answered[number]:
+                answered[number] = len(clients[number].transport.pings)
+                clients[number].transport.answer_ping()
+
+        for n in range(200):
+            number = chance.randrange(3)
+            match chance.randrange(6):
+                case 0 | 1:
+                    read(number)
+                case 2 | 3:
+                    field = f"{number}.{chance.randrange(3)}"
+                    shown[number] = {**shown[number], field: n}
+                    last[field] = n
+                    clients[number].push(shown[number])
+                case 4:
+                    house.store.is_held = True
+                case _:
+                    house.store.release()
+                    await asyncio.sleep(0)
+        house.store.release()
+        assert await stored(house) == last
+
+
+async def test_a_write_on_a_state_before_others_were_held_back_takes_nothing_back() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        a.push({"a": 0, "b": 0, "c": 0})
+        answered = len(a.transport.pings)
+        b.push({"a": 0, "b": 1, "c": 0})
+        await stored(house)
+        shown = a.transport.take()[-1]["state"]
+        assert shown["b"] == 1
+        a.transport.is_backed_up = True
+        b.push({**shown, "b": 2})
+        await stored(house)
+        assert a.transport.take() == []
+        a.session.pong(a.transport.pings[answered])
+        a.push({**shown, "a": 1})
+        assert await stored(house) == {"a": 1, "b": 2, "c": 0}
+
+
+async def test_a_client_that_writes_is_pinged_behind_each_state_so_that_its_own_is_known() -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        a.push({"a": 0, "b": 0, "text": "x" * 300_000})
+        await stored(house)
+        answered = len(a.transport.pings)
+        for n in range(1, 8):
+            await house.handle(Room).set_state({**await stored(house), "b": n})
+        assert len(a.transport.pings) == answered + 7
+        a.session.pong(a.transport.pings[answered + 2])
+        shown = a.transport.take()[-5]["state"]
+        assert shown["b"] == 3
+        a.push({**shown, "a": 1})
+        found = await stored(house)
+        assert (found["a"], found["b"]) == (1, 7)
+        b.transport.take()
+
+
+async def test_a_write_on_a_state_that_was_one_of_too_many_is_refused_and_takes_nothing_back() -> None:
+    async with open_house(Room) as house:
+        a, _ = await two(house)
+        a.push({"a": 0, "b": 0})
+        answered = len(a.transport.pings)
+        for n in range(1, 200):
+            await house.handle(Room).set_state({"a": 0, "b": n})
+        a.session.pong(a.transport.pings[answered + 4])
+        a.push({"a": 1, "b": 5})
+        assert await stored(house) == {"a": 0, "b": 199}
+        assert a.transport.take()[-2:] == [REJECTED, state({"a": 0, "b": 199})]
+        a.transport.answer_ping()
+        a.push({"a": 1, "b": 199})
+        assert await stored(house) == {"a": 1, "b": 199}
+
+
+# Conflicts
+
+
+class Strict(Room):
+    kind = "room"
+    conflict = "reject"
+
+
+class Votes(Room):
+    kind = "room"
+
+    def resolve_conflict(self, base: Any, current: Any, proposed: Any, path: str) -> Any:
+        return current + proposed - base
+
+
+async def test_a_class_that_rejects_conflicts_refuses_the_later_of_two_writes_to_one_field_and_no_other() -> None:
+    async with open_house(Strict) as house:
+        a, b = await two(house, Strict)
+        a.push({"a": 1, "b": 0})
+        b.push({"a": 2, "b": 0})
+        assert await stored(house, Strict) == {"a": 1, "b": 0}
+        assert b.transport.take() == [state({"a": 1, "b": 0}), REJECTED, state({"a": 1, "b": 0})]
+        b.transport.answer_ping()
+        b.push({"a": 1, "b": 2})
+        a.push({"a": 3, "b": 0})
+        assert await stored(house, Strict) == {"a": 3, "b": 2}
+
+
+async def test_a_class_that_resolves_conflicts_is_asked_about_writes_that_cross() -> None:
+    async with open_house(Votes) as house:
+        a, b = await two(house, Votes)
+        a.push({"a": 1, "b": 0})
+        b.push({"a": 2, "b": 0})
+        assert await stored(house, Votes) == {"a": 3, "b": 0}
+        assert b.transport.take()[-1] == state({"a": 3, "b": 0})
+
+
+async def test_a_write_into_what_others_have_taken_away_is_refused() -> None:
+    async with open_house(Room) as house:
+        await house.handle(Room).set_state({"list": [{"id": 1, "n": 0}, {"id": 2, "n": 0}]})
+        a, b = await two(house)
+        a.push({"list": [{"id": 2, "n": 0}]})
+        b.push({"list": [{"id": 1, "n": 5}, {"id": 2, "n": 0}]})
+        assert await stored(house) == {"list": [{"id": 2, "n": 0}]}
+        assert b.transport.take()[1:] == [REJECTED, state({"list": [{"id": 2, "n": 0}]})]
+
+
+class Replacing(Room):
+    kind = "room"
+    merge_whole_states = False
+
+
+async def test_a_class_may_have_whole_states_replace_what_is_there() -> None:
+    async with open_house(Replacing) as house:
+        a, b = await two(house, Replacing)
+        a.push({"a": 1, "b": 0})
+        b.push({"a": 0, "b": 1})
+        assert await stored(house, Replacing) == {"a": 0, "b": 1}
+        assert a.transport.take()[-1] == b.transport.take()[-1] == state({"a": 0, "b": 1})
+
+
+async def test_what_a_client_that_was_sent_no_state_writes_replaces_what_is_there() -> None:
+    class Silent(Room):
+        kind = "room"
+
+        def should_send_protocol_messages(self, connection: Connection, request: Request) -> bool:
+            return False
+
+    async with open_house(Silent) as house:
+        actor = await house.actor(Silent)
+        plain = Client(actor, "plain")
+        plain.open()
+        await actor.settled()
+        plain.push({"a": 1})
+        await house.handle(Silent).set_state({"a": 1, "b": 2})
+        plain.push({"a": 3})
+        assert await stored(house, Silent) == {"a": 3}
+
+
+# Typed states
+
+
+async def test_a_field_that_a_write_leaves_out_stays_as_the_client_was_shown_it() -> None:
+    async with open_house(Boards) as house:
+        a, b = await two(house, Boards)
+        items = [{"id": "x", "title": "X"}, {"id": "y", "title": "Y"}]
+        a.push({"name": "two", "items": [items[1], {"id": "z"}, {**items[0], "title": "XX"}], "note": "hello"})
+        expected = {
+            "name": "two",
+            "theme": "dark",
+            "items": [
+                {"id": "y", "title": "Y", "color": "blue"},
+                {"id": "z", "title": "", "color": "white"},
+                {"id": "x", "title": "XX", "color": "red"},
+            ],
+            "note": "hello",
+        }
+        assert await stored(house, Boards) == expected
+        assert a.transport.take() == [state(expected)]
+        assert b.transport.take() == [state(expected)]
+
+
+async def test_a_field_that_a_write_leaves_out_and_others_have_changed_is_theirs() -> None:
+    async with open_house(Boards) as house:
+        a, b = await two(house, Boards)
+        whole = await stored(house, Boards)
+        a.push({**whole, "theme": "blue"})
+        b.push({"name": "two", "items": whole["items"], "note": "hello"})
+        assert await stored(house, Boards) == {**whole, "name": "two", "theme": "blue"}
+
+
+async def test_a_field_that_may_be_absent_is_taken_away_by_a_write_without_it() -> None:
+    async with open_house(Boards) as house:
+        a, _ = await two(house, Boards)
+        whole = await stored(house, Boards)
+        del whole["note"]
+        a.push(whole)
+        assert await stored(house, Boards) == whole
+        assert a.transport.take() == []
+
+
+async def test_unknown_fields_of_a_write_that_crosses_another_are_dropped() -> None:
+    async with open_house(Boards) as house:
+        a, b = await two(house, Boards)
+        whole = await stored(house, Boards)
+        a.push({**whole, "name": "two"})
+        items = [{**whole["items"][0], "unknown": 1, "title": "new"}, whole["items"][1]]
+        b.push({**whole, "unknown": 1, "items": items})
+        expected = {**whole, "name": "two", "items": [{"id": "x", "title": "new", "color": "red"}, whole["items"][1]]}
+        assert await stored(house, Boards) == expected
+        assert b.transport.take()[-1] == state(expected)
+
+
+async def test_a_write_of_another_type_that_crosses_another_is_refused() -> None:
+    async with open_house(Boards) as house:
+        a, b = await two(house, Boards)
+        whole = await stored(house, Boards)
+        a.push({**whole, "name": "two"})
+        b.push({**whole, "theme": 5})
+        assert await stored(house, Boards) == {**whole, "name": "two"}
+        assert b.transport.take()[1:] == [REJECTED, state({**whole, "name": "two"})]
+
+
+# Pages
+
+
+async def page_that_was_sent(house: House, value: Any) -> Client:
+    """Return a page whose browser has answered the ping behind a state of another client."""
+    page = Client(await house.actor(Room), "page")
+    page.open(make_request(origin="http://localhost"))
+    await page.joined()
+    page.transport.answer_ping()
+    page.push({"a": 0, "b": 2})
+    await house.handle(Room).set_state(value)
+    assert await page.next() == state({"a": 0, "b": 2})
+    assert await page.next() == state(value)
+    for _ in range(2):  # The one behind its first state, and then the one behind what has come since.
+        page.transport.answer_ping()
+    return page
+
+
+async def test_a_page_that_has_answered_a_ping_and_not_read_the_state_takes_nothing_back() -> None:
+    async with open_house(Room) as house:
+        page = await page_that_was_sent(house, {"a": 0, "b": 2, "c": 1})
+        page.push({"a": 1, "b": 2})
+        assert await stored(house) == {"a": 1, "b": 2, "c": 1}
+
+
+async def test_a_write_of_a_page_on_one_of_two_states_takes_back_nothing_of_the_newer_one() -> None:
+    async with open_house(Room) as house:
+        page = await page_that_was_sent(house, {"a": 0, "b": 2, "c": 1})
+        await house.handle(Room).set_state({"a": 5, "b": 5, "list": ["p", "q", "r"]})
+        await house.handle(Room).set_state({"a": 5, "b": 5, "list": ["p", "q", "s"]})
+        page.push({"a": 5, "b": 5, "list": ["p", "q", "w"]})
+        found = await stored(house)
+        assert sorted(found.pop("list")) == ["p", "q", "s", "w"]
+        assert found == {"a": 5, "b": 5}
+
+
+async def test_a_page_that_takes_back_at_once_what_it_has_read_does_so() -> None:
+    async with open_house(Room) as house:
+        page = await page_that_was_sent(house, {"a": 0, "b": 2, "c": 1})
+        page.push({"a": 0, "b": 2})
+        assert await stored(house) == {"a": 0, "b": 2}
+
+
+@pytest.mark.parametrize("how", ["page", "no pings"])
+async def test_older_states_are_forgotten_when_a_client_that_says_nothing_has_had_time_to_read_the_last(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.session.cloudflare.seen._READ_AFTER", 0.01)
+    monkeypatch.setattr("plait.session.cloudflare.seen._SEEN_AFTER", 0.01)
+    async with open_house(Room) as house:
+        client = Client(await house.actor(Room), "a", can_ping=how == "page")
+        client.open(make_request(origin="http://localhost"))
+        await client.joined()
+        for n in range(5):
+            await house.handle(Room).set_state({"a": n})
+        screen = client.session._seen.screen
+        async with asyncio.timeout(10):
+            while not screen.is_certain:
+                if client.transport.pings:
+                    client.transport.answer_ping()
+                await asyncio.sleep(0)
+        assert [each.state for each in screen.states(6)] == [{"a": 4}]

@@ -1,0 +1,92 @@
+"""What is known of a client's pushes, so that none is applied twice."""
+
+import msgspec
+import pytest
+
+from plait.errors import Reject
+from plait.state.push_log import Client, PushLog
+from plait.store.protocol import ClientRow
+
+
+def test_of_a_client_of_whom_nothing_is_known_any_positive_ref_is_the_first() -> None:
+    client = Client("a")
+    assert [client.is_next(ref) for ref in (-1, 0, 1, 7)] == [False, False, True, True]
+    client.expect(7)
+    assert (client.ref, client.is_next(7), client.is_next(8)) == (6, True, False)
+    client.expect(9)
+    assert client.is_next(7)
+
+
+def test_expecting_no_ref_at_all_says_nothing() -> None:
+    client = Client("a")
+    client.expect(0)
+    assert client.is_next(5)
+
+
+def test_the_next_ref_of_a_stored_client_is_known() -> None:
+    client = Client("a", ClientRow("a", 7, b"[]", 0))
+    client.expect(3)
+    assert [client.is_next(ref) for ref in (1, 7, 8, 9)] == [False, False, True, False]
+
+
+def test_what_is_stored_with_a_push_says_which_of_the_last_ones_were_refused() -> None:
+    client = Client("a")
+    client.expect(1)
+    client.refuse(1, Reject("not you", path="/n"))
+    client.refuse(2, Reject("nor you"))
+    row = client.accept(3)
+    assert (row.client, row.ref, msgspec.json.decode(row.refused)) == (
+        "a",
+        3,
+        [[1, "rejected", "not you", "/n"], [2, "rejected", "nor you", None]],
+    )
+    assert row.at > 1_600_000_000_000_000
+    again = Client("a", row)
+    assert again.ref == 3
+    refusal = again.refusal(1)
+    assert refusal is not None
+    assert (refusal.code, refusal.message, refusal.path) == ("rejected", "not you", "/n")
+    assert again.refusal(3) is None
+
+
+def test_a_push_that_is_refused_after_later_ones_were_taken_does_not_bring_back_the_ref() -> None:
+    client = Client("a")
+    client.expect(1)
+    client.accept(1)
+    client.accept(2)
+    client.refuse(1, Reject("could not be stored"))
+    assert client.ref == 2
+    assert client.refusal(1) is not None
+
+
+@pytest.mark.parametrize(
+    ("last", "ref", "is_known"), [(1, 1, True), (1, 2, False), (1, 0, False), (64, 1, True), (65, 1, False)]
+)
+def test_what_became_of_the_last_64_pushes_is_remembered(last: int, ref: int, is_known: bool) -> None:
+    client = Client("a")
+    client.expect(1)
+    for each in range(1, last + 1):
+        client.accept(each)
+    assert client.remembers(ref) == is_known
+
+
+def test_refusals_are_forgotten_with_the_pushes_that_they_are_of() -> None:
+    client = Client("a")
+    client.expect(1)
+    for ref in range(1, 201):
+        client.refuse(ref, Reject("no"))
+    assert client.refusal(136) is None
+    assert client.refusal(137) is not None
+    assert len(msgspec.json.decode(client.accept(201).refused)) == 63
+
+
+def test_a_client_is_known_until_its_last_socket_leaves() -> None:
+    clients = PushLog()
+    first = clients.enter("a", ClientRow("a", 7, b"[]", 0))
+    second = clients.enter("a", None)
+    assert first is second is clients.get("a")
+    clients.leave(first)
+    assert clients.get("a") is second
+    clients.leave(second)
+    assert clients.get("a") is None
+    assert clients.enter("a", None).ref == 0

@@ -1,0 +1,115 @@
+"""One state of a thread, in the forms in which it is needed."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.state.revision import Revision
+from plait.state.types import StateType
+from plait_schemas.codec import decode_json, encode_json
+
+
+class Game(msgspec.Struct, frozen=True):
+    score: int = 0
+    players: tuple[str, ...] = ()
+
+
+@dataclass
+class Board:
+    cards: list[str] = field(default_factory=list)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+GAME = Game(3, ("Ada",))
+GAME_JSON = b'{"score":3,"players":["Ada"]}'
+BOARD_JSON = b'{"cards":["a"]}'
+
+
+def forms(type_: Any, *, json: bytes, state: Any = None) -> list[Revision]:
+    """Return the same state, made in each of the forms in which it may come."""
+    state_type, document = StateType(type_), decode_json(json)
+    if state_type.is_plain:
+        return [Revision(state_type, json=json), Revision(state_type, document=document)]
+    return [
+        Revision(state_type, json=json, state=state),
+        Revision(state_type, state=state),
+        Revision(state_type, state=state, document=document),
+    ]
+
+
+@given(JSON)
+def test_whatever_it_was_made_of_it_is_the_same(value: Any) -> None:
+    for revision in forms(Any, json=encode_json(value)):
+        assert revision.has_state
+        assert revision.document == value
+        assert revision.tree == value
+        assert revision.json == revision.require_json() == encode_json(value)
+        assert revision.state == revision.copy() == value
+        assert revision.size == len(encode_json(value))
+
+
+def test_a_typed_state_has_its_type_for_authors_and_is_a_tree_of_json_beside() -> None:
+    for revision in forms(Game, json=GAME_JSON, state=GAME):
+        assert revision.json == GAME_JSON
+        assert revision.document == {"score": 3, "players": ["Ada"]}
+        assert revision.state is revision.copy() is revision.base is GAME
+    for revision in forms(Board, json=BOARD_JSON, state=Board(["a"])):
+        assert revision.json == BOARD_JSON
+        assert revision.document == {"cards": ["a"]}
+        assert revision.state == revision.base == Board(["a"])
+
+
+def test_each_form_is_made_once() -> None:
+    for type_, json, state in ((Any, BOARD_JSON, None), (Board, BOARD_JSON, Board(["a"])), (Game, GAME_JSON, GAME)):
+        for revision in forms(type_, json=json, state=state):
+            assert revision.json is revision.json
+            assert revision.document is revision.document
+            assert revision.state is revision.state
+
+
+def test_before_there_is_a_state_there_is_no_form_of_it() -> None:
+    revision = Revision(StateType(Any))
+    assert not revision.has_state
+    assert (revision.json, revision.document, revision.state, revision.copy()) == (None, None, None, None)
+    assert (revision.version, revision.change, revision.size) == (0, None, 0)
+
+
+@pytest.mark.parametrize("revision", forms(Any, json=b"null"), ids=["json", "document"])
+def test_a_state_that_is_null_is_a_state(revision: Revision) -> None:
+    assert revision.has_state
+    assert revision.require_json() == b"null"
+    assert revision.state is None
+
+
+@pytest.mark.parametrize(
+    "revision",
+    [*forms(Any, json=BOARD_JSON), *forms(dict, json=BOARD_JSON), *forms(Board, json=BOARD_JSON, state=Board(["a"]))],
+)
+def test_what_authors_do_to_a_state_that_can_change_reaches_nothing_else(revision: Revision) -> None:
+    def cards(state: Any) -> list[str]:
+        return state["cards"] if isinstance(state, dict) else state.cards  # type: ignore[no-any-return]
+
+    cards(revision.copy()).append("in a copy")
+    assert cards(revision.state) == ["a"]
+    cards(revision.state).append("in place")
+    assert cards(revision.state) == ["a", "in place"]
+    assert revision.document == {"cards": ["a"]}
+    assert revision.json == BOARD_JSON
+    assert cards(revision.copy()) == ["a"]
+    revision.show_anew()
+    assert cards(revision.state) == ["a"]
+
+
+def test_the_size_of_a_state_that_has_no_json_yet_is_what_it_was_said_to_be_at_most() -> None:
+    revision = Revision(StateType(Any), document={"cards": ["a"]})
+    revision.size = 100
+    assert revision.size == 100
+    assert revision.json == BOARD_JSON
+    assert revision.size == len(BOARD_JSON)

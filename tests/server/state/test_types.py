@@ -1,0 +1,313 @@
+"""States made of values and of JSON, and how they are refused."""
+
+import contextlib
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypedDict
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.errors import InvalidState, TooLarge
+from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
+from plait.state.history import History
+from plait.state.revision import Revision
+from plait.state.types import StateType
+from plait.store.protocol import ThreadKey
+
+
+class Player(msgspec.Struct, frozen=True):
+    name: str
+    score: int = 0
+
+
+class Game(msgspec.Struct, frozen=True):
+    players: tuple[Player, ...] = ()
+    scores: dict[str, int] = {}
+
+
+@dataclass
+class Card:
+    title: str
+    done: bool = False
+
+
+class Settings(TypedDict):
+    volume: int
+
+
+class Size(enum.Enum):
+    SMALL = "small"
+
+
+KEY = ThreadKey("room", "one")
+
+
+def push(type_: Any, data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[Any, bytes | None]:
+    """Return the state of a thread to which a client pushed `data`, and its JSON."""
+    return take(StateType(type_), *StateType(type_).from_json(data, limits), limits)
+
+
+def set_state(type_: Any, value: object, limits: Limits = DEFAULT_LIMITS) -> tuple[Any, bytes | None]:
+    """Return the state of a thread whose code set it to `value`, and its JSON."""
+    return take(StateType(type_), *StateType(type_).from_value(value, limits), limits)
+
+
+def take(state_type: StateType, state: Any, data: bytes, limits: Limits) -> tuple[Any, bytes | None]:
+    history = History(KEY, state_type, None)
+    history.append(history.diff(state, data, limits), "server", Revision(state_type, json=data, state=state))
+    return history.current.state, history.current.json
+
+
+def nested(depth: int) -> Any:
+    """Return a list that nests `depth` deep."""
+    value: Any = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (Any, {"a": [1, None, True, 1.5, "é"]}),
+        (Any, None),
+        (Any, False),
+        (Any, ""),
+        (dict, {}),
+        (Game, Game((Player("Ada", 3),))),
+        (Card, Card("Buy milk")),
+        (Settings, {"volume": 3}),
+        (list[int], [1, 2]),
+        (set[str], {"a"}),
+        (int | None, None),
+        (Size, Size.SMALL),
+        (dict[Size, int], {Size.SMALL: 1}),
+    ],
+)
+def test_a_value_of_the_type_is_a_state_and_is_read_back_from_its_json(type_: Any, value: Any) -> None:
+    state, data = set_state(type_, value)
+    assert state == value
+    assert type(state) is type(value)
+    assert data is not None
+    assert push(type_, data) == (value, data)
+
+
+def test_a_value_is_made_one_of_the_type_where_it_can_be() -> None:
+    state, data = set_state(Game, {"players": [{"name": "Ada"}]})
+    assert state == Game((Player("Ada"),))
+    assert data == b'{"players":[{"name":"Ada","score":0}],"scores":{}}'
+
+
+def test_a_state_that_can_change_is_not_the_object_that_was_set() -> None:
+    value = {"a": [1]}
+    state, _ = set_state(dict, value)
+    value["a"].append(2)
+    assert state == {"a": [1]}
+
+
+def test_a_state_that_cannot_change_keeps_its_objects() -> None:
+    class Pair(msgspec.Struct, frozen=True):
+        left: Player
+        right: Player
+
+    value = Pair(Player("Ada"), Player("Bob"))
+    state, _ = set_state(Pair, value)
+    assert state.left is value.left
+
+
+@pytest.mark.parametrize(
+    ("type_", "is_immutable"),
+    [
+        (int, True),
+        (str | None, True),
+        (Player, True),
+        (tuple[Player, ...], True),
+        (tuple[int, Player], True),
+        (frozenset[str], True),
+        (datetime, True),
+        (UUID, True),
+        (Size, True),
+        (Game, False),
+        (Card, False),
+        (Settings, False),
+        (Any, False),
+        (object, False),
+        (dict, False),
+        (list[int], False),
+        (set[int], False),
+        (tuple[list[int], ...], False),
+        (Player | list[int], False),
+        (bytearray, False),
+    ],
+)
+def test_a_type_is_immutable_only_if_nothing_in_it_can_change(type_: Any, is_immutable: bool) -> None:
+    assert StateType(type_).is_immutable == is_immutable
+
+
+class Tree(msgspec.Struct, frozen=True):
+    children: tuple["Tree", ...] = ()
+
+
+class Forest(msgspec.Struct, frozen=True):
+    trees: tuple["Forest", ...] = ()
+    names: list[str] = []
+
+
+def test_a_type_that_holds_itself_is_looked_through_once() -> None:
+    assert StateType(Tree).is_immutable
+    assert not StateType(Forest).is_immutable
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "wrap", [lambda n: n, lambda n: {"a": n}, lambda n: [[n]], lambda n: {"a": None, "b": {"c": (n,)}}]
+)
+def test_a_number_that_json_has_not_is_refused(wrap: Callable[[float], Any], number: float) -> None:
+    with pytest.raises(InvalidState):
+        set_state(Any, wrap(number))
+
+
+@dataclass(slots=True)
+class Reading:
+    celsius: float | None
+
+
+def test_a_number_that_json_has_not_is_refused_in_a_dataclass_with_slots() -> None:
+    with pytest.raises(InvalidState):
+        set_state(Reading, Reading(float("nan")))
+
+
+def test_a_null_is_no_number_that_json_has_not() -> None:
+    value = {"text": "null", "nothing": None, "n": 1.5}
+    assert set_state(Any, value)[0] == value
+
+
+@pytest.mark.parametrize("value", [object(), {"a": object()}, {"a": 1j}, {(1, 2): 3}, "\ud800", {"\udfff": 1}, print])
+def test_a_value_that_is_not_json_is_refused(value: object) -> None:
+    with pytest.raises(InvalidState):
+        set_state(Any, value)
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises((InvalidState, TooLarge)):
+        set_state(Any, value)
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        (b'{"players":[{"name":"Ada"},{"name":3}]}', "/players/1/name"),
+        (b'{"players":[{}]}', "/players/0"),
+        (b'{"players":3}', "/players"),
+        (b'{"scores":{"Ada":"x"}}', "/scores/*"),
+        (b"[]", ""),
+        (b"null", ""),
+        (b'{"players":[{"name":"Ada","score":1.5}]}', "/players/0/score"),
+    ],
+)
+def test_an_error_says_where_as_a_json_pointer(data: bytes, path: str) -> None:
+    with pytest.raises(InvalidState) as caught:
+        push(Game, data)
+    assert caught.value.path == path
+    assert "$" not in str(caught.value)
+
+
+class Slashed(msgspec.Struct):
+    value: int = msgspec.field(name="a/b")
+
+
+def test_a_pointer_escapes_a_slash_in_a_name() -> None:
+    with pytest.raises(InvalidState) as caught:
+        push(Slashed, b'{"a/b":"x"}')
+    assert caught.value.path == "/a~1b"
+
+
+def test_an_error_in_a_value_says_where_too() -> None:
+    with pytest.raises(InvalidState) as caught:
+        set_state(Game, {"players": [{"name": None}]})
+    assert caught.value.path == "/players/0/name"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b'{"a":1,}', b"nope", b"[1] 2", b"NaN", b"'a'", b"\xff", b'"\xff"', b'{"\xff":1}', b'{"a":["\xc3"]}'],
+)
+def test_text_that_is_not_json_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidState):
+        push(Any, data)
+
+
+@given(st.binary())
+def test_no_bytes_raise_anything_but_a_refusal(data: bytes) -> None:
+    with contextlib.suppress(InvalidState, TooLarge):
+        push(Any, data)
+
+
+# Limits
+
+
+@pytest.mark.parametrize("limit", [1, 3, 64])
+def test_a_state_may_be_as_deep_as_the_limit_and_no_deeper(limit: int) -> None:
+    limits = Limits(depth=limit)
+    fits, too_deep = nested(limit), nested(limit + 1)
+    assert set_state(Any, fits, limits)[0] == fits
+    assert push(Any, msgspec.json.encode(fits), limits)[0] == fits
+    with pytest.raises(TooLarge):
+        set_state(Any, too_deep, limits)
+    with pytest.raises(TooLarge):
+        push(Any, msgspec.json.encode(too_deep), limits)
+
+
+def test_a_state_may_be_as_large_as_the_limit_and_no_larger() -> None:
+    limits = Limits(state=100)
+    fits, too_large = "x" * 98, "x" * 99
+    assert set_state(Any, fits, limits)[0] == fits
+    assert push(Any, msgspec.json.encode(fits), limits)[0] == fits
+    with pytest.raises(TooLarge):
+        set_state(Any, too_large, limits)
+    with pytest.raises(TooLarge):
+        push(Any, msgspec.json.encode(too_large), limits)
+
+
+def test_a_state_is_as_large_as_what_is_stored_of_it() -> None:
+    limits = Limits(state=100)
+    assert push(list[int], b"[" + b" " * 200 + b"]", limits) == ([], b"[]")
+    with pytest.raises(TooLarge):
+        set_state(Any, "é" * 50, limits)
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+@pytest.mark.parametrize("limits", [DEFAULT_LIMITS, UNLIMITED])
+def test_hostile_depth_is_refused(opening: bytes, limits: Limits) -> None:
+    with pytest.raises(TooLarge):
+        push(Any, opening * 100_000, limits)
+
+
+@pytest.mark.parametrize("depth", [200, 400, 600, 900, 5_000])
+def test_a_value_that_is_far_too_deep_is_refused_like_any_other(depth: int) -> None:
+    with pytest.raises((InvalidState, TooLarge)):
+        set_state(Any, [None, nested(depth)])
+
+
+def test_without_limits_a_state_may_be_as_deep_as_can_be_read() -> None:
+    value = nested(UNLIMITED.depth - 1)
+    assert set_state(Any, [None, value], UNLIMITED)[0] == [None, value]
+
+
+def test_a_state_of_many_small_parts_with_line_breaks_is_not_deep() -> None:
+    board = {"cards": [{"title": f"line\n{n}"} for n in range(200)]}
+    assert set_state(dict, board)[0] == board

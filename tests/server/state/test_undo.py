@@ -1,0 +1,703 @@
+"""Taking back what one source has changed."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from tests.server.fakes import FakeTransport, TroubledStore
+from tests.server.rooms import open_house
+
+from plait.actor.connection import Connection, Source
+from plait.actor.rpc import rpc
+from plait.actor.thread import Thread
+from plait.errors import Conflict, Readonly, Reject, StoreError
+from plait.limits import DEFAULT_LIMITS
+from plait.state.history import History
+from plait.state.log import ChangeLog
+from plait.state.pipeline import Pipeline
+from plait.state.retention import Retention
+from plait.state.types import StateType
+from plait.state.undo import undo
+from plait.store.protocol import ChangeRow, Stored, ThreadKey
+from plait_schemas.patch import Op, diff
+
+KEY = ThreadKey("room", "one")
+PATIENCE = 10.0
+
+
+class SlowStore(TroubledStore):
+    """A store that lets others run before it answers, and counts the changes that it hands out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = 0
+
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        rows = await super().changes_before(key, version, limit=limit, size=size)
+        self.rows += len(rows)
+        return rows
+
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+        await asyncio.sleep(0)
+        return await super().load(key, version=version)
+
+
+class Table:
+    """A thread that several people change, by their ids."""
+
+    def __init__(self, store: SlowStore, type_: StateType, history: History) -> None:
+        self.store = store
+        self._type = type_
+        self.refuses: Callable[[Any], None] = lambda _: None
+        self._begin(history)
+
+    @property
+    def state(self) -> Any:
+        return self.pipeline.history.current.document
+
+    def change(self, who: str, *ops: Op) -> None:
+        """Change the state as a client does."""
+        self.pipeline.change(ops, Connection(who, FakeTransport(), self.pipeline.after))
+
+    def become(self, who: str, value: Any) -> None:
+        """Make the state another one, by what is different."""
+        self.change(who, *diff(self.state, value))
+
+    async def undo(self, who: str) -> int | None:
+        async with asyncio.timeout(PATIENCE):
+            commit = await undo(self.pipeline, self.change_log, who)
+            return None if commit is None else await commit
+
+    async def sources(self) -> list[str]:
+        """Return what the log says of who made each change."""
+        await self.pipeline.settled()
+        rows = await self.change_log.changes(0)
+        assert rows is not None
+        return [row.source for row in rows]
+
+    async def wake(self, type_: Any = Any) -> None:
+        """Let the thread go to sleep and wake again, with another type for its state."""
+        await self.pipeline.settled()
+        self._type = StateType(type_)
+        self._begin(History(KEY, self._type, await self.store.load(KEY)))
+
+    def _begin(self, history: History) -> None:
+        self.pipeline = Pipeline(
+            history,
+            self._type,
+            self.store,
+            DEFAULT_LIMITS,
+            validate=self._validate,
+            committed=lambda _: None,
+            fenced=lambda: None,
+        )
+        self.change_log = ChangeLog(KEY, self.store, history)
+
+    def _validate(self, state: Any, source: Source) -> None:
+        self.refuses(state)
+
+
+@asynccontextmanager
+async def table(initial: Any, *, retention: Retention = Retention()) -> AsyncIterator[Table]:  # noqa: B008
+    async with SlowStore() as store:
+        made = Table(store, ANY, History(KEY, ANY, None, retention=retention))
+        await made.pipeline.start(initial)
+        yield made
+
+
+ANY = StateType(Any)
+
+
+def insert(index: int | str, value: Any) -> Op:
+    return Op("add", f"/list/{index}", value)
+
+
+def put(key: str, value: Any) -> Op:
+    return Op("add", f"/{key}", value)
+
+
+class Two(msgspec.Struct):
+    a: int = 0
+    b: int = 0
+
+
+class One(msgspec.Struct):
+    a: int = 0
+
+
+# One source
+
+
+async def test_the_last_change_is_taken_back_by_a_change() -> None:
+    async with table({"n": 0}) as t:
+        t.change("ada", Op("replace", "/n", 1), put("m", [1]))
+        assert await t.undo("ada") == 2
+        assert t.state == {"n": 0}
+        assert await t.sources() == ["ada", "undo 1 ada"]
+
+
+async def test_a_change_of_a_field_that_the_type_has_no_more_does_not_fit() -> None:
+    async with table({"a": 1, "b": 2}) as t:
+        t.change("ada", Op("replace", "/b", 3))
+        await t.wake(One)
+        with pytest.raises(Conflict):
+            await t.undo("ada")
+        await t.wake(Two)
+        assert await t.undo("ada") == 2
+        assert t.state == {"a": 1, "b": 2}
+
+
+async def test_several_changes_are_taken_back_one_by_one_the_last_one_first() -> None:
+    async with table({"n": 0}) as t:
+        for n in (1, 2, 3):
+            t.change("ada", Op("replace", "/n", n))
+        states = []
+        while await t.undo("ada") is not None:
+            states.append(t.state["n"])
+        assert states == [2, 1, 0]
+        assert await t.sources() == ["ada"] * 3 + ["undo 3 ada", "undo 2 ada", "undo 1 ada"]
+
+
+async def test_when_nothing_is_left_there_is_no_change() -> None:
+    async with table({"n": 0}) as t:
+        assert await t.undo("ada") is None
+        t.change("ada", Op("replace", "/n", 1))
+        t.change("bob", put("m", 1))
+        assert await t.undo("eve") is None
+        assert await t.undo("ada") == 3
+        assert await t.undo("ada") is None
+        assert t.state == {"n": 0, "m": 1}
+        assert len(await t.sources()) == 3
+
+
+async def test_a_change_behind_those_taken_back_is_the_next_to_be_taken_back() -> None:
+    async with table({"n": 0}) as t:
+        t.change("ada", Op("replace", "/n", 1))
+        t.change("ada", Op("replace", "/n", 2))
+        await t.undo("ada")
+        t.change("ada", put("m", 5))
+        assert await t.undo("ada") == 5
+        assert t.state == {"n": 1}
+        assert await t.undo("ada") == 6
+        assert t.state == {"n": 0}
+        assert await t.undo("ada") is None
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [[put("a", 1)], [Op("remove", "/a")]],
+        [[put("a", {})], [put("a/b", 1)], [Op("remove", "/a")]],
+        [[put("a", {})], [put("a/b", 1)], [Op("replace", "/a", 5)], [Op("remove", "/a")]],
+        [[insert(0, "x")], [Op("remove", "/list/0")]],
+        [[insert(0, "x")], [insert(0, "y")], [Op("remove", "/list/1")]],
+        [[insert("-", "x")], [insert("-", "y")], [Op("replace", "/list/3", "z")]],
+        [[insert(1, {})], [put("list/1/n", 1)], [Op("remove", "/list/1")], [insert(1, {})], [put("list/1/n", 2)]],
+        [[Op("replace", "", [1])], [Op("add", "/0", 0)], [Op("replace", "", {"n": 0})]],
+        [[Op("replace", "/list", [])], [insert(0, 1), insert(0, 2)], [Op("replace", "/list", 5)]],
+    ],
+)
+async def test_everything_is_as_it_was_when_all_is_taken_back(steps: list[list[Op]]) -> None:
+    async with table({"list": [1, 2]}) as t:
+        states = []
+        for ops in steps:
+            states.append(t.state)
+            t.change("ada", *ops)
+        for state in reversed(states):
+            assert await t.undo("ada") is not None
+            assert t.state == state
+        assert await t.undo("ada") is None
+
+
+def some(chance: random.Random, depth: int = 3) -> Any:
+    match chance.randrange(6 if depth else 3):
+        case 3 | 4:
+            return {key: some(chance, depth - 1) for key in "abc" if chance.random() < 0.6}
+        case 5:
+            return [some(chance, depth - 1) for _ in range(chance.randrange(4))]
+        case _:
+            return chance.choice([None, 1, "x"])
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_whatever_one_source_changed_and_took_back_in_between_can_all_be_taken_back(seed: int) -> None:
+    chance = random.Random(seed)
+    async with table({"a": some(chance), "b": some(chance)}) as t:
+        states: list[Any] = []
+        for _ in range(30):
+            if chance.random() < 0.35:
+                if not states:
+                    assert await t.undo("ada") is None
+                    continue
+                assert await t.undo("ada") is not None
+                assert t.state == states.pop()
+            else:
+                before, version = t.state, t.pipeline.history.current.version
+                t.become("ada", {"a": some(chance), "b": some(chance)})
+                if t.pipeline.history.current.version > version:
+                    states.append(before)
+            if chance.random() < 0.1:
+                await t.wake()
+        while states:
+            assert await t.undo("ada") is not None
+            assert t.state == states.pop()
+        assert await t.undo("ada") is None
+
+
+async def test_what_is_taken_back_after_waking_is_the_same() -> None:
+    async with table({"list": []}) as t:
+        for n in range(3):
+            t.change("ada", insert(0, n))
+        await t.undo("ada")
+        await t.wake()
+        assert await t.undo("ada") == 5
+        assert t.state == {"list": [0]}
+
+
+# Others
+
+
+async def test_two_take_back_their_own_in_turns() -> None:
+    async with table({"a": 0, "b": 0, "list": []}) as t:
+        for n in (1, 2):
+            t.change("ada", Op("replace", "/a", n))
+            t.change("bob", Op("replace", "/b", n))
+            t.change("ada", insert("-", f"ada {n}"))
+            t.change("bob", insert("-", f"bob {n}"))
+        assert t.state == {"a": 2, "b": 2, "list": ["ada 1", "bob 1", "ada 2", "bob 2"]}
+        shown = []
+        for who in ("ada", "bob", "bob", "ada", "ada", "bob", "ada", "bob"):
+            assert await t.undo(who) is not None
+            shown.append((t.state["a"], t.state["b"], " ".join(t.state["list"])))
+        assert shown == [
+            (2, 2, "ada 1 bob 1 bob 2"),
+            (2, 2, "ada 1 bob 1"),
+            (2, 1, "ada 1 bob 1"),
+            (1, 1, "ada 1 bob 1"),
+            (1, 1, "bob 1"),
+            (1, 1, ""),
+            (0, 1, ""),
+            (0, 0, ""),
+        ]
+        assert await t.undo("ada") is await t.undo("bob") is None
+
+
+async def test_what_was_put_into_a_list_is_taken_out_where_others_have_moved_it() -> None:
+    async with table({"list": ["a", "b"]}) as t:
+        t.change("ada", insert(1, "mine"))
+        t.change("bob", insert(0, "x"), insert(0, "y"))
+        t.change("bob", Op("remove", "/list/2"))
+        t.change("eve", insert("-", "z"))
+        assert t.state == {"list": ["y", "x", "mine", "b", "z"]}
+        await t.undo("ada")
+        assert t.state == {"list": ["y", "x", "b", "z"]}
+
+
+async def test_what_was_taken_out_of_a_list_comes_back_where_it_was_among_the_others() -> None:
+    async with table({"list": ["a", "b", "c"]}) as t:
+        t.change("ada", Op("remove", "/list/1"))
+        t.change("bob", insert(0, "x"))
+        t.change("bob", insert(3, "y"))
+        await t.undo("ada")
+        assert t.state == {"list": ["x", "a", "b", "c", "y"]}
+
+
+async def test_an_element_that_was_changed_is_changed_back_where_it_is() -> None:
+    async with table({"list": [{"n": 0}, {"n": 1}]}) as t:
+        t.change("ada", Op("replace", "/list/1/n", 5))
+        t.change("bob", insert(0, {"n": 9}))
+        t.change("bob", Op("replace", "/list/1/n", 7))
+        await t.undo("ada")
+        assert t.state == {"list": [{"n": 9}, {"n": 7}, {"n": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        ([Op("replace", "/n", 1)], [Op("replace", "/n", 2)]),
+        ([put("new", {})], [put("new/inner", 1)]),
+        ([put("new", {"inner": 0})], [Op("replace", "/new/inner", 1)]),
+        ([Op("replace", "/o/p", 1)], [Op("replace", "/o", {})]),
+        ([Op("replace", "/o/p", 1)], [Op("remove", "/o")]),
+        ([Op("remove", "/n")], [put("n", 7)]),
+        ([insert(0, {})], [put("list/0/n", 1)]),
+        ([Op("replace", "/list/0", "x")], [Op("remove", "/list/0")]),
+        ([Op("replace", "/list/0", "x")], [insert(0, 5), Op("replace", "/list/1", "y")]),
+        ([Op("replace", "/n", 1)], [Op("replace", "", {"n": 5, "list": [], "o": {"p": 0}})]),
+        ([Op("replace", "/n", 1), put("m", 1)], [Op("replace", "/m", 2)]),
+    ],
+)
+async def test_what_somebody_else_has_changed_since_is_a_conflict_and_left_as_it_is(
+    mine: list[Op], theirs: list[Op]
+) -> None:
+    async with table({"n": 0, "o": {"p": 0}, "list": [1, 2]}) as t:
+        t.change("ada", *mine)
+        t.change("bob", *theirs)
+        before = t.state
+        with pytest.raises(Conflict, match="somebody else") as caught:
+            await t.undo("ada")
+        assert caught.value.path is not None
+        assert t.state == before
+        assert await t.sources() == ["ada", "bob"]
+
+
+async def test_a_conflict_is_seen_among_what_was_changed_and_taken_back_in_between() -> None:
+    async with table({"list": []}) as t:
+        t.change("ada", insert(0, {"n": "first"}))
+        t.change("ada", insert(0, {"n": "second"}))
+        t.change("bob", Op("replace", "/list/1/n", "bob's"))
+        assert await t.undo("ada") == 4
+        with pytest.raises(Conflict):
+            await t.undo("ada")
+        assert t.state == {"list": [{"n": "bob's"}]}
+
+
+async def test_no_conflict_is_seen_where_only_the_indices_are_the_same() -> None:
+    async with table({"list": []}) as t:
+        t.change("ada", insert(0, {"n": "first"}))
+        t.change("ada", insert(0, {"n": "second"}), insert(2, {"n": "third"}))
+        t.change("bob", insert(1, {"n": "bob's"}))
+        t.change("bob", Op("replace", "/list/1/n", "bob's own"))
+        await t.undo("ada")
+        await t.undo("ada")
+        assert t.state == {"list": [{"n": "bob's own"}]}
+
+
+async def test_what_somebody_else_changed_and_took_back_again_is_in_nobodys_way() -> None:
+    async with table({"n": 0}) as t:
+        t.change("ada", Op("replace", "/n", 1))
+        t.change("bob", Op("replace", "/n", 2))
+        with pytest.raises(Conflict):
+            await t.undo("ada")
+        await t.undo("bob")
+        assert t.state == {"n": 1}
+        assert await t.undo("ada") == 4
+        assert t.state == {"n": 0}
+
+
+async def test_what_both_have_taken_out_stays_out() -> None:
+    async with table({"list": ["a", "b"], "n": 0}) as t:
+        t.change("ada", insert(0, "mine"))
+        t.change("bob", Op("remove", "/list/0"))
+        before = t.state
+        assert await t.undo("ada") is None
+        assert t.state == before == {"list": ["a", "b"], "n": 0}
+        t.change("ada", Op("replace", "/n", 1))
+        t.change("ada", insert(0, "again"))
+        t.change("bob", Op("remove", "/list/0"))
+        assert await t.undo("ada") == 6
+        assert t.state == before
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_who_keeps_to_a_place_of_their_own_takes_back_all_of_it_and_nothing_else(seed: int) -> None:
+    chance = random.Random(seed)
+    # The text keeps operations shorter than the state, which is stored in the place of longer ones.
+    async with table({"ada": None, "bob": None, "eve": None, "text": "x" * 5_000}) as t:
+        states: dict[str, list[Any]] = {"ada": [], "bob": [], "eve": []}
+        for _ in range(40):
+            who = chance.choice(list(states))
+            before = t.state
+            if chance.random() < 0.4:
+                found = await t.undo(who)
+                assert (found is not None) == bool(states[who])
+                expected = states[who].pop() if states[who] else before[who]
+            else:
+                expected = some(chance)
+                version = t.pipeline.history.current.version
+                t.become(who, {**before, who: expected})
+                if t.pipeline.history.current.version > version:
+                    states[who].append(before[who])
+            assert t.state == {**before, who: expected}
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_elements_of_a_list_that_several_put_in_are_taken_out_by_those_who_put_them(seed: int) -> None:
+    chance = random.Random(seed)
+    async with table({"list": ["first"]}) as t:
+        put_in: dict[str, list[str]] = {"ada": [], "bob": []}
+        for n in range(40):
+            who, before = chance.choice(list(put_in)), t.state["list"]
+            if chance.random() < 0.4:
+                assert (await t.undo(who) is not None) == bool(put_in[who])
+                gone = put_in[who].pop() if put_in[who] else None
+                assert t.state["list"] == [each for each in before if each != gone]
+            else:
+                name = f"{who} {n}"
+                t.change(who, insert(chance.choice([*range(len(before) + 1), "-"]), name))
+                put_in[who].append(name)
+        for who, names in put_in.items():
+            while names:
+                before, gone = t.state["list"], names.pop()
+                assert await t.undo(who) is not None
+                assert t.state["list"] == [each for each in before if each != gone]
+        assert t.state == {"list": ["first"]}
+
+
+# What stands in the way
+
+
+async def test_what_is_not_kept_cannot_be_taken_back() -> None:
+    async with table({"n": 0, "text": ""}, retention=Retention(changes=50)) as t:
+        t.change("ada", Op("replace", "/text", "x"))
+        for n in range(1, 2_001):
+            t.change("bob", Op("replace", "/n", n))
+            if n % 100 == 0:
+                await t.pipeline.settled()
+        await t.wake()
+        assert await t.undo("ada") is None
+        taken = 0
+        while await t.undo("bob") is not None:
+            taken += 1
+            if taken == 20:
+                break
+        assert t.state == {"n": 1_980, "text": "x"}
+
+
+async def test_where_nothing_of_the_log_is_kept_nothing_can_be_taken_back() -> None:
+    async with table({"n": 0}, retention=Retention(changes=1, bytes=1)) as t:
+        n = 0
+        while n == 0 or t.store.submitted[-1].snapshot is None:
+            n += 1
+            t.change("ada", Op("replace", "/n", n))
+            await t.pipeline.settled()
+        await t.wake()
+        assert await t.change_log.start() == n
+        assert await t.undo("ada") is None
+        t.change("ada", Op("replace", "/n", -1))
+        assert await t.undo("ada") is not None
+        assert t.state == {"n": n}
+
+
+async def test_changes_that_are_on_their_way_to_the_disk_count() -> None:
+    async with table({"n": 0, "list": []}) as t:
+        t.change("ada", insert(0, "ada's"))
+        t.change("ada", Op("replace", "/n", 1))
+        await t.pipeline.settled()
+        t.store.is_held = True
+        t.change("bob", Op("replace", "/n", 2), insert(0, "bob's"))
+        with pytest.raises(Conflict):
+            await t.undo("ada")
+        t.change("bob", Op("replace", "/n", 1))
+        undoing = asyncio.create_task(t.undo("bob"))
+        t.change("eve", insert(0, "eve's"))
+        t.store.release()
+        assert await undoing == 6
+        assert t.state == {"n": 2, "list": ["eve's", "bob's", "ada's"]}
+
+
+async def test_what_two_take_back_at_once_is_taken_back_once() -> None:
+    async with table({"n": 0}) as t:
+        for n in (1, 2, 3):
+            t.change("ada", Op("replace", "/n", n))
+        found = await asyncio.gather(*(t.undo("ada") for _ in range(5)))
+        assert [each is not None for each in found].count(True) == 3
+        assert t.state == {"n": 0}
+        assert sorted(await t.sources()) == ["ada"] * 3 + [f"undo {n} ada" for n in (1, 2, 3)]
+
+
+async def test_the_author_may_refuse_it() -> None:
+    async with table({"n": 0}) as t:
+        t.change("ada", Op("replace", "/n", 1))
+        await t.pipeline.settled()
+
+        def refuses(state: Any) -> None:
+            raise Reject("no way back")
+
+        t.refuses = refuses
+        with pytest.raises(Reject, match="no way back"):
+            await t.undo("ada")
+        assert t.state == {"n": 1}
+
+
+async def test_what_was_taken_back_but_not_stored_can_be_taken_back_again() -> None:
+    async with table({"n": 0}) as t:
+        t.change("ada", Op("replace", "/n", 1))
+        await t.pipeline.settled()
+        t.store.fail_next()
+        with pytest.raises(StoreError):
+            await t.undo("ada")
+        assert t.state == {"n": 1}
+        assert await t.undo("ada") == 2
+        assert t.state == {"n": 0}
+
+
+# How much it may cost
+
+
+async def test_the_log_is_read_back_to_the_change_and_no_further() -> None:
+    async with table({"n": 0, "text": "x" * 200_000}) as t:
+        t.change("ada", put("first", 1))
+        for n in range(1, 2_001):
+            t.change("bob", Op("replace", "/n", n))
+        await t.pipeline.settled()
+        assert await t.undo("bob") == 2_002
+        assert t.store.rows == 0
+        await t.wake()
+        assert await t.undo("bob") == 2_003
+        assert t.store.rows <= 500
+        assert await t.undo("ada") == 2_004
+        assert 2_000 < t.store.rows <= 3_500
+
+
+async def test_who_takes_back_one_change_after_the_other_is_not_stopped_by_having_taken_back_many() -> None:
+    async with table({"n": 0, "text": "x" * 200_000}) as t:
+        for n in range(1, 601):
+            t.change("ada", Op("replace", "/n", n))
+        await t.wake()
+        for n in range(599, -1, -1):
+            t.store.rows = 0
+            assert await t.undo("ada") is not None
+            assert t.state["n"] == n
+            assert t.store.rows <= 2 * (600 - n) + 500
+        assert await t.undo("ada") is None
+
+
+async def test_large_changes_are_taken_back_one_after_the_other() -> None:
+    async with table({"text": ""}) as t:
+        for n in range(1, 31):
+            t.change("ada", Op("replace", "/text", str(n % 10) * 500_000))
+            await t.pipeline.settled()
+        for n in range(29, 0, -1):
+            assert await t.undo("ada") is not None
+            assert t.state["text"][0] == str(n % 10)
+
+
+async def test_it_is_not_looked_back_over_more_bytes_than_may_be_in_memory() -> None:
+    async with table({"text": "", "n": 0}) as t:
+        t.change("ada", Op("replace", "/n", 1))
+        for n in range(70):
+            t.change("bob", Op("replace", "/text", str(n % 10) * 500_000))
+            await t.pipeline.settled()
+        assert await t.undo("ada") is None
+        assert t.store.rows < 70
+
+
+async def test_many_changes_among_those_of_others_are_taken_back() -> None:
+    async with table({"list": [], "text": "x" * 50_000}) as t:
+        for n in range(70):
+            t.change("ada", insert(0, f"ada {n}"))
+            t.change("bob", insert(0, f"bob {n}"))
+        for _ in range(70):
+            assert await t.undo("ada") is not None
+        assert t.state["list"] == [f"bob {n}" for n in range(69, -1, -1)]
+
+
+async def test_two_who_take_back_in_turns_what_they_have_put_into_one_list() -> None:
+    async with table({"list": [], "text": "x" * 50_000}) as t:
+        for n in range(20):
+            for who in ("ada", "bob", "eve"):
+                t.change(who, insert(0, f"{who} {n}"))
+        for _ in range(20):
+            assert await t.undo("ada") is not None
+            assert await t.undo("bob") is not None
+        assert t.state["list"] == [f"eve {n}" for n in range(19, -1, -1)]
+
+
+async def test_what_would_be_brought_behind_too_much_is_a_conflict() -> None:
+    async with table({"mine": {}, "theirs": {}, "text": "x" * 200_000}) as t:
+        t.change("ada", *(put(f"mine/{n}", n) for n in range(1_000)))
+        t.change("bob", *(put(f"theirs/{n}", n) for n in range(1_000)))
+        with pytest.raises(Conflict, match="too much"):
+            await t.undo("ada")
+        assert await t.undo("bob") == 3
+        assert await t.undo("ada") == 4
+        assert (t.state["mine"], t.state["theirs"]) == ({}, {})
+
+
+async def test_no_more_is_passed_over_than_can_be_done_in_one_go() -> None:
+    for count, error in ((15, None), (400, Conflict)):
+        async with table({"n": {}, "text": "x" * 50_000}) as t:
+            for n in range(count):
+                t.change("bob", put(f"n/{n}", n))
+            for n in range(count):
+                t.change("eve", Op("remove", f"/n/{n}"))
+            if error is None:
+                assert await t.undo("bob") is None
+            else:
+                with pytest.raises(error, match="too much"):
+                    await t.undo("bob")
+
+
+async def test_a_change_of_many_operations_is_taken_back_when_nothing_has_been_changed_since() -> None:
+    async with table({"list": [0] * 10_000, "text": "x" * 800_000}) as t:
+        t.change("ada", *(insert(0, 1) for _ in range(7_000)))
+        assert await t.undo("ada") == 2
+        assert t.state["list"] == [0] * 10_000
+
+
+@pytest.mark.parametrize(("length", "error"), [(10, None), (10_000, None), (200_000, Conflict)])
+async def test_how_much_can_be_passed_over_depends_on_how_long_the_list_is(
+    length: int, error: type[Exception] | None
+) -> None:
+    async with table({"list": [0] * length, "n": 0}) as t:
+        t.change("ada", Op("replace", "/n", 1))
+        for n in range(200):
+            t.change("bob", insert(0, n))
+        if error is None:
+            assert await t.undo("ada") == 202
+        else:
+            with pytest.raises(error, match="too much"):
+                await t.undo("ada")
+
+
+# Threads
+
+
+class Room(Thread[dict[str, Any]]):
+    initial_state: Any = staticmethod(lambda: {"n": 0})
+
+    def should_be_readonly(self, connection: Connection, request: Any) -> bool:
+        return connection.id == "reader"
+
+    @rpc
+    async def take_back(self, who: str) -> int | None:
+        return await self.undo(who)
+
+
+async def outcome(awaitable: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(PATIENCE):
+        return await awaitable
+
+
+async def test_a_source_is_a_connection_its_id_or_the_server() -> None:
+    async with open_house(Room) as house:
+        client = await house.join(Room, "ada")
+        thread: Any = (await house.actor(Room)).thread
+        client.push({"n": 1})
+        client.push({"n": 2})
+        await outcome(thread.set_state({"n": 2, "m": 1}))
+        assert await outcome(thread.undo(client.connection)) == 4
+        assert thread.state == {"n": 1, "m": 1}
+        assert await outcome(thread.undo("ada")) == 5
+        assert await outcome(thread.undo("server")) == 6
+        assert thread.state == {"n": 0}
+        assert await outcome(thread.undo("server")) is None
+        assert await outcome(thread.undo(client.connection)) is None
+
+
+async def test_everybody_is_told_of_what_was_taken_back() -> None:
+    async with open_house(Room) as house:
+        ada, bob = await house.join(Room, "ada"), await house.join(Room, "bob")
+        ada.push({"n": 1})
+        assert await bob.next() == {"type": "cf_agent_state", "state": {"n": 1}}
+        assert await outcome(house.handle(Room).call("take_back", "ada")) == 2
+        for client in (ada, bob):
+            assert await client.next() == {"type": "cf_agent_state", "state": {"n": 0}}
+
+
+async def test_who_may_only_read_may_not_take_back() -> None:
+    async with open_house(Room) as house:
+        reader = await house.join(Room, "reader")
+        await outcome(house.handle(Room).set_state({"n": 1}))
+        assert (await reader.next())["type"] == "cf_agent_state"
+        reader.call("1", "take_back", "server")
+        answer = await reader.next()
+        assert (answer["success"], answer["error"]) == (False, str(Readonly("Connection is readonly")))
+        assert await house.handle(Room).state() == {"n": 1}

@@ -1,0 +1,45 @@
+"""The names on the page about the architecture are those of the code."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/architecture.md").read_text()
+SERVER = ROOT / "server/plait"
+
+
+def find_packages() -> list[str]:
+    """Return the packages of the server in the order of the page's first drawing, from the top."""
+    drawing = PAGE.partition("```text\n")[2].partition("```")[0]
+    return re.findall(r"^  (\w+) {2,}\S", drawing, flags=re.MULTILINE)
+
+
+def defined_in(path: Path) -> Iterator[str]:
+    """Yield the classes, functions and methods of a module, methods as `Class.method`."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+            functions = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+            yield from (f"{node.name}.{each.name}" for each in functions)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([a-z_/]+/[a-z_/]*[a-z_]+\.py)`", PAGE))))
+def test_the_files_that_the_page_names_are_there(name: str) -> None:
+    assert (SERVER / name).is_file() or (ROOT / name).is_file()
+
+
+@pytest.mark.parametrize(("file", "name"), sorted(set(re.findall(r"`([a-z_/]+\.py)`: `([A-Za-z_.]+)`", PAGE))))
+def test_what_the_page_names_is_in_the_file_that_it_names(file: str, name: str) -> None:
+    assert name in defined_in(SERVER / file)
+
+
+def test_the_page_names_every_package_in_the_order_of_the_layers() -> None:
+    layers = re.findall(r'^    \("plait\.(\w+)",\),$', (ROOT / "tests/test_layers.py").read_text(), flags=re.MULTILINE)
+    assert [each for each in find_packages() if each != "plait_schemas"] == layers[::-1]
+    assert {each.name for each in SERVER.iterdir() if (each / "__init__.py").is_file()} <= set(layers)
