@@ -176,8 +176,8 @@ class _Opening:
         try:
             await _try(join, socket)
         except asyncio.CancelledError:
-            is_gone = self._place.joining is None
-            if not is_gone or task.uncancel():
+            is_disconnected = self._place.joining is None
+            if not is_disconnected or task.uncancel():
                 raise
         finally:
             self._place.joining = None

@@ -89,7 +89,7 @@ class Handshake(asyncio.Protocol):
             write_buffer=write_buffer,
             bucket=bucket,
             turns=turns,
-            ended=partial(_gone, connections, ended),
+            ended=partial(_forget, connections, ended),
             shutdown=shutdown,
         )
         connections.discard(self)
@@ -249,6 +249,6 @@ _SWITCHING: Final = (
 )
 
 
-def _gone(connections: set[Any], ended: Callable[[Socket], None], socket: Socket) -> None:
+def _forget(connections: set[Any], ended: Callable[[Socket], None], socket: Socket) -> None:
     connections.discard(socket)
     ended(socket)

@@ -37,8 +37,8 @@ async def run_unless_disconnected(work: Awaitable[T], receive: Receive) -> T | N
     try:
         return await work
     except asyncio.CancelledError:
-        is_gone = watching is not None and watching.done() and not watching.cancelled()
-        if not is_gone or opening.uncancel():
+        is_disconnected = watching is not None and watching.done() and not watching.cancelled()
+        if not is_disconnected or opening.uncancel():
             raise
         return None
     finally:
