@@ -226,7 +226,7 @@ class Handshake(asyncio.Protocol):
                 self._answer(403, [], b"Forbidden\n")
             case _:
                 raise RuntimeError(
-                    "this app has WebSocket routes of its own besides plait's threads: run it with uvicorn's own "
+                    "this app has WebSocket routes of its own besides plait's threads: run it under uvicorn's own "
                     "WebSocket implementation (`uvicorn module:app`)"
                 )
 
