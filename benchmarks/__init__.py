@@ -1,1 +1,1 @@
-"""Numbers: plait beside a published peer and beside the bare limits of the machine."""
+"""Compares plait with published peers and with the bare limits of the machine."""

@@ -37,8 +37,8 @@ MEASURED = (
 )
 
 
-def arguments() -> argparse.Namespace:
-    """The command line."""
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
     names = [*(row.name for row in ROWS), MEMORY, *SYNC]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="alternating rounds a row (default 3)")
@@ -51,18 +51,18 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def effort(options: argparse.Namespace) -> Effort:
-    """How much was asked for."""
+def make_effort(options: argparse.Namespace) -> Effort:
+    """Return how long to measure."""
     return Effort(1, 0.7, 1) if options.quick else Effort(options.rounds, options.seconds)
 
 
 def tell(message: str) -> None:
-    """Progress, beside the tables and not in them."""
+    """Print progress to standard error."""
     print(f"{time.strftime('%H:%M:%S')} {message}", file=sys.stderr, flush=True)
 
 
-def speeds(options: argparse.Namespace, folder: Path) -> list[Outcome]:
-    """Every row that was asked for."""
+def measure_speeds(options: argparse.Namespace, folder: Path) -> list[Outcome]:
+    """Measure the selected rows."""
     rows = [row for row in ROWS if not options.only or row.name in options.only]
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
@@ -73,11 +73,11 @@ def speeds(options: argparse.Namespace, folder: Path) -> list[Outcome]:
                     check(servers[name])
         if "plait" in servers:
             servers[NATIVE] = servers["plait"]
-        return [contest(row, servers, folder, effort=effort(options), tell=tell) for row in rows]
+        return [contest(row, servers, folder, effort=make_effort(options), tell=tell) for row in rows]
 
 
-def memories(options: argparse.Namespace, folder: Path) -> list[Finding]:
-    """Memory and waking, of each server that is there."""
+def measure_memory(options: argparse.Namespace, folder: Path) -> list[Finding]:
+    """Measure memory and waking of each selected server."""
     part = 10 if options.quick else 1
     findings: list[Finding] = []
     for name, kind, sockets, awake in MEASURED:
@@ -94,9 +94,9 @@ def memories(options: argparse.Namespace, folder: Path) -> list[Finding]:
     return findings
 
 
-def synced(options: argparse.Namespace, folder: Path) -> dict[str, tuple[object, str]]:
-    """What keeping clients in sync costs: by name, the outcomes and their table."""
-    pace = effort(options)
+def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tuple[object, str]]:
+    """Measure what it costs to keep clients in sync; return outcomes and a table by name."""
+    pace = make_effort(options)
     measured: dict[str, tuple[object, str]] = {}
     wanted = [name for name in SYNC if "plait" not in options.without and name in (options.only or SYNC)]
     if "deltas" in wanted:
@@ -117,8 +117,8 @@ def synced(options: argparse.Namespace, folder: Path) -> dict[str, tuple[object,
     return measured
 
 
-def ready(options: argparse.Namespace, folder: Path) -> None:
-    """Get the peers that are needed. Raises PeerError."""
+def install_peers(options: argparse.Namespace, folder: Path) -> None:
+    """Install the servers to compare with. Raises PeerError."""
     only = set(options.only or ())
     if "cloudflare" not in options.without and not (only and only <= set(SYNC)):
         prepare(folder / "peer.log")
@@ -127,17 +127,17 @@ def ready(options: argparse.Namespace, folder: Path) -> None:
 
 
 def main() -> int:
-    """Run the benchmark; the number is the process's exit code."""
-    options = arguments()
+    """Run the benchmark and return the exit code."""
+    options = parse_arguments()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="plait-bench-") as place:
         folder = Path(place)
         try:
-            ready(options, folder)
-            outcomes = speeds(options, folder)
-            findings = memories(options, folder)
-            sync = synced(options, folder)
+            install_peers(options, folder)
+            outcomes = measure_speeds(options, folder)
+            findings = measure_memory(options, folder)
+            sync = measure_syncing(options, folder)
         except (PeerError, ServerError) as error:
             print(error, file=sys.stderr)
             return 1

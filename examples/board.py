@@ -1,4 +1,4 @@
-"""A shared kanban board: everyone changes one state at once, takes back what is their own, and looks into the past."""
+"""A shared kanban board: everybody edits one state, undoes their own changes, and looks at earlier versions."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -24,18 +24,18 @@ class Column(Struct, frozen=True):
     """A stage of work."""
 
     title: Title
-    # Columns stand from left to right by it.
+    # Columns are sorted by this, from left to right.
     order: float
     # The most cards that may be in progress here.
     limit: Limit | None = None
 
 
 class Card(Struct, frozen=True):
-    """A piece of work, which knows where it is: two people who move two cards never touch the same."""
+    """A piece of work. It stores its own place, so that two people who move two cards have no conflict."""
 
     title: Title
     column: Id
-    # Cards of a column stand from top to bottom by it; a card goes between two others by a number between theirs.
+    # The cards of a column are sorted by this, from top to bottom; a number between two others goes between them.
     order: float
     note: Note = ""
     color: Color = "plain"
@@ -61,15 +61,15 @@ WELCOME = BoardState(
 
 
 class Restored(Struct, frozen=True):
-    """Somebody has brought back an older board."""
+    """Somebody has restored an older board."""
 
     version: int
-    # The id of their connection.
+    # The id of the connection that restored it.
     by: str | None
 
 
 class Board(Thread[BoardState]):
-    """Pages edit the state themselves; what two of them do at the same moment is brought together by the server."""
+    """Pages edit the state themselves; the server merges what they do at the same moment."""
 
     initial_state = WELCOME
     state_version = 2
@@ -88,13 +88,13 @@ class Board(Thread[BoardState]):
 
     @rpc(name="undo")
     async def undo_own(self) -> bool:
-        """Take back the caller's last change, unless others have changed the same since; tell whether there was one."""
+        """Undo the caller's last change, unless others have changed the same place; return whether there was one."""
         connection = current().connection
         return connection is not None and await self.undo(connection) is not None
 
     @rpc
     async def restore(self, version: int) -> None:
-        """Bring back the board as it was at a version; that is a change as any other, and what came since is kept."""
+        """Restore the board of a version. This is a change like any other; later versions stay in the history."""
         await self.revert(version)
         connection = current().connection
         self.emit("restored", Restored(version, connection.id if connection else None))
@@ -102,7 +102,7 @@ class Board(Thread[BoardState]):
     @staticmethod
     @migrate(from_=1)
     def place_cards(board: Any) -> Any:
-        """Boards used to be a list of columns, each with a list of the ids of its cards."""
+        """Migrate from a list of columns, each with a list of the ids of its cards."""
         columns = board["columns"]
         board["columns"] = {
             column["id"]: {"title": column["title"], "order": order, "limit": column["limit"]}

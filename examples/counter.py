@@ -10,13 +10,13 @@ PAGES = Path(__file__).parent / "pages"
 
 
 class Count(msgspec.Struct, frozen=True):
-    """What a counter remembers."""
+    """The state of a counter."""
 
     count: int = 0
 
 
 class Counter(Thread[Count]):
-    """Clients call `increment` or change the count themselves; neither may go below zero."""
+    """Clients call `increment` or change the count themselves; it must not go below zero."""
 
     initial_state = Count()
 
@@ -26,7 +26,7 @@ class Counter(Thread[Count]):
 
     @rpc
     async def increment(self, by: int = 1) -> int:
-        """Add to the count, whoever else is adding, and return the sum."""
+        """Add to the current count, and return the sum."""
         self.set_state(lambda state: Count(state.count + by))
         return self.state.count
 

@@ -1,4 +1,4 @@
-"""The board, the game and the counter on one port, from one index page."""
+"""Serves the board, the game and the counter from one index page."""
 
 from plait import Plait
 

@@ -18,7 +18,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=40)]
 class Player(Struct, frozen=True):
     """Someone at the table."""
 
-    # The id of their connection, which stays the same when they come back.
+    # The id of the player's connection, which stays the same after a reconnect.
     id: str
     name: Name
     wins: int = 0
@@ -35,15 +35,15 @@ class Game(Struct, frozen=True):
 
 
 class TicTacToe(Thread[Game]):
-    """Clients push "I join" and "I move" as changes of the state; everything else is the server's to decide."""
+    """Clients join and move by changing the state; the server decides everything else."""
 
     initial_state = Game()
 
     # Rules
 
     async def on_start(self) -> None:
-        # The server may have stopped between a move and what follows from it.
-        self.set_state(refereed)
+        # The server may have stopped between a move and its evaluation.
+        self.set_state(evaluate)
 
     def validate_state_change(self, next_state: Game, source: Source) -> None:
         if isinstance(source, Connection) and next_state != self.state:
@@ -51,11 +51,11 @@ class TicTacToe(Thread[Game]):
 
     async def on_state_changed(self, state: Game, source: Source) -> None:
         if isinstance(source, Connection):
-            self.set_state(refereed)
+            self.set_state(evaluate)
 
     @rpc
     async def rematch(self) -> None:
-        """Begin another game in which the other player has X."""
+        """Begin another game, in which the other player has X."""
         caller = calling_player()
         if self.state.status != "finished" or caller not in [player.id for player in self.state.players]:
             raise Reject("only a player can ask for a rematch, when the game is over")
@@ -64,7 +64,7 @@ class TicTacToe(Thread[Game]):
 
     @rpc
     async def take_seat(self, absent: str, name: Name) -> None:
-        """Go on for a player who has left."""
+        """Take the seat of a player who has left."""
         caller = calling_player()
         players = {player.id: player for player in self.state.players}
         present = [connection.id for connection in self.connections()]
@@ -118,7 +118,7 @@ def check_move(game: Game, moves: tuple[int, ...], you: str) -> None:
         raise Reject("that cell is taken", path="/moves")
 
 
-def refereed(game: Game) -> Game:
+def evaluate(game: Game) -> Game:
     """Return the game with the status, winner and wins that follow from its players and moves."""
     if game.status == "waiting" and len(game.players) == 2:
         return replace(game, status="playing")
@@ -132,7 +132,7 @@ def refereed(game: Game) -> Game:
 
 
 def has_line(moves: tuple[int, ...]) -> bool:
-    """Tell whether whoever moved last has three in a row."""
+    """Return whether the player who moved last has three in a row."""
     cells = set(moves[::-1][::2])
     return any(cells.issuperset(line) for line in LINES)
 

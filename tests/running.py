@@ -15,7 +15,7 @@ import uvicorn
 
 from plait import Plait
 from plait.web.addresses import Addresses
-from plait.web.serve import http_protocol, listen
+from plait.web.serve import listen, make_http_protocol
 from plait.web.sockets.handshake import Handshake
 
 __all__ = ["Process", "running"]
@@ -29,7 +29,7 @@ async def running(app: Callable[..., Any], *, ws: Any = Handshake, request_timeo
     """
     bound = listen("127.0.0.1", 0)
     addresses = app.addresses if isinstance(app, Plait) else Addresses(1000)
-    http = http_protocol(addresses, request_timeout) if ws is Handshake else "auto"
+    http = make_http_protocol(addresses, request_timeout) if ws is Handshake else "auto"
     config = uvicorn.Config(app, http=http, ws=ws, log_config=None, lifespan="on", timeout_graceful_shutdown=10)
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([bound]))

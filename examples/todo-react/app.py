@@ -1,4 +1,4 @@
-"""A shared todo list: pages change the state themselves, and take back what is their own."""
+"""A shared todo list: pages edit the state themselves, and undo their own changes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ class Todo(Struct, frozen=True):
 
 
 class Todos(Struct, frozen=True):
-    """Todos by their ids, and their order: who moves one and who renames it never touch the same place."""
+    """Todos by id, and their order, so that moving and renaming a todo at the same time is no conflict."""
 
     todos: dict[Id, Todo]
     order: tuple[Id, ...]
@@ -38,7 +38,7 @@ WELCOME = {
 
 
 class TodoList(Thread[Todos]):
-    """Changes that come from pages are checked here, and merged where two of them meet."""
+    """Checks the changes of pages; plait merges concurrent ones."""
 
     initial_state = Todos(WELCOME, tuple(WELCOME))
     events: ClassVar[Mapping[str, Any]] = {"cleared": int}
@@ -57,7 +57,7 @@ class TodoList(Thread[Todos]):
 
     @rpc
     async def clear_done(self) -> int:
-        """Remove what is done, tell everybody, and return how many those were."""
+        """Remove the done todos, emit an event, and return how many there were."""
         todos = {id: todo for id, todo in self.state.todos.items() if not todo.done}
         cleared = len(self.state.todos) - len(todos)
         self.set_state(Todos(todos, tuple(id for id in self.state.order if id in todos)))
@@ -67,12 +67,12 @@ class TodoList(Thread[Todos]):
 
     @rpc
     async def bring_back(self) -> bool:
-        """Take back the last clearing, whoever did it; tell whether there was one."""
+        """Undo the last clearing, whoever did it; return whether there was one."""
         return await self.undo("server") is not None
 
     @rpc(name="undo")
     async def undo_own(self) -> bool:
-        """Take back the caller's last change, unless others have changed the same since; tell whether there was one."""
+        """Undo the caller's last change, unless others have changed the same place; return whether there was one."""
         connection = current().connection
         return connection is not None and await self.undo(connection) is not None
 

@@ -1,4 +1,4 @@
-"""Plait: the ASGI application, which puts threads, store, limits and identity together."""
+"""Plait: the ASGI application, which combines threads, store, limits and identity."""
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -43,7 +43,7 @@ __all__ = ["Plait"]
 
 log = logging.getLogger("plait.settings")
 
-# The JavaScript client in one file, for pages without a build step.
+# The JavaScript client as one file, for pages without a build step.
 _CLIENT: Final = Path(__file__).parent / "web" / "client.js"
 
 
@@ -51,8 +51,8 @@ class Plait:
     """Serves Thread classes over WebSockets and HTTP: an ASGI application.
 
     Run it with `plait serve`, or mount it in another application and give that one its `lifespan`. `async with app:`
-    runs it without a server, for the handles that `thread` returns. Settings that are in the environment (`PLAIT_STORE`
-    and so on) win over those given here. Raises TypeError or ValueError when a setting is not one.
+    runs it without a server, so that you can use the handles that `thread` returns. Settings in the environment
+    (`PLAIT_STORE` and so on) override the keywords. Raises TypeError or ValueError for an invalid setting.
     """
 
     def __init__(
@@ -117,16 +117,16 @@ class Plait:
             routes=self._routes(HttpEndpoint(self._context)),
             middleware=self._middleware(),
             lifespan=self.lifespan,
-            exception_handlers={HTTPException: _http_error},
+            exception_handlers={HTTPException: _answer_error},
         )
-        self._asgi.router.default = _not_found
+        self._asgi.router.default = _answer_not_found
         self._asgi.router.redirect_slashes = False
 
     # Running
 
     async def __aenter__(self) -> Self:
         if self._is_running:
-            raise RuntimeError("this Plait is running already")
+            raise RuntimeError("this Plait is already running")
         await self._store.__aenter__()
         try:
             await self._compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
@@ -150,13 +150,13 @@ class Plait:
             await self._store.__aexit__(None, None, None)
 
     async def check_store(self) -> None:
-        """Open the store and close it again. Raises StoreError when it cannot be opened."""
+        """Open and close the store, to check that it can be opened. Raises StoreError."""
         async with self._store:
             pass
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """Run for as long as `app` does: give it as `lifespan=` to the Starlette or FastAPI that this is mounted in."""
+        """Run while `app` runs: pass this as `lifespan=` to the Starlette or FastAPI app in which it is mounted."""
         async with self:
             yield
 
@@ -169,32 +169,32 @@ class Plait:
             await self._asgi(scope, receive, send)
 
     def drain(self) -> None:
-        """Begin to end: take no new threads or sockets, finish what runs, then send the clients away.
+        """Begin to shut down: accept no new threads or sockets, finish running turns, then close the sockets.
 
-        A server calls it when it is asked to end, before it waits for what is open; leaving the app does the rest.
+        A server calls this when it is told to stop, before it waits for connections. Leaving the app does the rest.
         """
         self._context.shutdown()
 
     def prepare_serving(self, host: str, *, lists_kinds: bool = False) -> None:
-        """Answer to the name that a server listens on; tell everybody the kinds of threads if it `lists_kinds`."""
+        """Allow the host that a server listens on; with `lists_kinds`, 404 answers list the kinds for everybody."""
         self._hosts.listen(host)
         self._context.lists_kinds = lists_kinds
 
     @property
     def addresses(self) -> Addresses:
-        """How many connections each address has, for a server that counts those without a request, too."""
+        """The number of connections of each address, for a server that also counts those without a request."""
         return self._context.addresses
 
     # Threads
 
     def thread(self, kind: type[Thread[Any]], name: str) -> Handle:
-        """Return a handle to a thread, by which server code calls it. Raises NotFound."""
+        """Return a handle with which server code uses a thread. Raises NotFound."""
         return self._node.handle(kind, name)
 
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
-        """Bring every stored thread to the `state_version` of its class; yields what became of each.
+        """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.
 
-        For an app that is not running. A dry run writes nothing, and a server may have its SQLite file open.
+        The app must not be running. A dry run writes nothing, and a server may have the SQLite file open.
         """
         store = self._store.reader() if dry_run and isinstance(self._store, SqliteStore) else self._store
         async with store:
@@ -202,7 +202,7 @@ class Plait:
                 yield each
 
     def types(self) -> dict[str, str]:
-        """Return what clients need to know of the threads: the files that `plait types` writes, by their names.
+        """Return the types of the threads for clients: the contents of the files that `plait types` writes, by name.
 
         Raises NoTypes for a type that JSON Schema cannot describe.
         """
@@ -212,14 +212,14 @@ class Plait:
 
     def _routes(self, threads: HttpEndpoint) -> list[BaseRoute]:
         routes: list[BaseRoute] = [
-            Route("/healthz", _healthy),
-            Route("/readyz", self._ready),
-            Route("/plait/client.js", _client),
+            Route("/healthz", _get_health),
+            Route("/readyz", self._get_readiness),
+            Route("/plait/client.js", _get_client),
             ThreadRoute(threads),
         ]
         if (folder := self.settings.static) is not None:
             if not folder:
-                raise refused("static", "'' is not a folder: name one, or leave it out")
+                raise refused("static", "'' is not a folder; pass a folder or None")
             if not Path(folder).is_dir():
                 remedy = f"make it with `mkdir {Path(folder).resolve()}`, or name another"
                 raise refused("static", f"{folder!r} is not a folder: {remedy}")
@@ -239,34 +239,34 @@ class Plait:
             )
         ]
 
-    async def _ready(self, request: Request) -> Response:
+    async def _get_readiness(self, request: Request) -> Response:
         if not self._node.is_serving:
             return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
         try:
             await self._store.check_writes()
-        except StoreError:  # Whose message is for those who read the log.
-            return JSONResponse(error_body("store_error", "the store takes no changes; the log says why"), 503)
+        except StoreError:  # Its message is only for the log.
+            return JSONResponse(error_body("store_error", "the store cannot store changes; see the server's log"), 503)
         return JSONResponse({"status": "ok"})
 
 
-async def _client(request: Request) -> Response:
+async def _get_client(request: Request) -> Response:
     return FileResponse(_CLIENT, media_type="text/javascript", headers={"cache-control": "no-cache"})
 
 
-async def _healthy(request: Request) -> Response:
+async def _get_health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+async def _answer_error(request: Request, error: Exception) -> Response:
     return error_response(error)
 
 
-async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    await JSONResponse(error_body("not_found", "there is nothing here"), 404)(scope, receive, send)
+async def _answer_not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    await JSONResponse(error_body("not_found", "there is nothing at this URL"), 404)(scope, receive, send)
 
 
 def _check_types(store: object, allowed_origins: object, allowed_hosts: object, **functions: object) -> None:
-    """Raise TypeError for settings that are of another type than their annotations say."""
+    """Raise TypeError for settings of the wrong type."""
     if not isinstance(store, str) and not callable(getattr(store, "submit", None)):
         raise TypeError(f"store must be a URL, such as 'sqlite:///game.db', or a Store, not {store!r}")
     if not isinstance(allowed_origins, Iterable):
@@ -280,7 +280,7 @@ def _check_types(store: object, allowed_origins: object, allowed_hosts: object, 
 
 def _check_kinds(classes: Sequence[type[Thread[Any]]], limits: Limits) -> list[Kind]:
     if not classes:
-        raise TypeError("Plait() has no Thread classes: give it those that it is to serve, such as Plait(GameRoom)")
+        raise TypeError("Plait() needs at least one Thread class, such as Plait(GameRoom)")
     for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, Thread)) or cls is Thread:
             raise TypeError(f"Plait takes subclasses of Thread, not {cls!r}")

@@ -215,9 +215,9 @@ async def test_serve_takes_settings_from_the_environment(folder: Path) -> None:
         (["game:app", "--tls-certificate", "none.pem", "--tls-key", "none.pem"], "there is no file none.pem"),
         (["game:app", "--tls-certificate", "game.py"], "needs both"),
         (["game:app", "--tls-certificate", "game.py", "--tls-key", "game.py"], "game.py"),
-        (["game:app", "--host", "no.such.host.invalid"], "give an address of this machine with --host"),
-        (["game:app", "--host", "192.0.2.1"], "give an address of this machine with --host"),
-        (["game:app", "--host", "x" * 70], "is not a host: give an address of this machine with --host"),
+        (["game:app", "--host", "no.such.host.invalid"], "pass an address of this machine with --host"),
+        (["game:app", "--host", "192.0.2.1"], "pass an address of this machine with --host"),
+        (["game:app", "--host", "x" * 70], "is not a host; pass an address of this machine with --host"),
     ],
 )
 def test_serve_says_what_is_wrong_with_its_arguments(folder: Path, arguments: list[str], says: str) -> None:
@@ -270,7 +270,7 @@ def test_a_module_that_raises_is_shown_by_its_own_lines(folder: Path, source: st
     ("source", "says"),
     [
         ("app = Plait(int)", "line 3: Plait takes subclasses of Thread, not <class 'int'>"),
-        ("app = Plait()", "line 3: Plait() has no Thread classes: give it those"),
+        ("app = Plait()", "line 3: Plait() needs at least one Thread class"),
         ("app = Plait(Room, store='nonsense://')", "line 3: store: 'nonsense://' is no store"),
         ("app = Plait(Room, static='missing')", "line 3: static: 'missing' is not a folder: make it with `mkdir /"),
         ("app = Plait(Room, limits=Limits(frame=0))", "line 3: Limits(frame=0): must be at least 1000"),
@@ -545,7 +545,7 @@ async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None
     assert "there is no store plait.db" in complaint(folder, "threads")
     assert "there is no store plait.db" in complaint(folder, "state", "room/one")
     assert not (folder / "plait.db").exists()
-    assert "write kind/name" in complaint(folder, "state", "room")
+    assert "use kind/name" in complaint(folder, "state", "room")
     assert "there is no store memory://" in complaint(folder, "threads", "memory://")
     assert "'mysql://x' is no store" in complaint(folder, "threads", "mysql://x")
     with Process("game:app", cwd=folder):

@@ -85,7 +85,7 @@ def test_hosts_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PLAIT_ALLOWED_HOSTS", "game.example, *.example.org")
     assert serve().settings.allowed_hosts == ("game.example", "*.example.org")
     monkeypatch.setenv("PLAIT_ALLOWED_HOSTS", "https://game.example")
-    with pytest.raises(ValueError, match=r"PLAIT_ALLOWED_HOSTS: 'https://game.example' is no host"):
+    with pytest.raises(ValueError, match=r"PLAIT_ALLOWED_HOSTS: 'https://game.example' is not a host"):
         serve()
 
 

@@ -356,7 +356,7 @@ async def test_a_stream_by_hand_ends_when_its_reader_is_too_slow(tmp_path: Path)
             async with asyncio.timeout(TIMEOUT):
                 while actor._beside:
                     assert (await web.get("/healthz")).status_code == 200
-            assert await _read_until(bare, b'{"error":"the reader is too slow for what is sent to it"}\n')
+            assert await _read_until(bare, b'{"error":"the client reads too slowly"}\n')
 
 
 async def test_a_stream_ends_when_the_token_expires_of_whoever_asked_for_it() -> None:

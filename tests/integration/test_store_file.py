@@ -206,7 +206,7 @@ async def test_a_store_is_checked_backed_up_and_restored(store: Path) -> None:
         server.end()
         done = plait(folder, "restore", "copy.db", "sqlite:///plait.db")
         assert done.stdout == (
-            "plait.db has the 100 threads of copy.db, with new epochs; what was there before is "
+            "plait.db has the 100 threads of copy.db, with new epochs; the old file is kept as "
             "plait.db.before-restore\n"
         )
         server.start()

@@ -2,7 +2,7 @@
 
 export type TodoListState = Todos;
 
-/** Todos by their ids, and their order: who moves one and who renames it never touch the same place. */
+/** Todos by id, and their order, so that moving and renaming a todo at the same time is no conflict. */
 export interface Todos {
   todos: Record<string, Todo>;
   order: string[];
@@ -16,11 +16,11 @@ export interface Todo {
 
 /** What clients may call of todo-list. */
 export interface TodoListRpcs {
-  /** Take back the last clearing, whoever did it; tell whether there was one. */
+  /** Undo the last clearing, whoever did it; return whether there was one. */
   bring_back(): boolean;
-  /** Remove what is done, tell everybody, and return how many those were. */
+  /** Remove the done todos, emit an event, and return how many there were. */
   clear_done(): number;
-  /** Take back the caller's last change, unless others have changed the same since; tell whether there was one. */
+  /** Undo the caller's last change, unless others have changed the same place; return whether there was one. */
   undo(): boolean;
 }
 

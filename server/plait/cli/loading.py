@@ -1,4 +1,4 @@
-"""Finding the app that a command names."""
+"""Finds the app that a command names."""
 
 import importlib
 import inspect
@@ -19,15 +19,15 @@ from plait.state.storable import takes
 
 __all__ = ["LoadError", "check_target", "find_plaits", "load", "load_plait"]
 
-_PLAIT: Final = str(Path(__file__).parent)
-# Where code is that is not the app's own.
+_PLAIT: Final = str(Path(__file__).parents[1])
+# Folders of code that is not the app's own.
 _LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class LoadError(Exception):
-    """The app cannot be found; the message says in one line why and what to do.
+    """The app cannot be loaded; the message says in one line why, and what to do.
 
-    `trace` is where in the app's own code it happened, if that says more.
+    `trace` is the app's own part of the traceback, if there is one.
     """
 
     def __init__(self, message: str, *, trace: str = "") -> None:
@@ -36,13 +36,13 @@ class LoadError(Exception):
 
 
 def load(target: str) -> Any:
-    """Return the app that `module:attribute` names; modules are also looked for in the working directory.
+    """Return the app that `module:attribute` names; modules are also searched in the working directory.
 
     Raises LoadError.
     """
     module, app = _load(target)
     if not callable(app):
-        raise LoadError(f"{target} is a {type(app).__name__}, not an app{_named_instead(module)}")
+        raise LoadError(f"{target} is a {type(app).__name__}, not an app{_suggest_apps(module)}")
     if inspect.isfunction(app) and not takes(app, 3):
         raise LoadError(f"{target} is a function, not an app: call it in the module, as in app = {app.__name__}(...)")
     return app
@@ -52,12 +52,12 @@ def load_plait(target: str) -> Plait:
     """Return the Plait that `module:attribute` names. Raises LoadError."""
     module, app = _load(target)
     if not isinstance(app, Plait):
-        raise LoadError(f"{target} is a {type(app).__name__}, not a Plait{_named_instead(module)}")
+        raise LoadError(f"{target} is a {type(app).__name__}, not a Plait{_suggest_apps(module)}")
     return app
 
 
 def find_plaits(app: object) -> list[Plait]:
-    """Return an app that is a Plait, or those that are mounted in it, as far as its routes and middleware tell."""
+    """Return the app if it is a Plait, otherwise those mounted in it that its routes and middleware show."""
     found: dict[int, Plait] = {}
     seen: set[int] = set()
     left = [app]
@@ -75,7 +75,7 @@ def find_plaits(app: object) -> list[Plait]:
 
 
 def check_target(target: str) -> tuple[str, str]:
-    """Return the module and the attribute that a target names. Raises LoadError when it is not written so."""
+    """Return the module and the attribute of a target. Raises LoadError if it has another form."""
     module, _, attribute = target.partition(":")
     if module.endswith(".py") or "/" in module:
         path = Path(os.path.relpath(module))
@@ -92,20 +92,20 @@ def check_target(target: str) -> tuple[str, str]:
 
 
 def _load(target: str) -> tuple[ModuleType, Any]:
-    """Return an app, and the module that it was found in."""
+    """Return an app and its module."""
     module_name, attribute = check_target(target)
     module = _import(module_name)
     found: Any = module
     for name in attribute.split("."):
         if not hasattr(found, name):
-            near = find_nearest(attribute, _apps(module)) or find_nearest(attribute, vars(module))
-            hint = f"; did you mean {module_name}:{near}?" if near else _named_instead(module)
+            near = find_nearest(attribute, _find_apps(module)) or find_nearest(attribute, vars(module))
+            hint = f"; did you mean {module_name}:{near}?" if near else _suggest_apps(module)
             raise LoadError(f"{module_name} has no {attribute!r}{hint}")
         found = getattr(found, name)
     if isinstance(found, type) and issubclass(found, Thread | Plait):
         what = "a Thread class" if issubclass(found, Thread) else "the class itself"
         made = f"{found.__name__}" if issubclass(found, Thread) else "..."
-        instead = _named_instead(module) or f": make one, app = Plait({made}), and write {module_name}:app"
+        instead = _suggest_apps(module) or f": make one, app = Plait({made}), and write {module_name}:app"
         raise LoadError(f"{target} is {what}, not a Plait{instead}")
     return module, found
 
@@ -121,45 +121,49 @@ def _import(name: str) -> ModuleType:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{name}.".startswith(f"{missing}."):
-            raise _cannot_import(name, error) from None
+            raise _make_error(name, error) from None
         near = find_nearest(name, [path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()])
         hint = f"; did you mean {near!r}?" if near else ""
         raise LoadError(f"there is no module {name!r} in {folder}, and none is installed{hint}") from None
 
 
-def _named_instead(module: ModuleType) -> str:
-    """Return what tells of the Plaits that a module has, nothing when it has none."""
-    return ": write " + " or ".join(f"{module.__name__}:{name}" for name in apps) if (apps := _apps(module)) else ""
+def _suggest_apps(module: ModuleType) -> str:
+    """Return a hint that names the Plaits of a module, or an empty text."""
+    return (
+        ": write " + " or ".join(f"{module.__name__}:{name}" for name in apps) if (apps := _find_apps(module)) else ""
+    )
 
 
-def _apps(module: ModuleType) -> list[str]:
+def _find_apps(module: ModuleType) -> list[str]:
     return [name for name, value in vars(module).items() if isinstance(value, Plait)]
 
 
-def _cannot_import(name: str, error: Exception) -> LoadError:
-    """Return the error for a module that raises; what plait itself refuses is said without a trace."""
+def _make_error(name: str, error: Exception) -> LoadError:
+    """Return the error for a module that raises; plait's own errors have no trace."""
     what = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename is not None:
         *shown, _ = traceback.format_exception_only(error)
         what = f"{type(error).__name__}: {error.msg}"
         return LoadError(
-            f"{name} does not import: {_place(error.filename, error.lineno)}: {what}", trace="".join(shown)
+            f"{name} does not import: {_describe_place(error.filename, error.lineno)}: {what}", trace="".join(shown)
         )
     frames = traceback.extract_tb(error.__traceback__)
-    others = [frame for frame in frames if not _is_in(frame.filename, _PLAIT) and not _imports(frame.filename)]
+    others = [
+        frame for frame in frames if not _is_in(frame.filename, _PLAIT) and not _is_import_machinery(frame.filename)
+    ]
     own = [frame for frame in others if not any(_is_in(frame.filename, folder) for folder in _LIBRARIES)] or others
-    place = f"{_place(own[-1].filename, own[-1].lineno)}: " if own else ""
+    place = f"{_describe_place(own[-1].filename, own[-1].lineno)}: " if own else ""
     if _is_in(frames[-1].filename, _PLAIT) and isinstance(error, TypeError | ValueError | PlaitError):
         return LoadError(f"{place}{error}")
     return LoadError(f"{name} does not import: {place}{what}", trace="".join(traceback.format_list(own)))
 
 
-def _place(file: str, line: int | None) -> str:
+def _describe_place(file: str, line: int | None) -> str:
     path = Path(file)
     return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}, line {line}"
 
 
-def _imports(file: str) -> bool:
+def _is_import_machinery(file: str) -> bool:
     return file == importlib.__file__ or file.startswith("<frozen importlib")
 
 

@@ -1,4 +1,4 @@
-"""The command line: `plait serve`, `dev`, `demo`, those that look after a store's file, `migrate` and `types`."""
+"""The command line: `plait serve`, `dev`, `demo`, `migrate`, `types`, and the commands for store files."""
 
 import asyncio
 import errno
@@ -32,7 +32,7 @@ from plait_schemas.export import differing, write
 
 __all__ = ["main"]
 
-cli = App(name="plait", help="Live, durable, shared state: serve threads, and look into their store.")
+cli = App(name="plait", help="Live, durable, shared state: serve threads, and inspect their store.")
 
 Target = Annotated[str, Parameter(help="The app, as module:attribute.")]
 Host = Annotated[str, Parameter(help="Address to listen on.", env_var="PLAIT_HOST")]
@@ -40,7 +40,7 @@ Port = Annotated[
     int,
     Parameter(help="Port to listen on.", env_var="PLAIT_PORT", validator=validators.Number(gte=0, lte=65535)),
 ]
-Level = Annotated[LogLevel, Parameter(help="The least important lines to log.", env_var="PLAIT_LOG_LEVEL")]
+Level = Annotated[LogLevel, Parameter(help="The minimum level of log lines.", env_var="PLAIT_LOG_LEVEL")]
 StoreFile = Annotated[str, Parameter(help="The store's SQLite file, or its URL.", env_var="PLAIT_STORE")]
 
 
@@ -50,21 +50,23 @@ def serve_command(
     *,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    workers: Annotated[int, Parameter(help="Processes; a store file belongs to one.", env_var="PLAIT_WORKERS")] = 1,
-    tls_certificate: Annotated[str | None, Parameter(help="PEM file.", env_var="PLAIT_TLS_CERTIFICATE")] = None,
-    tls_key: Annotated[str | None, Parameter(help="PEM file.", env_var="PLAIT_TLS_KEY")] = None,
+    workers: Annotated[int, Parameter(help="Must be 1, as a store has one writer.", env_var="PLAIT_WORKERS")] = 1,
+    tls_certificate: Annotated[
+        str | None, Parameter(help="PEM file of the certificate.", env_var="PLAIT_TLS_CERTIFICATE")
+    ] = None,
+    tls_key: Annotated[str | None, Parameter(help="PEM file of its key.", env_var="PLAIT_TLS_KEY")] = None,
     log_level: Level = "info",
     proxy_headers: Annotated[
-        bool, Parameter(help="Believe X-Forwarded-For and -Proto.", env_var="PLAIT_PROXY_HEADERS")
+        bool, Parameter(help="Trust X-Forwarded-For and -Proto.", env_var="PLAIT_PROXY_HEADERS")
     ] = False,
     trusted_proxies: Annotated[
-        str, Parameter(help="Addresses of proxies to believe, with commas.", env_var="PLAIT_TRUSTED_PROXIES")
+        str, Parameter(help="Addresses of trusted proxies, comma-separated.", env_var="PLAIT_TRUSTED_PROXIES")
     ] = "127.0.0.1",
     development: Annotated[bool, Parameter(show=False, negative="")] = False,
 ) -> None:
-    """Serve an app: a Plait, or any ASGI app that one is mounted in."""
+    """Serve an app: a Plait, or an ASGI app in which one is mounted."""
     if workers != 1:
-        _fail("a store has one writer, so that there is one worker: run several servers with a store each")
+        _fail("--workers must be 1, as a store has one writer; to use more, run several servers with a store each")
     _check_tls(tls_certificate, tls_key)
     configure_logging(log_level)
     try:
@@ -80,9 +82,9 @@ def serve_command(
     try:
         bound = listen(host, port)
     except (OSError, UnicodeError) as error:
-        _fail(_cannot_listen(host, port, error))
+        _fail(_explain_listen_error(host, port, error))
     scheme = "http" if tls_certificate is None else "https"
-    line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (Ctrl+C ends)"
+    line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (press Ctrl+C to stop)"
     for each in plaits:
         each.prepare_serving(host, lists_kinds=development)
     is_started = serve(
@@ -106,7 +108,7 @@ def serve_command(
 
 @cli.command
 def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_level: Level = "debug") -> None:
-    """Serve an app, and start anew whenever a Python file in this folder changes."""
+    """Serve an app, and restart when a Python file in this folder changes."""
     try:
         from watchfiles import PythonFilter, run_process  # noqa: PLC0415
     except ImportError:
@@ -115,9 +117,9 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
         check_target(target)
     except LoadError as error:
         _give_up(error)
-    # Shells let what they start in the background ignore it, and watchfiles would leave it at that; `plait serve` ends.
+    # Shells make background processes ignore SIGINT, and watchfiles keeps that; `plait serve` must stop.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # It warns of the exception by which it ends, as it does of trouble.
+    # watchfiles also warns of the exception by which it stops.
     logging.getLogger("watchfiles.main").addFilter(lambda record: "KeyboardInterrupt" not in str(record.msg))
     command = [sys.executable, "-m", "plait.cli", "serve", target, "--development"]
     command += ["--host", host, "--port", str(port), "--log-level", log_level]
@@ -126,8 +128,8 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
 
 @cli.command
 def demo(*, host: Host = "127.0.0.1", port: Port = 8000, log_level: Level = "info") -> None:
-    """Serve the examples: a board, a game and a counter, kept in plait-demo.db."""
-    for folder in (Path(__file__).parent, Path(__file__).parents[2]):
+    """Serve the examples: a board, a game and a counter, stored in plait-demo.db."""
+    for folder in (Path(__file__).parents[1], Path(__file__).parents[3]):
         if (folder / "examples" / "demo.py").is_file():
             sys.path.insert(0, str(folder))
             break
@@ -148,7 +150,7 @@ def threads(store: StoreFile = "plait.db") -> None:
                     print(f"{row.version:>10}  {row.key}")
                 after = rows[-1].key
 
-    _look(show, store)
+    _show_store(show, store)
 
 
 @cli.command
@@ -156,7 +158,7 @@ def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], s
     """Print the stored state of a thread as JSON."""
     kind, _, name = thread.partition("/")
     if not kind or not name:
-        _fail(f"{thread!r} is not a thread: write kind/name, such as game-room/room-1")
+        _fail(f"{thread!r} is not a thread; use kind/name, such as game-room/room-1")
     key = ThreadKey(kind, name)
 
     async def show(file: SqliteStore) -> None:
@@ -167,15 +169,15 @@ def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], s
         data = History(key, StateType(Any), stored).durable.json
         print(msgspec.json.format(data or b"null", indent=2).decode())
 
-    _look(show, store)
+    _show_store(show, store)
 
 
 @cli.command
 def check(store: StoreFile = "plait.db") -> None:
-    """Read all of a store and say what of it is damaged. A server may have the store open."""
+    """Read all of a store and list what is damaged. A server may have the store open."""
     damaged = False
     try:
-        for line, is_damage in check_store(_store_path(store)):
+        for line, is_damage in check_store(_find_store(store)):
             damaged = damaged or is_damage
             print(line)
     except PlaitError as error:
@@ -185,21 +187,19 @@ def check(store: StoreFile = "plait.db") -> None:
 
 
 @cli.command
-def backup(
-    store: StoreFile, to: Annotated[Path, Parameter(help="The file to make, which must not be there yet.")]
-) -> None:
+def backup(store: StoreFile, to: Annotated[Path, Parameter(help="The file to create, which must not exist.")]) -> None:
     """Copy a store to one file. A server may have the store open."""
     try:
-        print(back_up_store(_store_path(store), to))
+        print(back_up_store(_find_store(store), to))
     except PlaitError as error:
         _fail(operator_message(error))
 
 
 @cli.command
-def restore(backup: Annotated[Path, Parameter(help="A file that `plait backup` has made.")], store: StoreFile) -> None:
-    """Put a backup in the place of a store that no server has open; what is there is kept beside it."""
+def restore(backup: Annotated[Path, Parameter(help="A file made by `plait backup`.")], store: StoreFile) -> None:
+    """Replace a store with a backup; the old file is kept. No server may have the store open."""
     try:
-        print(restore_store(backup, _store_path(store)))
+        print(restore_store(backup, _find_store(store)))
     except PlaitError as error:
         _fail(operator_message(error))
 
@@ -210,7 +210,7 @@ def migrate(
     *,
     dry_run: Annotated[bool, Parameter(help="Change nothing, and report what would fail.", negative="")] = False,
 ) -> None:
-    """Bring every stored thread of an app to its class's state_version, as each would be when it wakes."""
+    """Migrate every stored thread of an app to its class's state_version."""
     try:
         app = load_plait(target)
         failures = asyncio.run(_migrate(app, dry_run=dry_run))
@@ -238,7 +238,7 @@ def types(
     out: Annotated[Path, Parameter(help="The folder to write to.")],
     check: Annotated[bool, Parameter(help="Write nothing, and fail if a file differs.", negative="")] = False,
 ) -> None:
-    """Write what clients need to know of an app's threads: plait-types.ts and, as JSON Schema, plait-types.json."""
+    """Write the types of an app's threads for clients: plait-types.ts and, as JSON Schema, plait-types.json."""
     try:
         app = load_plait(target)
         files = app.types()
@@ -246,7 +246,7 @@ def types(
             write(files, out)
         elif paths := differing(files, out):
             command = f"plait types {target} --out {out}"
-            _fail(f"not as {target} has it: {', '.join(map(str, paths))}; write it with `{command}`")
+            _fail(f"out of date: {', '.join(map(str, paths))}; run `{command}`")
     except (LoadError, NoTypes) as error:
         _give_up(error)
     except OSError as error:
@@ -258,9 +258,9 @@ def main() -> None:
     cli()
 
 
-def _look(show: Callable[[SqliteStore], Coroutine[Any, Any, None]], store: str) -> None:
-    """Show something of a store, which a server may have open."""
-    path = _store_path(store)
+def _show_store(show: Callable[[SqliteStore], Coroutine[Any, Any, None]], store: str) -> None:
+    """Run `show` on a store, which a server may have open."""
+    path = _find_store(store)
     if not path.is_file():
         _fail(f"there is no store {store}")
     try:
@@ -271,8 +271,8 @@ def _look(show: Callable[[SqliteStore], Coroutine[Any, Any, None]], store: str) 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _store_path(store: str) -> Path:
-    """Return the path of a store's file, which is given as that or as its URL."""
+def _find_store(store: str) -> Path:
+    """Return the path of a store's file, given as a path or a URL."""
     try:
         opened = open_store(store) if "://" in store else SqliteStore(store)
     except ValueError as error:
@@ -298,18 +298,18 @@ def _check_tls(certificate: str | None, key: str | None) -> None:
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
     except (ssl.SSLError, OSError) as error:
-        _fail(f"{certificate} and {key} are not a certificate and its key in PEM: {error.strerror or error}")
+        _fail(f"cannot read {certificate} and {key} as a certificate and its key (PEM): {error.strerror or error}")
 
 
-def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> str:
+def _explain_listen_error(host: str, port: int, error: OSError | UnicodeError) -> str:
     if isinstance(error, UnicodeError):
-        return f"{host!r} is not a host: give an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0"
+        return f"{host!r} is not a host; pass an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0"
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} is in use: end what listens there, or choose another with --port"
+        return f"port {port} is in use; stop the program that uses it, or choose another port with --port"
     if error.errno == errno.EACCES:
-        return f"port {port} needs more rights: choose one above 1023 with --port"
-    remedy = "give an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0"
-    return f"cannot listen at {_authority(host, port)}: {error.strerror or error}; {remedy}"
+        return f"no permission to listen on port {port}; choose one above 1023 with --port"
+    remedy = "pass an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0"
+    return f"cannot listen on {_authority(host, port)}: {error.strerror or error}; {remedy}"
 
 
 def _authority(host: str, port: int) -> str:
@@ -317,7 +317,7 @@ def _authority(host: str, port: int) -> str:
 
 
 def _give_up(error: LoadError | NoTypes | PlaitError) -> NoReturn:
-    """Say why a command cannot go on, below the lines of the app's code that it comes from."""
+    """Print the app's part of the traceback and the error, and exit."""
     if isinstance(error, LoadError):
         sys.stderr.write(error.trace)
     _fail(operator_message(error))

@@ -1,4 +1,4 @@
-"""Looking after a store's file: checking all of it, copying it, and putting a copy back."""
+"""Checks, backs up and restores a store's file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +15,9 @@ __all__ = ["back_up_store", "check_store", "restore_store"]
 
 
 def check_store(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield what is damaged in a store's file, a line each, and at last a line on the whole, each with whether it is
-    one of damage. Raises StoreError.
+    """Yield a line for each damaged place of a store's file, and a summary, each with whether it reports damage.
+
+    Raises StoreError.
     """
     inspection = Inspection(path, replay=read, decode=_decode)
     damaged = 0
@@ -28,16 +29,16 @@ def check_store(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def back_up_store(path: Path, target: Path) -> str:
-    """Copy a store's file while a server may have it open; returns what was done. Raises StoreError."""
+    """Copy a store's file, which a server may have open, and return a summary. Raises StoreError."""
     threads = back_up(path, target)
     return f"{target} has the {threads} threads of {path}"
 
 
 def restore_store(backup: Path, path: Path) -> str:
-    """Put a backup in the place of a store's file; returns what was done. Raises StoreError."""
+    """Replace a store's file with a backup, and return a summary. Raises StoreError."""
     threads, kept = restore(backup, path)
     line = f"{path} has the {threads} threads of {backup}, with new epochs"
-    return f"{line}; what was there before is {kept}" if kept else line
+    return f"{line}; the old file is kept as {kept}" if kept else line
 
 
 def _decode(key: ThreadKey, ops: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A thread told over server-sent events, to those who cannot open a socket: what the native protocol tells, one way."""
+"""A read-only session over server-sent events, for clients that cannot open a socket."""
 
 import asyncio
 from collections import deque
@@ -21,26 +21,26 @@ from plait_schemas.messages import Version, encode
 
 __all__ = ["EventStream"]
 
-# A comment is sent after so many seconds of silence, so that nobody on the way takes the stream for dead.
+# Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 20.0
 
 
 class EventStream:
-    """The session of one reader. Each frame is an event, whose id is the version that the reader has with it."""
+    """The session of one reader. Each frame is an event; its id is the reader's version after the event."""
 
     def __init__(self, actor: Actor, id: str, principal: Principal | None, *, ended: Callable[[], None]) -> None:
         self._actor = actor
-        # Is told when the stream is over, once it was to be opened.
+        # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
         self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close)
         self._follower = Follower(actor, self._queue)
         rights = Rights(principal, may_write=False, may_call=False)
         self.connection = Connection(id, self._queue, actor.pipeline.after, rights=rights, wire=PLAIT)
-        # Ends the stream when it is no longer known who reads it.
+        # Closes the stream when the reader's token expires.
         self._expiry: asyncio.TimerHandle | None = None
 
     async def open(self, request: Request, have: Version | None) -> None:
-        """Join the thread for a reader that has a version. Raises StoreError, and what the thread's hooks do."""
+        """Join the thread, from the version `have`. Raises StoreError, and whatever the thread's hooks raise."""
         rows: list[ChangeRow] | None = None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -57,27 +57,27 @@ class EventStream:
             rows = await self._follower.read_missed(have)
             self._actor.hooks.connect(self.connection, request, join=join, done=done)
             await future
-        except BaseException:  # The store's trouble, a hook's refusal, or whoever waits has gone.
+        except BaseException:  # A StoreError, a hook's exception, or the request was cancelled.
             self._queue.close(INTERNAL_ERROR, "")
             raise
         left = seconds_left(self.connection.principal)
-        if left is not None and not self._queue.is_over:
+        if left is not None and not self._queue.is_closed:
             loop = asyncio.get_running_loop()
             self._expiry = loop.call_later(left, self._queue.close, UNAUTHENTICATED, "the token has expired")
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the stream, until the thread ends it."""
+        """Yield the events until the stream is closed."""
         while True:
             for event in self._queue.events():
                 yield event
-            if self._queue.is_over:
+            if self._queue.is_closed:
                 return
             self.drained()
             if not await self._queue.wait(_SILENCE):
                 yield b": \n\n"
 
     def end(self) -> None:
-        """Leave the thread: nobody reads the stream any more."""
+        """Leave the thread, as the reader has disconnected."""
         self._queue.close(1000, "")
 
     # The Session
@@ -87,24 +87,24 @@ class EventStream:
         self._follower.deliver(frame, revision)
 
     def send(self, frame: Frame) -> None:
-        """Send any other frame; a binary message has no form here."""
+        """Send any other frame; binary messages cannot be sent as events."""
         if frame.is_text:
             self._follower.send(frame)
 
     def finish(self) -> None:
-        """Send all that waits for the reader to catch up."""
+        """Send everything that waits for the reader to catch up."""
         self._follower.catch_up()
 
     def present(self, frame: Frame) -> None:
-        """Send who has come and gone."""
+        """Send a change of presence."""
         self._follower.present(frame)
 
     def drained(self) -> None:
-        """Take note that the reader has caught up."""
+        """Send what has waited, as the reader has caught up."""
         self._follower.drained()
 
     def close(self, code: int, reason: str) -> None:
-        """Take note that the stream is over."""
+        """Leave the thread, as the stream is closed."""
         self.connection.is_shut = True
         self._ended()
         if self._expiry is not None:
@@ -117,7 +117,7 @@ class EventStream:
 
 
 class _Queue:
-    """The transport: what waits for the reader."""
+    """The transport: events that wait for the reader."""
 
     can_ping = False
 
@@ -128,22 +128,22 @@ class _Queue:
         self._events: deque[bytes] = deque()
         self._size = 0
         self._wake = asyncio.Event()
-        self.is_over = False
+        self.is_closed = False
 
     @property
     def is_backed_up(self) -> bool:
         return self._size > HIGH_WATER
 
     def events(self) -> Iterator[bytes]:
-        """Yield what waits."""
+        """Yield the waiting events."""
         while self._events:
             event = self._events.popleft()
             yield event
             self._size -= len(event)
 
     async def wait(self, timeout: float) -> bool:
-        """Wait until there is something to do; False when nothing was for so many seconds."""
-        if self._events or self.is_over:
+        """Wait for an event or the end of the stream; return False after `timeout` seconds."""
+        if self._events or self.is_closed:
             return True
         self._wake.clear()
         try:
@@ -153,20 +153,20 @@ class _Queue:
             return False
 
     def send(self, frame: Frame) -> None:
-        if self.is_over:
+        if self.is_closed:
             return
         if self._size > self._limit:
-            self.close(TRY_AGAIN_LATER, "the reader is too slow for what is sent to it")
+            self.close(TRY_AGAIN_LATER, "the client reads too slowly")
             return
-        # Line breaks end a field of an event; in JSON they are only between tokens.
+        # A line break would end the field; in JSON there are none inside tokens.
         event = b"id: %b\ndata: %b\n\n" % (self._event_id(), frame.data.translate(None, b"\r\n"))
         self._events.append(event)
         self._size += len(event)
         self._wake.set()
 
     def close(self, code: int, reason: str) -> None:
-        if not self.is_over:
-            self.is_over = True
+        if not self.is_closed:
+            self.is_closed = True
             self._wake.set()
             self._closed(code, reason)
 

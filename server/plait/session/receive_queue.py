@@ -1,4 +1,4 @@
-"""What a client sends before it can be handled, kept in its order until then."""
+"""Keeps a client's messages in order until they can be handled."""
 
 import asyncio
 from collections import deque
@@ -11,16 +11,16 @@ from plait_schemas.codes import INTERNAL_ERROR
 
 __all__ = ["ReceiveQueue"]
 
-# Messages that may wait, and their bytes, until nothing more is read.
+# How many messages, and how many bytes, may wait before reading is paused.
 _WAITING: Final = 64
 _BYTES: Final = 1024 * 1024
-# Of those that have waited, so many or so many bytes are handed over before others have their turns.
+# How many waiting messages, and how many bytes, are handed over in one turn.
 _AT_ONCE: Final = 16
 _BYTES_AT_ONCE: Final = 16 * 1024
 
 
 class ReceiveQueue:
-    """Hands messages to `take`, from when `on_connect` has finished, while they are not held or the connection shut."""
+    """Hands messages to `take` after `on_connect` has returned, unless held or the connection is closed."""
 
     __slots__ = ("_connection", "_is_held", "_messages", "_next", "_size", "_take", "_transport")
 
@@ -29,14 +29,14 @@ class ReceiveQueue:
         self._transport = transport
         self._take = take
         self._is_held = True
-        # None when nothing waits: an empty deque takes more than all else of an idle connection.
+        # None when empty: an empty deque would use more memory than the rest of an idle connection.
         self._messages: deque[tuple[bytes, bool]] | None = None
         self._size = 0
-        # Hands over the next of those that have waited.
+        # Hands over the next waiting messages.
         self._next: Cancellable | None = None
 
     def receive(self, data: bytes, is_text: bool) -> None:
-        """Take a message."""
+        """Hand over a message, or keep it until it can be handled."""
         if self._connection.is_shut:
             return
         if not self._is_held and self._messages is None:
@@ -49,19 +49,19 @@ class ReceiveQueue:
         if self._is_full:
             self._transport.pause()
 
-    def opened(self, error: BaseException | None) -> None:
-        """Take note that `on_connect` has finished, or of what it raised, which closes the connection."""
+    def open(self, error: BaseException | None) -> None:
+        """Begin to hand over messages after `on_connect`, or close the connection if it raised `error`."""
         if error is not None:
-            self._connection.close(INTERNAL_ERROR, "the thread could not take the connection")
+            self._connection.close(INTERNAL_ERROR, "on_connect failed")
         else:
             self.release()
 
     def hold(self) -> None:
-        """Hand nothing over until `release`: what came last has to be carried out first."""
+        """Hand nothing over until `release`, as the last message is not handled yet."""
         self._is_held = True
 
     def release(self) -> None:
-        """Hand over what has come, a little at a time, and what comes, until something asks again to hold it."""
+        """Hand over the waiting messages, a few at a time, and then those that arrive, until `hold`."""
         self._is_held = False
         if self._next is None and self._messages:
             self._go_on()
@@ -74,13 +74,13 @@ class ReceiveQueue:
             self._hand_over()
 
     def close(self) -> None:
-        """Forget what has come."""
+        """Drop the waiting messages."""
         self._messages = None
         if self._next is not None:
             self._next.cancel()
 
     def _go_on(self) -> None:
-        """Hand over some of what has waited when it is its turn: of many connections, too, each has waited at once."""
+        """Hand over some messages in a turn, since many connections may do so at once."""
         self._next = None
         waiting = self._transport.take_turn(self._hand_over)
         if waiting is not None:

@@ -1,4 +1,4 @@
-"""How many connections each address has."""
+"""Counts the connections of each address."""
 
 from plait.errors import TooMany
 
@@ -6,35 +6,35 @@ __all__ = ["Addresses"]
 
 
 class Addresses:
-    """Counts open sockets, and connections that have not finished a request, by the address that they come from."""
+    """Counts open sockets, and connections without a complete request, by address."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # Those that have none are not in these.
+        # Addresses without any are removed.
         self._sockets: dict[str, int] = {}
         self._waiting: dict[str, int] = {}
 
     def enter(self, host: str) -> None:
-        """Count a socket. Raises TooMany when its address has as many connections as it may."""
+        """Count a socket. Raises TooMany if its address has reached the limit."""
         sockets = self._sockets.get(host, 0)
         if sockets + self._waiting.get(host, 0) >= self._limit:
-            raise TooMany(f"{self._limit} connections from one address are open, which is the limit; close some first")
+            raise TooMany(f"one address may have {self._limit} connections; close some first")
         self._sockets[host] = sockets + 1
 
     def leave(self, host: str) -> None:
-        """Count a socket no longer."""
+        """Stop counting a socket."""
         _subtract(self._sockets, host)
 
     def is_full(self, host: str) -> bool:
-        """Whether an address has as many connections that wait for a request as it may."""
+        """Return whether an address has reached the limit of connections without a complete request."""
         return self._waiting.get(host, 0) >= self._limit
 
     def begin_waiting(self, host: str) -> None:
-        """Count a connection whose peer has not finished a request."""
+        """Count a connection without a complete request."""
         self._waiting[host] = self._waiting.get(host, 0) + 1
 
     def end_waiting(self, host: str) -> None:
-        """Count such a connection no longer."""
+        """Stop counting a connection without a complete request."""
         _subtract(self._waiting, host)
 
 

@@ -1,4 +1,4 @@
-"""What sockets and routes share: the node behind them, and who may come in."""
+"""What sockets and routes share: the node, the limits, and the checks of requests."""
 
 import asyncio
 import itertools
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-# Statuses that have one of plait's own codes.
+# HTTP statuses for which plait has an error code.
 _CODES: Final = {
     kind.status: kind.code for kind in (Unauthenticated, Forbidden, NotFound, TooLarge, TooMany, Unavailable)
 } | {500: "internal"}
@@ -49,14 +49,14 @@ _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 
 
 class Requests:
-    """Counts requests by who has sent them: the principal, or the address where nobody is known."""
+    """Limits the rate of requests by principal, or by address if there is none."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._buckets = limits.buckets()
 
     def take(self, request: Request, principal: Principal | None) -> None:
-        """Count a request. Raises TooMany when there have been too many before."""
+        """Count a request. Raises TooMany if the rate limit is exceeded."""
         if self._buckets is None:
             return
         if wait := self._bucket(request, principal, self._buckets).take(asyncio.get_running_loop().time()):
@@ -64,7 +64,7 @@ class Requests:
             raise TooMany(f"more than {rate:g} requests a second; try again in {wait:.2f} s", retry_after=wait)
 
     def charge(self, request: Request, principal: Principal | None, size: int) -> None:
-        """Count a request whose body has so many bytes as several, as a message on a socket."""
+        """Charge a request for a body of `size` bytes, as for a message on a socket."""
         if self._buckets is not None:
             self._bucket(request, principal, self._buckets).charge(weigh(size))
 
@@ -90,38 +90,38 @@ class ServerContext:
         self.node = node
         self.identity = identity
         self.hosts = hosts
-        # Whether everybody is told which kinds there are, as in development.
+        # Whether 404 answers list the kinds for everybody, as in development.
         self.lists_kinds = False
         self.compatibility = compatibility
         self.limits = node.limits
         self.heartbeat = heartbeat
         self.write_batcher = WriteBatcher()
-        # Where what costs much waits, of all sockets and requests.
+        # The queue for costly work of all sockets and requests.
         self.turns = Turns()
         self.addresses = Addresses(self.limits.connections_per_address)
         self.requests = Requests(self.limits)
         self._shutdown_timeout = shutdown_timeout
         self._pending_joins: set[PendingJoin] = set()
-        # Which versions clients of the Cloudflare protocol showed when they left.
+        # The versions that clients of the Cloudflare protocol showed when they left.
         self.departures = Departures()
-        # Numbers the joins in the order in which they came.
+        # Numbers the joins in order of arrival.
         self.arrivals = itertools.count()
 
     def start(self) -> None:
-        """Begin anew: who waited for turns in an earlier run may have done so on an event loop that is closed."""
+        """Reset the turns, which may belong to an event loop that is closed."""
         self.turns = Turns()
 
     def check_place(self, request: Request, kind: str) -> None:
-        """Raise HTTPException for another server's name, and NotFound for a kind that there is not.
+        """Raise HTTPException for a host that is not allowed, and NotFound for an unknown kind.
 
-        Where somebody asks who it is, that is told afterwards, by `check_kind`: it names the kinds that there are.
+        With `authenticate`, `check_kind` checks the kind afterwards, because its message lists the existing kinds.
         """
         self.hosts.check(request)
         if self.lists_kinds or not self.identity.asks:
             self.check_kind(request, kind)
 
     def check_kind(self, request: Request, kind: str) -> None:
-        """Raise NotFound for a kind that there is not; only pages of allowed origins are told the others."""
+        """Raise NotFound for an unknown kind; the existing ones are listed only for pages of allowed origins."""
         if kind in self.node.kinds:
             return
         if not self.lists_kinds:
@@ -130,7 +130,7 @@ class ServerContext:
 
     @contextmanager
     def waiting(self, pending: PendingJoin) -> Iterator[None]:
-        """Know of a socket that has not joined yet, while the block runs."""
+        """Register a socket that has not joined yet, while the block runs."""
         self._pending_joins.add(pending)
         try:
             yield
@@ -138,31 +138,33 @@ class ServerContext:
             self._pending_joins.discard(pending)
 
     def shutdown(self) -> None:
-        """Send away who has not joined yet, and begin to drain the node. uvicorn calls it through the sockets, too."""
+        """Close the sockets that have not joined yet, and begin to drain the node. uvicorn's sockets call this, too."""
         for pending in tuple(self._pending_joins):
             pending.leave()
         self.node.drain(self._shutdown_timeout)
 
 
 def error_response(error: BaseException) -> Response:
-    """Return an error in the one shape that all have over HTTP.
+    """Return the HTTP response for an error.
 
-    Of those that are neither plait's nor an HTTPException, which is raised to be shown, nothing is told.
+    It shows nothing of an error that is neither a PlaitError nor an HTTPException.
     """
     match error:
         case PlaitError():
-            return JSONResponse(error_body(error.code, str(error), error.path), error.status, headers=_headers(error))
+            return JSONResponse(
+                error_body(error.code, str(error), error.path), error.status, headers=_make_headers(error)
+            )
         case HTTPException(status_code=204 | 304):
             return Response(status_code=error.status_code, headers=error.headers)
         case HTTPException():
-            body = error_body(_code(error.status_code), str(error.detail) or "refused")
+            body = error_body(_find_code(error.status_code), str(error.detail) or "refused")
             return JSONResponse(body, error.status_code, headers=error.headers)
         case _:
             return JSONResponse(error_body("internal", "internal error"), 500)
 
 
 def as_refusal(error: HTTPException) -> PlaitError:
-    """Return what an HTTPException is on a socket, where a client comes again only after TooMany and Unavailable."""
+    """Return the error that stands for an HTTPException on a socket; clients retry after TooMany and Unavailable."""
     if error.status_code >= 500:
         return Unavailable(str(error.detail))
     kinds = {401: Unauthenticated, 404: NotFound, 429: TooMany}
@@ -170,7 +172,7 @@ def as_refusal(error: HTTPException) -> PlaitError:
 
 
 def as_final_refusal(response: Response) -> PlaitError:
-    """Return what an answer of `authenticate` is on a socket, which has no room for it; a redirect leads to a login."""
+    """Return the error that stands for a Response of `authenticate` on a socket; a redirect leads to a login."""
     status = response.status_code
     kinds = {401: Unauthenticated, 404: NotFound}
     kind = Unauthenticated if 300 <= status < 400 else kinds.get(status, Forbidden)
@@ -182,14 +184,14 @@ def error_body(code: str, message: str, path: str | None = None) -> dict[str, An
     return {"error": {"code": code, "message": message} | ({} if path is None else {"path": path})}
 
 
-def _headers(error: PlaitError) -> dict[str, str] | None:
+def _make_headers(error: PlaitError) -> dict[str, str] | None:
     if isinstance(error, TooMany) and error.retry_after is not None and math.isfinite(error.retry_after):
         return {"retry-after": str(math.ceil(error.retry_after))}
     return None
 
 
-def _code(status: int) -> str:
-    """Return the code of an error that is known by its status."""
+def _find_code(status: int) -> str:
+    """Return the error code for an HTTP status."""
     if (code := _CODES.get(status)) is not None:
         return code
     try:
@@ -199,12 +201,12 @@ def _code(status: int) -> str:
 
 
 def with_token(request: Request, token: str) -> Request:
-    """Return a request with a bearer token in the place of the one that it may have."""
+    """Return a request with its bearer token replaced."""
     headers = [header for header in request.scope["headers"] if header[0] != b"authorization"]
     return Request({**request.scope, "headers": [*headers, (b"authorization", f"Bearer {token}".encode())]})
 
 
 def as_get(scope: Scope) -> Request:
-    """Return the opening of a WebSocket as the GET request that it is."""
+    """Return the opening request of a WebSocket as a GET request."""
     scheme = "https" if scope["scheme"] == "wss" else "http"
     return Request({**scope, "type": "http", "method": "GET", "scheme": scheme})

@@ -1,4 +1,4 @@
-"""File descriptors: whether there are enough for as many connections as are allowed, and when they run out."""
+"""Raises the limit of file descriptors, and logs when they run out."""
 
 import asyncio
 import errno
@@ -18,21 +18,21 @@ __all__ = ["Descriptors"]
 
 log = logging.getLogger("plait.sockets")
 
-# What a server has open beside its connections: the store, its log, the loop's own.
+# Descriptors that a server needs besides its connections: for the store, its log and the event loop.
 _OTHERS: Final = 64
-# Seconds from one line about descriptors that have run out to the next.
+# Minimum seconds between two log lines about missing descriptors.
 _SILENCE: Final = 60.0
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class Descriptors:
-    """Raises the process's limit as far as it may be raised, and logs when it is reached."""
+    """Raises the process's limit of file descriptors, and logs when it is reached."""
 
     def __init__(self) -> None:
         self._said = -_SILENCE
 
     def prepare(self, connections: int) -> None:
-        """Raise the limit to what the system allows, and warn if that is too low for so many connections."""
+        """Raise the limit to what the system allows, and warn if that is too low for `connections`."""
         if resource is None:
             return
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -41,7 +41,7 @@ class Descriptors:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
                 soft = hard
             except (ValueError, OSError):
-                pass  # macOS allows less than it says.
+                pass  # macOS allows less than it reports.
         if resource.RLIM_INFINITY != soft < connections + _OTHERS and connections < UNLIMITED.connections_per_address:
             log.warning(
                 "only %d file descriptors are allowed, too few for the %d connections that the limits allow: raise "
@@ -51,22 +51,22 @@ class Descriptors:
             )
 
     def check(self) -> None:
-        """Log if no descriptor is left. uvloop then drops connections without a word."""
+        """Log if no descriptor is left, as uvloop then drops connections silently."""
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
             if error.errno in _EXHAUSTED:
-                self._say()
+                self._log()
 
     def handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle what goes wrong in asyncio's loop, which tries again each second to accept a connection."""
+        """Handle errors of asyncio's loop, which tries to accept connections again each second."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in _EXHAUSTED:
-            self._say()
+            self._log()
         else:
             loop.default_exception_handler(context)
 
-    def _say(self) -> None:
+    def _log(self) -> None:
         now = time.monotonic()
         if now >= self._said + _SILENCE:
             self._said = now

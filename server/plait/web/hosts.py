@@ -1,4 +1,4 @@
-"""The names that a server answers to: a page whose own name leads to this server (DNS rebinding) is not let in."""
+"""Checks the `Host` header of requests, as protection against DNS rebinding."""
 
 import ipaddress
 import logging
@@ -21,9 +21,10 @@ _ANY: Final = frozenset({"", "0.0.0.0", "::"})
 class Hosts:
     """Checks `Host` headers.
 
-    Without `allowed` they may name localhost, this machine, what it listens on, or any IP address, as no page can have
-    taken one of those for itself; where `is_guarded`, as somebody asks for credentials, which browsers would not send
-    to a page's own name, they may name anything. Raises ValueError for what is no host.
+    Without `allowed`, the host must be localhost, this machine's name, the address that the server listens on, or an IP
+    address, since no malicious page can have one of those. If `is_guarded`, any host is accepted, because
+    `authenticate` asks for credentials, which browsers do not send to another name. Raises ValueError for an invalid
+    host.
     """
 
     def __init__(self, allowed: Collection[str], *, is_guarded: bool) -> None:
@@ -35,27 +36,27 @@ class Hosts:
         self._machine = socket.gethostname().lower()
         if self._is_default:
             self._names |= {self._machine, f"{self._machine}.local"}
-        # The header that was last found to be one of them; most are the same.
+        # The last accepted header, as most requests have the same.
         self._last = ""
         # Whether a refusal has been logged.
         self._has_said = False
 
     def listen(self, host: str) -> None:
-        """Answer to the name that is listened on; log to which ones where that is every address."""
+        """Accept the name that the server listens on; log the accepted names if it listens on all addresses."""
         if not self._is_default:
             return
         if host not in _ANY:
             self._names.add(_name(host))
             return
         log.warning(
-            "listening on all addresses without `authenticate`: whoever reaches one may use every thread. Requests may "
-            "name localhost, %s or an IP address; put other names into allowed_hosts (PLAIT_ALLOWED_HOSTS)",
+            "listening on all addresses without `authenticate`: anybody who can connect may use every thread. Accepted "
+            "hosts are localhost, %s and IP addresses; add other names to allowed_hosts (PLAIT_ALLOWED_HOSTS)",
             self._machine,
         )
 
     def check(self, request: Request) -> None:
-        """Raise HTTPException if a request names a host that this server does not answer to."""
-        # Whatever a page causes has one.
+        """Raise HTTPException if the request's host is not accepted."""
+        # Every request from a browser has a Host header.
         host = request.headers.get("host")
         if self._takes_all or not host or host == self._last:
             return
@@ -65,25 +66,25 @@ class Hosts:
         if not self._has_said:
             self._has_said = True
             log.warning(
-                "a request to the host %.80r was refused: if this server has that name, put it into allowed_hosts "
+                "a request to the host %.80r was refused: if that is a name of this server, add it to allowed_hosts "
                 "(PLAIT_ALLOWED_HOSTS)",
                 host,
             )
-        raise HTTPException(421, f"this server is not {host[:80]!r}; its names can be put into allowed_hosts")
+        raise HTTPException(421, f"unknown host {host[:80]!r}; if it is a name of this server, add it to allowed_hosts")
 
     def _has(self, name: str) -> bool:
         return name in self._names or name.endswith(self._suffixes) or (self._is_default and _is_ip(name))
 
 
 def _entry(text: str) -> str:
-    """Return an allowed host as it is compared."""
+    """Return an allowed host in the form that is compared."""
     entry = text.lower()
     if entry == "*" or re.fullmatch(r"(\*\.)?[\w-]+(\.[\w-]+)*\.?", entry):
         return entry.removesuffix(".")
     address = entry.removeprefix("[").removesuffix("]")
     if _is_ip(address):
         return address
-    raise ValueError(f"{text!r} is no host: write example.com, *.example.com for all below it, or *, without a port")
+    raise ValueError(f"{text!r} is not a host; use example.com, *.example.com for its subdomains, or *, without a port")
 
 
 def _name(host: str) -> str:

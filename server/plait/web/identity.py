@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: origins, `authenticate` and `authorize`."""
+"""Checks who sends a request and what they may do: origins, `authenticate` and `authorize`."""
 
 import re
 from collections.abc import Awaitable, Callable, Collection
@@ -16,19 +16,19 @@ from plait.store.protocol import ThreadKey
 __all__ = ["Action", "Authenticate", "Authorize", "Identity"]
 
 Action = Literal["connect", "read", "write", "call", "request"]
-"""What somebody wants of a thread: a socket, its state over HTTP, to change it, an rpc, or `on_request`."""
+"""What a client wants to do with a thread: open a socket, read or write its state, call an rpc, or send a request."""
 
 Authenticate = Callable[[Request], Awaitable[Principal | Response | None] | Principal | Response | None]
-"""Returns who is behind a request, None for nobody, or a Response that is sent instead of an answer."""
+"""Returns the principal of a request, None if there is none, or a Response to send instead."""
 
 Authorize = Callable[[Principal | None, ThreadKey, Action], Awaitable[bool] | bool]
-"""Tells whether a principal may do something with a thread."""
+"""Returns whether a principal may do something with a thread."""
 
 
 class Identity:
-    """Checks requests. Without `authenticate` everybody is nobody; without `authorize` everybody may do everything.
+    """Checks requests. Without `authenticate`, clients are anonymous; without `authorize`, they may do everything.
 
-    Raises ValueError for what is no origin.
+    Raises ValueError for an invalid origin.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class Identity:
 
     @property
     def asks(self) -> bool:
-        """Whether somebody is asked who is behind a request."""
+        """Whether requests are authenticated."""
         return self._authenticate is not None
 
     def check_origin(self, request: Request) -> None:
         """Raise Forbidden if a browser sent the request from a page of another origin that is not allowed.
 
-        The same origin is one with the host that the request was sent to; the scheme is not compared, as a proxy may
-        have taken TLS off.
+        An origin is the server's own if its host is the request's. The scheme is not compared, as a proxy may handle
+        TLS.
         """
         origin = request.headers.get("origin")
         if origin is None or "*" in self.allowed_origins or origin.rstrip("/").lower() in self.allowed_origins:
@@ -55,29 +55,29 @@ class Identity:
         host = _without_default_port(request.headers.get("host", ""))
         if host and _authority(origin) == host:
             return
-        raise Forbidden(f"pages of {origin} may not use this server; it can be put into allowed_origins")
+        raise Forbidden(f"pages of {origin} may not use this server; to allow them, add it to allowed_origins")
 
     async def principal(self, request: Request) -> Principal | Response | None:
-        """Return who is behind a request, or the answer that `authenticate` wants to be given.
+        """Return the principal of a request, or the Response of `authenticate`.
 
-        Raises Unauthenticated when nobody is.
+        Raises Unauthenticated.
         """
         if self._authenticate is None:
             return None
         found = await outcome(self._authenticate(request))
         if found is None:
-            raise Unauthenticated("this server wants to know who you are")
+            raise Unauthenticated("authentication required")
         if not isinstance(found, Principal | Response):
             what = type(found).__name__
-            raise TypeError(f"authenticate returned a {what}: it returns a Principal, a Response, or None for nobody")
+            raise TypeError(f"authenticate returned a {what}; it must return a Principal, a Response or None")
         return found
 
     async def may(self, principal: Principal | None, thread: ThreadKey, action: Action) -> bool:
-        """Tell whether somebody may do something with a thread."""
+        """Return whether a principal may do something with a thread."""
         return self._authorize is None or await outcome(self._authorize(principal, thread, action))
 
     async def check(self, principal: Principal | None, thread: ThreadKey, action: Action) -> None:
-        """Raise Forbidden if somebody may not do something with a thread."""
+        """Raise Forbidden if a principal may not do something with a thread."""
         if not await self.may(principal, thread, action):
             raise Forbidden(f"you may not {action} {thread}" if action != "request" else f"you may not use {thread}")
 
@@ -86,7 +86,7 @@ def _origin(text: str) -> str:
     """Return an allowed origin as browsers send it."""
     origin = text.rstrip("/").lower()
     if origin not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@]+", origin):
-        raise ValueError(f"{text!r} is no origin, such as https://example.com")
+        raise ValueError(f"{text!r} is not an origin; use one such as https://example.com")
     return origin
 
 

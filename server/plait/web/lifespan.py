@@ -1,4 +1,4 @@
-"""A start-up that fails, told in one line."""
+"""Reports a failed start in one line."""
 
 import logging
 from typing import Final
@@ -7,12 +7,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["StartupFilter", "run_lifespan"]
 
-# How the last line of a traceback begins, where the error is one of plait's: its message says what to do.
+# The beginning of a traceback's last line if the error is one of plait's, whose message says what to do.
 _OWN: Final = "plait.errors."
 
 
 async def run_lifespan(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run an app's lifespan; where it cannot start, the server is told why without a traceback."""
+    """Run an app's lifespan; if it cannot start, report the error to the server without a traceback."""
 
     async def tell(message: Message) -> None:
         if message["type"] == "lifespan.startup.failed":
@@ -23,7 +23,7 @@ async def run_lifespan(app: ASGIApp, scope: Scope, receive: Receive, send: Send)
 
 
 class StartupFilter(logging.Filter):
-    """Shortens what a server logs of an app that cannot start, which is a traceback as text."""
+    """Shortens the traceback that a server logs for an app that cannot start."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.msg, str) and record.msg.startswith("Traceback "):

@@ -1,4 +1,4 @@
-"""Running an ASGI app with plait in it under uvicorn."""
+"""Runs an ASGI app that contains plait under uvicorn."""
 
 import asyncio
 import faulthandler
@@ -23,23 +23,23 @@ from plait.web.tls import TlsListener
 
 try:
     from plait.web.http.protocol import HttpProtocol
-except ModuleNotFoundError:  # There is no httptools for Windows; h11, which takes its place, has bounds of its own.
+except ModuleNotFoundError:  # httptools does not support Windows; uvicorn then uses h11, which has its own limits.
     HttpProtocol = None  # type: ignore[assignment, misc]
 
-__all__ = ["LogLevel", "configure_logging", "http_protocol", "listen", "serve"]
+__all__ = ["LogLevel", "configure_logging", "listen", "make_http_protocol", "serve"]
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-# With a short backlog, a burst of connections waits a second for TCP to send again what was dropped.
+# With a short backlog, connections of a burst are dropped and wait a second for TCP to retry.
 _BACKLOG = 4096
-# When a hook keeps the whole loop busy for this many seconds, the stack of every thread is written to standard error.
+# If a hook blocks the event loop for this many seconds, the stack of every thread is written to standard error.
 _STALL = 30.0
-# What uvicorn waits, beyond the seconds that turns may take, before it gives up what is open.
+# Seconds after `shutdown_timeout` before uvicorn drops open connections.
 _GRACE = 8
 
 
 def configure_logging(level: LogLevel) -> None:
-    """Send the logs of plait and uvicorn to standard error, each line with its thread and connection."""
+    """Log plait and uvicorn to standard error, each line with its thread and connection."""
     logging.config.dictConfig(
         {
             "version": 1,
@@ -69,7 +69,7 @@ def configure_logging(level: LogLevel) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address. Raises OSError."""
+    """Return a socket bound to an address. Raises OSError."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -98,19 +98,21 @@ def serve(
     proxy_headers: bool = False,
     trusted_proxies: str = "127.0.0.1",
 ) -> bool:
-    """Serve until the process is asked to end; tells whether it could.
+    """Serve until the process is told to stop; return whether the app could start.
 
-    `started` is called when it can, and `ending` when it has been asked to end, before it waits for what is open.
-    `addresses` is the app's own count of connections.
+    `started` is called when it has started, and `ending` when it is told to stop, before it waits for open connections.
+    `addresses` is the app's count of connections.
     """
     descriptors = Descriptors()
     descriptors.prepare(max(limits.connections_per_thread, limits.connections_per_address))
     if addresses is None:
         addresses = Addresses(limits.connections_per_address)
-    is_proxy = ProxyHeadersMiddleware(app, trusted_proxies).trusted_hosts.__contains__ if proxy_headers else _is_none
+    is_proxy = (
+        ProxyHeadersMiddleware(app, trusted_proxies).trusted_hosts.__contains__ if proxy_headers else _is_no_proxy
+    )
     config = uvicorn.Config(
         app,
-        http=http_protocol(addresses, request_timeout, is_proxy),
+        http=make_http_protocol(addresses, request_timeout, is_proxy),
         ws=Handshake,
         loop="auto",
         log_config=None,
@@ -131,35 +133,37 @@ def serve(
         TlsListener, bound, timeout=request_timeout, addresses=addresses, is_proxy=is_proxy, descriptors=descriptors
     )
     server = _Server(config, descriptors, listen_tls, started, ending)
-    _spare_collector()
+    _tune_collector()
     server.run(sockets=[bound])
     faulthandler.cancel_dump_traceback_later()
     return server.started
 
 
-def _spare_collector() -> None:
-    """Have the garbage collector look at little, and seldom.
+def _tune_collector() -> None:
+    """Make the garbage collector run rarely, and skip the objects that exist so far.
 
-    States are trees, which reference counting frees; what was made up to here stays for good. With its default
-    thresholds the collector would walk every state in memory over and over.
+    States are trees, which reference counting frees. With its default thresholds, the collector would walk every state
+    in memory over and over.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
 
-def _is_none(host: str) -> bool:
+def _is_no_proxy(host: str) -> bool:
     return False
 
 
-def http_protocol(addresses: Addresses, request_timeout: float, is_proxy: Callable[[str], bool] = _is_none) -> Any:
-    """Return what uvicorn is given as `http=`. The connections of proxies are not counted for their addresses."""
+def make_http_protocol(
+    addresses: Addresses, request_timeout: float, is_proxy: Callable[[str], bool] = _is_no_proxy
+) -> Any:
+    """Return uvicorn's `http=` argument. Connections of proxies are not counted for their addresses."""
     if HttpProtocol is None:
         return "auto"
     return partial(HttpProtocol, half_open=HalfOpen(addresses, request_timeout), is_proxy=is_proxy)
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it has started, and whose process exits with 0 when it ends as it is asked to."""
+    """A server that calls back when it has started, and exits with 0 when it is told to stop."""
 
     def __init__(
         self,
@@ -180,7 +184,7 @@ class _Server(uvicorn.Server):
         context = self.config.ssl
         await super().startup(sockets if context is None else [])
         if self.started and context is not None:
-            # uvicorn's own listener would not count a connection before its TLS handshake is done.
+            # uvicorn's own listener counts a connection only after its TLS handshake.
             listener = self._listen_tls(context=context, make=self._make_protocol)
             listener.start()
             self.servers.append(cast(asyncio.Server, listener))
@@ -209,6 +213,6 @@ class _Server(uvicorn.Server):
 
 
 async def _watch(descriptors: Descriptors) -> None:
-    """Have a stall of the loop noticed, and that there are no descriptors left."""
+    """Watch for a blocked event loop, and for missing file descriptors."""
     faulthandler.dump_traceback_later(_STALL)
     descriptors.check()

@@ -1,4 +1,4 @@
-"""Which thread a URL names."""
+"""Reads the address of a thread from a URL."""
 
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -15,17 +15,17 @@ _PREFIXES: Final = ("threads", "agents")
 
 
 class Address(NamedTuple):
-    """A thread, and what of the path comes behind its name."""
+    """A thread, and the rest of the path after its name."""
 
     key: ThreadKey
     rest: str
 
 
 def read_address(scope: Scope) -> Address:
-    """Return what a URL names: `/threads/{kind}/{name}` or `/agents/{kind}/{name}`, and more.
+    """Read `/threads/{kind}/{name}` or `/agents/{kind}/{name}`, and the rest of the path.
 
-    The path is split before it is decoded, so that a name may have an encoded slash in it. Empty segments are ignored,
-    as Cloudflare's router does: the `basePath` of its client makes some. Raises NotFound.
+    The path is split before it is decoded, so a name may contain an encoded slash. Empty segments are ignored, as in
+    Cloudflare's router, since the `basePath` of its client makes some. Raises NotFound.
     """
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     root: str = scope.get("root_path", "")
@@ -41,7 +41,7 @@ def read_address(scope: Scope) -> Address:
 
 
 def is_thread_path(scope: Scope) -> bool:
-    """Tell whether a URL is one of those that `read_address` reads, or nearly."""
+    """Return whether a URL begins like one that `read_address` reads."""
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     first, slash, _ = path.lstrip("/").partition("/")
     return first in _PREFIXES and bool(slash)

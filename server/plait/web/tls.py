@@ -1,4 +1,4 @@
-"""Accepting connections with TLS, which count for their addresses, and are timed, before their handshakes are done."""
+"""Accepts TLS connections, which are counted and timed even before their handshakes are done."""
 
 import asyncio
 import socket
@@ -12,14 +12,14 @@ from plait.web.descriptors import Descriptors
 
 __all__ = ["TlsListener"]
 
-# Connections that are accepted before others have their turns.
+# Connections that are accepted in one iteration of the loop.
 _AT_ONCE: Final = 64
-# Seconds until it is tried again to accept connections when that has failed.
+# Seconds to wait after connections could not be accepted.
 _PAUSE: Final = 1.0
 
 
 class TlsListener:
-    """Accepts connections of a socket; `make` is called for the protocol of each whose handshake is done."""
+    """Accepts the connections of a socket, and calls `make` for a protocol when a handshake is done."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class TlsListener:
         self._handshakes: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to accept connections."""
+        """Start accepting connections."""
         self._bound.setblocking(False)
         self._loop.add_reader(self._bound, self._accept)
 
     def close(self) -> None:
-        """Accept no more connections, and close those whose handshakes are not done."""
+        """Stop accepting connections, and close those whose handshakes are not done."""
         self._loop.remove_reader(self._bound)
         if self._retry is not None:
             self._retry.cancel()
@@ -57,7 +57,7 @@ class TlsListener:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until no handshake is under way."""
+        """Wait until all handshakes have ended."""
         if self._handshakes:
             await asyncio.wait(self._handshakes)
 
@@ -75,7 +75,7 @@ class TlsListener:
             self._take(connection, address[0])
 
     def _take(self, connection: socket.socket, host: str) -> None:
-        leave: Callable[[], None] = _nothing
+        leave: Callable[[], None] = _do_nothing
         if not self._is_proxy(host):
             if self._addresses.is_full(host):
                 connection.close()
@@ -93,7 +93,7 @@ class TlsListener:
             await self._loop.connect_accepted_socket(
                 lambda: handshake, connection, ssl=self._context, ssl_handshake_timeout=self._timeout
             )
-        except OSError:  # TLS's own errors are among them.
+        except OSError:  # This includes TLS errors.
             pass
         finally:
             if not handshake.is_done:
@@ -102,7 +102,7 @@ class TlsListener:
 
 
 class _Handshake(asyncio.Protocol):
-    """Stands for a connection until its handshake is done."""
+    """Represents a connection until its handshake is done."""
 
     def __init__(self, make: Callable[[], asyncio.BaseProtocol], leave: Callable[[], None]) -> None:
         self._make = make
@@ -116,11 +116,11 @@ class _Handshake(asyncio.Protocol):
         protocol.connection_made(transport)
 
     def end(self) -> None:
-        """Count the handshake no longer."""
+        """Stop counting the handshake."""
         if not self.is_done:
             self.is_done = True
             self._leave()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass

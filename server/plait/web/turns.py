@@ -1,4 +1,4 @@
-"""Turns for what costs much: one after the other, with iterations of the loop in between that are everybody else's."""
+"""Runs costly work in turns, and leaves the event loop to all other work in between."""
 
 import asyncio
 import time
@@ -10,12 +10,12 @@ from typing import Final
 __all__ = ["AT_ONCE", "LARGE", "Ticket", "Turns"]
 
 AT_ONCE: Final = 0.01
-"""Seconds of costly work in one iteration of the loop, after which more of it waits."""
+"""Seconds of costly work in one iteration of the loop; further work waits."""
 
 LARGE: Final = 16 * 1024
-"""Bytes from which on a message is taken for costly before it has been handled."""
+"""Messages with at least this many bytes count as costly before they are handled."""
 
-# Seconds that others have to themselves after something that took very long, at most.
+# Maximum seconds of rest after work that took very long.
 _LONGEST_REST: Final = 0.1
 
 
@@ -28,21 +28,21 @@ class Ticket:
         self._callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Let go of the place."""
+        """Leave the queue."""
         self._callback = None
 
     def use(self) -> None:
-        """Call back, unless the place has been let go."""
+        """Call back, unless the ticket was cancelled."""
         if self._callback is not None:
             self._callback()
 
 
 class Turns:
-    """Shares out the time of one server for what costs much; what costs little asks nobody.
+    """Schedules the costly work of one server; cheap work needs no turn.
 
-    In each iteration of the loop there is costly work of `AT_ONCE`, or one piece that takes longer. After such a piece
-    others have the loop to themselves for as long again. `clock` tells the time, `work_clock` that of the processor in
-    which this thread has run, in seconds.
+    Each iteration of the loop has at most `AT_ONCE` seconds of costly work, or one piece that takes longer. After such
+    a piece, costly work rests for as long again. `clock` returns the time, and `work_clock` the processor time of this
+    thread, in seconds.
     """
 
     __slots__ = ("_spent", "_timer", "_waiting", "clock", "work_clock")
@@ -53,9 +53,9 @@ class Turns:
         self.clock = clock
         self.work_clock = work_clock
         self._waiting: deque[Ticket] = deque()
-        # Seconds of costly work in this iteration, or in the last one that others rest from.
+        # Seconds of costly work in this iteration, or in the one before the rest.
         self._spent = 0.0
-        # Begins the next turns.
+        # The callback that begins the next turns.
         self._timer: asyncio.Handle | None = None
 
     @property
@@ -64,14 +64,14 @@ class Turns:
         return self._spent < AT_ONCE and not self._waiting
 
     def wait(self, callback: Callable[[], None]) -> Ticket:
-        """Call `callback` when it is its turn, behind those who wait already. What it takes is counted."""
+        """Call `callback` when it is its turn, after those that already wait, and count its time."""
         ticket = Ticket(callback)
         self._waiting.append(ticket)
         self._begin_later()
         return ticket
 
     def run(self, callback: Callable[[], None]) -> Ticket | None:
-        """Call `callback` at once if costly work may begin, else when it is its turn. What it takes is counted."""
+        """Call `callback` at once if costly work may begin, otherwise when it is its turn, and count its time."""
         if not self.is_free:
             return self.wait(callback)
         with self.measure():
@@ -79,13 +79,13 @@ class Turns:
         return None
 
     def spend(self, seconds: float) -> None:
-        """Count costly work that was not waited for."""
+        """Count costly work that did not wait for a turn."""
         self._spent += seconds
         self._begin_later()
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Count what the block takes, which awaits nothing."""
+        """Count the time of the block, which must not await anything."""
         start = self.clock()
         try:
             yield
@@ -93,7 +93,7 @@ class Turns:
             self.spend(self.clock() - start)
 
     async def turn(self) -> None:
-        """Return when it is the caller's turn; what it does then is in a `measure` block, before it awaits anything."""
+        """Wait for a turn; the caller must then do its work in a `measure` block before it awaits anything."""
         if self.is_free:
             return
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -101,7 +101,7 @@ class Turns:
         def begin() -> None:
             if not ready.done():
                 ready.set_result(None)
-                # The caller goes on behind this callback: nobody else does before it has.
+                # The caller continues directly after this callback.
                 self._spent = max(self._spent, AT_ONCE)
 
         ticket = self.wait(begin)
@@ -117,7 +117,7 @@ class Turns:
             self._timer = asyncio.get_running_loop().call_soon(self._rest)
 
     def _rest(self) -> None:
-        """Leave the loop to others for a while, if they have waited for long."""
+        """Rest for a while if the costly work took long."""
         rest = min(self._spent - 2 * AT_ONCE, _LONGEST_REST)
         if rest > 0:
             self._timer = asyncio.get_running_loop().call_later(rest, self._begin)

@@ -107,7 +107,7 @@ class Guest:
 
 
 async def nobody(token: str) -> Rights:
-    raise Unauthenticated("this server wants to know who you are")
+    raise Unauthenticated("authentication required")
 
 
 async def joined(actor: Actor, client: str, **options: Any) -> Guest:

@@ -74,7 +74,7 @@ def test_a_request_without_a_host_is_none_of_a_page() -> None:
 
 @pytest.mark.parametrize("host", ["https://example.com", "example.com:8000", "", "a b", "*.", "**", "a.*.b"])
 def test_what_is_no_host_is_refused(host: str) -> None:
-    with pytest.raises(ValueError, match="is no host"):
+    with pytest.raises(ValueError, match="is not a host"):
         Hosts([host], is_guarded=False)
 
 

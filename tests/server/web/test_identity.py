@@ -88,7 +88,7 @@ def test_a_star_lets_every_page_in() -> None:
 
 @pytest.mark.parametrize("origin", ["localhost:3000", "example.com", "https://example.com/app", "https://", "", "h"])
 def test_what_is_no_origin_cannot_be_allowed(origin: str) -> None:
-    with pytest.raises(ValueError, match="is no origin"):
+    with pytest.raises(ValueError, match="is not an origin"):
         make_identity(origin)
 
 

@@ -1,4 +1,4 @@
-"""The methods that one client of the Cloudflare Agents protocol has called. No I/O."""
+"""Runs, streams and answers the rpcs that a client of the Cloudflare Agents protocol calls. No I/O."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,20 +20,20 @@ __all__ = ["CloudflareCalls"]
 
 
 class CloudflareCalls:
-    """Runs, streams and answers the calls on one socket."""
+    """The running calls of one socket."""
 
-    __slots__ = ("_actor", "_connection", "_is_over", "_streams", "_transport")
+    __slots__ = ("_actor", "_connection", "_is_closed", "_streams", "_transport")
 
     def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
         self._actor = actor
         self._connection = connection
         self._transport = transport
-        # The turns that stream, by the identity of their calls, as ids may be given twice.
+        # The turns that stream, by the identity of their calls, since a client may use an id twice.
         self._streams: dict[int, Turn] = {}
-        self._is_over = False
+        self._is_closed = False
 
     def receive(self, call: Call, size: int) -> None:
-        """Take a call that was sent in so many bytes."""
+        """Begin a call whose message has `size` bytes."""
         try:
             method = self._actor.kind.method(call.method)
             if not self._connection.rights.may_call:
@@ -42,8 +42,8 @@ class CloudflareCalls:
         except PlaitError as error:
             self.fail(call, str(error))
             return
-        if method.is_stream and self._is_over:
-            return  # It came before the socket was closed, and has waited for `on_connect`.
+        if method.is_stream and self._is_closed:
+            return  # The socket was closed while the call waited for `on_connect`.
         turn = self._actor.call(
             method,
             arguments,
@@ -57,14 +57,14 @@ class CloudflareCalls:
             self._streams[id(call)] = turn
 
     def close(self) -> None:
-        """Take note that the socket is closed: what streams ends, the others finish what they do."""
-        self._is_over = True
+        """Cancel the calls that stream, as the socket is closed; the others finish."""
+        self._is_closed = True
         for turn in self._streams.values():
             turn.cancel()
         self._streams.clear()
 
     def fail(self, call: Call, message: str) -> None:
-        """Refuse a call, behind what was sent before, whatever became of the changes before it."""
+        """Refuse a call, after everything that was sent before, even if changes before it fail."""
         frame = Frame(encode(Result(call.id, False, error=message)))
         self._actor.pipeline.after(lambda _: self._transport.send(frame))
 
@@ -88,11 +88,11 @@ class CloudflareCalls:
         if what == "chunk":
             return send
 
-        def go() -> None:
-            self._streams.pop(id(call), None)  # Its method may go on.
+        def end() -> None:
+            self._streams.pop(id(call), None)  # The method may still be running.
             send()
 
-        return go
+        return end
 
     def _send(self, call: Call, result: Result) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Which version clients had when they left."""
+"""Remembers which version each client showed when it left."""
 
 from plait.store.protocol import ThreadKey
 

@@ -1,9 +1,9 @@
-"""A conversation in the Cloudflare Agents protocol, so that its published clients work unchanged. No I/O.
+"""A session of the Cloudflare Agents protocol, with which its published clients work unchanged. No I/O.
 
-That protocol has no versions and no acknowledgements: a client shows the last state frame that it got, or its own last
-write. So the session follows what its client can have seen: behind state frames goes a WebSocket ping, which the peer
-answers by itself. A write is compared with the state that the client showed, and what differs is merged; where it
-crossed a state frame, it is answered with the state that both have led to.
+That protocol has no versions and no acknowledgements: a client shows the last state frame that it received, or its own
+last write. So the session tracks what the client has seen, with a WebSocket ping after each state frame. It compares a
+write with the state that the client showed, and merges the difference. If the write crossed a state frame, it is
+answered with the merged state.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ from plait_schemas.codes import BAD_FRAME, TRY_AGAIN_LATER
 __all__ = ["CLOUDFLARE", "CloudflareSession"]
 
 _MCP_FRAME: Final = Frame(MCP_SERVERS)
-# A client that pushes nothing for this many seconds has paused.
+# Seconds without a write after which a client has paused.
 _PAUSE: Final = 0.25
 
 
 class CloudflareWire(PlainWire):
-    """Tells of a change by the whole state."""
+    """Encodes frames of the Cloudflare protocol; a change is sent as the whole state."""
 
     def change(self, revision: Revision) -> Frame:
         return Frame(encode_state(revision.require_json()))
@@ -60,7 +60,7 @@ CLOUDFLARE: Final = CloudflareWire()
 
 
 class CloudflareSession:
-    """Takes what one client sends, in order, and sends it what its thread has to tell."""
+    """Handles one client's messages in order, and sends it what happens in the thread."""
 
     __slots__ = (
         "_actor",
@@ -88,51 +88,51 @@ class CloudflareSession:
         self._departures = departures
         self._loop = asyncio.get_running_loop()
         self._limiter = actor.limits.limiter(self._loop.time())
-        # When something was last refused because it was too much.
+        # When a message last exceeded the limits.
         self._refused_at = -math.inf
         self._queue = ReceiveQueue(connection, transport, self._take)
         self._calls = CloudflareCalls(actor, connection, transport)
-        self._seen = SeenTracker(transport, self._told)
-        # None until the client writes: most only read.
+        self._seen = SeenTracker(transport, self._forget_departure)
+        # None until the client writes, as most clients only read.
         self._writes: WholeStates | None = None
         # The version that this client showed on its last socket, until it has seen a state on this one.
         self._left_at: int | None = None
         # Whether state frames have been held back.
         self._is_behind = False
-        # Sends the state when the client, which may have overwritten a frame unread, has paused.
+        # Sends the state when the client has paused, as it may have written before it read a frame.
         self._confirmation: asyncio.TimerHandle | None = None
 
     def open(self, request: Request) -> None:
         """Join the thread."""
         self._left_at = self._last_shown()
         self._seen.is_page = "origin" in request.headers
-        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._queue.opened)
+        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._queue.open)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
-        """Take one message; text is known to be UTF-8."""
+        """Handle a message; text is valid UTF-8."""
         self._queue.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
-        """Take the answer to a ping."""
+        """Handle the answer to a ping."""
         self._seen.pong(payload)
 
     def close(self, code: int, reason: str) -> None:
-        """Take note that the socket is closed."""
+        """Leave the thread, as the socket is closed."""
         self._seen.close()
         self._calls.close()
         if self._confirmation is not None:
             self._confirmation.cancel()
         if self._connection.session is None:
             self._connection.is_shut = True
-            return  # It has not joined. Of who has, what came before is done, if `on_connect` lets it in.
+            return  # The client has not joined. If it has, its earlier messages are still handled.
         self._queue.finish()
         self._note_departure()
-        # Again when its own last write, which it shows, is stored.
+        # Again when its last write, which it shows, is durable.
         self._actor.pipeline.after(self._note_departure)
         self._actor.disconnect(self._connection, code, reason)
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
-        """Send a state frame; a peer that does not read fast enough gets the last one when it has caught up."""
+        """Send a state frame; a slow peer gets the last one when it has caught up."""
         if self._transport.is_backed_up:
             self._is_behind = True
             self._seen.note_held_back()
@@ -146,13 +146,13 @@ class CloudflareSession:
         self._transport.send(frame)
 
     def finish(self) -> None:
-        """No frames wait but states."""
+        """Do nothing, as only states wait."""
 
     def present(self, frame: Frame) -> None:
-        """The protocol has no presence."""
+        """Do nothing, as the protocol has no presence."""
 
     def drained(self) -> None:
-        """Take note that the peer has caught up."""
+        """Send the last state, as the peer has caught up."""
         if self._is_behind:
             self._send_state(None)
 
@@ -181,7 +181,7 @@ class CloudflareSession:
             frame = decode_client(data) if is_text else None
             broken = decode_broken(data) if is_text and frame is None else None
         except RecursionError:
-            self._connection.close(BAD_FRAME, "JSON is nested too deep")
+            self._connection.close(BAD_FRAME, "the JSON is nested too deeply")
             return
         if (error := self._excess()) is not None:
             self._refuse(frame or broken, error)
@@ -200,7 +200,7 @@ class CloudflareSession:
                 self._actor.message(self._connection, data.decode() if is_text else data)
 
     def _refuse_broken(self, frame: StatePush | Call) -> None:
-        """Refuse what a client takes for JSON, and nobody else."""
+        """Refuse a message that only JavaScript accepts as JSON."""
         match frame:
             case StatePush():
                 self._seen.follow()
@@ -209,16 +209,16 @@ class CloudflareSession:
                 self._calls.fail(frame, f"the call is not JSON: {HALF_PAIR}")
 
     def _last_shown(self) -> int | None:
-        """Return the version that this client showed on a socket that it had before, None if it is new here."""
+        """Return the version that this client showed on its last socket, or None if that is not known."""
         older = self._actor.connections.with_id(self._connection.id)
         versions = [each.session._seen.version for each in older if isinstance(each.session, CloudflareSession)]
         return versions[-1] if versions else self._departures.take(self._actor.key, self._connection.id)
 
-    def _told(self) -> None:
+    def _forget_departure(self) -> None:
         self._left_at = None
 
     def _is_outdated(self) -> bool:
-        """Tell whether the client writes what it thought of while it was away, over what others have set since."""
+        """Return whether a write was made while the client was offline and the state has changed since."""
         if self._left_at is None or not self._connection.protocol_enabled or self._seen.has_all:
             return False
         return self._left_at != self._history.current.version
@@ -232,15 +232,15 @@ class CloudflareSession:
             self._reject(READONLY, Readonly(READONLY))
             return
         if self._is_outdated():
-            self._reject(REJECTED, Conflict("written while offline, over a newer state"))
+            self._reject(REJECTED, Conflict("written while offline, and the state has changed since"))
             return
         sent = self._seen.sent if self._seen.has_all else -1
         if self._writes is None:
             self._writes = WholeStates(self._actor, connection, self._seen, self._charge)
         try:
-            # It may be of a type that the page was built for: fields that are unknown are dropped.
+            # The page may have been built for an earlier type, so unknown fields are dropped.
             commit, is_as_sent = self._writes.write(data)
-        except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
+        except Exception as error:  # validate_state_change may refuse with any exception.
             self._reject(REJECTED, error)
             return
         self._left_at = None
@@ -258,9 +258,9 @@ class CloudflareSession:
             self._confirm()
 
     def _confirm(self) -> None:
-        """Send the state in a moment, if the client may have written over a frame that its page had not read.
+        """Send the state when the client pauses, if its page may have written before it read a frame.
 
-        A browser answers pings while its page is busy. Each further push puts it off, so that typing is not disturbed.
+        A browser answers pings even while its page is busy. Each write restarts the pause, so typing is not disturbed.
         """
         if self._confirmation is not None or not self._seen.has_read_all:
             self._send_state_later()
@@ -281,11 +281,11 @@ class CloudflareSession:
 
     def _tell_rejected(self, reason: Reason) -> None:
         frame = Frame(encode(StateError(reason)))
-        # Behind what was sent before, whatever became of the changes before it.
+        # After everything that was sent before, even if changes before it fail.
         self._actor.pipeline.after(lambda _: self._transport.send(frame))
 
     def _send_state(self, _: object) -> None:
-        """Send the state as it is, so that the client shows that and not its own write."""
+        """Send the durable state, so that the client shows that instead of its own write."""
         durable = self._history.durable
         if durable.has_state and self._connection.protocol_enabled:
             frame = self._actor.connections.change_frame(CLOUDFLARE, durable)
@@ -300,18 +300,18 @@ class CloudflareSession:
             self._limiter.charge(count)
 
     def _excess(self) -> TooMany | None:
-        """Return what is too much, by what has come or by what waits; None when nothing is."""
+        """Return an error if the client exceeds the rate limit or the backlog, otherwise None."""
         limits = self._actor.limits
         if self._limiter is not None and (wait := self._limiter.take(self._loop.time())):
             return TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
         if self._connection.backlog >= limits.backlog:
-            return TooMany(f"more than {limits.backlog} bytes of yours wait for their turns; try again later")
+            return TooMany(f"more than {limits.backlog} bytes of your messages wait to be handled; try again later")
         return None
 
     def _refuse(self, frame: StatePush | Call | None, error: TooMany) -> None:
-        """Refuse a message in its own way. Who goes on too fast regardless is closed."""
+        """Refuse a message that exceeds the limits; close the connection if the client does not slow down."""
         now = self._loop.time()
-        if now - self._refused_at > _PAUSE:  # One line for many.
+        if now - self._refused_at > _PAUSE:  # Log one line for many messages.
             log_error(error, self._actor.key, self._connection)
         self._refused_at = now
         if self._limiter is not None and self._limiter.is_exceeded:
@@ -320,7 +320,7 @@ class CloudflareSession:
         match frame:
             case StatePush():
                 self._tell_rejected(REJECTED)
-                self._send_state_later()  # One state for many pushes.
+                self._send_state_later()  # Send one state for many writes.
             case Call():
                 self._calls.fail(frame, str(error))
             case None:

@@ -1,4 +1,4 @@
-"""Whole states that one client writes, merged as pushes are: what differs from the state that it showed. No I/O."""
+"""Merges the whole states that a client writes, by their differences from the state that it showed. No I/O."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,13 +22,13 @@ from plait_schemas.trace import trace
 
 __all__ = ["WholeStates"]
 
-# States that a write is compared with, where it is not known which one it was made on, and bytes of their JSON.
+# How many possible base states a write is compared with, and the bytes of their JSON.
 _MOST_STATES: Final = 8
 _MOST_BYTES: Final = 2 * 1024 * 1024
 
 
 class WholeStates:
-    """Carries out what a client writes."""
+    """Applies the writes of one client."""
 
     __slots__ = ("_actor", "_charge", "_connection", "_pipeline", "_seen", "_type")
 
@@ -41,13 +41,13 @@ class WholeStates:
         self._connection = connection
         # What the client has seen.
         self._seen = seen
-        # Counts work as so many messages of the client.
+        # Charges work to the client, as a number of messages.
         self._charge = charge
 
     def write(self, data: bytes) -> tuple[Commit, bool]:
-        """Change the state to what a client sent as JSON; also returns whether that is just what it has become.
+        """Apply a state that a client sent as JSON; also return whether the new state equals it.
 
-        Raises Conflict, InvalidState, TooLarge, and what `validate_state_change` raises.
+        Raises Conflict, InvalidState, TooLarge, and whatever `validate_state_change` raises.
         """
         pipeline, seen = self._pipeline, self._seen
         state, json = self._read(data)
@@ -74,29 +74,29 @@ class WholeStates:
     # Inside
 
     def _read(self, data: bytes) -> tuple[Any, bytes]:
-        """Return the state that JSON says, and its JSON; the type of a page that was built earlier may have more."""
+        """Decode a state, and return it with its JSON; unknown fields, as of an older page, are dropped."""
         return self._type.from_json(data, self._actor.limits, drops_unknown=True)
 
     def _write_over(self, shown: Sequence[Revision], wrote: Revision, data: bytes) -> tuple[Commit, Revision]:
-        """Write over one of some states, the likeliest first; also returns the state that the client shows then."""
+        """Merge a write that was made on one of the states `shown`; also return the state that the client now shows."""
         pipeline, type_, json = self._pipeline, self._type, wrote.require_json()
         if type_.is_plain:
             wrote = Revision(type_, json=json, document=type_.read(json, self._actor.limits))
-        base, ops = _made_on(wrote, shown, type_.keys)
+        base, ops = _find_base(wrote, shown, type_.keys)
         if json != data and (completed := self._complete(wrote, data, base)) is not wrote:
-            wrote, ops = completed, _changes(base, completed, type_.keys)
+            wrote, ops = completed, _diff(base, completed, type_.keys)
         if base is pipeline.history.current:
             return pipeline.replace(wrote.base, wrote.require_json(), self._connection), wrote
         return self._merge(base, ops), wrote
 
     def _merge(self, base: Revision, ops: Sequence[Op]) -> Commit:
-        """Carry out what a client did to the state that it showed on the current one."""
+        """Apply the operations of a client, made on `base`, to the current state."""
         pipeline, kind = self._pipeline, self._actor.kind
         current = pipeline.history.current
         document = current.tree
-        ops, theirs = _plain(ops), _plain(_changes(base, current, self._type.keys))
+        ops, theirs = _to_json_ops(ops), _to_json_ops(_diff(base, current, self._type.keys))
         if any(op.path == "" and isinstance(op.value, dict | list) for op in (*ops, *theirs)):
-            raise Conflict("too much has been changed at once to be brought together")
+            raise Conflict("too much has changed at once to be merged")
         compared(ops, len(theirs), self._charge)
         carried_out(ops, document, self._charge)
         rebased = rebase(ops, theirs, document)
@@ -106,20 +106,20 @@ class WholeStates:
         return pipeline.change(pipeline.ask(merged), self._connection)
 
     def _complete(self, wrote: Revision, data: bytes, base: Revision) -> Revision:
-        """Return a typed state with the fields that were left out as the client was shown them.
+        """Fill the fields that a client left out of a typed state with the values that it was shown.
 
-        Its build may not know of them, and the type has put their defaults in their places.
+        Its page may not know them, and decoding has filled in their defaults.
         """
         type_ = self._type
         if type_.is_plain:
             return wrote
         document = wrote.document
-        completed = _completed(document, decode_json(data), base.document)
+        completed = _fill_missing(document, decode_json(data), base.document)
         if completed is document:
             return wrote
         try:
             state, json = self._read(encode_json(completed))
-        except (InvalidState, TooLarge):  # The field that was shown is of something else.
+        except (InvalidState, TooLarge):  # The shown value does not fit.
             return wrote
         return Revision(type_, json=json, state=state)
 
@@ -129,26 +129,26 @@ def _is_as_sent(commit: Commit, data: bytes) -> bool:
     return stored == data or bool(decode_json(stored) == decode_json(data))
 
 
-def _changes(before: Revision, after: Revision, keys: Keys | None) -> list[Op]:
+def _diff(before: Revision, after: Revision, keys: Keys | None) -> list[Op]:
     return diff(before.tree, after.tree, keys, most=MOST_OPS)
 
 
-def _made_on(wrote: Revision, shown: Sequence[Revision], keys: Keys | None) -> tuple[Revision, list[Op]]:
-    """Return the state that a write was most likely made on, and what was done to it.
+def _find_base(wrote: Revision, shown: Sequence[Revision], keys: Keys | None) -> tuple[Revision, list[Op]]:
+    """Return the state that a write was most likely made on, and the operations that lead from it to the write.
 
-    Of some states it is the one to which the least was done: what others have done is in the state that was shown, and
-    seems to be taken back in all others. That nothing was done is the least likely. After the likeliest, of two with
-    as little it is the older one, over which nothing is taken back that was not seen.
+    That is the state with the fewest operations, because compared with any other state the write seems to undo changes
+    of others. A write without any operation is the least likely. Of two states after the likeliest with equally few
+    operations, take the older one, so that no unseen change is undone.
     """
-    best, least = shown[0], _changes(shown[0], wrote, keys)
+    best, least = shown[0], _diff(shown[0], wrote, keys)
     is_likeliest = True
     size = shown[0].size
-    # Among the last are the oldest.
+    # The last ones are the oldest.
     others = shown[1:] if len(shown) <= _MOST_STATES else [*shown[1 : _MOST_STATES // 2], *shown[-_MOST_STATES // 2 :]]
     for each in others:
         if (size := size + each.size) > _MOST_BYTES and each is not others[0]:
             break
-        ops = _changes(each, wrote, keys)
+        ops = _diff(each, wrote, keys)
         is_older = not is_likeliest and len(ops) == len(least) and each.version < best.version
         if ops and (not least or len(ops) < len(least) or is_older):
             is_likeliest = not least
@@ -156,29 +156,29 @@ def _made_on(wrote: Revision, shown: Sequence[Revision], keys: Keys | None) -> t
     return best, least
 
 
-def _plain(ops: Sequence[Op]) -> list[Op]:
-    """Return operations with values that are JSON: those of a typed state may have parts of its type."""
+def _to_json_ops(ops: Sequence[Op]) -> list[Op]:
+    """Return operations with plain JSON values, as those of a typed state may contain its objects."""
     return decode_ops(encode_json(ops))
 
 
-def _completed(wrote: Any, sent: Any, shown: Any) -> Any:
-    """Return JSON with the fields that are in `wrote` but were not `sent` as they were `shown`: itself if none were."""
+def _fill_missing(wrote: Any, sent: Any, shown: Any) -> Any:
+    """Return `wrote` with the fields that were not `sent` as they were `shown`; the same object if none were."""
     match wrote, sent, shown:
         case dict(), dict(), dict():
             members = {
-                key: _completed(value, sent[key], shown.get(key)) if key in sent else shown.get(key, value)
+                key: _fill_missing(value, sent[key], shown.get(key)) if key in sent else shown.get(key, value)
                 for key, value in wrote.items()
             }
             return wrote if all(members[key] is wrote[key] for key in wrote) else members
         case list(), list(), list() if len(wrote) == len(sent):
-            before = _partners(wrote, shown)
-            elements = [_completed(*each) for each in zip(wrote, sent, before, strict=True)]
+            before = _match_elements(wrote, shown)
+            elements = [_fill_missing(*each) for each in zip(wrote, sent, before, strict=True)]
             return wrote if all(map(is_, elements, wrote)) else elements
     return wrote
 
 
-def _partners(wrote: Sequence[Any], shown: Sequence[Any]) -> list[Any]:
-    """Return for each element of a list the one of another that has its id, or else, in one as long, its place."""
+def _match_elements(wrote: Sequence[Any], shown: Sequence[Any]) -> list[Any]:
+    """Return for each element the one of `shown` with the same id, or at the same index if both are as long."""
     known: dict[Any, Any] = {}
     for element in shown:
         known.setdefault(id_of(element), element)

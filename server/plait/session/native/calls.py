@@ -1,4 +1,4 @@
-"""The rpcs that one client of the native protocol has called: run, streamed, answered, cancelled. No I/O."""
+"""Runs, streams, answers and cancels the rpcs that a client of the native protocol calls. No I/O."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,7 @@ __all__ = ["Calls"]
 
 
 class Calls:
-    """The calls under way on one socket."""
+    """The running calls of one socket."""
 
     __slots__ = ("_actor", "_calls", "_connection", "_send", "_turns")
 
@@ -28,19 +28,19 @@ class Calls:
         self._actor = actor
         self._connection = connection
         self._send = send
-        # By ref: the call, and its turn once that has begun.
+        # By ref: the call, and its turn when that has been made.
         self._calls: dict[int, Call] = {}
         self._turns: dict[int, Turn] = {}
 
     def receive(self, call: Call, size: int) -> None:
-        """Take a call that was sent in so many bytes."""
+        """Begin a call whose message has `size` bytes."""
         try:
             self._begin(call, size)
         except PlaitError as error:
             self._fail(call.ref, error)
 
     def cancel(self, ref: int) -> None:
-        """Let go of a call: nobody waits for it."""
+        """Cancel a stream or a concurrent call; skip any other if it has not begun, and drop its result."""
         self._calls.pop(ref, None)
         turn = self._turns.pop(ref, None)
         if turn is not None:
@@ -49,7 +49,7 @@ class Calls:
                 turn.cancel()
 
     def close(self) -> None:
-        """Let go of all: those that stream end, the others finish what they do."""
+        """Cancel all calls; those that have begun a turn of the mailbox finish."""
         for ref in list(self._turns):
             self.cancel(ref)
 
@@ -58,19 +58,19 @@ class Calls:
     def _begin(self, call: Call, size: int) -> None:
         actor, connection = self._actor, self._connection
         if call.ref in self._calls:
-            raise InvalidArguments(f"a call with the ref {call.ref} is under way")
+            raise InvalidArguments(f"a call with the ref {call.ref} is already running")
         method = actor.kind.method(call.method)
         if not connection.rights.may_call:
             raise Forbidden("Forbidden")
         arguments = method.arguments(call.args, call.kwargs, depth=actor.limits.depth)
-        done = partial(self._done, call, method)
+        done = partial(self._finish, call, method)
         sink = partial(self._stream, call) if method.is_stream else None
         self._calls[call.ref] = call
         turn = actor.call(method, arguments, done, sink=sink, connection=connection, by_client=True, size=size)
         if self._calls.get(call.ref) is call:
             self._turns[call.ref] = turn
 
-    def _done(self, call: Call, method: Method, result: Any, error: BaseException | None) -> None:
+    def _finish(self, call: Call, method: Method, result: Any, error: BaseException | None) -> None:
         ref = call.ref
         if self._calls.get(ref) is not call:
             return  # It was cancelled.
@@ -84,7 +84,7 @@ class Calls:
         elif not method.is_stream:
             nothing = result is None and not method.returns_value
             try:
-                self._send(_result(ref, msgspec.UNSET if nothing else result, done=True))
+                self._send(_make_result(ref, msgspec.UNSET if nothing else result, done=True))
             except UNENCODABLE as failure:
                 self._fail(ref, CallFailed(f"the result of {method.name} is not JSON: {failure}"))
 
@@ -92,24 +92,24 @@ class Calls:
         if what == "error":
             frame = Frame(encode(Error(CallFailed.code, printable(value), call.ref)))
         else:
-            frame = _result(call.ref, value, done=what == "end")
+            frame = _make_result(call.ref, value, done=what == "end")
 
-        def go() -> None:
+        def send() -> None:
             if self._calls.get(call.ref) is not call:
                 return  # It was cancelled.
             if what != "chunk":
-                # The client may use the ref again, while the method goes on.
+                # The client may use the ref again, even if the method is still running.
                 del self._calls[call.ref]
                 self._turns.pop(call.ref, None)
             self._send(frame)
 
-        return go
+        return send
 
     def _fail(self, ref: int, error: PlaitError) -> None:
         frame = Frame(encode(Error(error.code, str(error), ref, error.path)))
         self._actor.pipeline.after(lambda _: self._send(frame))
 
 
-def _result(ref: int, value: Any, *, done: bool) -> Frame:
+def _make_result(ref: int, value: Any, *, done: bool) -> Frame:
     raw = msgspec.UNSET if value is msgspec.UNSET else msgspec.Raw(encode_json(value))
     return Frame(encode(Result(ref, done, raw)))

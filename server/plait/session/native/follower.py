@@ -1,4 +1,4 @@
-"""Keeps one reader of the native protocol up to date; who reads too slowly gets what it missed in one frame."""
+"""Sends changes to one reader of the native protocol; slow readers get what they missed in one frame."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ __all__ = ["PLAIT", "Follower", "PlaitWire"]
 
 
 class PlaitWire(PlainWire):
-    """Tells of a change by its operations."""
+    """Encodes frames of the native protocol; changes are sent as operations."""
 
     def change(self, revision: Revision) -> Frame:
         row = revision.change
@@ -44,15 +44,15 @@ class PlaitWire(PlainWire):
 PLAIT: Final = PlaitWire()
 
 
-# Operations of so many bytes are sent even if the state is smaller: by them a client brings its own pushes, which are
-# under way or were made while it was away, to their right places. By a whole state it can only guess.
+# Up to this many bytes of operations are sent even if the state is smaller, because a client can rebase its unanswered
+# pushes on operations, but has to guess with a whole state.
 _WORTH_IT: Final = 16 * 1024
 
 
 class Follower:
-    """Sends each change while the reader keeps up, and otherwise none until it has caught up: then one for all.
+    """Sends each change while the reader keeps up; otherwise one frame for all when it has caught up.
 
-    What else it is sent meanwhile waits as well, and comes behind that.
+    Other frames wait as well, and are sent after it.
     """
 
     __slots__ = ("_actor", "_held", "_held_size", "_misses_presence", "_transport", "is_behind", "version")
@@ -60,18 +60,18 @@ class Follower:
     def __init__(self, actor: Actor, transport: Transport) -> None:
         self._actor = actor
         self._transport = transport
-        # The version that the reader has been told of.
+        # The last version that was sent to the reader.
         self.version = 0
         self.is_behind = False
-        # Frames that wait until the reader has caught up, and their bytes. None when there are none, as an empty deque
-        # is large.
+        # Frames that wait until the reader has caught up, and their bytes. None when empty, since an empty deque is
+        # large.
         self._held: deque[Frame] | None = None
         self._held_size = 0
-        # Whether it has not been told who has come and gone.
+        # Whether the reader has missed changes of presence.
         self._misses_presence = False
 
     async def read_missed(self, have: Version | None) -> list[ChangeRow] | None:
-        """Return the changes behind what the reader has, as `join` takes them; None for more than are sent.
+        """Return the changes after the version `have`, for `join`; None if the whole state is sent instead.
 
         Raises StoreError.
         """
@@ -79,20 +79,20 @@ class Follower:
             return None
         try:
             return await self._actor.change_log.changes(have[1], size=self._worth)
-        except CorruptThread:  # The state is there, and whoever comes back would ask for the same for ever.
+        except CorruptThread:  # The state is intact; the client would otherwise ask for the changes forever.
             return None
 
     def join(
         self, connection: Connection, have: Version | None, rows: Sequence[ChangeRow] | None, last_ref: int = 0
     ) -> Joined:
-        """Begin with what is durable, and return what tells the reader of it.
+        """Begin at the durable state, and return the `joined` frame.
 
-        `rows` are those that `read_missed` has returned.
+        `rows` is the result of `read_missed`.
         """
         history = self._actor.pipeline.history
         durable = history.durable
         self.version = durable.version
-        # Who is not shown the state is told of none.
+        # A client that gets no state gets no version either.
         version = durable.version if connection.protocol_enabled else 0
         key = str(self._actor.key)
         joined = Joined(connection.id, key, history.epoch, version, last_ref, connection.readonly)
@@ -102,12 +102,12 @@ class Follower:
         if not durable.has_state:
             return joined
         missed = self._missed(have, rows)
-        if missed is None or _size(missed) > self._worth:
+        if missed is None or _count_bytes(missed) > self._worth:
             return msgspec.structs.replace(joined, state=msgspec.Raw(durable.require_json()))
-        return msgspec.structs.replace(joined, ops=_ops(missed)) if missed else joined
+        return msgspec.structs.replace(joined, ops=_decode(missed)) if missed else joined
 
     def _missed(self, have: Version | None, rows: Sequence[ChangeRow] | None) -> list[ChangeRow] | None:
-        """Return the changes between what the reader has and what is durable, None when they do not lead there."""
+        """Return the changes from the version `have` to the durable one; None if they are not all there."""
         history = self._actor.pipeline.history
         durable = history.durable.version
         if have is None or have[0] != history.epoch or not 0 <= have[1] <= durable or not history.durable.is_stored:
@@ -115,7 +115,7 @@ class Follower:
         return history.since(have[1], durable, rows or ())
 
     def deliver(self, frame: Frame, revision: Revision, *, in_step: bool = False) -> None:
-        """Send the frame of a change, or let the reader fall behind unless it is to be kept `in_step`."""
+        """Send the frame of a change; hold it back from a slow reader, unless `in_step`."""
         if self.is_behind or (self._transport.is_backed_up and not in_step):
             self.is_behind = True
             return
@@ -123,11 +123,11 @@ class Follower:
         self._transport.send(frame)
 
     def skip(self, version: int) -> None:
-        """Take note that the reader knows of a version by an answer of its own."""
+        """Skip a version that the reader knows from the answer to its push."""
         self.version = max(self.version, version)
 
     def send(self, frame: Frame) -> None:
-        """Send any other frame, behind the changes before it and what else waits."""
+        """Send any other frame, after the changes and frames before it."""
         if not self.is_behind and not self._held:
             self._transport.send(frame)
             return
@@ -137,19 +137,19 @@ class Follower:
         self._held_size += len(frame.data)
         if self._held_size > self._actor.limits.write_buffer:
             self._held = None
-            self._transport.close(TRY_AGAIN_LATER, "the reader is too slow for what is sent to it")
+            self._transport.close(TRY_AGAIN_LATER, "the client reads too slowly")
         elif not self._transport.is_backed_up:
             self.drained()
 
     def present(self, frame: Frame) -> None:
-        """Send who has come and gone, or who is here when the reader has caught up."""
+        """Send a change of presence, or the whole presence when the reader has caught up."""
         if self._transport.is_backed_up:
             self._misses_presence = True
         else:
             self._transport.send(frame)
 
     def drained(self) -> None:
-        """Send what waits, as much as the reader takes, which did not read fast enough and has caught up."""
+        """Send what waits, as far as the reader keeps up, now that it has caught up."""
         self._send_missed()
         while self._held and not self._transport.is_backed_up:
             self._send_held(self._held)
@@ -157,13 +157,13 @@ class Follower:
             self.send_presence()
 
     def catch_up(self) -> None:
-        """Send all that waits, whether the reader takes it or not."""
+        """Send everything that waits, even if the reader is slow."""
         self._send_missed()
         while self._held:
             self._send_held(self._held)
 
     def send_presence(self) -> None:
-        """Send who is here."""
+        """Send the whole presence."""
         self._misses_presence = False
         self._transport.send(self._actor.presence.snapshot(PLAIT.presence))
 
@@ -171,7 +171,7 @@ class Follower:
 
     @property
     def _worth(self) -> int:
-        """How many bytes of operations are sent rather than the whole state."""
+        """Up to how many bytes of operations are sent instead of the whole state."""
         return max(self._actor.pipeline.history.durable.size, _WORTH_IT)
 
     def _send_held(self, held: deque[Frame]) -> None:
@@ -182,7 +182,7 @@ class Follower:
         self._transport.send(frame)
 
     def _send_missed(self) -> None:
-        """Send the changes that the reader has missed, in one frame."""
+        """Send the missed changes in one frame."""
         if not self.is_behind:
             return
         self.is_behind = False
@@ -191,17 +191,17 @@ class Follower:
         if durable.version <= self.version:
             return
         rows = history.since(self.version, durable.version)
-        if rows is not None and _size(rows) <= self._worth:
-            frame = encode(Changes(self.version, durable.version, _ops(rows)))
+        if rows is not None and _count_bytes(rows) <= self._worth:
+            frame = encode(Changes(self.version, durable.version, _decode(rows)))
         else:
             frame = encode(Snapshot(history.epoch, durable.version, msgspec.Raw(durable.require_json())))
         self.version = durable.version
         self._transport.send(Frame(frame))
 
 
-def _size(rows: Iterable[ChangeRow]) -> int:
+def _count_bytes(rows: Iterable[ChangeRow]) -> int:
     return sum(len(row.ops) for row in rows)
 
 
-def _ops(rows: Iterable[ChangeRow]) -> list[Op]:
+def _decode(rows: Iterable[ChangeRow]) -> list[Op]:
     return [op for row in rows for op in decode_ops(row.ops)]

@@ -1,35 +1,35 @@
-"""Which of the ordinary messages of one socket are taken, so that none that was refused is overtaken. No I/O."""
+"""Keeps the messages of one socket in order when some are refused and sent again. No I/O."""
 
 __all__ = ["MessageOrder"]
 
 
 class MessageOrder:
-    """Takes messages one after the other, where the client counts them; another client loses what is refused."""
+    """Accepts messages in order if the client counts them; other clients lose refused messages."""
 
     __slots__ = ("_is_counted", "_next", "taken")
 
     def __init__(self) -> None:
-        # How many messages were taken.
+        # How many messages were accepted.
         self.taken = 0
         self._next = 1
         self._is_counted = False
 
     def expect(self, number: int) -> None:
-        """Give the message that comes next this number: the client counts them, and sends again what was refused."""
+        """Set the number of the next message, for a client that counts and resends its messages."""
         if not self._is_counted:
             self.taken = number - 1
         self._next = number
         self._is_counted = True
 
     def take(self) -> bool:
-        """Take a message; False for one that was taken before, and for one before which another is missing."""
+        """Accept a message; return False if it was accepted before, or if one before it is missing."""
         is_next = self._next == self.taken + 1
         self._next += 1
         self.taken += is_next
         return is_next
 
     def refuse(self) -> int | None:
-        """Refuse a message; return how many were taken before it, None where the client does not count them."""
+        """Refuse a message; return how many were accepted before it, or None if the client does not count."""
         if self._is_counted:
             self._next += 1
             return self.taken

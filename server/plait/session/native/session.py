@@ -1,4 +1,4 @@
-"""A conversation in the native protocol, `plait.v1`, from its join on, as docs/protocol.md has it. No I/O."""
+"""A session of the native protocol, `plait.v1`, from its join on: see docs/protocol.md. No I/O."""
 
 import asyncio
 from typing import Any, Final
@@ -29,14 +29,14 @@ from plait_schemas.messages import SUBPROTOCOL, Join, decode_broken, decode_clie
 __all__ = ["PlaitSession"]
 
 _PONG: Final = Frame(encode(messages.Pong()))
-# What makes no turn of the thread.
+# Messages that start no turn of the thread.
 _TURNLESS: Final = (messages.Join, messages.Cancel, messages.Presence, messages.Auth, messages.Ping)
-# Seconds after which pushes are sent again that came while too much was waiting.
+# Seconds after which a client sends a push again that was refused because of the backlog.
 _PAUSE: Final = 1.0
 
 
 class PlaitSession:
-    """Takes what one client sends, in order, and sends it what its thread has to tell."""
+    """Handles one client's messages in order, and sends it what happens in the thread."""
 
     __slots__ = (
         "_actor",
@@ -67,12 +67,12 @@ class PlaitSession:
         arrival: int = 0,
     ) -> None:
         self._actor = actor
-        # The number of the join, in the order in which they came: of one client's sockets the last is the one it uses.
+        # The number of the join, in order of arrival: a client uses the last of its sockets.
         self.arrival = arrival
         self._connection = connection
         self._transport = transport
         self._join_frame = join
-        # Watches who the client is.
+        # Renews the client's token before it expires.
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._limiter = actor.limits.limiter(self._loop.time())
@@ -81,35 +81,35 @@ class PlaitSession:
         self._messages = MessageOrder()
         self._client: Client | None = None
         self._pushes: Pushes | None = None
-        # What the client has missed, as far as it had to be read from the store.
+        # The changes that the client has missed, if they had to be read from the store.
         self._rows: list[ChangeRow] | None = None
         self._queue = ReceiveQueue(connection, transport, self._take)
 
     async def prepare(self) -> None:
-        """Read what the store knows of the client, and what it has missed. Raises StoreError."""
+        """Read the client's last push and the changes that it has missed. Raises StoreError."""
         actor = self._actor
         # The client's pushes on an earlier socket may still be on their way to the disk.
         await actor.pipeline.settled()
         self._rows = await self._follower.read_missed(self._join_frame.have)
-        # Whoever else joins with the same client id is another client.
+        # Another principal with the same client id is another client.
         id = self._connection.id
         row = None if actor.clients.get(id) is not None else await self._find_client(id)
-        # From here on nothing is awaited, so that whoever enters also leaves.
+        # Await nothing after this, so that every `enter` is followed by a `leave`.
         self._client = actor.clients.enter(id, row)
 
     def open(self, request: Request) -> None:
         """Join the thread."""
-        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._opened)
+        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._open_queue)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
-        """Take one message; text is known to be UTF-8."""
+        """Handle a message; text is valid UTF-8."""
         self._queue.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
-        """Take the answer to a ping."""
+        """Ignore the answer to a ping."""
 
     def close(self, code: int, reason: str) -> None:
-        """Take note that the socket is closed."""
+        """Leave the thread, as the socket is closed."""
         self._queue.finish()
         self._connection.is_shut = True
         self._tokens.close()
@@ -121,42 +121,42 @@ class PlaitSession:
             client, self._client = self._client, None
             self._actor.pipeline.after(lambda _: self._actor.clients.leave(client))
         if self._connection.session is None:
-            return  # It has not joined.
+            return  # The client has not joined.
         self._actor.presence.set(self._connection.id, None)
         self._actor.disconnect(self._connection, code, reason)
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send the frame of a change.
 
-        Between a push and its answer each is sent, for in one frame for many the client could not tell its own apart.
+        Between a push and its answer, changes are sent one by one: a client cannot find its own among several.
         """
         if self._pushes is not None:
             self._follower.deliver(frame, revision, in_step=self._pushes.is_under_way)
 
     def send(self, frame: Frame) -> None:
-        """Send any other frame, behind the changes before it; nothing before the client is told that it has joined."""
+        """Send any other frame after the changes before it, and never before `joined`."""
         if self._pushes is not None:
             self._follower.send(frame)
 
     def finish(self) -> None:
-        """Send all that waits for the peer to catch up."""
+        """Send everything that waits for the peer to catch up."""
         self._follower.catch_up()
 
     def present(self, frame: Frame) -> None:
-        """Send who has come and gone; nothing before the client is told that it has joined, and who is here."""
+        """Send a change of presence, but never before `joined` and the whole presence."""
         if self._pushes is not None:
             self._follower.present(frame)
 
     def drained(self) -> None:
-        """Take note that the peer has caught up."""
+        """Send what has waited, as the peer has caught up."""
         self._follower.drained()
 
     # Joining
 
     async def _find_client(self, id: str) -> ClientRow | None:
-        """Return what is stored of the client's pushes, also of those from before its principal was stored with them.
+        """Return the stored record of the client's pushes.
 
-        An older format of the store, and an app without `authenticate`, know clients by their own ids alone.
+        Older stores, and apps without `authenticate`, have stored clients without their principals.
         """
         actor, principal = self._actor, self._connection.principal
         row = await actor.change_log.client(id)
@@ -175,14 +175,14 @@ class PlaitSession:
         for other in older:
             other.leave(REPLACED, "another socket has joined as this client")
         actor.connections.add(connection)
-        # What the client has pushed on those may be on its way to the disk. It is told the last push that was answered
-        # for, and the state that this has led to.
+        # Pushes on the older sockets may not be durable yet. `joined` has the last one, and the state after it, so it
+        # waits for them.
         actor.pipeline.after(self._tell_joined)
         return True
 
     def _tell_joined(self, _: object) -> None:
         if self._client is None:
-            return  # It is gone.
+            return  # The socket is closed.
         actor, connection = self._actor, self._connection
         joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
         self._rows = None
@@ -190,14 +190,14 @@ class PlaitSession:
         answer, charge = self._answer, self._charge
         self._pushes = Pushes(actor, connection, client, self._queue, version, answer=answer, charge=charge)
         self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
-        # That nobody is here, too, if it may know of somebody.
+        # Send an empty presence, too, if the client may have an older one.
         if connection.protocol_enabled and (actor.presence or self._join_frame.have is not None):
             self._follower.send_presence()
         self._tokens.watch()
 
-    def _opened(self, error: BaseException | None) -> None:
-        """Take note that `on_connect` has finished: behind what tells the client that it has joined."""
-        self._actor.pipeline.after(lambda _: self._queue.opened(error))
+    def _open_queue(self, error: BaseException | None) -> None:
+        """Begin to handle messages, after `joined` is sent."""
+        self._actor.pipeline.after(lambda _: self._queue.open(error))
 
     # Messages
 
@@ -249,7 +249,7 @@ class PlaitSession:
                 self._fail("this socket has joined already")
 
     def _refuse_broken(self, message: messages.ClientMessage) -> None:
-        """Refuse what JavaScript takes for JSON, and nobody else."""
+        """Refuse a message that only JavaScript accepts as JSON."""
         assert self._pushes is not None
         match message:
             case messages.Push():
@@ -258,14 +258,14 @@ class PlaitSession:
             case messages.Call():
                 self._tell(InvalidArguments(f"the call is not JSON: {HALF_PAIR}"), message.ref)
             case messages.Message() if not self._messages.take():
-                pass  # It comes again, after one that is missing before it.
+                pass  # The client sends it again, after one that is missing before it.
             case messages.Message() | messages.Presence() | messages.Auth():
                 self._tell(InvalidArguments(f"the frame is not JSON: {HALF_PAIR}"))
             case _:
-                self._handle(message, 0)  # What is said by them has no texts.
+                self._handle(message, 0)  # These have no texts.
 
     def _message(self, data: bytes) -> None:
-        """Hand over an ordinary message: a string as it is, anything else as JSON text."""
+        """Pass a message to `on_message`: a string as it is, anything else as JSON text."""
         try:
             value: Any = decode_json(data) if data[:1] == b'"' else data.decode()
         except NOT_JSON as error:
@@ -291,7 +291,7 @@ class PlaitSession:
     # Answers
 
     def _answer(self, data: bytes, version: int) -> None:
-        """Send the answer to a push, of which the client knows then that it made `version`."""
+        """Send the answer to a push, which tells the client that it made `version`."""
         self._follower.catch_up()
         self._follower.skip(version)
         self._transport.send(Frame(data))
@@ -301,18 +301,18 @@ class PlaitSession:
         self._actor.pipeline.after(lambda _: self.send(frame))
 
     def _tell_later(self, error: PlaitError, wait: float, refused: str, taken: int | None = None) -> None:
-        """Say that a frame of this type may come again after so many seconds."""
+        """Ask the client to send a frame of the type `refused` again after `wait` seconds."""
         answer = messages.Error(error.code, str(error), refused=refused, retry_after=wait, messages=taken)
         frame = Frame(encode(answer))
         self._actor.pipeline.after(lambda _: self.send(frame))
 
     def _tell_taken(self) -> None:
-        """Say how many messages were taken, after the errors about those before: the client takes it for the last."""
+        """Send the number of accepted messages, after the errors for the messages before."""
         frame = Frame(encode(messages.Pong(self._messages.taken)))
         self._actor.pipeline.after(lambda _: self.send(frame))
 
     def _fail(self, message: str) -> None:
-        """Say what was wrong with a frame, and close the socket."""
+        """Answer an invalid frame with an error, and close the socket."""
         self._transport.send(Frame(encode(messages.Error("bad_frame", message))))
         self._connection.leave(BAD_FRAME, message)
 
@@ -321,12 +321,12 @@ class PlaitSession:
             self._limiter.charge(count)
 
     def _is_limited(self, message: messages.ClientMessage | None) -> bool:
-        """Refuse a message that comes too fast, or while too much waits. Who goes on too fast regardless is closed."""
+        """Refuse a message that exceeds the limits; close the connection if the client does not slow down."""
         limits, limiter = self._actor.limits, self._limiter
         if limiter is None or not (wait := limiter.take(self._loop.time())):
             if self._connection.backlog < limits.backlog or isinstance(message, _TURNLESS):
                 return False
-            error = TooMany(f"more than {limits.backlog} bytes of yours wait for their turns; try again later")
+            error = TooMany(f"more than {limits.backlog} bytes of your messages wait to be handled; try again later")
             self._refuse(message, _PAUSE, error)
             return True
         error = TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
@@ -345,7 +345,7 @@ class PlaitSession:
             case messages.Call():
                 self._tell(error, message.ref)
             case messages.Cancel() | messages.Ping():
-                self._handle(message, 0)  # To refuse them would cost as much, and a cancelled call would go on.
+                self._handle(message, 0)  # Refusing them would cost as much, and the call would not be cancelled.
             case messages.Message() | None:
                 taken = self._messages.refuse()
                 self._tell_later(error, wait, "message", taken)

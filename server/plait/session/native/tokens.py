@@ -1,4 +1,4 @@
-"""Who is behind a socket, for as long as that is known: tokens expire, and fresh ones come in their place."""
+"""Asks a client for a new token before its token expires, and closes the socket if none comes."""
 
 import asyncio
 import logging
@@ -16,13 +16,13 @@ __all__ = ["Tokens", "seconds_left"]
 
 log = logging.getLogger("plait.sockets")
 
-# Seconds before the end in which a client is asked for a fresh token.
+# How many seconds before a token expires the client is asked for a new one.
 _NOTICE: Final = 30.0
-# Seconds that pass, at least, before a client that has sent one is asked again.
+# Minimum seconds between a new token and the next request for one.
 _PAUSE: Final = 1.0
 
 Renew = Callable[[str], Awaitable[Rights]]
-"""Returns who is behind a token, and what they may do. Raises Unauthenticated, or Forbidden for who may not be here."""
+"""Returns the principal of a token and its rights. Raises Unauthenticated or Forbidden."""
 
 
 class Tokens:
@@ -40,9 +40,9 @@ class Tokens:
         self._next: str | None = None
 
     def watch(self, *, is_renewed: bool = False) -> None:
-        """Ask for a fresh token when the one there is is about to expire, and close the socket when it has.
+        """Ask for a new token when the current one is about to expire, and close the socket when it has expired.
 
-        Who has just sent one is not asked at once for what is as short-lived, but when half of its time has passed.
+        If the client has just sent a short-lived token, it is asked again after half of its lifetime.
         """
         self._stop_timer()
         left = seconds_left(self._connection.principal)
@@ -55,14 +55,14 @@ class Tokens:
             self._wait(left, self._expire)
 
     def renew(self, token: str) -> None:
-        """Take a fresh token; of those that come while one is looked at, the last."""
+        """Check a new token; of several that arrive during a check, only the last is checked."""
         if self._task is None:
             self._task = self._loop.create_task(self._check(token), name="plait token")
         else:
             self._next = token
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop the timer and any check."""
         self._stop_timer()
         self._next = None
         if self._task is not None:
@@ -76,12 +76,12 @@ class Tokens:
             rights = await self._renew(token)
         except PlaitError as error:
             self._connection.close(error.close_code, str(error))
-        except Exception as error:  # Whatever the author's `authenticate` raises.
-            log.error("a fresh token could not be looked at: %s", type(error).__name__, exc_info=error)
+        except Exception as error:  # `authenticate` may raise anything.
+            log.error("a new token could not be checked: %s", type(error).__name__, exc_info=error)
             self._connection.close(INTERNAL_ERROR, "internal error")
         else:
-            if _name(rights.principal) != _name(before):
-                self._connection.close(FORBIDDEN, "the fresh token is somebody else's")
+            if _get_id(rights.principal) != _get_id(before):
+                self._connection.close(FORBIDDEN, "the new token belongs to another user")
                 return
             self._connection.grant(rights)
             self.watch(is_renewed=True)
@@ -111,12 +111,12 @@ class Tokens:
             self._timer = None
 
 
-def _name(principal: Principal | None) -> str | None:
+def _get_id(principal: Principal | None) -> str | None:
     return None if principal is None else principal.id
 
 
 def seconds_left(principal: Principal | None) -> float | None:
-    """Return for how long it is still known who somebody is, None where that has no end."""
+    """Return the seconds until a principal expires, or None if it does not."""
     if principal is None or principal.expires_at is None:
         return None
     return max(0.0, principal.expires_at - time.time())

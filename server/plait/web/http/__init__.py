@@ -1,1 +1,1 @@
-"""HTTP: uvicorn's protocol class with bounds, and the routes of a thread."""
+"""HTTP: uvicorn's protocol class with limits, and the routes of a thread."""

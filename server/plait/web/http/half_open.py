@@ -1,4 +1,4 @@
-"""Connections that wait for their peers to say more: counted by address, and closed when it takes too long."""
+"""Counts and closes connections whose peers are slow to send or to read."""
 
 import asyncio
 from typing import Final, Protocol
@@ -7,7 +7,7 @@ from plait.web.addresses import Addresses
 
 __all__ = ["HalfOpen"]
 
-# A check that comes this many seconds late shows that the loop was busy: what peers have sent meanwhile is read first.
+# If a check is this many seconds late, the loop was busy, and what peers have sent is read first.
 _LATE: Final = 1.0
 _MOMENT: Final = 0.2
 
@@ -16,10 +16,10 @@ class Waiting(Protocol):
     """A connection that waits for its peer."""
 
     host: str | None
-    """The address that it counts for; None for that of a proxy, which has the connections of many."""
+    """The address for which it counts; None for a proxy, which has the connections of many clients."""
 
     def give_up(self) -> None:
-        """Close the connection, or call `wait` again if the peer is not to blame."""
+        """Close the connection, or call `wait` again if the delay is not the peer's."""
         ...
 
 
@@ -29,19 +29,19 @@ class HalfOpen:
     def __init__(self, addresses: Addresses, timeout: float) -> None:
         self._addresses = addresses
         self._timeout = timeout
-        # When the time of each is over; the first is the next.
+        # The deadline of each connection, the next one first.
         self._deadlines: dict[Waiting, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def admit(self, connection: Waiting) -> bool:
-        """Begin to wait for a new connection's first request; False if its address has too many that wait."""
+        """Wait for a new connection's first request; return False if its address has too many that wait."""
         if connection.host is not None and self._addresses.is_full(connection.host):
             return False
         self.wait(connection)
         return True
 
     def wait(self, connection: Waiting) -> None:
-        """Begin to wait for a connection's peer, or begin its time anew."""
+        """Wait for a connection's peer, or reset its deadline."""
         if self._deadlines.pop(connection, None) is None and connection.host is not None:
             self._addresses.begin_waiting(connection.host)
         loop = asyncio.get_running_loop()
@@ -50,16 +50,16 @@ class HalfOpen:
             self._timer = loop.call_at(deadline, self._check)
 
     def is_waiting(self, connection: Waiting) -> bool:
-        """Whether a connection's time runs."""
+        """Return whether a connection has a deadline."""
         return connection in self._deadlines
 
     def leave(self, connection: Waiting) -> None:
-        """Wait for a connection's peer no longer."""
+        """Remove a connection's deadline."""
         if self._deadlines.pop(connection, None) is not None and connection.host is not None:
             self._addresses.end_waiting(connection.host)
 
     def _check(self) -> None:
-        """Give up those whose time is over."""
+        """Give up the connections whose deadline has passed."""
         assert self._timer is not None
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -72,7 +72,7 @@ class HalfOpen:
                 break
             overdue.append(connection)
         for connection in overdue:
-            self.wait(connection)  # `give_up` is called again if it is still there after as long.
+            self.wait(connection)  # `give_up` is called again if the connection is still open at the next deadline.
             connection.give_up()
         following = next(iter(self._deadlines.values()), None)
         self._timer = None if following is None else loop.call_at(following, self._check)

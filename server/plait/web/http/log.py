@@ -1,4 +1,4 @@
-"""A thread's log over HTTP: earlier states, the changes since a version, and a stream of events."""
+"""A thread's history over HTTP: earlier states, the changes since a version, and a stream of events."""
 
 import secrets
 from functools import partial
@@ -20,32 +20,32 @@ from plait_schemas.messages import Version
 
 __all__ = ["changes", "event_stream", "state_at", "tag", "wants_events"]
 
-# Changes of one answer, of which there are fewer when they are large.
+# Maximum number of changes in one answer, if they are not large.
 _MOST_CHANGES: Final = 1000
 
 
 async def state_at(actor: Actor, version: str) -> Response:
-    """Return the state at a version. Raises NotFound when it is not kept."""
+    """Return the state at a version. Raises NotFound if it is no longer kept."""
     if not _is_number(version):
-        raise InvalidArguments(f"at={version[:80]}: a version is a whole number", path="/at")
+        raise InvalidArguments(f"at={version[:80]}: a version must be a whole number", path="/at")
     data = await actor.change_log.json(int(version))
     headers = {"etag": tag(actor.pipeline.history, int(version))}
     return Response(data, media_type="application/json", headers=headers)
 
 
 async def changes(actor: Actor, since: str | None, limit: str | None) -> Response:
-    """Return the first durable changes behind a version, or of all that are kept. Raises NotFound when they are not."""
+    """Return the first durable changes after a version, or of all. Raises NotFound if they are no longer kept."""
     history, change_log = actor.pipeline.history, actor.change_log
     most = _MOST_CHANGES if limit is None else min(_read_limit(limit), _MOST_CHANGES)
     if since is None:
         after = await change_log.start()
         while (rows := await change_log.page(after, limit=most)) is None:
-            after = await change_log.start()  # Meanwhile the log has been shortened.
+            after = await change_log.start()  # The log has been shortened in the meantime.
     else:
         epoch, after = _read_version(since)
         rows = await change_log.page(after, limit=most) if epoch == history.epoch else None
         if rows is None or after > history.durable.version:
-            raise NotFound(f"the changes since {since} are not all there: get the state anew")
+            raise NotFound(f"the changes since {since} are no longer kept; get the state instead")
     version = rows[-1].version if rows else after
     body = {
         "epoch": history.epoch,
@@ -66,14 +66,14 @@ def tag(history: History, version: int) -> str:
 
 
 def wants_events(request: Request) -> bool:
-    """Tell whether a request asks for server-sent events."""
+    """Return whether a request asks for server-sent events."""
     return request.method == "GET" and "text/event-stream" in request.headers.get("accept", "")
 
 
 async def event_stream(actor: Actor, request: Request, principal: Principal | None, addresses: Addresses) -> Response:
-    """Return a stream of what happens to a thread, from where the reader left off where that can be had.
+    """Return a live stream of a thread's frames, which resumes from the reader's version if possible.
 
-    It counts as a socket among those of its address. Raises TooMany, Unavailable, and what the thread's hooks do.
+    It counts as a socket of its address. Raises TooMany, Unavailable, and whatever the thread's hooks raise.
     """
     id, since = request.headers.get("last-event-id"), request.query_params.get("since")
     have = _read_version(id, "Last-Event-ID") if id else _read_version(since) if since else None
@@ -102,5 +102,5 @@ def _read_limit(text: str) -> int:
 
 
 def _is_number(text: str) -> bool:
-    # Python reads no number of thousands of digits.
+    # Python refuses to read numbers with thousands of digits.
     return text.isascii() and text.isdigit() and len(text) <= 100

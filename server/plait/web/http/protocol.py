@@ -1,6 +1,6 @@
-"""HTTP/1.1 under uvicorn, with bounds on what precedes and follows a body, and on how long a peer may take for it.
+"""HTTP/1.1 under uvicorn, with limits on the size of heads and trailers and on the time that a peer may take.
 
-`plait serve` gives it to uvicorn as `http=`. A request's line, headers and trailers are counted before they are kept.
+`plait serve` passes it to uvicorn as `http=`. A request's line, headers and trailers are counted before they are kept.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ __all__ = ["HttpProtocol"]
 
 # Bytes of a request's line, headers and trailers together.
 _LARGEST_HEAD: Final = 64 * 1024
-# Bytes that are parsed at once where they may be many requests, of which only one is kept behind the one that is
-# answered; what comes behind it is left unparsed.
+# Bytes that are parsed at once if they may contain many requests. Only one request is kept after the one that is being
+# answered; the rest is left unparsed.
 _PIECE: Final = 1024
-# Bytes of a body that begin its time anew.
+# Bytes of a body that reset the deadline.
 _PROGRESS: Final = 4096
-# Seconds in which a peer that sends too much may read why its connection is closed: to close one with unread data is
-# to reset it.
+# Seconds in which a peer that sends too much may read why its connection is closed, since closing a connection with
+# unread data resets it.
 _LINGER: Final = 1.0
-# How many times as long as for a piece of its request a peer may take for a piece of its answer.
+# How many times `request_timeout` a peer may take to read a part of the answer.
 _PATIENCE: Final = 6
 _IDLE, _HEAD, _BODY = range(3)
 
 
 class _HeadTooLarge(Exception):
-    """Has the parser stop."""
+    """Stops the parser."""
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection, from its first byte to its last or to its upgrade."""
+    """One connection, until it is closed or upgraded."""
 
     def __init__(
         self,
@@ -55,26 +55,26 @@ class HttpProtocol(HttpToolsProtocol):
         self.host: str | None = None
         self._half_open = half_open
         self._is_proxy = is_proxy
-        # Where in a request the peer is.
+        # Which part of a request the peer is sending.
         self._part = _IDLE
-        # Bytes of a request's URL and headers that the parser has told of.
+        # Bytes of a request's URL and headers that the parser has reported.
         self._head_size = 0
-        # Whether the request opens a WebSocket, None until somebody asks.
+        # Whether the request opens a WebSocket; None until that is checked.
         self._is_opening: bool | None = None
-        # Bytes that have come since a request's beginning, or since there last was something of its body.
+        # Bytes received since the beginning of a request, or since the last part of its body.
         self._overhead = 0
-        # Bytes of a body of known length that are still to come.
+        # Bytes of a body of known length that are missing.
         self._left = 0
-        # What has come behind requests that wait for their turn.
+        # Data received after requests that wait to be answered.
         self._rest = b""
-        # Bytes of the body since its time began.
+        # Bytes of the body since the deadline was set.
         self._progress = 0
-        # Whether nothing more of the peer is of interest here, and whether the connection is gone.
+        # Whether further data is ignored, and whether the connection is closed.
         self._is_done = False
         self._is_lost = False
-        # The request that is answered; in `cycle` is the last one that has come.
+        # The request that is being answered; `cycle` is the last one received.
         self._answered: RequestResponseCycle | None = None
-        # Bytes of answers that the peer had not taken at the last look, and at how many looks they were no fewer.
+        # Bytes of answers that the peer had not read at the last check, and how many checks have found no fewer.
         self._unread = 0
         self._looks = 0
 
@@ -85,14 +85,14 @@ class HttpProtocol(HttpToolsProtocol):
         host = self.client[0] if self.client else ""
         self.host = None if self._is_proxy(host) else host
         if not self._half_open.admit(self):
-            self._refuse(429, "rate_limited", "too many connections from this address wait for a request", linger=0)
+            self._refuse(429, "rate_limited", "too many connections from this address without a request", linger=0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
         self._half_open.leave(self)
         super().connection_lost(exc)
         if self._answered is not None and not self._answered.response_complete:
-            # Another request has come behind it, which is the one that uvicorn tells.
+            # uvicorn tells only the last of several requests.
             self._answered.disconnected = True
             self._answered.message_event.set()
 
@@ -115,7 +115,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._rest = data[at:]
                 self.flow.pause_reading()
                 break
-            # Never more at once than a head may have left.
+            # Never more at once than the head may still have.
             piece = data[at : at + min(max(self._left, _PIECE), _LARGEST_HEAD - self._overhead)]
             at += len(piece)
             self._overhead += len(piece)
@@ -143,7 +143,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._head_size > _LARGEST_HEAD:
             raise _HeadTooLarge
         if self._part != _HEAD:
-            return  # ASGI has no trailers.
+            return  # ASGI does not support trailers.
         name = name.lower()
         if name == b"content-length" and len(value) < 20:
             self._left = int(value)
@@ -177,7 +177,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.loop.call_soon(self._go_on)
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the request over as it has been parsed; uvicorn would write it once more."""
+        """Pass on the parsed request; uvicorn would write it out again."""
         self._is_done = True
         self._half_open.leave(self)
         self.connections.discard(self)
@@ -194,7 +194,7 @@ class HttpProtocol(HttpToolsProtocol):
         )
 
     def _should_upgrade(self) -> bool:
-        """Whether the request opens a WebSocket; it is asked several times, when its headers have come."""
+        """Return whether the request opens a WebSocket; uvicorn calls this several times after the headers."""
         if self._is_opening is None:
             self._is_opening = super()._should_upgrade()
         return self._is_opening
@@ -206,7 +206,7 @@ class HttpProtocol(HttpToolsProtocol):
     # Called by HalfOpen
 
     def give_up(self) -> None:
-        """Close the connection, unless it is the app that takes its time to read, or the peer still takes an answer."""
+        """Close the connection, unless the app is slow to read, or the peer still reads an answer."""
         unread = self.transport.get_write_buffer_size()
         self._looks = self._looks + 1 if 0 < self._unread <= unread else 0
         self._unread = unread
@@ -222,7 +222,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._part == _IDLE:
             self.transport.close()
         else:
-            self._refuse(408, "request_timeout", "the rest of the request did not come in time")
+            self._refuse(408, "request_timeout", "the rest of the request was not received in time")
 
     # Inside
 
@@ -231,7 +231,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _go_on(self) -> None:
-        """Parse what has come behind a request that is answered now."""
+        """Parse what was received after a request, as that is answered."""
         if not self._is_lost and not self.transport.is_closing():
             self.data_received(b"")
 
@@ -244,8 +244,8 @@ class HttpProtocol(HttpToolsProtocol):
             if not self._should_upgrade():
                 self._unsupported_upgrade_warning()
             elif self._is_answering:
-                # What is answered would be sent into the socket, and not be told of its end.
-                self._refuse(400, "bad_request", "a WebSocket is opened when earlier requests have been answered")
+                # The running answer would be sent into the socket, and would not learn of its end.
+                self._refuse(400, "bad_request", "a WebSocket cannot be opened before earlier requests are answered")
             else:
                 self.handle_websocket_upgrade()
         except httptools.HttpParserError:
@@ -256,11 +256,11 @@ class HttpProtocol(HttpToolsProtocol):
                 return
         if self._head_size > _LARGEST_HEAD or self._overhead >= _LARGEST_HEAD:
             is_url = self._part == _HEAD and 2 * len(self.url) > _LARGEST_HEAD
-            what = f"the URL, headers and trailers of a request may have {_LARGEST_HEAD} bytes"
+            what = f"the URL, headers and trailers of a request may have at most {_LARGEST_HEAD} bytes"
             self._refuse(414 if is_url else 431, "too_large", what)
 
     def _watch(self, *, has_advanced: bool) -> None:
-        """Wait for the peer where it is the peer that is waited for."""
+        """Set a deadline for the peer if the next step is the peer's."""
         if self._part == _IDLE and self._is_answering:
             if not self.flow.write_paused:
                 self._half_open.leave(self)
@@ -273,10 +273,10 @@ class HttpProtocol(HttpToolsProtocol):
             self._half_open.wait(self)
 
     def _refuse(self, status: int, code: str, message: str, *, linger: float = _LINGER) -> None:
-        """Answer what there is of a request with an error, and close the connection."""
+        """Answer an incomplete request with an error, and close the connection."""
         self._is_done = True
         has_begun = self._is_answering and self.cycle.response_started
-        # Also where it has ended before the request has: another answer would be taken for that to the next one.
+        # Even if the answer ended before the request: a second one would count as the answer to the next request.
         has_begun |= self._part == _BODY and self.cycle is not None and self.cycle.response_complete
         if self._is_answering:
             self.cycle.disconnected = True

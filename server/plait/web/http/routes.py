@@ -1,4 +1,4 @@
-"""HTTP on a thread: its state, its rpcs, and what its author answers."""
+"""The HTTP endpoint of threads: state, history, rpcs and `on_request`."""
 
 import asyncio
 import secrets
@@ -43,7 +43,7 @@ __all__ = ["HttpEndpoint", "ThreadRoute"]
 
 
 class CallBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a call over HTTP."""
+    """The body of an rpc over HTTP."""
 
     args: list[msgspec.Raw] = []
     kwargs: dict[str, msgspec.Raw] = {}
@@ -53,13 +53,13 @@ _decode_call = msgspec.json.Decoder(CallBody).decode
 
 
 class HttpEndpoint:
-    """The ASGI app of HTTP requests below `/threads` and `/agents`."""
+    """The ASGI app for HTTP requests below `/threads` and `/agents`."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, _bounded(receive, self._context.limits.frame), send)
+        request = Request(scope, _limit_body(receive, self._context.limits.frame), send)
         address: Address | None = None
         try:
             address = read_address(scope)
@@ -97,7 +97,7 @@ class HttpEndpoint:
 
 
 class ThreadRoute(BaseRoute):
-    """Leads to an endpoint all that `read_address` reads."""
+    """Routes to an endpoint every path that `read_address` reads."""
 
     def __init__(self, endpoint: HttpEndpoint) -> None:
         self._endpoint = endpoint
@@ -118,7 +118,7 @@ class _Exchange:
         self._request = request
         self._key = address.key
         self._principal = principal
-        # What is streamed to whoever sent the request.
+        # The lines of a streamed answer.
         self._lines = Lines(context.limits.write_buffer)
 
     async def get_state(self) -> Response:
@@ -132,8 +132,8 @@ class _Exchange:
         if revision.json is None:
             raise NotFound(f"{self._key} has no state yet")
         current = tag(history, revision.version)
-        # Where the type has another field by now, the version has another text than before.
-        if revision.is_stored and {"*", current} & _tags(self._request.headers.get("if-none-match")):
+        # If the type has gained a field, the version has another text than before.
+        if revision.is_stored and {"*", current} & _read_tags(self._request.headers.get("if-none-match")):
             return Response(status_code=304, headers={"etag": current})
         return Response(revision.json, media_type="application/json", headers={"etag": current})
 
@@ -153,7 +153,7 @@ class _Exchange:
         if connection.readonly:
             raise Readonly("Connection is readonly")
         history = actor.pipeline.history
-        wanted = _tags(self._request.headers.get("if-match"))
+        wanted = _read_tags(self._request.headers.get("if-match"))
         if wanted and not ({"*", tag(history, history.current.version)} & wanted):
             raise Conflict(f"the state is at version {history.current.version}, not the one in If-Match")
         try:
@@ -161,7 +161,7 @@ class _Exchange:
                 commit = actor.pipeline.push(body, connection)
         except PlaitError:
             raise
-        except Exception as error:  # Whatever the author's validate_state_change raises refuses the change.
+        except Exception as error:  # validate_state_change may refuse with any exception.
             log_error(error, self._key, connection)
             raise Reject("State update rejected") from None
         version = await commit
@@ -176,14 +176,16 @@ class _Exchange:
         try:
             call = _decode_call(body) if body.strip() else CallBody()
         except NOT_JSON as error:
-            raise InvalidArguments(f'the body is {{"args": […], "kwargs": {{…}}}}: {json_error(error)[0]}') from None
+            raise InvalidArguments(
+                f'the body must be {{"args": […], "kwargs": {{…}}}}: {json_error(error)[0]}'
+            ) from None
         with self._context.turns.measure():
             arguments = method.arguments(call.args, call.kwargs, depth=self._context.limits.depth)
         if method.is_stream:
             return self._stream(actor, method, arguments, connection)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         actor.call(method, arguments, resolving(future), connection=connection, request=self._request, by_client=True)
-        return _json({"result": await self._outcome(future)})
+        return _answer_json({"result": await self._wait_for(future)})
 
     async def request(self) -> Response:
         await self._check("request")
@@ -193,7 +195,9 @@ class _Exchange:
         actor.request(self._request, resolving(future))
         response = await future
         if not isinstance(response, Response):
-            raise TypeError(f"on_request of {self._key.kind} returned {type(response).__name__}, not a Response")
+            raise TypeError(
+                f"on_request of {self._key.kind} returned {type(response).__name__}; it must return a Response"
+            )
         return response
 
     # Inside
@@ -210,16 +214,16 @@ class _Exchange:
         return body
 
     async def _enter(self, size: int) -> tuple[Actor, Connection]:
-        """Return the thread and a connection that stands for this request: the source of its change, with its rights.
+        """Return the thread, and a connection that represents this request: the source of its change, with its rights.
 
-        A request with a body of many bytes, `size`, waits for its turn.
-        What is to be done with the thread must be begun before anything else is awaited, as with `Node.actor`.
+        A request with a large body, of `size` bytes, waits for its turn.
+        The caller must use the thread before it awaits anything else, as with `Node.actor`.
         """
         may_write = await self._context.identity.may(self._principal, self._key, "write")
         actor = await self._actor()
         rights = Rights(self._principal, may_write)
         connection = Connection(f"http-{secrets.token_hex(8)}", self._lines, actor.pipeline.after, rights=rights)
-        # A turn of the thread, which is not stopped before whoever waits for the turn goes on.
+        # A turn of the thread, so that it does not stop before this request continues.
         if await actor.hooks.is_readonly(connection, self._request):
             connection.readonly = True
         if size >= LARGE:
@@ -227,7 +231,7 @@ class _Exchange:
                 await self._context.turns.turn()
         return actor, connection
 
-    async def _outcome(self, future: asyncio.Future[Any]) -> Any:
+    async def _wait_for(self, future: asyncio.Future[Any]) -> Any:
         try:
             return await future
         except PlaitError:
@@ -237,24 +241,24 @@ class _Exchange:
             raise CallFailed(public_message(error)) from None
 
     def _stream(self, actor: Actor, method: Method, arguments: Any, connection: Connection) -> Response:
-        """Answer with a line of JSON for each chunk. Who reads too slowly for what is sent by hand gets an error."""
+        """Answer with a line of JSON for each chunk; end with an error if the client reads too slowly."""
         lines = self._lines
 
         def put(what: str, line: bytes) -> None:
             if what == "chunk" and lines.is_full:
-                what, line = "error", _line("error", "the reader is too slow for what is sent to it")
+                what, line = "error", _encode_line("error", "the client reads too slowly")
                 turn.cancel()
             lines.put(line, is_last=what != "chunk")
 
         def sink(what: str, value: Any) -> Callable[[], None]:
-            return partial(put, what, _line(what, None if value is msgspec.UNSET else value))
+            return partial(put, what, _encode_line(what, None if value is msgspec.UNSET else value))
 
         def done(_: Any, error: BaseException | None) -> None:
             if error is not None:
-                put("error", _line("error", public_message(error)))
+                put("error", _encode_line("error", public_message(error)))
 
         def expire() -> None:
-            put("error", _line("error", "the token has expired"))
+            put("error", _encode_line("error", "the token has expired"))
             turn.cancel()
 
         def ended() -> None:
@@ -271,31 +275,31 @@ class _Exchange:
         return Streamed(lines.read(), media_type="application/x-ndjson", ended=ended)
 
 
-def _bounded(receive: Receive, limit: int) -> Receive:
-    """Return a `receive` that raises TooLarge when the body of a request has more than `limit` bytes."""
+def _limit_body(receive: Receive, limit: int) -> Receive:
+    """Return a `receive` that raises TooLarge if the body has more than `limit` bytes."""
     size = 0
 
-    async def bounded() -> Message:
+    async def receive_limited() -> Message:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
         if size > limit:
-            raise TooLarge(f"a body may have {limit} bytes")
+            raise TooLarge(f"a body may have at most {limit} bytes")
         return message
 
-    return bounded
+    return receive_limited
 
 
-def _line(what: str, value: Any) -> bytes:
+def _encode_line(what: str, value: Any) -> bytes:
     return encode_json({what: value}) + b"\n"
 
 
-def _json(value: Any) -> Response:
+def _answer_json(value: Any) -> Response:
     try:
         return Response(encode_json(value), media_type="application/json")
     except UNENCODABLE as error:
         raise CallFailed(f"the result is not JSON: {error}") from None
 
 
-def _tags(header: str | None) -> set[str]:
+def _read_tags(header: str | None) -> set[str]:
     return {each.strip().removeprefix("W/") for each in header.split(",")} if header else set()

@@ -1,4 +1,4 @@
-"""Answers over HTTP that go on: their lines, and their end."""
+"""Streamed answers over HTTP."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ __all__ = ["Lines", "Streamed"]
 
 
 class Streamed(StreamingResponse):
-    """Calls `ended` when all is sent, or nobody reads it any more, be it before the first byte."""
+    """Calls `ended` when everything is sent or the client disconnects, even before the first byte."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Streamed(StreamingResponse):
 
 
 class Lines:
-    """Keeps the lines of an answer until they are read; it is full when more than `limit` bytes wait."""
+    """Keeps the lines of an answer until they are read; it is full if more than `limit` bytes wait."""
 
     can_ping = False
 
@@ -42,9 +42,9 @@ class Lines:
         self._limit = limit
         self._lines: deque[bytes] = deque()
         self._size = 0
-        # Whether the last line is there, or nobody reads any more.
+        # Whether the last line has been put, or the client has disconnected.
         self._is_over = False
-        # Is set when there is something to read, and when there is room for more.
+        # Set when there is something to read, and when there is room for more.
         self._filled = asyncio.Event()
         self._drained = asyncio.Event()
 
@@ -55,11 +55,11 @@ class Lines:
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader is too slow for one line more."""
+        """Whether there is no room for another line."""
         return self._size > self._limit and not self._is_over
 
     def put(self, line: bytes, *, is_last: bool) -> None:
-        """Have a line read, behind those before it; nothing comes behind the last."""
+        """Append a line; ignore it after the last one."""
         if not self._is_over:
             self._lines.append(line)
             self._size += len(line)
@@ -67,7 +67,7 @@ class Lines:
             self._filled.set()
 
     async def read(self) -> AsyncIterator[bytes]:
-        """Yield the lines, up to the last."""
+        """Yield the lines until the last."""
         while True:
             while self._lines:
                 line = self._lines.popleft()
@@ -81,7 +81,7 @@ class Lines:
             await self._filled.wait()
 
     def end(self) -> None:
-        """Keep nothing more: nobody reads it."""
+        """Drop the lines, as the client has disconnected."""
         self._is_over = True
         self._drained.set()
 
@@ -91,7 +91,7 @@ class Lines:
             self._drained.clear()
             await self._drained.wait()
 
-    # What a request has no use for
+    # The rest of a transport, unused for a request
 
     def send(self, frame: Frame) -> None:
         pass

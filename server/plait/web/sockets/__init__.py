@@ -1,1 +1,1 @@
-"""WebSockets: under uvicorn by our own protocol class, elsewhere by ASGI."""
+"""WebSockets: with a protocol class of our own under uvicorn, with ASGI messages under other servers."""

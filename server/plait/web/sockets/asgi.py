@@ -1,4 +1,4 @@
-"""WebSockets under any ASGI server, by ASGI's messages. There it is the server's own pings that find dead peers."""
+"""WebSockets under any ASGI server. The server itself has to detect dead peers with pings."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ __all__ = ["AsgiSocket"]
 log = logging.getLogger("plait.sockets")
 
 _CLOSE_TIMEOUT: Final = 5.0
-# Seconds of handling one message from which on others come before the next.
+# If a message takes this many seconds, others are handled before the next one.
 _NOTICED: Final = 0.001
 _NO_CODE: Final = 1005
 _TOO_BIG: Final = 1009
@@ -43,13 +43,13 @@ class AsgiSocket:
         self._send = send
         self._max_size = max_size
         self._limit = write_buffer
-        # Where what costs much waits for its turn.
+        # The queue for costly work.
         self._turns = turns
-        # Is told when the socket is gone.
+        # Called when the socket is closed.
         self._ended = ended
         self._receiver: Receiver | None = None
         self._queue: deque[Frame] = deque()
-        # Bytes of the frames that the server has not taken yet.
+        # Bytes of the frames that the server has not sent yet.
         self._waiting = 0
         self._was_backed_up = False
         self._code, self._reason = _NO_CODE, ""
@@ -58,16 +58,16 @@ class AsgiSocket:
         self._drained = asyncio.Event()
         self._may_read = asyncio.Event()
         self._may_read.set()
-        # Whether nothing more is read at all.
+        # Whether reading is stopped for good.
         self._is_stopped = False
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether the server has not taken what is to be sent."""
+        """Whether frames wait to be sent."""
         return self._waiting > HIGH_WATER
 
     def attach(self, receiver: Receiver) -> None:
-        """Hand what the peer sends to `receiver` from here on."""
+        """Pass what the peer sends to `receiver` from now on."""
         self._receiver = receiver
 
     async def run(self) -> None:
@@ -89,7 +89,7 @@ class AsgiSocket:
         if self._over.is_set():
             return
         if self._waiting > self._limit:
-            self.close(TRY_AGAIN_LATER, "the connection is too slow for what is sent to it")
+            self.close(TRY_AGAIN_LATER, "the client reads too slowly")
             return
         self._queue.append(frame)
         self._waiting += len(frame.data)
@@ -139,15 +139,15 @@ class AsgiSocket:
                 is_cheap = self._turns.work_clock() - worked < AT_ONCE
                 if spent > _NOTICED:
                     self._turns.spend(spent)
-                    # The server may have more of what the peer has sent, so that nothing above waits.
+                    # The server may have more data, so the `await` above may not wait.
                     await asyncio.sleep(0)
         except Exception:
-            log.exception("a socket is closed, as what came on it could not be handled")
+            log.exception("closing a socket, as handling its message failed")
             self.close(INTERNAL_ERROR, "internal error")
 
     def _take(self, message: Message) -> None:
         if self._over.is_set():
-            return  # The receiver has been told that nothing comes any more.
+            return  # The receiver is already closed.
         if message["type"] == "websocket.disconnect":
             self._queue.clear()
             self._end(message.get("code") or _NO_CODE, message.get("reason") or "")
@@ -155,7 +155,7 @@ class AsgiSocket:
         text = message.get("text")
         data: bytes = message["bytes"] if text is None else text.encode()
         if len(data) > self._max_size:
-            self.close(_TOO_BIG, f"a message may have {self._max_size} bytes")
+            self.close(_TOO_BIG, f"a message may have at most {self._max_size} bytes")
         elif self._receiver is not None:
             self._receiver.receive(data, is_text=text is not None)
 
@@ -180,7 +180,7 @@ class AsgiSocket:
             await self._wake.wait()
 
     def _end(self, code: int, reason: str) -> None:
-        """Let the receiver know that nothing comes or goes any more."""
+        """Close the receiver."""
         if self._over.is_set():
             return
         self._over.set()

@@ -1,7 +1,7 @@
 """The endpoint of a thread's sockets: checked, accepted, then handed to a session.
 
-Who is refused is accepted first and closed with a code that is final, since clients take a refused upgrade for a
-network failure and try for ever.
+A refused socket is accepted first and then closed with a final code, since clients take a refused upgrade for a network
+failure and retry forever.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from plait.web.context import ServerContext, as_final_refusal, as_get, as_refusa
 from plait.web.sockets.asgi import AsgiSocket
 from plait.web.sockets.handshake import EXTENSION, Handshake
 from plait.web.sockets.heartbeat import Heartbeat
-from plait.web.sockets.pending_join import PendingJoin, unless_gone
+from plait.web.sockets.pending_join import PendingJoin, run_unless_disconnected
 from plait.web.sockets.socket import ABNORMAL, Socket
 from plait.web.thread_urls import read_address
 from plait_schemas.codes import INTERNAL_ERROR
@@ -43,7 +43,7 @@ Join = Callable[[Socket | AsgiSocket], Awaitable[None]]
 
 
 class SocketEndpoint:
-    """The ASGI app of WebSockets."""
+    """The ASGI app for WebSockets."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
@@ -54,24 +54,24 @@ class SocketEndpoint:
 
 
 class _Place:
-    """What a socket has of its address's share; nothing of how it was opened is kept with it."""
+    """A socket's share of the limit of its address; it keeps no reference to the opening."""
 
     __slots__ = ("_addresses", "_host", "connection", "joining")
 
     def __init__(self, addresses: Addresses, host: str) -> None:
         self._addresses = addresses
         self._host = host
-        # The socket as its thread sees it, once it is on its way to join.
+        # The connection, when the socket begins to join.
         self.connection: Connection | None = None
-        # What joins it, while it does and the peer is there; nobody waits for it once the peer is gone.
+        # The task that joins it, which is cancelled if the peer disconnects.
         self.joining: asyncio.Task[Any] | None = None
 
     def enter(self) -> None:
-        """Count the socket among those of its address. Raises TooMany."""
+        """Count the socket for its address. Raises TooMany."""
         self._addresses.enter(self._host)
 
     def leave(self) -> None:
-        """Count the socket no longer among those of its address, when what came by it has been done."""
+        """Stop counting the socket when its turns have ended."""
         joining, self.joining = self.joining, None
         if joining is not None:
             joining.cancel()
@@ -97,7 +97,7 @@ class _Opening:
         self._place = _Place(context.addresses, self._host)
 
     async def open(self) -> None:
-        """Let the socket in, or refuse it."""
+        """Accept or refuse the socket."""
         try:
             key = self._address()
             self._place.enter()
@@ -123,15 +123,14 @@ class _Opening:
         return key
 
     async def _admit(self, key: ThreadKey) -> Join | None:
-        """Return what joins the socket to its thread; None when it is refused, or its peer is gone.
+        """Return the function that joins the socket to its thread; None if it is refused or its peer has disconnected.
 
-        Whoever is behind a socket of the Cloudflare protocol is known by the request, behind one of the native protocol
-        by the join.
+        A client of the Cloudflare protocol is authenticated by the request, a native client by its join.
         """
         if self._subprotocol is not None:
             return partial(self._join_native, key)
         try:
-            rights = await unless_gone(self._check(key), self._receive)
+            rights = await run_unless_disconnected(self._check(key), self._receive)
         except Exception as error:
             await self._refuse(error)
             return None
@@ -139,12 +138,12 @@ class _Opening:
 
     async def _check(self, key: ThreadKey) -> Rights:
         rights = await self._rights(key, self._request)
-        # Wakes the thread, so that what prevents it is known before the socket is accepted.
+        # Wake the thread, so that errors are known before the socket is accepted.
         await self._context.node.actor(key)
         return rights
 
     async def _rights(self, key: ThreadKey, request: Request) -> Rights:
-        """Return what whoever is behind a request may do. Raises what refuses them."""
+        """Return the rights of a request's principal. Raises an error if it is refused."""
         identity = self._context.identity
         principal = await identity.principal(request)
         if isinstance(principal, Response):
@@ -157,36 +156,35 @@ class _Opening:
 
     async def _refuse(self, error: Exception) -> None:
         """Accept the socket and close it with the code for `error`."""
-        socket = await self._accept(_nothing)
+        socket = await self._accept(_do_nothing)
         if socket is not None:
             _close(socket, error)
             if isinstance(socket, AsgiSocket):
                 await socket.run()
 
     async def _run(self, socket: Socket | AsgiSocket, join: Join) -> None:
-        """Have `join` join the socket to its thread; what prevents that closes it."""
+        """Join the socket to its thread, or close it with the error."""
         if isinstance(socket, AsgiSocket):
             async with asyncio.TaskGroup() as group:
                 self._place.joining = group.create_task(_try(join, socket))
                 await socket.run()
             self._place.joining = None
             return
-        # In this very task: who joins at once gets its first frames together with the answer to its request.
+        # In this task, so that the first frames are sent together with the answer to the request.
         task = self._place.joining = asyncio.current_task()
         assert task is not None
         try:
             await _try(join, socket)
         except asyncio.CancelledError:
-            is_gone = self._place.joining is None
-            if not is_gone:
-                # Not the peer's going: the author's `authenticate` has raised it, or the server ends.
+            if self._place.joining is not None:
+                # Nobody has cancelled this task for the peer: `authenticate` has raised it, or the server stops.
                 socket.close(INTERNAL_ERROR, "internal error")
                 raise
             if task.uncancel():
                 raise
         else:
             if self._place.joining is None:
-                task.uncancel()  # The author's `authenticate` has caught what the peer's going raised in it.
+                task.uncancel()  # `authenticate` has caught the cancellation of a peer that has disconnected.
         finally:
             self._place.joining = None
 
@@ -238,7 +236,7 @@ class _Opening:
             try:
                 await self._send({"type": "websocket.accept", "subprotocol": self._subprotocol})
             except OSError:
-                return None  # The peer is gone, as ASGI has it.
+                return None  # The peer has disconnected, as ASGI reports.
             return AsgiSocket(
                 self._receive,
                 self._send,
@@ -263,7 +261,7 @@ class _Opening:
         return socket
 
     def _id(self, actor: Actor, rights: Rights) -> str:
-        """Return an id that stays the same over a client's reconnects, but by which nobody can pass for it."""
+        """Return an id that is the same over a client's reconnects, but does not let others impersonate it."""
         given = self._request.query_params.get("_pk", "")
         if not 0 < len(given) <= 128:
             return secrets.token_hex(12)
@@ -275,7 +273,7 @@ def _ended(heartbeat: Heartbeat, ended: Callable[[], None], socket: Socket) -> N
     ended()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -294,5 +292,5 @@ def _close(socket: Socket | AsgiSocket, error: Exception) -> None:
         log.log(level, "a socket was refused, %s: %s", error.code, error)
         socket.close(error.close_code, str(error))
     else:
-        log.error("a socket could not be opened: %s", type(error).__name__, exc_info=error)
+        log.error("opening a socket failed: %s", type(error).__name__, exc_info=error)
         socket.close(INTERNAL_ERROR, "internal error")

@@ -1,4 +1,4 @@
-"""WebSocket messages and close reasons as bytes, and the parsing of what a peer sends."""
+"""Encodes and parses WebSocket frames."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ __all__ = ["Incoming", "is_utf8", "serialize", "shorten"]
 
 
 def serialize(frame: Frame) -> bytes:
-    """Return a frame as it goes over the wire from server to client: whole and unmasked (RFC 6455, section 5.2)."""
+    """Encode a frame from server to client: unfragmented and unmasked (RFC 6455, section 5.2)."""
     first = 0x81 if frame.is_text else 0x82
     size = len(frame.data)
     if size < 126:
@@ -23,7 +23,7 @@ def serialize(frame: Frame) -> bytes:
 
 
 def is_utf8(data: bytes) -> bool:
-    """Tell whether bytes are text."""
+    """Return whether bytes are valid UTF-8."""
     if data.isascii():
         return True
     try:
@@ -34,11 +34,11 @@ def is_utf8(data: bytes) -> bool:
 
 
 def shorten(reason: str) -> str:
-    """Return a close reason of the 123 bytes that there is room for."""
+    """Shorten a close reason to the 123 bytes that a frame can hold."""
     return reason.encode(errors="backslashreplace")[:123].decode(errors="ignore")
 
 
-# Bytes that are parsed in one go: some hundred of the smallest frames, and more while there are but few frames in them.
+# Bytes that are parsed at once: about a hundred of the smallest frames, and more if the frames are large.
 _SLICE: Final = 2048
 _LARGEST_SLICE: Final = 8192
 _FEW: Final = 8
@@ -46,43 +46,43 @@ _CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
 
 
 class Incoming:
-    """Bytes that have come, the frames that were in some of them, and the message in fragments of which they are part.
+    """Parses received bytes into frames, and joins the fragments of a message.
 
-    A frame is a message, a control frame, or an empty CONT for a fragment that ends no message.
+    A frame is a message, a control frame, or an empty CONT for a fragment that is not the last.
     """
 
     __slots__ = ("_at", "_begun", "_opcode", "_protocol", "_slice", "_unread", "frames")
 
     def __init__(self, protocol: ServerProtocol) -> None:
         self._protocol = protocol
-        # What has come, and up to where it has been parsed.
+        # The received bytes, and how many of them have been parsed.
         self._unread = b""
         self._at = 0
         self._slice = _SLICE
-        # What has been parsed, until it is taken, the last first. An empty deque would be large.
+        # Parsed frames, the last first, until they are taken. A list, since an empty deque is large.
         self.frames: list[tuple[Opcode, bytes]] = []
-        # What has come of a message in fragments, and what it is; None while none is under way.
+        # The fragments of an incomplete message, and its opcode; None if there is none.
         self._begun: bytearray | None = None
         self._opcode = Opcode.TEXT
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is something that has not been taken or parsed."""
+        """Whether there are frames or bytes that have not been taken."""
         return bool(self.frames) or self._at < len(self._unread)
 
     def feed(self, data: bytes) -> None:
-        """Take what has come."""
+        """Add received bytes."""
         self._unread = self._unread[self._at :] + data
         self._at = 0
 
     def drop(self) -> None:
-        """Forget what has not been taken."""
+        """Drop everything that has not been taken."""
         self.frames.clear()
         self._unread = b""
         self._at = 0
 
     def parse(self) -> bool:
-        """Parse a slice, unless there is none; what has been parsed before must have been taken."""
+        """Parse some of the bytes; the frames parsed before must have been taken."""
         start, end = self._at, self._at + self._slice
         data = self._unread[start:end]
         if not data:
@@ -108,7 +108,7 @@ class Incoming:
         return True
 
     def _join(self, frame: WebSocketFrame) -> None:
-        """Keep the message in fragments that a frame ends, or that it ends none."""
+        """Add a fragment, and keep the message if it is the last one."""
         if self._begun is None:
             self._opcode = frame.opcode
             self._begun = bytearray()

@@ -1,8 +1,8 @@
 """The opening of WebSockets under uvicorn.
 
-`uvicorn --ws plait.web.sockets.handshake:Handshake`, which is what `plait serve` does, makes one a socket. The
-request goes through the ASGI app like any other, so that mounts and middleware see it; the endpoint of a thread finds
-this object in `scope["extensions"]["plait.handshake"]` and takes the socket over, past ASGI's messages.
+`uvicorn --ws plait.web.sockets.handshake:Handshake`, or `plait serve`, makes one for each socket. The request passes
+through the ASGI app like any other, so that mounts and middleware see it. The endpoint of a thread finds this object in
+`scope["extensions"]["plait.handshake"]` and takes the socket over, without ASGI messages.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ EXTENSION: Final = "plait.handshake"
 
 log = logging.getLogger("plait.sockets")
 
-# websockets would log each socket that opens or closes.
+# Otherwise websockets logs each socket that opens or closes.
 _protocol_log = logging.getLogger("plait.sockets.protocol")
 _protocol_log.setLevel(logging.WARNING)
 
@@ -41,7 +41,7 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 
 class Handshake(asyncio.Protocol):
-    """One upgrade request, until the app has accepted or refused it."""
+    """One upgrade request, until the app accepts or refuses it."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Handshake(asyncio.Protocol):
         self._app_state = app_state
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._key = ""
-        # What the peer has sent without waiting for the answer.
+        # Data that the peer has sent before the answer.
         self._early = b""
         self._is_over = False
-        # Whether the app has been told of the peer, and whether that is gone.
+        # Whether the app has received `websocket.connect`, and whether the peer has disconnected.
         self._is_connected = False
         self._lost = asyncio.Event()
-        # The app's response, as far as it has come.
+        # The app's response so far.
         self._denial: tuple[int, RawHeaders] = (500, [])
         self._body = b""
 
@@ -77,7 +77,7 @@ class Handshake(asyncio.Protocol):
         shutdown: Callable[[], None],
         subprotocol: str | None = None,
     ) -> Socket | None:
-        """Accept the request and return the open socket, None if the peer is gone."""
+        """Accept the request and return the open socket; None if the peer has disconnected."""
         if self._is_over:
             return None
         self._is_over = True
@@ -89,7 +89,7 @@ class Handshake(asyncio.Protocol):
             write_buffer=write_buffer,
             bucket=bucket,
             turns=turns,
-            ended=partial(_gone, connections, ended),
+            ended=partial(_forget, connections, ended),
             shutdown=shutdown,
         )
         connections.discard(self)
@@ -108,7 +108,7 @@ class Handshake(asyncio.Protocol):
         self._server.connections.add(cast(Any, self))
 
     def data_received(self, data: bytes) -> None:
-        """Take the request, which uvicorn has parsed and writes here once more, in one piece."""
+        """Receive the request, which uvicorn has parsed and writes out again in one piece."""
         if self._key:
             self._transport.pause_reading()
             self._early += data
@@ -135,7 +135,7 @@ class Handshake(asyncio.Protocol):
         server: tuple[str, int | None] | None,
         client: tuple[str, int] | None,
     ) -> None:
-        """Take the request; the names of its headers are in lower case."""
+        """Receive the parsed request; header names are in lower case."""
         headers = [(name, value.strip()) for name, value in headers]
         if problem := self._check(method, headers):
             self._answer(*problem)
@@ -152,25 +152,25 @@ class Handshake(asyncio.Protocol):
         self._server.connections.discard(cast(Any, self))
 
     def shutdown(self) -> None:
-        """Called by uvicorn when the server is to end."""
+        """Called by uvicorn when the server shuts down."""
         self._answer(503, [], b"the server is shutting down\n")
 
     # Inside
 
     def _check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, RawHeaders, bytes] | None:
-        """Return the answer to a request that is no opening of a WebSocket (RFC 6455, section 4.2.1)."""
+        """Return the error response for an invalid opening request (RFC 6455, section 4.2.1), or None."""
         if method != "GET":
-            return 405, [(b"allow", b"GET")], b"a WebSocket is opened with GET\n"
+            return 405, [(b"allow", b"GET")], b"use GET to open a WebSocket\n"
         found = dict(headers)
         if found.get(b"sec-websocket-version") != b"13":
-            return 426, [(b"sec-websocket-version", b"13")], b"only version 13 of WebSockets is spoken here\n"
+            return 426, [(b"sec-websocket-version", b"13")], b"only WebSocket version 13 is supported\n"
         key = found.get(b"sec-websocket-key", b"")
         try:
             is_key = len(base64.b64decode(key, validate=True)) == 16
         except binascii.Error:
             is_key = False
         if not is_key:
-            return 400, [], b"Sec-WebSocket-Key is missing or wrong\n"
+            return 400, [], b"Sec-WebSocket-Key is missing or invalid\n"
         self._key = key.decode()
         return None
 
@@ -203,8 +203,8 @@ class Handshake(asyncio.Protocol):
         try:
             await app(scope, self._receive, self._send)
         except Exception:
-            log.exception("the app failed to answer the opening of a WebSocket")
-        finally:  # Also where the app's code raises a CancelledError: nobody else ends the connection.
+            log.exception("the app raised while opening a WebSocket")
+        finally:  # Even after a CancelledError of the app's code, as nothing else closes the connection.
             self._answer(500, [], b"Internal Server Error\n")
 
     async def _receive(self) -> dict[str, Any]:
@@ -226,12 +226,12 @@ class Handshake(asyncio.Protocol):
                 self._answer(403, [], b"Forbidden\n")
             case _:
                 raise RuntimeError(
-                    "this app has WebSocket routes of its own beside plait's threads: run it under uvicorn's own "
+                    "this app has WebSocket routes of its own besides plait's threads: run it under uvicorn's own "
                     "WebSocket implementation (`uvicorn module:app`)"
                 )
 
     def _answer(self, status: int, headers: RawHeaders, body: bytes) -> None:
-        """Answer the request with a response instead of a socket, unless it has been answered."""
+        """Answer the request with an HTTP response, unless it is already answered."""
         if self._is_over:
             return
         self._is_over = True
@@ -249,6 +249,6 @@ _SWITCHING: Final = (
 )
 
 
-def _gone(connections: set[Any], ended: Callable[[Socket], None], socket: Socket) -> None:
+def _forget(connections: set[Any], ended: Callable[[Socket], None], socket: Socket) -> None:
     connections.discard(socket)
     ended(socket)

@@ -1,4 +1,4 @@
-"""Finding peers that are gone without a word."""
+"""Detects peers that have disconnected silently."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ __all__ = ["Heartbeat"]
 
 
 class Heartbeat:
-    """Pings sockets that have been silent, and gives up those that do not answer."""
+    """Pings silent sockets, and drops those that do not answer."""
 
     def __init__(self, interval: float, timeout: float) -> None:
         self._interval = interval
@@ -21,15 +21,15 @@ class Heartbeat:
         self._sockets[socket] = None
 
     def discard(self, socket: Socket) -> None:
-        """Watch a socket no longer."""
+        """Stop watching a socket."""
         self._sockets.pop(socket, None)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the heartbeat."""
         self._task = asyncio.create_task(self._beat(), name="plait heartbeat")
 
     async def stop(self) -> None:
-        """Cease to watch."""
+        """Stop the heartbeat."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -42,7 +42,7 @@ class Heartbeat:
             now = loop.time()
             for socket in tuple(self._sockets):
                 if socket.is_held:
-                    socket.heard = now  # Its answers are not read.
+                    socket.heard = now  # Reading is paused, so its answers are not read.
                 silence = now - socket.heard
                 if silence > self._interval + self._timeout:
                     socket.give_up()

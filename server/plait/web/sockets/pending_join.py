@@ -11,16 +11,16 @@ from plait_schemas.codec import NOT_JSON
 from plait_schemas.codes import BAD_FRAME, GOING_AWAY
 from plait_schemas.messages import Error, Join, decode_client, encode
 
-__all__ = ["PendingJoin", "unless_gone"]
+__all__ = ["PendingJoin", "run_unless_disconnected"]
 
 T = TypeVar("T")
 
-# Seconds after which it is minded that the peer may be gone; nearly everything is over by then.
+# Seconds before watching for a disconnect; most openings finish earlier.
 _MOMENT: Final = 0.1
 
 
-async def unless_gone(work: Awaitable[T], receive: Receive) -> T | None:
-    """Return what comes of `work`, or None when the peer is gone before; nothing else is received meanwhile."""
+async def run_unless_disconnected(work: Awaitable[T], receive: Receive) -> T | None:
+    """Return the result of `work`, or None if the peer disconnects first. Nothing else may receive meanwhile."""
     opening = asyncio.current_task()
     assert opening is not None
     watching: asyncio.Task[None] | None = None
@@ -37,8 +37,8 @@ async def unless_gone(work: Awaitable[T], receive: Receive) -> T | None:
     try:
         return await work
     except asyncio.CancelledError:
-        is_gone = watching is not None and watching.done() and not watching.cancelled()
-        if not is_gone or opening.uncancel():
+        is_disconnected = watching is not None and watching.done() and not watching.cancelled()
+        if not is_disconnected or opening.uncancel():
             raise
         return None
     finally:
@@ -48,12 +48,12 @@ async def unless_gone(work: Awaitable[T], receive: Receive) -> T | None:
             await asyncio.wait([watching])
 
 
-# Seconds within which a client joins.
+# Seconds within which a client must join.
 _PATIENCE: Final = 10.0
 
 
 class PendingJoin:
-    """Takes the join of one socket, and keeps what comes behind it for the session."""
+    """Receives the join of one socket, and keeps later messages for the session."""
 
     def __init__(self, transport: Transport, *, patience: float = _PATIENCE) -> None:
         self._transport = transport
@@ -63,28 +63,28 @@ class PendingJoin:
         self.is_closed = False
 
     async def join(self) -> Join | None:
-        """Return the client's join, or None when the socket has been closed, as it is when none comes in time."""
+        """Return the client's join, or None if the socket is closed. Closes the socket if no join comes in time."""
         try:
             async with asyncio.timeout(self._patience):
                 return await self._joined
         except TimeoutError:
-            self._transport.close(BAD_FRAME, f"no join came within {self._patience:g} s")
+            self._transport.close(BAD_FRAME, f"no join was received within {self._patience:g} s")
             return None
 
     def hand_over(self, session: Receiver) -> None:
-        """Give a session what has come since."""
+        """Pass the later messages to a session."""
         for data, is_text in self._kept:
             session.receive(data, is_text=is_text)
         self._transport.resume()
 
     def leave(self) -> None:
-        """Send the client elsewhere: the server is going away."""
+        """Close the socket, as the server is shutting down."""
         self._transport.close(GOING_AWAY, "the server is shutting down")
 
     # The Receiver of its transport
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
-        """Take a message."""
+        """Handle the join, or keep a later message."""
         if self._joined.done():
             self._transport.pause()
             self._kept.append((data, is_text))
@@ -95,24 +95,24 @@ class PendingJoin:
             self._refuse(str(error))
             return
         if not isinstance(message, Join):
-            self._refuse("the first frame is a join")
+            self._refuse("the first frame must be a join")
         elif not 0 < len(message.client) <= 128:
-            self._refuse("the id of a client has 1 to 128 characters")
+            self._refuse("the id of a client must have 1 to 128 characters")
         else:
-            # Read on, so that the end of a peer that waits to be let in is noticed.
+            # Keep reading, so that a disconnect is noticed while the client waits to join.
             self._joined.set_result(message)
 
     def close(self, code: int, reason: str) -> None:
-        """Take note that the socket is closed."""
+        """End the wait for a join, as the socket is closed."""
         self.is_closed = True
         if not self._joined.done():
             self._joined.set_result(None)
 
     def pong(self, payload: bytes) -> None:
-        """Take the answer to a ping."""
+        """Ignore the answer to a ping."""
 
     def drained(self) -> None:
-        """Take note that the peer has caught up."""
+        """Do nothing, as nothing is sent before the join."""
 
     def _refuse(self, message: str) -> None:
         self._transport.send(Frame(encode(Error("bad_frame", message))))

@@ -1,4 +1,4 @@
-"""When what the peer of a WebSocket sends is handled: in turns, so that nobody has the server to themselves. No I/O."""
+"""Handles the frames of a WebSocket in turns, so that one peer cannot keep the server busy. No I/O."""
 
 import asyncio
 import math
@@ -15,29 +15,29 @@ from plait.web.turns import AT_ONCE, LARGE, Ticket, Turns
 
 __all__ = ["Reader"]
 
-# Frames of one peer after which the others have their turns.
+# How many frames of one peer are handled in a turn.
 _FRAMES: Final = 96
-# Seconds after a turn that took too long, in which the peer's next ones are watched, or taken for as costly.
+# Seconds after a long turn in which the peer's next turns are measured, or count as costly.
 _REMEMBERED: Final = 10.0
-# Seconds for which a peer that sends too much is not read, at most, so that its end is noticed.
+# Maximum seconds of not reading a peer that sends too much, so that a disconnect is noticed.
 _LONGEST_PAUSE: Final = 1.0
 
 
 class Reader:
-    """Hands over the messages and control frames of one peer, and reads no more before they are handled.
+    """Hands over the messages and control frames of one peer, and reads no more until they are handled.
 
-    `handle` takes each, `parsed` is called after some and tells whether there may be more, `cut` when the last has been
-    handled that came before the peer was gone.
+    `handle` is called with each frame. `parsed` is called after some frames and returns whether more may follow.
+    `disconnected` is called when the peer has disconnected and its last frame is handled.
     """
 
     __slots__ = (
         "_bucket",
         "_costly_until",
-        "_cut",
+        "_disconnected",
         "_handle",
         "_incoming",
         "_is_closed",
-        "_is_cut",
+        "_is_disconnected",
         "_is_held",
         "_is_stopped",
         "_loop",
@@ -57,37 +57,37 @@ class Reader:
         turns: Turns,
         handle: Callable[[Opcode, bytes], None],
         parsed: Callable[[], bool],
-        cut: Callable[[], None],
+        disconnected: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._incoming = Incoming(protocol)
-        # Counts the frames that reach no session's limits: pings, the pongs that nobody asked for, and fragments.
+        # Limits the frames that no session counts: pings, unsolicited pongs, and fragments.
         self._bucket = bucket
-        # Where what costs much waits for its turn, and until when all that the peer sends is taken for that. What looks
-        # so is watched first: the time may have been that of other processes, and to ask for one's own takes long.
+        # The queue for costly work, and until when everything that the peer sends counts as costly. A long turn is
+        # first confirmed by processor time: wall time includes other processes, but processor time is slow to read.
         self._turns = turns
         self._costly_until = -math.inf
         self._watched_until = -math.inf
         self._handle = handle
         self._parsed = parsed
-        self._cut = cut
-        # Goes on with what has come, when others have had their turns.
+        self._disconnected = disconnected
+        # Continues with what was received, after the turns of others.
         self._turn: asyncio.Handle | Ticket | None = None
-        # Whether what the peer sends is left unread: for a while, which begins with the reader, or for good.
+        # Whether reading is paused, as it is at first, or stopped for good.
         self._is_held = True
         self._is_stopped = False
-        # Whether the peer says nothing more than what has come, and whether that is of no interest.
-        self._is_cut = False
+        # Whether the peer has disconnected, and whether the rest of its data is ignored.
+        self._is_disconnected = False
         self._is_closed = False
 
     @property
     def is_held(self) -> bool:
-        """Whether what the peer sends is left unread for a while."""
+        """Whether reading is paused."""
         return self._is_held or self._turn is not None
 
     def feed(self, data: bytes) -> None:
-        """Take what has come."""
+        """Handle received bytes."""
         self._incoming.feed(data)
         if self.is_held:
             self._pause_transport()
@@ -95,45 +95,45 @@ class Reader:
             self._read()
 
     def charge(self, count: int) -> None:
-        """Count frames of the peer; those that it is asked for are counted before, the other way."""
+        """Charge frames to the peer; a negative count credits frames that it is asked to send."""
         if self._bucket is not None:
             self._bucket.charge(count)
 
     def pause(self) -> None:
-        """Hand over nothing more until `resume`."""
+        """Hand over nothing until `resume`."""
         if not self._is_closed:
             self._is_held = True
             self._pause_transport()
 
     def resume(self) -> None:
-        """Go on, unless `stop` was called."""
+        """Continue, unless `stop` was called."""
         if not self._is_stopped and not self._is_closed:
             self._is_held = False
             self._go_on()
 
     def stop(self) -> None:
-        """Hand over nothing more until the socket is closed."""
+        """Stop handing over frames for good."""
         self._is_stopped = True
         self.pause()
 
     def close(self) -> None:
-        """Read on regardless, since to close a socket with unread data is to reset it."""
+        """Read and drop data, since closing a socket with unread data resets it."""
         self._is_closed = True
         self._is_held = False
-        if not self._is_cut:
+        if not self._is_disconnected:
             self._go_on()
 
     def take_turn(self, work: Callable[[], None]) -> Ticket | None:
-        """Do what has waited elsewhere, at once or when it is its turn."""
+        """Run delayed work, at once or when it is its turn."""
         return self._turns.run(work)
 
     def drop(self) -> None:
-        """Forget what has come and has not been handled."""
+        """Drop what is not handled yet."""
         self._incoming.drop()
 
     def end(self) -> None:
-        """Take note that the peer says nothing more; what it has said is handled first."""
-        self._is_cut = True
+        """Call `disconnected` when everything received is handled, as the peer has disconnected."""
+        self._is_disconnected = True
         if self._is_closed and self._turn is not None:
             self._turn.cancel()
         else:
@@ -142,7 +142,7 @@ class Reader:
     # Inside
 
     def _read(self, *, has_turn: bool = False) -> None:
-        """Handle some of what has come; what costs much only if that may be at once, or has waited for its turn."""
+        """Handle some of the received frames; costly ones only in a turn."""
         self._turn = None
         incoming, turns = self._incoming, self._turns
         frames, handle, clock = incoming.frames, self._handle, turns.clock
@@ -177,12 +177,12 @@ class Reader:
             self._go_on(is_costly=is_costly)
 
     def _go_on(self, *, is_costly: bool = False) -> None:
-        """Read on: first what has come already, in a turn that comes later if the peer has sent too much."""
+        """Continue with what was received, later if the peer has sent too much."""
         if self._turn is not None:
             return
         wait = 0.0 if self._bucket is None else min(self._bucket.until(0, self._loop.time()), _LONGEST_PAUSE)
-        if self._is_cut and (self._is_held or not self._incoming.is_waiting):
-            self._cut()
+        if self._is_disconnected and (self._is_held or not self._incoming.is_waiting):
+            self._disconnected()
         elif self._is_held:
             pass
         elif self._incoming.is_waiting or wait:

@@ -1,6 +1,6 @@
-"""An open WebSocket: the transport of a connection, over websockets' Sans-I/O `ServerProtocol`.
+"""An open WebSocket: the transport of a connection, with websockets' Sans-I/O `ServerProtocol`.
 
-Frames to the peer are written straight to the asyncio transport, each made once for all sockets that it goes to.
+Frames to the peer are written directly to the asyncio transport, and encoded once for all sockets.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ __all__ = ["ABNORMAL", "Socket"]
 log = logging.getLogger("plait.sockets")
 
 _CLOSE_TIMEOUT: Final = 5.0
-# Bytes that are written in one iteration of the loop before states are held back, to be sent as one.
+# If more bytes wait in one iteration of the loop, changes are held back, to be sent as one.
 _AT_ONCE: Final = 256 * 1024
 ABNORMAL: Final = 1006
 _NO_CODE: Final = 1005
 _INVALID_DATA: Final = 1007
-# Frames that reach no session's limits: heartbeats, and the fragments that end no message.
+# Frames that no session counts: heartbeats, and all but the last fragment of a message.
 _COUNTED: Final = frozenset({Opcode.PING, Opcode.PONG, Opcode.CONT})
 
 
 class Socket(asyncio.Protocol):
-    """A WebSocket that is open, or on its way to be closed."""
+    """A WebSocket that is open or closing."""
 
     __slots__ = (
         "_drained",
@@ -77,24 +77,30 @@ class Socket(asyncio.Protocol):
         self._protocol = protocol
         self._receiver: Receiver | None = None
         self._write_batcher = write_batcher
-        # What is to be written at the end of this iteration of the loop; None when nothing is.
+        # Frames to write at the end of this iteration of the loop; None if there are none.
         self._out: list[bytes] | None = None
         self._out_size = 0
-        # Bytes that may wait for the peer.
+        # How many bytes may wait for the peer.
         self._limit = write_buffer
-        # Is told when the socket is gone, and when the server is asked to end.
+        # Called when the socket is closed, and when the server shuts down.
         self._ended = ended
         self._shutdown = shutdown
-        cut = partial(self._end, ABNORMAL, "")
+        disconnected = partial(self._end, ABNORMAL, "")
         self._reader = Reader(
-            transport, protocol, bucket=bucket, turns=turns, handle=self._handle, parsed=self._parsed, cut=cut
+            transport,
+            protocol,
+            bucket=bucket,
+            turns=turns,
+            handle=self._handle,
+            parsed=self._parsed,
+            disconnected=disconnected,
         )
         self._is_closing = False
-        # Whether the transport has as much as it wants to hold for the peer.
+        # Whether the transport's buffer is full.
         self._is_paused = False
         self._drained: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # When the peer last sent something, and whether it has been pinged for a sign of life since.
+        # When the peer last sent something, and whether the heartbeat has pinged it since.
         self.heard = self._loop.time()
         self.is_asked = False
 
@@ -104,16 +110,16 @@ class Socket(asyncio.Protocol):
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether the peer, or this iteration of the loop, has more to take than is good."""
+        """Whether too much waits for the peer or in this iteration of the loop."""
         return self._is_paused or self._out_size > _AT_ONCE
 
     @property
     def is_held(self) -> bool:
-        """Whether what the peer sends is left unread for a while."""
+        """Whether reading is paused."""
         return self._reader.is_held
 
     def attach(self, receiver: Receiver) -> None:
-        """Hand what the peer sends to `receiver` from here on; without one, nothing is read."""
+        """Pass what the peer sends to `receiver` from now on; nothing is read before."""
         self._receiver = receiver
         self._reader.resume()
 
@@ -143,7 +149,7 @@ class Socket(asyncio.Protocol):
         self._end(code, reason)
 
     def give_up(self) -> None:
-        """Drop the socket: its peer is gone."""
+        """Drop the socket, as its peer does not answer."""
         self._end(ABNORMAL, "no answer to a ping")
         self._transport.abort()
 
@@ -191,7 +197,7 @@ class Socket(asyncio.Protocol):
         self._ended(self)
 
     def shutdown(self) -> None:
-        """Called by uvicorn when the server is to end."""
+        """Called by uvicorn when the server shuts down."""
         self._shutdown()
 
     # Inside
@@ -204,7 +210,7 @@ class Socket(asyncio.Protocol):
         try:
             self._take(opcode, data)
         except Exception:
-            log.exception("a socket is closed, as what came on it could not be handled")
+            log.exception("closing a socket, as handling its message failed")
             self.close(INTERNAL_ERROR, "internal error")
 
     def _take(self, opcode: Opcode, data: bytes) -> None:
@@ -223,10 +229,10 @@ class Socket(asyncio.Protocol):
                 close = self._protocol.close_rcvd
                 self._end(close.code if close else _NO_CODE, close.reason if close else "")
             case _:
-                pass  # The answer to a ping is among what the protocol has to send.
+                pass  # The protocol answers pings itself.
 
     def _parsed(self) -> bool:
-        """Send what the protocol answers by itself; return whether the peer may say more."""
+        """Send the protocol's own answers; return whether the peer may send more."""
         self._take_output()
         if self._protocol.parser_exc is not None:
             self._reader.drop()
@@ -240,9 +246,9 @@ class Socket(asyncio.Protocol):
         return False
 
     def _fail(self) -> None:
-        """End the socket of a peer that does not keep to WebSocket's rules or sends too much at once."""
-        # What it still sends is read until it has gone: to close a socket with unread data is to reset it, which may
-        # take away the close frame.
+        """Close the socket of a peer that violates the WebSocket protocol or sends too large a message."""
+        # Keep reading until the peer disconnects: closing a socket with unread data resets it, which may drop the
+        # close frame.
         close = self._protocol.close_sent
         self._end(close.code if close else ABNORMAL, close.reason if close else "")
         self.flush()
@@ -258,7 +264,7 @@ class Socket(asyncio.Protocol):
             self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self._transport.abort)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the waiting frames."""
         out, self._out = self._out, None
         size, self._out_size = self._out_size, 0
         if out is None or self._transport.is_closing():
@@ -269,7 +275,7 @@ class Socket(asyncio.Protocol):
             if size > _AT_ONCE and self._receiver is not None and not self._is_closing:
                 self._receiver.drained()
         elif self._transport.get_write_buffer_size() > self._limit:
-            self.close(TRY_AGAIN_LATER, "the connection is too slow for what is sent to it")
+            self.close(TRY_AGAIN_LATER, "the client reads too slowly")
 
     def _write(self, data: bytes) -> None:
         self._out_size += len(data)
@@ -280,13 +286,13 @@ class Socket(asyncio.Protocol):
             self._out.append(data)
 
     def _take_output(self) -> None:
-        """Send what the protocol answers by itself: pongs and the other half of a close."""
+        """Send the protocol's own answers: pongs and close frames."""
         for data in self._protocol.data_to_send():
             if data:
                 self._write(data)
 
     def _end(self, code: int, reason: str) -> None:
-        """Let the receiver know that nothing comes or goes any more."""
+        """Close the receiver."""
         if self._is_closing:
             return
         self._is_closing = True

@@ -1,4 +1,4 @@
-"""Writing what sockets have to send: once an iteration of the loop, one system call for many frames."""
+"""Writes the frames of each socket once an iteration of the loop, with one system call."""
 
 import asyncio
 from typing import Protocol
@@ -10,18 +10,18 @@ class Writer(Protocol):
     """Has something to write."""
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the waiting frames."""
         ...
 
 
 class WriteBatcher:
-    """Has sockets write when the callbacks that are running have ended."""
+    """Lets sockets write at the end of an iteration of the loop."""
 
     def __init__(self) -> None:
         self._waiting: list[Writer] = []
 
     def add(self, socket: Writer) -> None:
-        """Have `socket` write at the end of this iteration of the loop."""
+        """Let `socket` write at the end of this iteration of the loop."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
         self._waiting.append(socket)

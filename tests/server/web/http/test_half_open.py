@@ -77,7 +77,7 @@ async def test_an_address_has_so_many_that_wait_and_a_proxys_are_not_counted() -
     assert not half_open.admit(Peer())
     assert half_open.admit(Peer("10.0.0.2"))
     assert all(half_open.admit(Peer(None)) for _ in range(5))
-    with pytest.raises(TooMany, match=r"2 connections from one address"):
+    with pytest.raises(TooMany, match=r"one address may have 2 connections"):
         addresses.enter("10.0.0.1")
     half_open.leave(first)
     half_open.leave(first)

@@ -91,7 +91,7 @@ async def test_the_id_of_a_client_may_have_128_characters() -> None:
 async def test_whoever_does_not_join_in_time_is_closed_with_4400() -> None:
     transport, pending = enter(patience=0.02)
     assert await pending.join() is None
-    assert transport.closed == (4400, "no join came within 0.02 s")
+    assert transport.closed == (4400, "no join was received within 0.02 s")
     assert pending.is_closed
 
 
