@@ -70,19 +70,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """The `frame` that clients are told of, None when theirs are not limited."""
         return self.frame if self.frame < _HUGE else None
 
-    def bucket(self, now: float) -> "TokenBucket | None":
+    def make_bucket(self, now: float) -> "TokenBucket | None":
         """Return what counts to the limit for messages, None when they are not limited."""
         if math.isinf(self.messages_per_second):
             return None
         return TokenBucket(self.messages_per_second, self.message_burst, now)
 
-    def buckets(self) -> "TokenBuckets | None":
+    def make_buckets(self) -> "TokenBuckets | None":
         """Return what counts requests to the limit for messages, None when they are not limited."""
         if math.isinf(self.messages_per_second):
             return None
         return TokenBuckets(self.messages_per_second, self.message_burst)
 
-    def limiter(self, now: float) -> "RateLimiter | None":
+    def make_limiter(self, now: float) -> "RateLimiter | None":
         """Return what says which messages of a connection come too fast, None when they are not limited."""
         if math.isinf(self.messages_per_second):
             return None
@@ -120,12 +120,12 @@ class TokenBucket:
 
     def take(self, now: float) -> float:
         """Take one and return 0, or return how many seconds to wait before the next is there."""
-        wait = self.until(1, now)
+        wait = self.seconds_until(1, now)
         if not wait:
             self._tokens -= 1
         return wait
 
-    def until(self, count: float, now: float) -> float:
+    def seconds_until(self, count: float, now: float) -> float:
         """Return how many seconds to wait before there are `count`; there are less than 0 after a charge."""
         self._tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
         self._seen = now
@@ -163,7 +163,7 @@ class TokenBuckets:
         return bucket
 
     def _forget(self, now: float) -> None:
-        self._buckets = {key: each for key, each in self._buckets.items() if each.until(self._burst, now)}
+        self._buckets = {key: each for key, each in self._buckets.items() if each.seconds_until(self._burst, now)}
         self._many = max(_FEW_BUCKETS, 2 * len(self._buckets))
 
 
@@ -187,7 +187,7 @@ class RateLimiter:
         wait = self._taken.take(now)
         if not wait:
             return 0.0
-        wait += self._refused.until(self._burst, now)
+        wait += self._refused.seconds_until(self._burst, now)
         self.is_exceeded = self._refused.take(now) > 0
         return wait
 

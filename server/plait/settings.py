@@ -10,7 +10,7 @@ import msgspec
 from plait.limits import UNLIMITED, Limits, explain_limit
 from plait.spelling import find_nearest
 
-__all__ = ["COMMAND_VARIABLES", "SettingError", "Settings", "find_unknown_variables", "refused"]
+__all__ = ["COMMAND_VARIABLES", "SettingError", "Settings", "find_unknown_variables", "make_setting_error"]
 
 COMMAND_VARIABLES: Final = frozenset(
     {
@@ -78,7 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, limits=_limits(self.limits, environment), **found)
 
 
-def refused(name: str, why: str) -> ValueError:
+def make_setting_error(name: str, why: str) -> ValueError:
     """Return the error for a setting of which no use can be made: a SettingError when it is the environment's."""
     variable = f"PLAIT_{name.upper()}"
     return SettingError(f"{variable}: {why}") if variable in os.environ else ValueError(f"{name}: {why}")

@@ -22,7 +22,7 @@ from tests.running import Process
 
 from plait.cli.main import cli
 from plait.settings import COMMAND_VARIABLES
-from plait.state.history import read
+from plait.state.history import replay_document
 from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 
@@ -578,7 +578,7 @@ async def states(store: Path) -> dict[str, tuple[int, int, Any]]:
         for row in await opened.threads(limit=10_000):
             each = await opened.load(row.key)
             assert each is not None
-            found[str(row.key)] = each.version, each.state_version, read(row.key, each)
+            found[str(row.key)] = each.version, each.state_version, replay_document(row.key, each)
     return found
 
 

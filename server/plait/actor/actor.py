@@ -39,8 +39,8 @@ class Actor:
     """Runs one thread. Made by the node when the thread wakes, and dropped when it sleeps."""
 
     __slots__ = (
-        "_beside",
-        "_held",
+        "_concurrent",
+        "_holds",
         "_loop",
         "change_log",
         "clients",
@@ -48,12 +48,12 @@ class Actor:
         "hooks",
         "key",
         "kind",
+        "last_used",
         "limits",
         "mailbox",
         "pipeline",
         "presence",
         "thread",
-        "used",
     )
 
     def __init__(
@@ -64,8 +64,8 @@ class Actor:
         store: Store,
         limits: Limits,
         *,
-        peer: Callable[[Any, str], Any],
-        fenced: Callable[["Actor"], None],
+        make_handle: Callable[[Any, str], Any],
+        on_fenced: Callable[["Actor"], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.key = key
@@ -78,43 +78,43 @@ class Actor:
             store,
             limits,
             validate=self.thread.validate_state_change if "validate_state_change" in kind.overrides else None,
-            committed=self._committed,
-            fenced=partial(fenced, self),
+            on_commit=self._on_commit,
+            on_fenced=partial(on_fenced, self),
         )
         self.change_log = ChangeLog(key, store, self.pipeline.history)
         self.presence = Presence(self._loop, self._tell_presence)
         self.clients = PushLog()
-        self.thread._core = Core(key, self.pipeline, self.change_log, self.presence, peer)
+        self.thread._core = Core(key, self.pipeline, self.change_log, self.presence, make_handle)
         self.thread.__init__()  # type: ignore[misc]
         self.connections = self.thread._core.connections
         self.mailbox = Mailbox(self._loop)
         self.hooks = Hooks(self, self.thread, self.mailbox)
         # When the thread was last asked for, or seen to run a turn, by the loop's clock.
-        self.used = self._loop.time()
+        self.last_used = self._loop.time()
         # Turns that do not hold the mailbox: concurrent rpcs and streams.
-        self._beside: set[Turn] = set()
+        self._concurrent: set[Turn] = set()
         # Sockets that are about to join.
-        self._held = 0
+        self._holds = 0
 
     @property
-    def is_idle(self) -> bool:
+    def is_unused(self) -> bool:
         """Whether the thread may be stopped: nobody is connected, nothing runs, everything is durable."""
-        is_unused = not self.connections and not self._held
-        return is_unused and self.mailbox.is_idle and not self._beside and self.pipeline.is_settled
+        is_unused = not self.connections and not self._holds
+        return is_unused and self.mailbox.is_idle and not self._concurrent and self.pipeline.is_durable
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def keep_awake(self) -> Iterator[None]:
         """Keep the thread awake for somebody who is about to join."""
-        self._held += 1
+        self._holds += 1
         try:
             yield
         finally:
-            self._held -= 1
+            self._holds -= 1
             self.touch()
 
     def touch(self) -> None:
         """Take note that the thread is in use."""
-        self.used = self._loop.time()
+        self.last_used = self._loop.time()
 
     def connection_id(self, protocol: str, principal: Principal | None, client: str) -> str:
         """Return the id of a client's connections: the same for all of one principal, and for nobody else's."""
@@ -140,7 +140,7 @@ class Actor:
                 await self.hooks.run("on_stop")
             except Exception as error:
                 self.hooks.report(error, None)
-            await self.settled()
+            await self.wait_until_idle()
         finally:
             self.abort()
 
@@ -173,7 +173,7 @@ class Actor:
         done: Done,
         *,
         sink: StreamSink | None = None,
-        drained: Callable[[], Awaitable[object]] | None = None,
+        drain: Callable[[], Awaitable[object]] | None = None,
         connection: Connection | None = None,
         request: Request | None = None,
         by_client: bool = False,
@@ -181,13 +181,13 @@ class Actor:
     ) -> Turn:
         """Run an rpc, which `connection` has called by `size` bytes.
 
-        `done` gets its outcome when the changes before it are durable; a stream's goes to `sink` as `drained` lets it.
+        `done` gets its outcome when the changes before it are durable; a stream's goes to `sink` as `drain` lets it.
         """
         args, kwargs = arguments
         if method.is_stream:
             assert sink is not None
-            streaming = Streaming(sink, self.pipeline.after, connection, self.hooks.report, drained)
-            done = streaming.telling(done)
+            streaming = Streaming(sink, self.pipeline.after, connection, self.hooks.report, drain)
+            done = streaming.wrap_done(done)
             work = partial(streaming.run, method, self.thread, args, kwargs)
         else:
             work = partial(method.function, self.thread, *args, **kwargs)
@@ -203,10 +203,10 @@ class Actor:
             origin=None if by_client else find_client_turn(),
         )
         if connection is not None:
-            turn.done = connection.weigh(size, turn.done)
+            turn.done = connection.track_turn(size, turn.done)
         if method.is_concurrent:
-            turn.done = partial(self._finish_beside, turn, turn.done)
-            self._beside.add(turn)
+            turn.done = partial(self._finish_concurrent, turn, turn.done)
+            self._concurrent.add(turn)
             turn.start(self._loop)
         else:
             self.mailbox.post(turn)
@@ -219,8 +219,8 @@ class Actor:
             self.touch()
             return False
         timeout, history = self.thread.idle_timeout, self.pipeline.history
-        is_due = timeout is not None and now - self.used >= timeout
-        if (not is_due and not history.has_recent) or not self.is_idle:
+        is_due = timeout is not None and now - self.last_used >= timeout
+        if (not is_due and not history.has_recent) or not self.is_unused:
             return False  # Of most threads there is nothing more to see.
         history.forget()
         return is_due
@@ -230,7 +230,7 @@ class Actor:
         timeout, elapsed = self.thread.turn_timeout, now - self.mailbox.started
         if self.mailbox.running is None or timeout is None or elapsed < timeout:
             return
-        for turn in (self.mailbox.running, *self.mailbox.inside):
+        for turn in (self.mailbox.running, *self.mailbox.nested):
             if turn.is_expired:
                 continue
             log.error(
@@ -242,20 +242,20 @@ class Actor:
             )
             turn.expire()
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until all turns have ended and every change is durable, or has failed."""
         while True:
-            if beside := [turn.task for turn in self._beside if turn.task is not None]:
-                await asyncio.wait(beside)
-            elif self.mailbox.is_idle and self.pipeline.is_settled:
+            if concurrent := [turn.task for turn in self._concurrent if turn.task is not None]:
+                await asyncio.wait(concurrent)
+            elif self.mailbox.is_idle and self.pipeline.is_durable:
                 return
             else:
                 await self._next_pause()
 
-    def give_up(self) -> None:
+    def cancel_turns(self) -> None:
         """Cancel what runs and what waits to."""
         self.mailbox.close()
-        for turn in self._beside:
+        for turn in self._concurrent:
             turn.cancel()
 
     def abort(self) -> None:
@@ -263,7 +263,7 @@ class Actor:
         self.connections.close("the thread has been stopped")
         self.presence.close()
         self.pipeline.close()
-        self.give_up()
+        self.cancel_turns()
 
     def drop(self, reason: str) -> None:
         """Give up: close the sockets, so that their clients come again, and take no more changes."""
@@ -276,10 +276,10 @@ class Actor:
 
     async def _next_pause(self) -> None:
         event = asyncio.Event()
-        self.mailbox.post(Turn("settle", lambda: None, partial(self._answer, lambda *_: event.set()), owner=self))
+        self.mailbox.post(Turn("idle", lambda: None, partial(self._answer, lambda *_: event.set()), owner=self))
         await event.wait()
 
-    def _committed(self, commit: Commit) -> None:
+    def _on_commit(self, commit: Commit) -> None:
         revision = commit.revision
         if revision.version == 0:
             return
@@ -300,16 +300,16 @@ class Actor:
             if connection.session is None or not connection.protocol_enabled:
                 continue
             if connection.wire not in frames:
-                frames[connection.wire] = connection.wire.presence(diff)
+                frames[connection.wire] = connection.wire.encode_presence(diff)
             if (frame := frames[connection.wire]) is not None:
-                connection.session.present(frame)
+                connection.session.send_presence(frame)
 
     def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = Unavailable("the server is shutting down")
         self.pipeline.after(lambda failure: done(result, failure or error))
 
-    def _finish_beside(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
-        self._beside.discard(turn)
+    def _finish_concurrent(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
+        self._concurrent.discard(turn)
         self.touch()
         done(result, error)

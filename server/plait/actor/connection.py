@@ -47,19 +47,19 @@ _EVERYTHING: Final = Rights()
 class Wire(Protocol):
     """How a protocol writes what a thread tells; all connections with the same Wire get the same frames."""
 
-    def change(self, revision: Revision) -> Frame | None:
+    def encode_change(self, revision: Revision) -> Frame | None:
         """Return what tells of a change, or None if nothing does."""
         ...
 
-    def message(self, data: object) -> Frame:
+    def encode_message(self, data: object) -> Frame:
         """Return an ordinary message: a str, bytes, or anything that is JSON."""
         ...
 
-    def event(self, name: str, data: object) -> Frame | None:
+    def encode_event(self, name: str, data: object) -> Frame | None:
         """Return what tells of an event, or None if nothing does."""
         ...
 
-    def presence(self, diff: PresenceDiff) -> Frame | None:
+    def encode_presence(self, diff: PresenceDiff) -> Frame | None:
         """Return what tells who is here, or None if nothing does."""
         ...
 
@@ -67,10 +67,10 @@ class Wire(Protocol):
 class PlainWire:
     """Ordinary messages only: a str as text, bytes as binary, anything else as JSON text."""
 
-    def change(self, revision: Revision) -> Frame | None:
+    def encode_change(self, revision: Revision) -> Frame | None:
         return None
 
-    def message(self, data: object) -> Frame:
+    def encode_message(self, data: object) -> Frame:
         match data:
             case str():
                 return Frame(data.encode())
@@ -79,10 +79,10 @@ class PlainWire:
             case _:
                 return Frame(encode_json(data))
 
-    def event(self, name: str, data: object) -> Frame | None:
+    def encode_event(self, name: str, data: object) -> Frame | None:
         return None
 
-    def presence(self, diff: PresenceDiff) -> Frame | None:
+    def encode_presence(self, diff: PresenceDiff) -> Frame | None:
         return None
 
 
@@ -95,11 +95,11 @@ class Connection:
     __slots__ = (
         "_gate",
         "_is_readonly",
-        "_settled",
+        "_on_turns_ended",
         "_transport",
         "backlog",
         "id",
-        "is_shut",
+        "is_closed",
         "presence",
         "protocol_enabled",
         "rights",
@@ -125,11 +125,11 @@ class Connection:
         self.presence: Any = None
         self.session: Session | None = None
         # Whether nothing more is taken from the client, as it has been closed, or is gone.
-        self.is_shut = False
+        self.is_closed = False
         # Bytes of the turns that it has caused and that have not ended.
         self.backlog = 0
         # Is told when there are none any more.
-        self._settled: Callable[[], None] | None = None
+        self._on_turns_ended: Callable[[], None] | None = None
         self._transport = transport
         self._gate = gate
 
@@ -156,7 +156,7 @@ class Connection:
 
         It leaves after all changes of the thread made so far, and not at all if they could not be made durable.
         """
-        self.send_frame(self.wire.message(data))
+        self.send_frame(self.wire.encode_message(data))
 
     def send_frame(self, frame: Frame) -> None:
         """Send a frame when all changes made so far are durable."""
@@ -172,12 +172,12 @@ class Connection:
             raise TypeError(f"a close reason is a str, not a {type(reason).__name__}")
         if code not in _CLOSE_CODES and not 3000 <= code <= 4999:
             raise ValueError(f"{code} is not a close code that may be sent (RFC 6455, section 7.4)")
-        self.is_shut = True
+        self.is_closed = True
         self._gate(lambda _: self.leave(code, reason))
 
     def leave(self, code: int, reason: str) -> None:
         """Close the socket at once, whatever is on its way to the disk."""
-        self.is_shut = True
+        self.is_closed = True
         if self.session is not None:
             self.session.finish()
         self._transport.close(code, reason)
@@ -186,30 +186,30 @@ class Connection:
         """Take nothing more from the client until the socket is closed."""
         self._transport.stop_reading()
 
-    def weigh(self, size: int, done: Done) -> Done:
+    def track_turn(self, size: int, done: Done) -> Done:
         """Count a turn that it causes by `size` bytes, until the Done that is returned is told."""
         size += _TURN
         self.backlog += size
 
         def ended(result: Any, error: BaseException | None) -> None:
             self.backlog -= size
-            if not self.backlog and self._settled is not None:
-                settled, self._settled = self._settled, None
-                settled()
+            if not self.backlog and self._on_turns_ended is not None:
+                on_ended, self._on_turns_ended = self._on_turns_ended, None
+                on_ended()
             done(result, error)
 
         return ended
 
-    def when_settled(self, callback: Callable[[], None]) -> None:
+    def call_when_turns_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` when all turns that it has caused have ended: at once, when they have."""
         if self.backlog:
-            self._settled = callback
+            self._on_turns_ended = callback
         else:
             callback()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait while the peer does not read fast enough."""
-        await self._transport.drained()
+        await self._transport.drain()
 
     def __repr__(self) -> str:
         return f"<Connection {self.id}>"

@@ -36,7 +36,7 @@ class Connections:
     def __iter__(self) -> Iterator[Connection]:
         return iter(tuple(self._members))
 
-    def tagged(self, tag: str | None) -> list[Connection]:
+    def with_tag(self, tag: str | None) -> list[Connection]:
         """Return those that carry `tag`, or all."""
         return [each for each in self._members if tag is None or tag in each.tags]
 
@@ -91,7 +91,7 @@ class Connections:
             self._frames = {}
         elif wire in self._frames:
             return self._frames[wire]
-        frame = self._frames[wire] = wire.change(revision)
+        frame = self._frames[wire] = wire.encode_change(revision)
         return frame
 
     def broadcast(self, write: Callable[[Wire], Frame | None], *, without: Collection[Connection] = ()) -> None:

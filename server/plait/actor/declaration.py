@@ -10,7 +10,7 @@ from msgspec.inspect import type_info
 from plait.spelling import find_misspelt, find_nearest, is_camel_case
 from plait.state.conflicts import Policy
 from plait.state.retention import Retention
-from plait.state.storable import takes
+from plait.state.storable import accepts_arguments
 
 __all__ = ["HOOKS", "OPTIONS", "check_attributes", "check_hooks", "warn_of_near_misses"]
 
@@ -145,7 +145,7 @@ def _check_hook(cls: type, name: str, own: Any, original: Any) -> None:
     if name in ("validate_state_change", "resolve_conflict") and inspect.iscoroutinefunction(function):
         raise TypeError(f"{cls.__name__}.{name} must be a plain function: it decides before anything is awaited")
     parameters = list(inspect.signature(original).parameters)
-    if not takes(function, len(parameters) - isinstance(own, staticmethod)):
+    if not accepts_arguments(function, len(parameters) - isinstance(own, staticmethod)):
         raise TypeError(f"{cls.__name__}.{name} is called as {name}({', '.join(parameters[1:])}): take these arguments")
 
 

@@ -10,17 +10,17 @@ from starlette.requests import Request
 
 from plait.actor.connection import Connection
 from plait.actor.logs import log_error
-from plait.actor.mailbox import Mailbox, Turn, resolving
+from plait.actor.mailbox import Mailbox, Turn, make_resolver
 from plait.actor.thread import Thread
 from plait.errors import PlaitError
 from plait_schemas.codes import TRY_AGAIN_LATER
 
-__all__ = ["Hooks", "outcome"]
+__all__ = ["Hooks", "maybe_await"]
 
 T = TypeVar("T")
 
 
-async def outcome(value: Awaitable[T] | T) -> T:
+async def maybe_await(value: Awaitable[T] | T) -> T:
     """Return what a hook returned, after waiting for it if that is needed."""
     if inspect.isawaitable(value):
         return cast(T, await value)
@@ -58,7 +58,7 @@ class Hooks:
                 self.report(error, connection)
 
         work = partial(getattr(self._thread, name), *args)
-        done = finished if connection is None else connection.weigh(size, finished)
+        done = finished if connection is None else connection.track_turn(size, finished)
         self._mailbox.post(Turn(name, work, done, owner=self._owner, connection=connection, by_client=by_client))
 
     async def run(
@@ -69,7 +69,7 @@ class Hooks:
             return None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         work = partial(getattr(self._thread, name), *args)
-        turn = Turn(name, work, resolving(future), owner=self._owner, connection=connection, request=request)
+        turn = Turn(name, work, make_resolver(future), owner=self._owner, connection=connection, request=request)
         self._mailbox.post(turn)
         return await future
 
@@ -90,7 +90,7 @@ class Hooks:
 
         def admit() -> bool:
             nonlocal refusal
-            if connection.is_shut:
+            if connection.is_closed:
                 return False
             refusal = self._thread._core.connections.refusal(self._owner.limits.connections_per_thread)
             if refusal is None:
@@ -105,19 +105,19 @@ class Hooks:
 
         async def work() -> None:
             thread = self._thread
-            connection.tags = tuple(await outcome(thread.connection_tags(connection, request)))
-            if await outcome(thread.should_be_readonly(connection, request)):
+            connection.tags = tuple(await maybe_await(thread.connection_tags(connection, request)))
+            if await maybe_await(thread.should_be_readonly(connection, request)):
                 connection.readonly = True
-            connection.protocol_enabled = await outcome(thread.should_send_protocol_messages(connection, request))
+            connection.protocol_enabled = await maybe_await(thread.should_send_protocol_messages(connection, request))
             if admit():
-                await outcome(thread.on_connect(connection, request))
+                await maybe_await(thread.on_connect(connection, request))
 
         def finished(_: object, error: BaseException | None) -> None:
             if error is not None:
                 self.report(error, connection)
             done(error or refusal)
 
-        weighed = connection.weigh(0, finished)
+        weighed = connection.track_turn(0, finished)
         self._mailbox.post(Turn("on_connect", work, weighed, owner=self._owner, connection=connection, request=request))
 
     async def is_readonly(self, connection: Connection, request: Request) -> bool:

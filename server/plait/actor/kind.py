@@ -11,7 +11,7 @@ from plait.actor.rpc import Method, methods
 from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
 from plait.state.conflicts import Policy, Resolve
-from plait.state.migrations import migrations
+from plait.state.migrations import find_migrations
 from plait.state.storable import check_initial_state, find_initial_state, read_state_type
 from plait_schemas.align import Keys
 
@@ -55,7 +55,7 @@ class Kind:
         self.attributes = {method.attribute: method for method in self.methods.values()}
         self.state_type = read_state_type(cls, _state_argument(cls, hooks), _list_keys(cls))
         self.state_version: int = cls.state_version
-        self.migrations = migrations(cls, self.state_version)
+        self.migrations = find_migrations(cls, self.state_version)
         # The hooks that the class has of its own; the others are never called.
         self.overrides = frozenset(
             name

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from plait.errors import TurnTimeout
 
-__all__ = ["Done", "Mailbox", "Turn", "current_turn", "find_client_turn", "resolving"]
+__all__ = ["Done", "Mailbox", "Turn", "current_turn", "find_client_turn", "make_resolver"]
 
 Done = Callable[[Any, BaseException | None], None]
 """Is told what a turn returned, or what it raised."""
@@ -42,7 +42,7 @@ def find_client_turn() -> "Turn | None":
     return turn if turn is None or turn.by_client else turn.origin
 
 
-def resolving(future: asyncio.Future[Any]) -> Done:
+def make_resolver(future: asyncio.Future[Any]) -> Done:
     """Return a Done that hands the outcome to `future`, unless nobody waits for that any more."""
 
     def done(result: Any, error: BaseException | None) -> None:
@@ -200,7 +200,7 @@ class Turn:
 class Mailbox:
     """Runs turns one at a time, first come first served."""
 
-    __slots__ = ("_alone", "_loop", "_queue", "_task", "inside", "running", "started")
+    __slots__ = ("_loop", "_nested_ended", "_queue", "_task", "nested", "running", "started")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -210,8 +210,8 @@ class Mailbox:
         self._task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
         # Turns that run inside the running one, by a call chain, and what waits for them to end.
-        self.inside: set[Turn] = set()
-        self._alone: asyncio.Future[None] | None = None
+        self.nested: set[Turn] = set()
+        self._nested_ended: asyncio.Future[None] | None = None
         # When the running turn began, by the loop's clock.
         self.started = 0.0
 
@@ -224,7 +224,7 @@ class Mailbox:
         """Run `turn` when those before it have ended, or at once when its caller holds this mailbox already."""
         turn.mailbox = self
         if turn.parent is not None and turn.parent.holds(self):
-            self.inside.add(turn)
+            self.nested.add(turn)
             turn.done = partial(self._came_back, turn, turn.done)
             turn.start(self._loop)
             return
@@ -258,10 +258,10 @@ class Mailbox:
                 self.running = turn
                 self.started = self._loop.time()
                 await turn.run(task)
-                while self.inside:
+                while self.nested:
                     # The turn was cancelled, but not what came back to this thread by way of others.
-                    self._alone = self._loop.create_future()
-                    await self._alone
+                    self._nested_ended = self._loop.create_future()
+                    await self._nested_ended
                 if _leaves_traces(turn):
                     break
         finally:
@@ -270,9 +270,9 @@ class Mailbox:
                 self._run()
 
     def _came_back(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
-        self.inside.discard(turn)
-        if self._alone is not None and not self._alone.done():
-            self._alone.set_result(None)
+        self.nested.discard(turn)
+        if self._nested_ended is not None and not self._nested_ended.done():
+            self._nested_ended.set_result(None)
         done(result, error)
 
     def _pop(self) -> Turn | None:

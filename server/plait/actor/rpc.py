@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeVar, get_type_hints, overload
 import msgspec
 
 from plait.errors import InvalidArguments
-from plait.state.types import json_error
+from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, nests_deeper
 
 __all__ = ["Method", "Sent", "Stream", "StreamSink", "methods", "rpc"]
@@ -134,7 +134,7 @@ class Method:
         try:
             return self._decode[name](raw)
         except NOT_JSON as error:
-            message, path = json_error(error)
+            message, path = parse_json_error(error)
             raise InvalidArguments(f"{self.name}: {name}{path}: {message}", path=f"/{name}{path}") from None
         except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
             log.error("the type of %s of rpc %s raised %s", name, self.name, type(error).__name__, exc_info=error)

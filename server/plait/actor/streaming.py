@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from plait.actor.connection import Connection, Gate
-from plait.actor.hooks import outcome
+from plait.actor.hooks import maybe_await
 from plait.actor.mailbox import Done
 from plait.actor.rpc import Method, Sent, Stream, StreamSink
 from plait.errors import StoreError
@@ -20,7 +20,7 @@ _CHUNKS_AT_ONCE: Final = 64
 class Streaming:
     """Runs a method that streams, and hands what it sends to `sink`."""
 
-    __slots__ = ("_connection", "_drained", "_failed", "_gate", "_report", "_sink", "_stream")
+    __slots__ = ("_connection", "_drain", "_failed", "_gate", "_report", "_sink", "_stream")
 
     def __init__(
         self,
@@ -28,13 +28,13 @@ class Streaming:
         gate: Gate,
         connection: Connection | None,
         report: Callable[[BaseException, Connection | None], None],
-        drained: Callable[[], Awaitable[object]] | None,
+        drain: Callable[[], Awaitable[object]] | None,
     ) -> None:
         self._sink = sink
         self._gate = gate
         self._connection = connection
         # Called after each chunk that was yielded; waits while the reader, a connection or another, is behind.
-        self._drained = drained if connection is None else connection.drained
+        self._drain = drain if connection is None else connection.drain
         # Takes an error that came when the stream had ended.
         self._report = report
         self._stream = Stream(self._emit)
@@ -49,7 +49,7 @@ class Streaming:
         stream = self._stream
         args, kwargs = method.with_stream(args, kwargs, stream)
         try:
-            result = await outcome(method.function(thread, *args, **kwargs))
+            result = await maybe_await(method.function(thread, *args, **kwargs))
         except Exception as error:
             if not stream.is_ended:
                 raise
@@ -58,7 +58,7 @@ class Streaming:
         if not stream.is_ended:
             stream.end() if result is None else stream.end(result)
 
-    def telling(self, done: Done) -> Done:
+    def wrap_done(self, done: Done) -> Done:
         """Return a Done that tells `done`, unless the stream's end has been told."""
 
         def tell(result: Any, error: BaseException | None) -> None:
@@ -78,8 +78,8 @@ class Streaming:
                 count += 1
                 if count % _CHUNKS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                if self._drained is not None:
-                    await self._drained()
+                if self._drain is not None:
+                    await self._drain()
         self._stream.end()
 
     def _emit(self, what: Sent, value: Any) -> None:

@@ -19,7 +19,7 @@ from plait.state.edit import Edit
 from plait.state.log import Change, ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
-from plait.state.types import json_error
+from plait.state.types import parse_json_error
 from plait.state.undo import undo
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
@@ -32,7 +32,7 @@ State = TypeVar("State")
 class Core:
     """What a thread is made of; the actor that runs it gives it these."""
 
-    __slots__ = ("change_log", "connections", "key", "peer", "pipeline", "presence")
+    __slots__ = ("change_log", "connections", "key", "make_handle", "pipeline", "presence")
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Core:
         pipeline: Pipeline,
         change_log: ChangeLog,
         presence: Presence,
-        peer: Callable[[Any, str], Any],
+        make_handle: Callable[[Any, str], Any],
     ) -> None:
         self.key = key
         self.pipeline = pipeline
@@ -48,7 +48,7 @@ class Core:
         self.presence = presence
         self.connections = Connections()
         # Makes a handle to another thread.
-        self.peer = peer
+        self.make_handle = make_handle
 
 
 class Thread(Generic[State]):
@@ -170,7 +170,7 @@ class Thread(Generic[State]):
         try:
             state: State = self._kind.state_type.decode(data)
         except NOT_JSON as error:
-            message, where = json_error(error)
+            message, where = parse_json_error(error)
             raise InvalidState(f"version {version} is of another type: {message}", path=where) from None
         return state
 
@@ -198,14 +198,14 @@ class Thread(Generic[State]):
 
     def connections(self, tag: str | None = None) -> list[Connection]:
         """Return the open connections, or those that carry `tag`."""
-        return self._core.connections.tagged(tag)
+        return self._core.connections.with_tag(tag)
 
     def broadcast(self, data: object, *, without: Collection[Connection] = ()) -> None:
         """Send a message to every connection: a str as text, bytes as binary, anything else as JSON text.
 
         It leaves after all changes made so far.
         """
-        self._core.connections.broadcast(lambda wire: wire.message(data), without=without)
+        self._core.connections.broadcast(lambda wire: wire.encode_message(data), without=without)
 
     def emit(self, name: str, data: object = None, *, without: Collection[Connection] = ()) -> None:
         """Tell every connection of an event, behind all changes made so far. Clients of Cloudflare get none.
@@ -214,7 +214,7 @@ class Thread(Generic[State]):
         """
         if self.events and name not in self.events:
             raise ValueError(f"{name!r} is not one of the events of {type(self).__name__}: {', '.join(self.events)}")
-        self._core.connections.broadcast(lambda wire: wire.event(name, data), without=without)
+        self._core.connections.broadcast(lambda wire: wire.encode_event(name, data), without=without)
 
     def presence(self) -> dict[str, Any]:
         """Return who is here: what each shows of itself, by connection id or the name that `set_presence` was given."""
@@ -229,7 +229,7 @@ class Thread(Generic[State]):
 
     def thread(self, kind: "type[Thread[Any]]", name: str) -> Any:
         """Return a handle to another thread of this app."""
-        return self._core.peer(kind, name)
+        return self._core.make_handle(kind, name)
 
     # Hooks
 

@@ -69,7 +69,7 @@ class Transport(Protocol):
         """Do what may cost much at once, or when it is its turn; what is returned gives that up."""
         ...
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait while the peer does not read fast enough; returns at once when the socket is closed."""
         ...
 
@@ -109,6 +109,6 @@ class Session(Protocol):
         """Send all that waits for the peer to catch up: nothing comes behind it but the end of the socket."""
         ...
 
-    def present(self, frame: Frame) -> None:
+    def send_presence(self, frame: Frame) -> None:
         """Send who has come and gone."""
         ...

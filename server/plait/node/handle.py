@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, Self
 
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind
-from plait.actor.mailbox import resolving
+from plait.actor.mailbox import make_resolver
 from plait.actor.rpc import Method, Sent
 from plait.errors import CallFailed
 from plait.store.protocol import ThreadKey
@@ -49,7 +49,7 @@ class Handle:
         actor = await self._node.actor(self._key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         state = actor.pipeline.history.current.copy()
-        actor.pipeline.after(partial(resolving(future), state))
+        actor.pipeline.after(partial(make_resolver(future), state))
         return await future
 
     async def set_state(self, value: Any) -> int:
@@ -77,7 +77,7 @@ class Handle:
     async def _call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         actor = await self._node.actor(self._key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        turn = actor.call(method, (list(args), kwargs), resolving(future))
+        turn = actor.call(method, (list(args), kwargs), make_resolver(future))
         try:
             return await future
         except asyncio.CancelledError:
@@ -87,7 +87,7 @@ class Handle:
     async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         actor = await self._node.actor(self._key)
         reader = _Reader(None if method.is_generator else actor.limits.write_buffer)
-        turn = actor.call(method, (list(args), kwargs), reader.done, sink=reader.sink, drained=reader.drained)
+        turn = actor.call(method, (list(args), kwargs), reader.done, sink=reader.sink, drain=reader.drain)
         try:
             async for chunk in reader:
                 yield chunk
@@ -106,7 +106,7 @@ class _Reader:
         self._waiting = 0
         self._is_full = False
         # Takes a place among the chunks that may wait.
-        self.drained = self._ahead.acquire
+        self.drain = self._ahead.acquire
 
     def sink(self, what: Sent, value: Any) -> Callable[[], None]:
         """Take what the stream sends. Raises CallFailed for what has no room, and for all that comes behind it."""

@@ -23,7 +23,7 @@ from plait.errors import (
 )
 from plait.limits import Limits
 from plait.node.handle import Handle
-from plait.state.migrations import bring_up
+from plait.state.migrations import migrate_thread
 from plait.store.protocol import Store, ThreadKey
 from plait_schemas.codes import GOING_AWAY
 
@@ -83,7 +83,7 @@ class Node:
             raise NotFound(f"{thread.__name__} is not one of the classes that this Plait was made with")
         return Handle(self, kind, ThreadKey(kind.name, check_name(name)))
 
-    def awake(self, key: ThreadKey) -> Actor | None:
+    def get_awake(self, key: ThreadKey) -> Actor | None:
         """Return a thread if it is awake."""
         actor = self._actors.get(key)
         if actor is not None:
@@ -96,7 +96,7 @@ class Node:
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
-            if (actor := self.awake(key) or _held(key)) is not None:
+            if (actor := self.get_awake(key) or _find_in_call_chain(key)) is not None:
                 return actor
             if (stopping := self._stopping.get(key)) is not None:
                 await asyncio.wait([stopping])
@@ -155,11 +155,11 @@ class Node:
         try:
             async with asyncio.timeout(timeout):
                 for actor in actors:
-                    await actor.settled()
+                    await actor.wait_until_idle()
         except TimeoutError:
             log.warning("some turns had not ended after %g s and are given up", timeout)
             for actor in actors:
-                actor.give_up()
+                actor.cancel_turns()
         for actor in actors:
             for connection in actor.connections:
                 connection.leave(GOING_AWAY, _ENDING)
@@ -168,15 +168,15 @@ class Node:
         try:
             stored = await self._store.load(key)
             if stored is not None:
-                stored = await bring_up(self._store, key, kind, stored)
+                stored = await migrate_thread(self._store, key, kind, stored)
             actor = Actor(
                 key,
                 kind,
                 stored,
                 self._store,
                 self.limits,
-                peer=self.handle,
-                fenced=self._fenced,
+                make_handle=self.handle,
+                on_fenced=self._on_fenced,
             )
         except (CorruptThread, MigrationFailed, NewerState) as error:
             log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
@@ -212,7 +212,7 @@ class Node:
         del self._stopping[actor.key]
         self._changing.discard(actor)
 
-    def _fenced(self, actor: Actor) -> None:
+    def _on_fenced(self, actor: Actor) -> None:
         log.error("somebody else has written this thread; it is dropped here", extra=about(actor.key))
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
@@ -238,7 +238,7 @@ _NOT_RUNNING = (
 )
 
 
-def _held(key: ThreadKey) -> Actor | None:
+def _find_in_call_chain(key: ThreadKey) -> Actor | None:
     """Return the thread `key` if the calling turn, or one that waits for it, is one of its own."""
     turn = current_turn()
     while turn is not None:

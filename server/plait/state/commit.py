@@ -20,12 +20,12 @@ class Commit:
     Raises StoreError when it could not be made durable; the thread is then back at its last durable state.
     """
 
-    __slots__ = ("_callbacks", "_error", "is_settled", "revision", "source")
+    __slots__ = ("_callbacks", "_error", "is_done", "revision", "source")
 
     def __init__(self, revision: Revision, source: Source) -> None:
         self.revision = revision
         self.source: Source = source
-        self.is_settled = False
+        self.is_done = False
         self._error: StoreError | None = None
         self._callbacks: list[Callable[[StoreError | None], None]] = []
 
@@ -36,14 +36,14 @@ class Commit:
 
     def then(self, callback: Callable[[StoreError | None], None]) -> None:
         """Call `callback` when the change is durable and sent, or with what prevented it."""
-        if self.is_settled:
+        if self.is_done:
             callback(self._error)
         else:
             self._callbacks.append(callback)
 
-    def settle(self, error: StoreError | None) -> None:
+    def finish(self, error: StoreError | None) -> None:
         """Let out what waits for this change, in order."""
-        self.is_settled = True
+        self.is_done = True
         self._error = error
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -53,7 +53,7 @@ class Commit:
                 log.exception("what waited for a change failed")
 
     def __await__(self) -> Generator[Any, None, int]:
-        if not self.is_settled:
+        if not self.is_done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.then(lambda _: None if future.done() else future.set_result(None))
             yield from future

@@ -34,7 +34,7 @@ def unknown_field(name: str, fields: Iterable[str], place: str = "") -> InvalidS
 class Plan(Protocol):
     """Where a type has fields. What has none, or takes anything, has no plan."""
 
-    def takes(self, value: object) -> bool:
+    def matches(self, value: object) -> bool:
         """Whether a JSON value is of this sort, and not of another of a union."""
         ...
 
@@ -83,7 +83,7 @@ class _Object:
         if plan is not None:
             self._members.append((field, plan))
 
-    def takes(self, value: object) -> bool:
+    def matches(self, value: object) -> bool:
         return isinstance(value, dict) and (self._tag_field is None or value.get(self._tag_field) == self._tag)
 
     def find(self, value: Any) -> Unknown | None:
@@ -109,7 +109,7 @@ class _Row:
         self._has_end = has_end
         self._tag = tag
 
-    def takes(self, value: object) -> bool:
+    def matches(self, value: object) -> bool:
         return isinstance(value, list | tuple) and (self._tag is None or list(value[:1]) == [self._tag])
 
     def find(self, value: Any) -> Unknown | None:
@@ -133,7 +133,7 @@ class _Members:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def takes(self, value: object) -> bool:
+    def matches(self, value: object) -> bool:
         return isinstance(value, dict)
 
     def find(self, value: Any) -> Unknown | None:
@@ -153,7 +153,7 @@ class _Elements:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def takes(self, value: object) -> bool:
+    def matches(self, value: object) -> bool:
         return isinstance(value, list | tuple)
 
     def find(self, value: Any) -> Unknown | None:
@@ -173,12 +173,12 @@ class _Union:
     def __init__(self, plans: list[Plan]) -> None:
         self._plans = plans
 
-    def takes(self, value: object) -> bool:
-        return any(plan.takes(value) for plan in self._plans)
+    def matches(self, value: object) -> bool:
+        return any(plan.matches(value) for plan in self._plans)
 
     def find(self, value: Any) -> Unknown | None:
         for plan in self._plans:
-            if plan.takes(value):
+            if plan.matches(value):
                 return plan.find(value)
         return None
 

@@ -12,13 +12,13 @@ from plait.errors import CorruptThread
 from plait.limits import Limits
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
-from plait.state.types import UNDECODED, StateType, no_state
+from plait.state.types import UNDECODED, StateType, explain_invalid_state
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, Write
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops, diff
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["History", "Link", "read", "reading", "replay"]
+__all__ = ["History", "Link", "replay_document", "replay_json", "replay_steps"]
 
 _SMALL_LOG: Final = 4096
 _IN_LIST: Final = re.compile(r"/\d+(?:/|$)")
@@ -150,7 +150,7 @@ class History:
             b"" if before.has_state else self.secret,
         )
 
-    def commit(self, revision: Revision) -> None:
+    def mark_durable(self, revision: Revision) -> None:
         """Take note that `revision` is durable."""
         self.durable = revision
         self.last = Link(revision, self.last)
@@ -158,7 +158,7 @@ class History:
 
     def rollback(self) -> None:
         """Go back to the last durable revision."""
-        self.durable.show_anew()
+        self.durable.discard_edits()
         self.current = self.durable
         while self._recent and self._recent[-1].version > self.durable.version:
             self._recent_bytes -= len(self._recent.pop().ops)
@@ -221,13 +221,13 @@ class History:
         )
 
     def _replay(self, stored: Stored) -> Revision:
-        data = replay(self._key, stored)
+        data = replay_json(self._key, stored)
         try:
             # What cannot be read is found here, where it is the thread's error, also where the state is not kept.
             state = self._type.decode(data)
         except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
             what = f"{self._key} is stored as another type than its class has"
-            raise CorruptThread(what, detail=no_state(error)) from error
+            raise CorruptThread(what, detail=explain_invalid_state(error)) from error
         now = data if self._type.is_plain else encode_json(state)
         revision = Revision(self._type, json=now, state=UNDECODED if self._type.is_plain else state)
         revision.version = stored.version
@@ -247,19 +247,19 @@ def _worth(ops: Iterable[Op], size: int) -> int:
     return max(worth, 3 * size) if any(_IN_LIST.search(op.path) for op in ops) else worth
 
 
-def replay(key: ThreadKey, stored: Stored) -> bytes:
+def replay_json(key: ThreadKey, stored: Stored) -> bytes:
     """Return the state that is stored, as JSON that may not have been looked at. Raises CorruptThread."""
     if not stored.changes and stored.snapshot is not None:
         return stored.snapshot
-    return encode_json(read(key, stored))
+    return encode_json(replay_document(key, stored))
 
 
-def read(key: ThreadKey, stored: Stored) -> Any:
+def replay_document(key: ThreadKey, stored: Stored) -> Any:
     """Return the state that is stored, as a tree of dicts and lists. Raises CorruptThread."""
-    return deque(reading(key, stored), maxlen=1).pop()
+    return deque(replay_steps(key, stored), maxlen=1).pop()
 
 
-def reading(key: ThreadKey, stored: Stored) -> Iterator[Any]:
+def replay_steps(key: ThreadKey, stored: Stored) -> Iterator[Any]:
     """Yield what `read` returns, and what comes before it after every 100 operations. Raises CorruptThread."""
     try:
         document = None if stored.snapshot is None else decode_json(stored.snapshot)

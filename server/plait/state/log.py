@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from plait.errors import CorruptThread, NotFound, operator_message
-from plait.state.history import History, reading
+from plait.state.history import History, replay_steps
 from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op, decode_ops
@@ -122,7 +122,7 @@ class ChangeLog:
         if stored is None:
             raise NotFound(f"version {version} of {self._key} is not there, or not any more")
         document = None
-        for step in reading(self._key, stored):
+        for step in replay_steps(self._key, stored):
             document = step
             await asyncio.sleep(0)  # There may be many: others have a turn.
         return document

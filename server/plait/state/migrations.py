@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from plait.errors import MigrationFailed, NewerState, PlaitError
-from plait.state.history import History, read
-from plait.state.types import StateType, no_state
+from plait.state.history import History, replay_document
+from plait.state.types import StateType, explain_invalid_state
 from plait.store.protocol import ChangeRow, Store, Stored, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.patch import diff
 
-__all__ = ["Outcome", "bring_up", "bring_up_all", "migrate", "migrated", "migrations"]
+__all__ = ["Outcome", "find_migrations", "migrate", "migrate_all", "migrate_state", "migrate_thread"]
 
 _MARK: Final = "__plait_migrate__"
 
@@ -33,7 +33,7 @@ def migrate(*, from_: int) -> Callable[[F], F]:
     return mark
 
 
-def migrations(cls: type, state_version: int) -> dict[int, Callable[[Any], Any]]:
+def find_migrations(cls: type, state_version: int) -> dict[int, Callable[[Any], Any]]:
     """Return the migrations of a class, by the version that they begin with. Raises TypeError."""
     if type(state_version) is not int or state_version < 1:
         raise TypeError(f"{cls.__name__}.state_version is a number from 1 on, not {state_version!r}")
@@ -72,7 +72,7 @@ Outcome = Literal["current", "migrated", "failed", "unknown"]
 _AT_ONCE: Final = 100
 
 
-def migrated(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
+def migrate_state(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
     """Return the state that is stored, brought to the version of its class; None when it has that.
 
     Raises MigrationFailed, NewerState or CorruptThread.
@@ -82,7 +82,7 @@ def migrated(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
         return None
     if version > wanted:
         raise NewerState(f"{key} is stored with state_version {version}, this code has {wanted}: deploy the newer code")
-    document = read(key, stored)
+    document = replay_document(key, stored)
     what = f"{key} could not be brought to state_version {wanted}"
     for step in range(version, wanted):
         migrate = kind.migrations.get(step)
@@ -97,7 +97,7 @@ def migrated(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
         data = encode_json(document)
         state = kind.state_type.decode(data)
     except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
-        returned = f"what the migrations return is not a state of {kind.cls.__name__}: {no_state(error)}"
+        returned = f"what the migrations return is not a state of {kind.cls.__name__}: {explain_invalid_state(error)}"
         raise MigrationFailed(what, detail=returned) from error
     if has_non_finite(document) or has_non_finite(state):
         raise MigrationFailed(what, detail="what the migrations return has a number that is infinite or not a number")
@@ -105,12 +105,12 @@ def migrated(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
     return data if kind.state_type.is_plain else encode_json(state)
 
 
-async def bring_up(store: Store, key: ThreadKey, kind: StateClass, stored: Stored) -> Stored:
+async def migrate_thread(store: Store, key: ThreadKey, kind: StateClass, stored: Stored) -> Stored:
     """Return what is stored, brought up to date; that is a durable change with the source "migration"."""
-    data = migrated(key, kind, stored)
+    data = migrate_state(key, kind, stored)
     if data is None:
         return stored
-    ops = encode_json(diff(read(key, stored), decode_json(data)))
+    ops = encode_json(diff(replay_document(key, stored), decode_json(data)))
     if len(ops) > len(data) + 64:
         ops = b'[{"op":"replace","path":"","value":%b}]' % data
     version = stored.version + 1
@@ -119,7 +119,7 @@ async def bring_up(store: Store, key: ThreadKey, kind: StateClass, stored: Store
     return Stored(stored.epoch, version, data, (), kind.state_version, stored.secret)
 
 
-async def bring_up_all(
+async def migrate_all(
     store: Store, kinds: Mapping[str, StateClass], *, dry_run: bool
 ) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
     """Bring every thread of a store up to date, or with `dry_run` only try; yields what became of each."""
@@ -139,12 +139,12 @@ async def _try(
         return "unknown", None
     try:
         stored = await store.load(key)
-        if stored is None or migrated(key, kind, stored) is None:
+        if stored is None or migrate_state(key, kind, stored) is None:
             # Raises when the class has another type now, and the same state_version.
             History(key, kind.state_type, stored)
             return "current", None
         if not dry_run:
-            await bring_up(store, key, kind, stored)
+            await migrate_thread(store, key, kind, stored)
     except PlaitError as error:
         return "failed", error
     return "migrated", None

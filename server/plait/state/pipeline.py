@@ -19,7 +19,7 @@ from plait.state.history import History
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
 from plait.state.typed import NotTyped, apply_typed
-from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encoded
+from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encode_value
 from plait.store.protocol import ClientRow, Store, Write
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import Op, PatchError, diff, find, parse
@@ -33,11 +33,11 @@ class Pipeline:
     """Carries the changes of one thread to its store, and out when they are durable."""
 
     __slots__ = (
-        "_committed",
-        "_fenced",
         "_is_closed",
         "_is_deciding",
         "_limits",
+        "_on_commit",
+        "_on_fenced",
         "_pending",
         "_store",
         "_type",
@@ -53,8 +53,8 @@ class Pipeline:
         limits: Limits,
         *,
         validate: Callable[[Any, Any], None] | None,
-        committed: Callable[[Commit], None],
-        fenced: Callable[[], None],
+        on_commit: Callable[[Commit], None],
+        on_fenced: Callable[[], None],
     ) -> None:
         self.history = history
         self._type = state_type
@@ -63,9 +63,9 @@ class Pipeline:
         # Refuses a change by raising; None where every state of the type is taken.
         self._validate = validate
         # Is told of each change that became durable, in order, before anything that waits for it.
-        self._committed = committed
+        self._on_commit = on_commit
         # Is told that somebody else has written this thread.
-        self._fenced = fenced
+        self._on_fenced = on_fenced
         # Changes on their way to the disk, in order. None of most threads has any at most times.
         self._pending: list[Commit] = []
         self._is_closed = False
@@ -73,7 +73,7 @@ class Pipeline:
         self._is_deciding = False
 
     @property
-    def is_settled(self) -> bool:
+    def is_durable(self) -> bool:
         """Whether every change is durable."""
         return not self._pending
 
@@ -96,7 +96,7 @@ class Pipeline:
             return self._set_parts(value, source) or self._apply(*self._type.from_value(value, self._limits), source)
         except BaseException:
             # What may have been changed in place was refused with the rest.
-            self.history.current.show_anew()
+            self.history.current.discard_edits()
             raise
 
     def push(self, data: bytes, source: Client) -> Commit:
@@ -142,7 +142,7 @@ class Pipeline:
             parts = parse(pointer)
         except PatchError as error:
             raise Conflict(str(error), path=pointer) from None
-        plain = decode_json(encoded("value", value, self._limits, pointer))
+        plain = decode_json(encode_value("value", value, self._limits, pointer))
         is_in_list = bool(parts) and isinstance(find(self.history.current.tree, parts[:-1]), list | tuple)
         return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
 
@@ -165,7 +165,7 @@ class Pipeline:
         else:
             callback(None)
 
-    async def settled(self) -> None:
+    async def wait_until_durable(self) -> None:
         """Wait until every change made so far is durable, or has failed."""
         if self._pending:
             with suppress(StoreError):
@@ -239,7 +239,7 @@ class Pipeline:
 
     def _unchanged(self, source: Source) -> Commit:
         commit = Commit(self.history.current, source)
-        self.after(commit.settle)
+        self.after(commit.finish)
         return commit
 
     def _submit(self, write: Write, source: Source) -> Commit:
@@ -250,22 +250,22 @@ class Pipeline:
 
     def _stored(self, commit: Commit, outcome: asyncio.Future[None]) -> None:
         error = outcome.exception()
-        if commit.is_settled:
+        if commit.is_done:
             return  # It leaned on a change that failed before.
         if error is None:
             assert self._pending[0] is commit
             del self._pending[0]
-            self.history.commit(commit.revision)
-            self._committed(commit)
-            commit.settle(None)
+            self.history.mark_durable(commit.revision)
+            self._on_commit(commit)
+            commit.finish(None)
             return
         failure = error if isinstance(error, StoreError) else StoreError(str(error))
         self.history.rollback()
         failed, self._pending = self._pending, []
         for each in failed:
-            each.settle(failure)
+            each.finish(failure)
         if isinstance(failure, Fenced):
-            self._fenced()
+            self._on_fenced()
 
 
 def _name(source: Source) -> str:

@@ -96,7 +96,7 @@ class Revision:
             return None
         return self.base if self._type.is_immutable else self._type.decode(self.require_json())
 
-    def show_anew(self) -> None:
+    def discard_edits(self) -> None:
         """Undo what authors may have changed in place."""
         if not self._type.is_immutable:
             self._shown = UNDECODED

@@ -9,10 +9,10 @@ from msgspec import inspect as types
 
 from plait.errors import InvalidState, TooLarge
 from plait.limits import UNLIMITED, Limits
-from plait.state.types import StateType, no_state
+from plait.state.types import StateType, explain_invalid_state
 from plait_schemas.align import Keys
 
-__all__ = ["check_initial_state", "find_initial_state", "read_state_type", "takes"]
+__all__ = ["accepts_arguments", "check_initial_state", "find_initial_state", "read_state_type"]
 
 # What a value that was decoded from JSON may be.
 _JSON_TYPES: Final = (dict, list, str, int, float, bool, type(None))
@@ -59,7 +59,7 @@ def find_initial_state(cls: type) -> Any:
         raise TypeError(f"{cls.__name__}.initial_state must not be a property: {remedy}")
     if inspect.iscoroutinefunction(initial) or inspect.isasyncgenfunction(initial):
         raise TypeError(f"{cls.__name__}.initial_state must not be `async def`: {remedy}")
-    if callable(initial) and not takes(initial, 0):
+    if callable(initial) and not accepts_arguments(initial, 0):
         raise TypeError(f"{cls.__name__}.initial_state must not take arguments: {remedy}")
     return initial
 
@@ -77,11 +77,11 @@ def check_initial_state(cls: type, state_type: StateType, value: object, limits:
         raise ValueError(f"{cls.__name__}.initial_state: {error.message}") from None
     except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
         raise TypeError(
-            f"{cls.__name__}.initial_state does not fit {_name(state_type.type)}: {no_state(error)}"
+            f"{cls.__name__}.initial_state does not fit {_name(state_type.type)}: {explain_invalid_state(error)}"
         ) from error
 
 
-def takes(function: Callable[..., Any], count: int) -> bool:
+def accepts_arguments(function: Callable[..., Any], count: int) -> bool:
     """Whether a function can be called with so many arguments, as far as it tells."""
     try:
         signature = inspect.signature(function, follow_wrapped=False)

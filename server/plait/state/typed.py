@@ -9,7 +9,7 @@ import msgspec
 
 from plait.errors import InvalidState
 from plait.state.fields import Plan, check_fields, make_plan, unknown_field
-from plait.state.types import json_error
+from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, encode_json
 from plait_schemas.patch import Op, Owned, PatchError, escape, index_in, own, parse
 
@@ -148,7 +148,7 @@ class _Place:
         try:
             value = decode(data)
         except NOT_JSON as error:
-            message, where = json_error(error)
+            message, where = parse_json_error(error)
             raise InvalidState(message, path=self._op.path + where) from None
         self.made = Op(self._op.op, self._op.path, value, self._op.moved)
         return value

@@ -26,9 +26,9 @@ __all__ = [
     "check_op",
     "check_size",
     "count_moved",
-    "encoded",
-    "json_error",
-    "no_state",
+    "encode_value",
+    "explain_invalid_state",
+    "parse_json_error",
 ]
 
 UNDECODED: Final = object()
@@ -49,7 +49,7 @@ _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<whe
 _PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
-def json_error(error: Exception) -> tuple[str, str]:
+def parse_json_error(error: Exception) -> tuple[str, str]:
     """Return what msgspec said of a value, and where, as a JSON pointer (`*` where it does not say which key)."""
     if isinstance(error, RecursionError):
         return "JSON is nested too deep", ""
@@ -60,11 +60,11 @@ def json_error(error: Exception) -> tuple[str, str]:
     return match["message"], "".join(f"/{escape(part)}" for part in parts)
 
 
-def no_state(error: Exception) -> str:
+def explain_invalid_state(error: Exception) -> str:
     """Return for an operator why something is no state: what msgspec said of it, or what the type's own code raised."""
     if not isinstance(error, NOT_JSON):
         return f"{type(error).__name__}: {error}"
-    message, where = json_error(error)
+    message, where = parse_json_error(error)
     return f"{message}, at {where}" if where else message
 
 
@@ -106,7 +106,7 @@ class StateType:
 
     def from_value(self, value: object, limits: Limits) -> tuple[Any, bytes]:
         """Return the state that server code set, and its JSON. Raises InvalidState or TooLarge."""
-        state, data = self.from_json(encoded("state", value, limits), limits)
+        state, data = self.from_json(encode_value("state", value, limits), limits)
         # The author's own objects where they say the same, so that unchanged parts stay identical.
         return (value if self.is_immutable and state == value else state), data
 
@@ -130,7 +130,7 @@ class StateType:
         try:
             state = msgspec.convert(document, self.type, str_keys=True)
         except (msgspec.ValidationError, RecursionError) as error:
-            message, where = json_error(error)
+            message, where = parse_json_error(error)
             raise InvalidState(message, path=where) from None
         return (UNDECODED if self.is_plain else state), document
 
@@ -181,10 +181,10 @@ def _apply_bounded(document: Any, ops: Sequence[Op], most_moved: int) -> Any:
 def check_op(op: Op, limits: Limits) -> None:
     """Check what an operation brings into a state. Raises InvalidState or TooLarge."""
     if type(op.value) not in _PLAIN_SCALARS:
-        encoded("value", op.value, limits, op.path)
+        encode_value("value", op.value, limits, op.path)
 
 
-def encoded(what: str, value: object, limits: Limits, path: str | None = None) -> bytes:
+def encode_value(what: str, value: object, limits: Limits, path: str | None = None) -> bytes:
     """Return the JSON of a state, or of a value that comes to a place in one. Raises InvalidState or TooLarge."""
     try:
         data = encode_json(value)
@@ -210,7 +210,7 @@ def _read(decode: Callable[[bytes], Any], data: bytes, path: str, depth: int) ->
     try:
         return decode(data)
     except NOT_JSON as error:
-        message, where = json_error(error)
+        message, where = parse_json_error(error)
         raise InvalidState(message, path=path + where) from None
 
 

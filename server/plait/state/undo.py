@@ -12,9 +12,9 @@ from plait.state.work import Work
 from plait.store.protocol import ChangeRow
 from plait_schemas.patch import Op, Owned, PatchError, apply, invert
 
-__all__ = ["MARK", "Step", "standing", "undo", "undone"]
+__all__ = ["UNDO_PREFIX", "Step", "drop_undone", "parse_undone", "undo"]
 
-MARK: Final = "undo "
+UNDO_PREFIX: Final = "undo "
 """Begins the source of a change that takes back another."""
 
 
@@ -26,12 +26,12 @@ class Step(NamedTuple):
     ops: Sequence[Op]
 
 
-def undone(source: str) -> int | None:
+def parse_undone(source: str) -> int | None:
     """Return the version that a change with this source takes back, None if it is not of that sort."""
-    return int(source.split(" ", 2)[1]) if source.startswith(MARK) else None
+    return int(source.split(" ", 2)[1]) if source.startswith(UNDO_PREFIX) else None
 
 
-def standing(document: Any, rows: Iterable[ChangeRow], work: Work) -> list[Step]:
+def drop_undone(document: Any, rows: Iterable[ChangeRow], work: Work) -> list[Step]:
     """Return changes of a document as they are without those among them that have been taken back.
 
     Those that others lean on stand, as do those that were not taken back as a whole, and the ones that take them back.
@@ -53,7 +53,7 @@ def _takers(steps: Iterable[Step], needed: Collection[int]) -> dict[int, int]:
     there: set[int] = set()
     takers: dict[int, int] = {}
     for step in steps:
-        taken = undone(step.source)
+        taken = parse_undone(step.source)
         if taken in there and taken not in needed:
             there.discard(taken)
             takers[step.version] = taken
@@ -154,7 +154,7 @@ async def undo(pipeline: Pipeline, change_log: ChangeLog, source: str) -> Commit
     while True:
         top = history.durable.version
         if _concerns(source, history.since(top, history.current.version)):
-            await pipeline.settled()
+            await pipeline.wait_until_durable()
             continue
         # The changes behind the one that is looked at, the last one first.
         later: list[ChangeRow] = []
@@ -173,7 +173,7 @@ async def undo(pipeline: Pipeline, change_log: ChangeLog, source: str) -> Commit
                     raise Conflict(f"it does not fit any more: {error}") from None
                 if ops:
                     # The type may not have a field any more that the log has.
-                    name = f"{MARK}{target.version} {source}"
+                    name = f"{UNDO_PREFIX}{target.version} {source}"
                     return pipeline.change(ops, "server", name=name, drops_unknown=True)
             else:
                 return None
@@ -195,9 +195,9 @@ async def _changes_of(
                 return
             if row.source == source and version not in taken_back:
                 yield row
-            if (taken := undone(row.source)) is not None:
+            if (taken := parse_undone(row.source)) is not None:
                 taken_back.add(taken)
-            if later and undone(later[-1].source) == version:
+            if later and parse_undone(later[-1].source) == version:
                 size -= len(later.pop().ops)
             else:
                 later.append(row)
@@ -206,7 +206,7 @@ async def _changes_of(
 
 def _concerns(source: str, rows: Iterable[ChangeRow] | None) -> bool:
     """Tell whether any of these changes is one of a source, or takes one back."""
-    return any(row.source == source or undone(row.source) is not None for row in rows or ())
+    return any(row.source == source or parse_undone(row.source) is not None for row in rows or ())
 
 
 def _inverse(target: ChangeRow, before: Any, later: Sequence[ChangeRow], work: Work) -> list[Op]:
@@ -215,8 +215,8 @@ def _inverse(target: ChangeRow, before: Any, later: Sequence[ChangeRow], work: W
     ops = invert(before, made)
     document = apply(before, made)
     own: Owned = {}
-    steps = standing(document, later, work)
-    taken_back = {undone(step.source) for step in steps}
+    steps = drop_undone(document, later, work)
+    taken_back = {parse_undone(step.source) for step in steps}
     for step in steps:
         document = work.apply(document, step.ops, own)
         result = work.rebase(ops, step.ops, document)

@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.page import page
+from plait.store.page import take_page
 from plait.store.protocol import (
     CLIENT_DAYS,
     DAY,
@@ -91,13 +91,13 @@ class MemoryStore:
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
         rows, start = self._changes(key, after + 1)
-        return page(rows[start : start + limit], size)
+        return take_page(rows[start : start + limit], size)
 
     async def changes_before(
         self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
         rows, end = self._changes(key, version)
-        return page(rows[max(0, end - limit) : end][::-1], size)
+        return take_page(rows[max(0, end - limit) : end][::-1], size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         record = self._records.get(key)

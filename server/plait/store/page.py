@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from plait.store.protocol import ChangeRow
 
-__all__ = ["page"]
+__all__ = ["take_page"]
 
 
-def page(rows: Iterable[ChangeRow], size: int | None) -> list[ChangeRow]:
+def take_page(rows: Iterable[ChangeRow], size: int | None) -> list[ChangeRow]:
     """Return changes up to the one that makes them `size` bytes of operations; what is behind it is not even read."""
     found: list[ChangeRow] = []
     total = 0

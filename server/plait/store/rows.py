@@ -18,7 +18,7 @@ from plait.store.checksums import (
     read_thread,
 )
 from plait.store.lock import LAST
-from plait.store.page import page
+from plait.store.page import take_page
 from plait.store.protocol import (
     CLIENT_DAYS,
     DAY,
@@ -129,7 +129,7 @@ def _some_changes(
     if thread is None:
         return []
     with closing(db.execute(f"{_CHANGES} {which}", (*thread, *values))) as rows:
-        return page((read_change(key, thread[0], row) for row in rows), size)
+        return take_page((read_change(key, thread[0], row) for row in rows), size)
 
 
 def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRow | None:

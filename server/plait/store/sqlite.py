@@ -219,7 +219,7 @@ class SqliteStore:
         if error := work.exception():
             log.error("the store's writer failed", exc_info=error)
             for _, future, *_ in batch:
-                _settle(future, StoreError("the store's writer failed"))
+                _resolve(future, StoreError("the store's writer failed"))
         else:
             outcomes = work.result()
             assert self._loop is not None
@@ -229,7 +229,7 @@ class SqliteStore:
             if self._saving_heads is None:
                 self._saving_heads = self._loop.call_later(_SAVE_HEADS_AFTER, self._save_heads)
             for each, outcome in zip(batch, outcomes, strict=True):
-                _settle(each[1], outcome)
+                _resolve(each[1], outcome)
         if self._pending:
             self._flush()
         else:
@@ -243,7 +243,7 @@ class SqliteStore:
             saving.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
 
-def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
+def _resolve(future: asyncio.Future[None], error: StoreError | None) -> None:
     if future.done():
         return
     if error is None:

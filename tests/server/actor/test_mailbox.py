@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plait.actor.mailbox import Mailbox, Turn, current_turn, resolving
+from plait.actor.mailbox import Mailbox, Turn, current_turn, make_resolver
 from plait.errors import TurnTimeout
 
 PATIENCE = 10.0
@@ -23,7 +23,7 @@ def make_mailbox() -> Mailbox:
 def post(mailbox: Mailbox, work: Callable[[], Any], *, name: str = "turn") -> tuple[Turn, asyncio.Future[Any]]:
     """Post a turn and return it, with a future of its outcome."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    turn = Turn(name, work, resolving(future), owner=None, parent=current_turn())
+    turn = Turn(name, work, make_resolver(future), owner=None, parent=current_turn())
     mailbox.post(turn)
     return turn, future
 

@@ -19,7 +19,7 @@ from plait.actor.thread import Thread
 from plait.errors import CorruptThread, InvalidState, MigrationFailed, NewerState, PlaitError, StoreError
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
-from plait.state.migrations import bring_up, migrate
+from plait.state.migrations import migrate, migrate_thread
 from plait.store.protocol import Stored, ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 from plait_schemas.patch import Op
@@ -471,10 +471,10 @@ async def test_a_migration_gets_a_copy_that_it_may_change() -> None:
     stored = Stored("epoch", 0, b'{"points":3}', ())
     store = await kept_store()
     await store.inner.submit(Write(KEY, "epoch", None, 0, snapshot=b'{"points":3}'))
-    found = await bring_up(store, KEY, Second._kind, stored)
+    found = await migrate_thread(store, KEY, Second._kind, stored)
     assert (found.version, found.snapshot, found.state_version) == (1, b'{"score":3}', 2)
     assert stored.snapshot == b'{"points":3}'
-    assert await bring_up(store, KEY, Second._kind, found) is found
+    assert await migrate_thread(store, KEY, Second._kind, found) is found
 
 
 # In a file

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from plait.errors import Fenced, StoreError
-from plait.state.history import replay
+from plait.state.history import replay_json
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Store, Stored, ThreadKey, ThreadRow, Write
 
 ROOM = ThreadKey("room", "one")
@@ -351,7 +351,7 @@ async def states(store: Store, to: int, key: ThreadKey = ROOM) -> dict[int, byte
         stored = await store.load(key, version=version)
         if stored is not None:
             assert stored.version == version
-            found[version] = replay(key, stored)
+            found[version] = replay_json(key, stored)
     return found
 
 

@@ -52,7 +52,7 @@ _PAUSE: Final = 0.25
 class CloudflareWire(PlainWire):
     """Tells of a change by the whole state."""
 
-    def change(self, revision: Revision) -> Frame:
+    def encode_change(self, revision: Revision) -> Frame:
         return Frame(encode_state(revision.require_json()))
 
 
@@ -87,7 +87,7 @@ class CloudflareSession:
         self._transport = transport
         self._departures = departures
         self._loop = asyncio.get_running_loop()
-        self._limiter = actor.limits.limiter(self._loop.time())
+        self._limiter = actor.limits.make_limiter(self._loop.time())
         # When something was last refused because it was too much.
         self._refused_at = -math.inf
         self._queue = ReceiveQueue(connection, transport, self._take)
@@ -123,7 +123,7 @@ class CloudflareSession:
         if self._confirmation is not None:
             self._confirmation.cancel()
         if self._connection.session is None:
-            self._connection.is_shut = True
+            self._connection.is_closed = True
             return  # It has not joined. Of who has, what came before is done, if `on_connect` lets it in.
         self._note_departure()
         # Again when its own last write, which it shows, is stored.
@@ -147,7 +147,7 @@ class CloudflareSession:
     def finish(self) -> None:
         """No frames wait but states."""
 
-    def present(self, frame: Frame) -> None:
+    def send_presence(self, frame: Frame) -> None:
         """The protocol has no presence."""
 
     def drained(self) -> None:
