@@ -306,7 +306,7 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
     ("variable", "value", "says"),
     [
         ("PLAIT_PING_INTERVAL", "soon", "PLAIT_PING_INTERVAL='soon': Expected `float`, got `str`"),
-        ("PLAIT_LIMITS", "off", "PLAIT_LIMITS='off': it can only be 'none'"),
+        ("PLAIT_LIMITS", "off", "PLAIT_LIMITS='off': must be 'none'"),
         ("PLAIT_STORE", "nonsense://", "PLAIT_STORE: 'nonsense://' is no store"),
         ("PLAIT_STORE", "", "PLAIT_STORE: '' is no store"),
         ("PLAIT_STATIC", "nowhere", "PLAIT_STATIC: 'nowhere' is not a folder: make it with `mkdir /"),
