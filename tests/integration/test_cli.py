@@ -271,7 +271,7 @@ def test_a_module_that_raises_is_shown_by_its_own_lines(folder: Path, source: st
     [
         ("app = Plait(int)", "line 3: Plait takes subclasses of Thread, not <class 'int'>"),
         ("app = Plait()", "line 3: Plait() has no Thread classes: give it those"),
-        ("app = Plait(Room, store='nonsense://')", "line 3: store: 'nonsense://' is no store"),
+        ("app = Plait(Room, store='nonsense://')", "line 3: store: unknown store URL 'nonsense://'"),
         ("app = Plait(Room, static='missing')", "line 3: static: 'missing' is not a folder: make it with `mkdir /"),
         ("app = Plait(Room, limits=Limits(frame=0))", "line 3: Limits(frame=0): must be at least 1000"),
         ("class Late(Room):\n    retention = 5", "line 3: Late.retention must be a Retention, for example"),
@@ -307,8 +307,8 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
     [
         ("PLAIT_PING_INTERVAL", "soon", "PLAIT_PING_INTERVAL='soon': Expected `float`, got `str`"),
         ("PLAIT_LIMITS", "off", "PLAIT_LIMITS='off': must be 'none'"),
-        ("PLAIT_STORE", "nonsense://", "PLAIT_STORE: 'nonsense://' is no store"),
-        ("PLAIT_STORE", "", "PLAIT_STORE: '' is no store"),
+        ("PLAIT_STORE", "nonsense://", "PLAIT_STORE: unknown store URL 'nonsense://'"),
+        ("PLAIT_STORE", "", "PLAIT_STORE: unknown store URL ''"),
         ("PLAIT_STATIC", "nowhere", "PLAIT_STATIC: 'nowhere' is not a folder: make it with `mkdir /"),
         ("PLAIT_STATIC", "", "PLAIT_STATIC: '' is not a folder"),
         ("PLAIT_PING_INTERVAL", "0", "PLAIT_PING_INTERVAL='0': must be a number of seconds, at least 0.1"),
@@ -547,7 +547,7 @@ async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None
     assert not (folder / "plait.db").exists()
     assert "write kind/name" in complaint(folder, "state", "room")
     assert "there is no store memory://" in complaint(folder, "threads", "memory://")
-    assert "'mysql://x' is no store" in complaint(folder, "threads", "mysql://x")
+    assert "unknown store URL 'mysql://x'" in complaint(folder, "threads", "mysql://x")
     with Process("game:app", cwd=folder):
         line = complaint(folder, "state", "room/one")
         assert "no thread room/one" in line

@@ -1,4 +1,4 @@
-"""What of a log is read in one go."""
+"""One page of a change log."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ __all__ = ["take_page"]
 
 
 def take_page(rows: Iterable[ChangeRow], size: int | None) -> list[ChangeRow]:
-    """Return changes up to the one that makes them `size` bytes of operations; what is behind it is not even read."""
+    """Return changes up to the one at which their operations reach `size` bytes; the rows after it are not read."""
     found: list[ChangeRow] = []
     total = 0
     for row in rows:
