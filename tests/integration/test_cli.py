@@ -631,10 +631,10 @@ async def test_migrate_says_of_each_thread_that_fails_why_and_leaves_it_as_it_is
     for line, said in zip(
         lines,
         [
-            "plait: room/broken could not be brought to state_version 2: @migrate(from_=1) raised KeyError: 'n'",
-            "plait: room/changed is stored as another type than its class has: Expected `int`, got `str`, at /score",
+            "plait: room/broken could not be migrated to state_version 2: @migrate(from_=1) raised KeyError: 'n'",
+            "plait: room/changed: the stored state does not fit its class's type: Expected `int`, got `str`, at /score",
             "plait: room/newer is stored with state_version 3, this code has 2",
-            "plait: room/wrong could not be brought to state_version 2: what the migrations return is not a state of "
+            "plait: room/wrong could not be migrated to state_version 2: what the migrations return is not a state of "
             "Room: Expected `int`, got `str`, at /score",
         ],
         strict=True,
@@ -652,7 +652,7 @@ async def test_a_type_that_changed_without_a_state_version_is_found(folder: Path
     (folder / "game.py").write_text(EVOLVED.replace("state_version = 2", "").replace("@migrate(from_=1)", ""))
     for arguments in (["--dry-run"], []):
         line = complaint(folder, "migrate", "game:app", *arguments)
-        assert line.startswith("plait: room/one is stored as another type than its class has: ")
+        assert line.startswith("plait: room/one: the stored state does not fit its class's type: ")
 
 
 @pytest.mark.parametrize("store", ["Room", 'Room, store=SqliteStore("plait.db")'])

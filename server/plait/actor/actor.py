@@ -129,7 +129,7 @@ class Actor:
             try:
                 commit = self.pipeline.start(self.kind.initial_state())
             except InvalidState as error:  # No client's fault, who would be told that it is.
-                raise TypeError(f"{self.kind.cls.__name__}.initial_state is no state of its type: {error}") from error
+                raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
             await commit
         await self.hooks.run("on_start")
 

@@ -1,4 +1,4 @@
-"""The fields that a type has, and what has a field that it does not have, which is misspelt most likely."""
+"""Finds fields that a type does not have, which are probably misspelt, in JSON values."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -12,13 +12,13 @@ from plait_schemas.patch import escape
 
 __all__ = ["Plan", "check_fields", "make_plan", "unknown_field"]
 
-# Names that are longer are not compared, nor said in full; and so many names are said.
+# Longer names are not compared and are cut in messages; a message lists at most this many names.
 _LONG: Final = 64
 _MOST: Final = 12
 
 
 def unknown_field(name: str, fields: Iterable[str], place: str = "") -> InvalidState:
-    """Return what says that the object at a place has no such field, and which of its fields comes nearest."""
+    """Return the error for an unknown field of the object at `place`, with the most similar field that it has."""
     if len(name) > _LONG:
         return InvalidState(f"there is no field {name[:_LONG]!r}…", path=place)
     names = tuple(fields)
@@ -32,19 +32,19 @@ def unknown_field(name: str, fields: Iterable[str], place: str = "") -> InvalidS
 
 
 class Plan(Protocol):
-    """Where a type has fields. What has none, or takes anything, has no plan."""
+    """Where a type has fields. A type without fields, or one that allows any, has no plan."""
 
     def matches(self, value: object) -> bool:
-        """Whether a JSON value is of this sort, and not of another of a union."""
+        """Whether a JSON value is of this member of a union."""
         ...
 
     def find(self, value: Any) -> "Unknown | None":
-        """Return the first field in a JSON value that the type does not have."""
+        """Return the first unknown field in a JSON value, None if there is none."""
         ...
 
 
 class Unknown:
-    """A field that an object does not have; `parts` lead to that, the last one first."""
+    """An unknown field; `parts` is the path of its object, the last part first."""
 
     __slots__ = ("fields", "name", "parts")
 
@@ -55,7 +55,7 @@ class Unknown:
 
 
 def check_fields(plan: Plan | None, value: Any, path: str = "") -> None:
-    """Raise InvalidState when a JSON value at a path has a field that its type does not have."""
+    """Raise InvalidState when the JSON value at a path has an unknown field."""
     try:
         found = None if plan is None else plan.find(value)
     except RecursionError:
@@ -79,7 +79,7 @@ class _Object:
         self._members: list[tuple[str, Plan]] = []
 
     def add(self, field: str, plan: Plan | None) -> None:
-        """Say what is in a field."""
+        """Set the plan of a field."""
         if plan is not None:
             self._members.append((field, plan))
 
@@ -88,7 +88,7 @@ class _Object:
 
     def find(self, value: Any) -> Unknown | None:
         if not isinstance(value, dict):
-            return None  # Server code has given an object of the type itself, or it is refused for what it is.
+            return None  # An object of the type itself, from server code, or a value that is refused elsewhere.
         if not value.keys() <= self._keys:
             return Unknown(str(next(key for key in value if key not in self._keys)), self._fields)
         for field, plan in self._members:
@@ -105,7 +105,7 @@ class _Row:
 
     def __init__(self, members: list[Plan | None], *, has_end: bool, tag: str | int | None) -> None:
         self._members = members
-        # Whether msgspec leaves out what comes after the last one.
+        # Whether msgspec drops elements after the last one.
         self._has_end = has_end
         self._tag = tag
 
@@ -166,7 +166,7 @@ class _Elements:
 
 
 class _Union:
-    """One of several, which differ by their tags, or as objects and arrays do."""
+    """A union, whose members differ by their tags, or by being an object or an array."""
 
     __slots__ = ("_plans",)
 
@@ -185,7 +185,7 @@ class _Union:
 
 @lru_cache(maxsize=1024)
 def make_plan(type_: Any) -> Plan | None:
-    """Return where a type has fields."""
+    """Return the plan of a type, None if it has no fields to check."""
     try:
         return _plan(inspect.type_info(type_), {})
     except (TypeError, NotImplementedError, NameError):
@@ -193,7 +193,7 @@ def make_plan(type_: Any) -> Plan | None:
 
 
 def _plan(info: inspect.Type, known: dict[int, Plan]) -> Plan | None:
-    """Return the plan of a type; `known` are those of the types around it, which it may have for its members."""
+    """Return the plan of a type; `known` has the plans of the enclosing types, for recursive types."""
     match info:
         case inspect.Metadata(type=type_):
             return _plan(type_, known)

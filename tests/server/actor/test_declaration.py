@@ -62,7 +62,7 @@ def test_the_names_are_those_that_a_thread_has() -> None:
         ("conflict", [], "must be one of 'last-writer', 'reject', not []"),
         ("send_identity", "no", "must be True or False, not 'no'"),
         ("send_identity", 0, "must be True or False, not 0"),
-        ("state_version", "2", "is a number from 1 on, not '2'"),
+        ("state_version", "2", "must be a whole number, at least 1, not '2'"),
         ("events", ["moved"], "must be a dict of names and types, for example {\"moved\": Move}, not ['moved']"),
         ("events", {"moved": 5}, "must be a dict of names and types, for example {\"moved\": Move}: 'moved': 5 is not"),
         ("events", {5: int}, "must be a dict of names and types"),
@@ -90,7 +90,7 @@ def test_attributes_of_the_right_types_are_taken() -> None:
 
 
 def test_a_retention_that_is_no_number_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"^Retention\(changes='5'\): a bound is a number, or None for none$"):
+    with pytest.raises(TypeError, match=r"^Retention\(changes='5'\): must be a number, or None for no bound$"):
         Retention(changes="5")  # type: ignore[arg-type]
 
 

@@ -190,7 +190,7 @@ async def test_an_initial_state_of_another_type_is_no_fault_of_whoever_asks() ->
             return {"points": "many"}
 
     async with open_house(Wrong) as house:
-        with pytest.raises(TypeError, match=r"Wrong\.initial_state is no state of its type: Expected `int`, got `str`"):
+        with pytest.raises(TypeError, match=r"Wrong\.initial_state does not fit its type: Expected `int`, got `str`"):
             await outcome(house.handle(Wrong).state())
 
 

@@ -404,7 +404,7 @@ async def test_a_migration_that_fails_leaves_the_thread_as_it_was_and_only_the_l
 ) -> None:
     store = await kept_store()
     await written(store)
-    match = f"^room/one could not be brought to state_version {cls.state_version}$"
+    match = f"^room/one could not be migrated to state_version {cls.state_version}$"
     await refused(store, cls, MigrationFailed, match, caplog, says=says)
     async with open_house(Second, store=store) as house:
         assert await outcome(house.handle(Second).state()) == {"score": 5}
@@ -463,7 +463,7 @@ async def test_a_state_that_is_none_of_its_type_is_left_as_it_is_and_only_the_lo
     store = await kept_store()
     snapshot = b'{"score":"many"}' if type_ is Game else b'{"score":1}'
     await store.inner.submit(Write(KEY, "epoch", None, 0, snapshot=snapshot))
-    match = "^room/one is stored as another type than its class has$"
+    match = "^room/one: the stored state does not fit its class's type$"
     await refused(store, Room, CorruptThread, match, caplog, says=says)
 
 
