@@ -1,4 +1,4 @@
-"""One awake thread: its turns, its connections, and the hooks that are run for them."""
+"""One awake thread: its turns, its connections and its hooks."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ log = logging.getLogger("plait.thread")
 
 
 class Actor:
-    """Runs one thread. Made by the node when the thread wakes, and dropped when it sleeps."""
+    """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
     __slots__ = (
         "_concurrent",
@@ -89,22 +89,23 @@ class Actor:
         self.connections = self.thread._core.connections
         self.mailbox = Mailbox(self._loop)
         self.hooks = Hooks(self, self.thread, self.mailbox)
-        # When the thread was last asked for, or seen to run a turn, by the loop's clock.
+        # When the thread was last used, by the loop's clock.
         self.last_used = self._loop.time()
         # Turns that do not hold the mailbox: concurrent rpcs and streams.
         self._concurrent: set[Turn] = set()
-        # Sockets that are about to join.
+        # The number of open `keep_awake` blocks.
         self._holds = 0
 
     @property
     def is_unused(self) -> bool:
-        """Whether the thread may be stopped: nobody is connected, nothing runs, everything is durable."""
-        is_unused = not self.connections and not self._holds
-        return is_unused and self.mailbox.is_idle and not self._concurrent and self.pipeline.is_durable
+        """Whether the thread may be stopped: nobody is connected, no turn runs, and every change is durable."""
+        if self.connections or self._holds:
+            return False
+        return self.mailbox.is_idle and not self._concurrent and self.pipeline.is_durable
 
     @contextmanager
     def keep_awake(self) -> Iterator[None]:
-        """Keep the thread awake for somebody who is about to join."""
+        """Keep the thread awake for the block, as when a socket is about to join."""
         self._holds += 1
         try:
             yield
@@ -113,28 +114,28 @@ class Actor:
             self.touch()
 
     def touch(self) -> None:
-        """Take note that the thread is in use."""
+        """Reset the idle timer."""
         self.last_used = self._loop.time()
 
     def connection_id(self, protocol: str, principal: Principal | None, client: str) -> str:
-        """Return the id of a client's connections: the same for all of one principal, and for nobody else's."""
+        """Return the id of a client's connections; another principal with the same client id gets another one."""
         who = None if principal is None else principal.id
         return connection_id(self.pipeline.history.secret, protocol, who, client)
 
     # Turns
 
     async def start(self) -> None:
-        """Store the initial state of a new thread, and run `on_start`. Raises what it raised."""
+        """Store the initial state of a new thread, and run `on_start`. Raises what `on_start` raises."""
         if not self.pipeline.history.current.has_state and self.kind.has_initial_state:
             try:
                 commit = self.pipeline.start(self.kind.initial_state())
-            except InvalidState as error:  # No client's fault, who would be told that it is.
+            except InvalidState as error:  # A mistake of the author, which clients must not be told as theirs.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
             await commit
         await self.hooks.run("on_start")
 
     async def stop(self) -> None:
-        """Run `on_stop`, wait until everything is durable, and refuse what comes later."""
+        """Run `on_stop`, wait until every change is durable, and refuse further changes."""
         try:
             try:
                 await self.hooks.run("on_stop")
@@ -145,17 +146,17 @@ class Actor:
             self.abort()
 
     def message(self, connection: Connection, data: str | bytes) -> None:
-        """Hand an ordinary message to `on_message`."""
+        """Run `on_message` for an ordinary message."""
         self.hooks.post("on_message", connection, data, connection=connection, by_client=True, size=len(data))
 
     def disconnect(self, connection: Connection, code: int, reason: str) -> None:
-        """Take a connection out and run `on_close`."""
+        """Remove a connection and run `on_close`."""
         self.connections.discard(connection)
         self.touch()
         self.hooks.post("on_close", connection, code, reason, connection=connection)
 
     def request(self, request: Request, done: Done) -> Turn:
-        """Run `on_request`; its answer is handed to `done` when the changes before it are durable."""
+        """Run `on_request`, and call `done` with its response when the changes before it are durable."""
         turn = Turn(
             "on_request",
             lambda: self.thread.on_request(request),
@@ -179,9 +180,10 @@ class Actor:
         by_client: bool = False,
         size: int = 0,
     ) -> Turn:
-        """Run an rpc, which `connection` has called by `size` bytes.
+        """Run an rpc; `size` is the size of the call from `connection`.
 
-        `done` gets its outcome when the changes before it are durable; a stream's goes to `sink` as `drain` lets it.
+        `done` is called with the outcome when the changes before it are durable. The chunks of a stream go to `sink`,
+        and after each one `drain` is awaited.
         """
         args, kwargs = arguments
         if method.is_stream:
@@ -213,7 +215,7 @@ class Actor:
         return turn
 
     def sweep(self, now: float) -> bool:
-        """Expire turns, and let go of what nobody needs while the thread is idle; tells whether it is to be stopped."""
+        """Expire turns, free memory while the thread is idle, and return whether to stop the thread."""
         if not self.mailbox.is_idle:
             self.expire(now)
             self.touch()
@@ -221,12 +223,12 @@ class Actor:
         timeout, history = self.thread.idle_timeout, self.pipeline.history
         is_due = timeout is not None and now - self.last_used >= timeout
         if (not is_due and not history.has_recent) or not self.is_unused:
-            return False  # Of most threads there is nothing more to see.
+            return False  # Fast path for most threads.
         history.forget()
         return is_due
 
     def expire(self, now: float) -> None:
-        """Cancel the running turn, and those inside it, past `turn_timeout`, and log where they were."""
+        """Cancel the running turn and those nested in it after `turn_timeout`, and log their stacks."""
         timeout, elapsed = self.thread.turn_timeout, now - self.mailbox.started
         if self.mailbox.running is None or timeout is None or elapsed < timeout:
             return
@@ -234,7 +236,7 @@ class Actor:
             if turn.is_expired:
                 continue
             log.error(
-                "%s has run for %g s and is cancelled (turn_timeout); it was at:\n%s",
+                "%s has run for %g s and is cancelled (turn_timeout); its stack:\n%s",
                 turn.name,
                 elapsed,
                 turn.stack().rstrip(),
@@ -243,30 +245,30 @@ class Actor:
             turn.expire()
 
     async def wait_until_idle(self) -> None:
-        """Wait until all turns have ended and every change is durable, or has failed."""
+        """Wait until all turns have ended and every change is durable, or has failed; connections may stay open."""
         while True:
             if concurrent := [turn.task for turn in self._concurrent if turn.task is not None]:
                 await asyncio.wait(concurrent)
             elif self.mailbox.is_idle and self.pipeline.is_durable:
                 return
             else:
-                await self._next_pause()
+                await self._wait_for_mailbox()
 
     def cancel_turns(self) -> None:
-        """Cancel what runs and what waits to."""
+        """Cancel the running and the waiting turns."""
         self.mailbox.close()
         for turn in self._concurrent:
             turn.cancel()
 
     def abort(self) -> None:
-        """Cancel what runs and take no more changes."""
+        """Cancel all turns and refuse further connections and changes."""
         self.connections.close("the thread has been stopped")
         self.presence.close()
         self.pipeline.close()
         self.cancel_turns()
 
     def drop(self, reason: str) -> None:
-        """Give up: close the sockets, so that their clients come again, and take no more changes."""
+        """Close the sockets, so that their clients reconnect, and refuse further changes."""
         self.connections.close(reason)
         self.pipeline.close()
         for connection in self.connections:
@@ -274,7 +276,8 @@ class Actor:
 
     # Inside
 
-    async def _next_pause(self) -> None:
+    async def _wait_for_mailbox(self) -> None:
+        """Wait until the turns before this call have ended, and their changes are durable or have failed."""
         event = asyncio.Event()
         self.mailbox.post(Turn("idle", lambda: None, partial(self._answer, lambda *_: event.set()), owner=self))
         await event.wait()
@@ -289,7 +292,7 @@ class Actor:
             size = len(revision.change.ops) if revision.change is not None else 0
             try:
                 state = revision.state
-            except Exception as error:  # The type may have code of its author's, which minds the time, say.
+            except Exception as error:  # The type may run the author's code, such as `__post_init__`.
                 self.hooks.report(error, connection)
             else:
                 self.hooks.post("on_state_changed", state, connection or "server", connection=connection, size=size)

@@ -1,4 +1,4 @@
-"""What the clients of an app must know of its threads, as TypeScript and as JSON Schema."""
+"""The types of an app's threads for its clients, as TypeScript and as JSON Schema."""
 
 import inspect
 import re
@@ -18,14 +18,14 @@ _DECLARED: Final = ("State", "Rpcs", "Events")
 
 
 class NoTypes(Exception):
-    """A type that has no JSON Schema; the message says where it stands."""
+    """A type has no JSON Schema; the message says where the type is used."""
 
 
 class _Argument(NamedTuple):
     name: str
     type: Any
     is_required: bool
-    # Whether it is given by name only.
+    # Whether it is keyword-only.
     is_named: bool
 
 
@@ -33,16 +33,16 @@ class _Rpc(NamedTuple):
     name: str
     doc: str
     arguments: list[_Argument]
-    # What it returns, or with `is_stream` each of what it sends; None if it returns nothing.
+    # The type of the result, or with `is_stream` of each chunk; None if it returns nothing.
     result: Any
     is_stream: bool
 
 
 class _Surface(NamedTuple):
-    """What clients see of a Thread class."""
+    """The types of a Thread class that clients use."""
 
     kind: str
-    # What its names in TypeScript begin with.
+    # The prefix of its names in TypeScript.
     prefix: str
     state: Any
     hash: str
@@ -50,12 +50,12 @@ class _Surface(NamedTuple):
     events: dict[str, Any]
 
     def types(self) -> Iterator[tuple[str, Any]]:
-        """Yield every type, and where it stands."""
+        """Yield every type, with a description of where it is used."""
         yield f"{self.kind}: the state", self.state
         for rpc in self.rpcs:
             for argument in rpc.arguments:
                 yield f"{self.kind}: rpc {rpc.name}, argument {argument.name}", argument.type
-            yield f"{self.kind}: rpc {rpc.name}, what it {'streams' if rpc.is_stream else 'returns'}", rpc.result
+            yield f"{self.kind}: rpc {rpc.name}, {'chunk of its stream' if rpc.is_stream else 'result'}", rpc.result
         for name, type_ in self.events.items():
             yield f"{self.kind}: event {name}", type_
 
@@ -104,7 +104,7 @@ def _rpc(method: Method) -> _Rpc:
     ]
     result = hints.get("return", Any)
     if method.is_stream:
-        # The first argument of AsyncIterator[...]; what is sent through a Stream may be anything.
+        # The first argument of AsyncIterator[...]; chunks that are sent through a Stream may have any type.
         result = next(iter(get_args(result)), Any) if method.is_generator else Any
     elif result is type(None):
         result = None
@@ -136,7 +136,7 @@ def _own_declarations(surface: _Surface, typescript: TypeScript) -> list[str]:
 
 
 def _method(rpc: _Rpc, typescript: TypeScript) -> Member:
-    """Return a method with the arguments that have a place; clients give those with only a name in another way."""
+    """Return a method with its positional arguments; its comment lists the keyword-only ones, for `callWith`."""
     placed = [_parameter(identifier(each.name), each, typescript) for each in rpc.arguments if not each.is_named]
     named = [_parameter(key(each.name), each, typescript) for each in rpc.arguments if each.is_named]
     doc = f"{rpc.doc}\n\nBy name, with `callWith`: {{ {'; '.join(named)} }}" if named else rpc.doc
@@ -155,7 +155,7 @@ def _parameter(name: str, argument: _Argument, typescript: TypeScript) -> str:
 
 def _json_schema(surfaces: Sequence[_Surface]) -> str:
     schemas, named = definitions([type_ for surface in surfaces for _, type_ in surface.types()])
-    # As `types` yields them.
+    # In the order in which `types` yields them.
     in_order = iter(schemas)
     kinds = {surface.kind: _kind_schema(surface, in_order) for surface in surfaces}
     return json_text({"$schema": DIALECT, "kinds": kinds, "$defs": dict(sorted(named.items()))})

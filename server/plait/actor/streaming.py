@@ -1,4 +1,4 @@
-"""One streamed answer: its chunks leave behind the changes that were made before them."""
+"""One streamed response; each chunk is sent after the changes made before it are durable."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,12 +13,12 @@ from plait.errors import StoreError
 
 __all__ = ["Streaming"]
 
-# A stream that never waits lets others run after this many chunks.
+# A stream that never awaits lets other tasks run after this many chunks.
 _CHUNKS_AT_ONCE: Final = 64
 
 
 class Streaming:
-    """Runs a method that streams, and hands what it sends to `sink`."""
+    """Runs a method that streams, and passes what it sends to `sink`."""
 
     __slots__ = ("_connection", "_drain", "_failed", "_gate", "_report", "_sink", "_stream")
 
@@ -33,12 +33,12 @@ class Streaming:
         self._sink = sink
         self._gate = gate
         self._connection = connection
-        # Called after each chunk that was yielded; waits while the reader, a connection or another, is behind.
+        # Called after each yielded chunk; waits while the reader is too slow.
         self._drain = drain if connection is None else connection.drain
-        # Takes an error that came when the stream had ended.
+        # Called with an error that was raised after the stream had ended.
         self._report = report
         self._stream = Stream(self._emit)
-        # Whether the reader has been told that a change could not be stored, which ends the stream.
+        # Whether the stream has ended because a change could not be stored.
         self._failed = False
 
     async def run(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -59,7 +59,7 @@ class Streaming:
             stream.end() if result is None else stream.end(result)
 
     def wrap_done(self, done: Done) -> Done:
-        """Return a Done that tells `done`, unless the stream's end has been told."""
+        """Return a Done that calls `done`, unless the stream has ended with an error of the store."""
 
         def tell(result: Any, error: BaseException | None) -> None:
             if not self._failed:
@@ -71,7 +71,7 @@ class Streaming:
 
     async def _yield(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         count = 0
-        # Whatever ends it, what the generator does last is of this turn.
+        # Close the generator in this turn, so that its cleanup runs here.
         async with aclosing(method.function(thread, *args, **kwargs)) as chunks:
             async for chunk in chunks:
                 self._stream.send(chunk)

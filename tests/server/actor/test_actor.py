@@ -315,11 +315,11 @@ async def test_a_hook_in_which_something_else_was_cancelled_has_failed_and_does_
         assert (found["id"], found["success"], found["error"]) == (
             "1",
             False,
-            "rpc cancel: what it waited for was cancelled",
+            "rpc cancel: a task or future that it awaited was cancelled",
         )
         with pytest.raises(RuntimeError, match="was cancelled"):
             await outcome(house.handle(Cancelling).cancel())
-        assert await lines(house, Cancelling) == [("on_message: what it waited for was cancelled", "a")]
+        assert await lines(house, Cancelling) == [("on_message: a task or future that it awaited was cancelled", "a")]
 
 
 async def test_a_client_is_not_let_in_where_something_else_was_cancelled_and_that_is_told() -> None:
@@ -337,7 +337,7 @@ async def test_a_client_is_not_let_in_where_something_else_was_cancelled_and_tha
             pass
         assert client.transport.closed is not None
         assert client.transport.closed[0] == 1011
-        assert await lines(house, Cancelling) == ["on_connect: what it waited for was cancelled"]
+        assert await lines(house, Cancelling) == ["on_connect: a task or future that it awaited was cancelled"]
 
 
 async def test_a_thread_does_not_wake_when_something_else_was_cancelled_in_on_start() -> None:
@@ -347,7 +347,7 @@ async def test_a_thread_does_not_wake_when_something_else_was_cancelled_in_on_st
 
     async with open_house(Cancelling) as house:
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="on_start: what it waited for was cancelled"):
+            with pytest.raises(RuntimeError, match="on_start: a task or future that it awaited was cancelled"):
                 await outcome(house.handle(Cancelling).state())
 
 

@@ -247,8 +247,8 @@ class OddEvent(Thread[Game]):
     [
         (OddState, "odd-state: the state: dict[str, object]"),
         (OddArgument, "odd-argument: rpc move, argument to: "),
-        (OddResult, "odd-result: rpc where, what it returns: "),
-        (OddStream, "odd-stream: rpc tail, what it streams: "),
+        (OddResult, "odd-result: rpc where, result: "),
+        (OddStream, "odd-stream: rpc tail, chunk of its stream: "),
         (OddEvent, "odd-event: event goal: "),
     ],
 )

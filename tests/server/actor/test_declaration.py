@@ -67,8 +67,8 @@ def test_the_names_are_those_that_a_thread_has() -> None:
         ("events", {"moved": 5}, "must be a dict of names and types, for example {\"moved\": Move}: 'moved': 5 is not"),
         ("events", {5: int}, "must be a dict of names and types"),
         ("on_start", 5, "must be a method, not 5"),
-        ("state", {"n": 0}, "is a part of Thread and cannot be {'n': 0}: name it `initial_state`"),
-        ("history", (), "is a part of Thread and cannot be (): give it another name"),
+        ("state", {"n": 0}, "is an attribute of Thread and cannot be {'n': 0}: name it `initial_state`"),
+        ("history", (), "is an attribute of Thread and cannot be (): give it another name"),
     ],
 )
 def test_an_attribute_of_another_type_is_refused_with_the_remedy(name: str, value: Any, says: str) -> None:
@@ -107,7 +107,7 @@ def test_a_retention_that_is_no_number_is_refused() -> None:
     ],
 )
 def test_a_hook_that_does_not_take_what_it_is_given_is_refused(name: str, hook: Callable[..., Any], call: str) -> None:
-    with pytest.raises(TypeError, match=rf"^Room\.{name} is called as {re.escape(call)}: take these arguments"):
+    with pytest.raises(TypeError, match=rf"^Room\.{name} must accept these arguments: {re.escape(call)}"):
         make(**{name: hook})
 
 

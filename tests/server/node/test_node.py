@@ -197,7 +197,7 @@ async def test_an_initial_state_of_another_type_is_no_fault_of_whoever_asks() ->
 async def test_a_handle_is_asked_for_by_the_class() -> None:
     async with open_house(Room) as house:
         for what in ("room", Room._kind, int):
-            with pytest.raises(TypeError, match="named by its class"):
+            with pytest.raises(TypeError, match="must be a Thread class"):
                 house.node.handle(what, "one")  # type: ignore[arg-type]
 
 
@@ -564,7 +564,7 @@ async def test_the_end_gives_up_what_takes_too_long(working: type[Working], capl
         await asyncio.wait(calls, timeout=PATIENCE)
         assert [not call.cancelled() and isinstance(call.exception(), PlaitError) for call in calls] == [True, True]
         assert client.transport.closed is not None
-    assert "given up" in caplog.text
+    assert "cancelling the turns" in caplog.text
 
 
 async def test_the_end_gives_up_an_on_start_that_hangs() -> None:

@@ -596,7 +596,7 @@ def test_what_cannot_be_read_is_an_error_that_names_the_thread(snapshot: bytes |
 
 
 def test_what_is_stored_as_another_type_is_an_error_and_no_empty_state() -> None:
-    with pytest.raises(CorruptThread, match="another type"):
+    with pytest.raises(CorruptThread, match="does not fit its class"):
         History(KEY, StateType(Game), Stored("epoch", 0, b'{"players":[{"name":1}]}', []))
 
 
