@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from plait.actor.client_types import types_files
+from plait.actor.client_types import make_types_files
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
 from plait.errors import PlaitError, StoreError
@@ -206,7 +206,7 @@ class Plait:
 
         Raises NoTypes for a type that JSON Schema cannot describe.
         """
-        return types_files(self._kinds)
+        return make_types_files(self._kinds)
 
     # Inside
 

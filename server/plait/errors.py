@@ -167,7 +167,7 @@ class MethodNotFound(PlaitError):
 
 
 class Conflict(PlaitError):
-    """The state has changed since the version that a change was made on, and the change does not fit any more."""
+    """The state has changed since the version that a change was made on, and the change no longer fits."""
 
     code = "conflict"
     status = 412

@@ -177,7 +177,7 @@ class RateLimiter:
         self._taken = TokenBucket(rate, burst, now)
         self._refused = TokenBucket(rate, burst, now)
         self._burst = burst
-        # Whether so many messages were refused that the client is to be disconnected.
+        # Whether the client ignores the refusals, so that it should be disconnected.
         self.is_exceeded = False
 
     def take(self, now: float) -> float:

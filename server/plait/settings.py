@@ -75,7 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     raise SettingError(f"{variable}={text!r}: {why}")
             elif why := _explain_given(field, given := getattr(self, field.name)):
                 raise ValueError(f"{field.name}={given!r}: {why}")
-        return msgspec.structs.replace(self, limits=_limits(self.limits, environment), **found)
+        return msgspec.structs.replace(self, limits=_read_limits(self.limits, environment), **found)
 
 
 def make_setting_error(name: str, why: str) -> ValueError:
@@ -113,7 +113,7 @@ def _explain_given(field: msgspec.structs.FieldInfo, value: object) -> str | Non
         return str(error)
 
 
-def _limits(limits: Limits | None, environment: Mapping[str, str]) -> Limits | None:
+def _read_limits(limits: Limits | None, environment: Mapping[str, str]) -> Limits | None:
     match environment.get("PLAIT_LIMITS"):
         case "none":
             limits = None

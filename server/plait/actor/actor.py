@@ -129,7 +129,7 @@ class Actor:
         if not self.pipeline.history.current.has_state and self.kind.has_initial_state:
             try:
                 commit = self.pipeline.start(self.kind.initial_state())
-            except InvalidState as error:  # A mistake of the author, which clients must not be told as theirs.
+            except InvalidState as error:  # The author's mistake: an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
             await commit
         await self.hooks.run("on_start")

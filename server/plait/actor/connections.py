@@ -24,7 +24,7 @@ class Connections:
         self._members: dict[Connection, None] = _NOTHING
         # The number of connections with each id, nearly always one.
         self._ids: dict[str, int] = _NOTHING
-        # Why nobody may join any more; None while joining is possible.
+        # Why further connections are refused; None while they are accepted.
         self._close_reason: str | None = None
         # The revision that was sent last, and its frames.
         self._framed: Revision | None = None

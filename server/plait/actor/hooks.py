@@ -83,8 +83,8 @@ class Hooks:
     ) -> None:
         """Run the hooks that configure a connection, call `join` to add it to the thread, then run `on_connect`.
 
-        `join` returns whether the connection has joined; it is not called if the client has gone. `done` is called with
-        the exception of a hook, or with the error why nobody may join.
+        `join` returns whether the connection has joined; it is not called if the client has disconnected. `done` is
+        called with the exception of a hook, or with the error why nobody may join.
         """
         refusal: PlaitError | None = None
 

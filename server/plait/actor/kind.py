@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from plait.actor.declaration import check_attributes, check_hooks, warn_of_near_misses
-from plait.actor.rpc import Method, methods
+from plait.actor.rpc import Method, find_methods
 from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
 from plait.state.conflicts import Policy, Resolve
@@ -51,7 +51,7 @@ class Kind:
                 f"{cls.__name__}: {self.name!r} is not a valid kind (a-z, 0-9, - and _): set another with `kind = ...`"
             )
         # Its rpcs, by the names that clients use and by attribute.
-        self.methods: dict[str, Method] = methods(cls, frozenset(vars(hooks)))
+        self.methods: dict[str, Method] = find_methods(cls, frozenset(vars(hooks)))
         self.attributes = {method.attribute: method for method in self.methods.values()}
         self.state_type = read_state_type(cls, _state_argument(cls, hooks), _list_keys(cls))
         self.state_version: int = cls.state_version

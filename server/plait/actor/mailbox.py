@@ -108,7 +108,7 @@ class Turn:
         # The mailbox that this turn holds; None if it runs concurrently with other turns.
         self.mailbox: Mailbox | None = None
         self.is_running = False
-        # Whether the caller has gone: the turn is skipped if it has not begun.
+        # Whether the caller has stopped waiting: the turn is skipped if it has not begun.
         self.is_abandoned = False
         self.is_expired = False
         self._is_cancelled = False
@@ -148,7 +148,7 @@ class Turn:
             if isinstance(result, CoroutineType) or (result is not None and inspect.isawaitable(result)):
                 result = await result
         except asyncio.CancelledError as cancelled:
-            error = self._why_cancelled(cancelled, task)
+            error = self._explain_cancelled(cancelled, task)
             if self._is_cancelled:
                 task.uncancel()
         except Exception as failure:
@@ -161,8 +161,8 @@ class Turn:
             # The task was cancelled from outside, as when the loop is closed.
             raise asyncio.CancelledError
 
-    def _why_cancelled(self, cancelled: asyncio.CancelledError, task: asyncio.Task[None]) -> BaseException:
-        """Return the error that stands for a CancelledError with which the turn ended."""
+    def _explain_cancelled(self, cancelled: asyncio.CancelledError, task: asyncio.Task[None]) -> BaseException:
+        """Return the outcome of a turn that ended with a CancelledError."""
         if self.is_expired:
             return TurnTimeout(f"{self.name} took too long")
         if task.cancelling():

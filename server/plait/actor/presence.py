@@ -50,9 +50,9 @@ class Presence:
     def set(self, id: str, data: bytes | None) -> None:
         """Set the presence of `id`, as JSON; None removes it."""
         if data is not None and data != b"null":
-            self._own()[id] = data
+            self._copy_members()[id] = data
         elif id in self._members:
-            del self._own()[id]
+            del self._copy_members()[id]
         else:
             return
         if self._timer is None:
@@ -88,7 +88,8 @@ class Presence:
             self._timer.cancel()
             self._timer = None
 
-    def _own(self) -> dict[str, bytes]:
+    def _copy_members(self) -> dict[str, bytes]:
+        """Return the current presence for changing it, copied if it is the one that was sent."""
         if self._members is self._told:
             self._members = self._told.copy()
         return self._members

@@ -11,7 +11,7 @@ from plait.errors import InvalidArguments
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, nests_deeper
 
-__all__ = ["Method", "Sent", "Stream", "StreamSink", "methods", "rpc"]
+__all__ = ["Method", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
 
 log = logging.getLogger("plait.rpc")
 
@@ -157,7 +157,7 @@ class Method:
             self._decode[parameter.name] = msgspec.json.Decoder(annotation).decode
 
 
-def methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:
+def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:
     """Return the rpcs of a Thread class, by their names for clients. Raises TypeError.
 
     `reserved` are the attributes of Thread, which an rpc must not replace.

@@ -46,23 +46,23 @@ def merge(
 
 
 def _resolve(op: Op, origin: Origin, base: Any, document: Any, resolve: Resolve) -> Op | None:
-    before, current = _at(base, origin.before), _at(document, origin.now)
-    is_inserted = op.op == "add" and isinstance(_at(document, op.path.rpartition("/")[0]), list | tuple)
+    before, current = _find_at(base, origin.before), _find_at(document, origin.now)
+    is_inserted = op.op == "add" and isinstance(_find_at(document, op.path.rpartition("/")[0]), list | tuple)
     if is_inserted:
         before = current = msgspec.UNSET  # The element at its index is another one, which stays.
-    value = resolve(_given(before), _given(current), _given(op.value), op.path)
+    value = resolve(_copy_json(before), _copy_json(current), _copy_json(op.value), op.path)
     if value is None and (is_inserted or op.op == "remove"):
         return None if is_inserted else op
     if has_non_finite(value):
         raise InvalidState("resolve_conflict returned a number that is infinite or not a number", path=op.path)
-    value = _given(value)
+    value = _copy_json(value)
     return Op("add" if op.op == "add" else "replace", op.path, value)
 
 
-def _at(document: Any, place: str | None) -> Any:
+def _find_at(document: Any, place: str | None) -> Any:
     return msgspec.UNSET if place is None else find(document, parse(place))
 
 
-def _given(value: Any) -> Any:
+def _copy_json(value: Any) -> Any:
     """Return a copy of a value that goes to the hook or comes from it, so that the state is not changed in place."""
     return None if value is msgspec.UNSET else decode_json(encode_json(value))

@@ -10,14 +10,14 @@ from msgspec import inspect
 from plait.errors import InvalidState
 from plait_schemas.patch import escape
 
-__all__ = ["Plan", "check_fields", "make_plan", "unknown_field"]
+__all__ = ["Plan", "check_fields", "make_plan", "make_unknown_field_error"]
 
 # Longer names are not compared and are cut in messages; a message lists at most this many names.
 _LONG: Final = 64
 _MOST: Final = 12
 
 
-def unknown_field(name: str, fields: Iterable[str], place: str = "") -> InvalidState:
+def make_unknown_field_error(name: str, fields: Iterable[str], place: str = "") -> InvalidState:
     """Return the error for an unknown field of the object at `place`, with the most similar field that it has."""
     if len(name) > _LONG:
         return InvalidState(f"there is no field {name[:_LONG]!r}…", path=place)
@@ -62,7 +62,7 @@ def check_fields(plan: Plan | None, value: Any, path: str = "") -> None:
         raise InvalidState("JSON is nested too deep", path=path) from None
     if found is not None:
         place = "".join(f"/{escape(part)}" for part in reversed(found.parts))
-        raise unknown_field(found.name, found.fields, path + place)
+        raise make_unknown_field_error(found.name, found.fields, path + place)
 
 
 class _Object:
@@ -187,33 +187,33 @@ class _Union:
 def make_plan(type_: Any) -> Plan | None:
     """Return the plan of a type, None if it has no fields to check."""
     try:
-        return _plan(inspect.type_info(type_), {})
+        return _make_type_plan(inspect.type_info(type_), {})
     except (TypeError, NotImplementedError, NameError):
         return None
 
 
-def _plan(info: inspect.Type, known: dict[int, Plan]) -> Plan | None:
+def _make_type_plan(info: inspect.Type, known: dict[int, Plan]) -> Plan | None:
     """Return the plan of a type; `known` has the plans of the enclosing types, for recursive types."""
     match info:
         case inspect.Metadata(type=type_):
-            return _plan(type_, known)
+            return _make_type_plan(type_, known)
         case inspect.UnionType(types=types):
-            plans = [plan for each in types if (plan := _plan(each, known)) is not None]
+            plans = [plan for each in types if (plan := _make_type_plan(each, known)) is not None]
             return _Union(plans) if len(plans) > 1 else next(iter(plans), None)
         case inspect.DictType(value_type=type_):
-            return None if (plan := _plan(type_, known)) is None else _Members(plan)
+            return None if (plan := _make_type_plan(type_, known)) is None else _Members(plan)
         case inspect.CollectionType(item_type=type_):  # A list, a set, a tuple of any length.
-            return None if (plan := _plan(type_, known)) is None else _Elements(plan)
+            return None if (plan := _make_type_plan(type_, known)) is None else _Elements(plan)
         case inspect.TupleType(item_types=types):
-            members = [_plan(each, known) for each in types]
+            members = [_make_type_plan(each, known) for each in types]
             return _Row(members, has_end=False, tag=None) if any(members) else None
         case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
-            return known[id(info)] if id(info) in known else _plan_of_fields(info, known)
+            return known[id(info)] if id(info) in known else _make_field_plan(info, known)
         case _:
             return None
 
 
-def _plan_of_fields(
+def _make_field_plan(
     info: inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType,
     known: dict[int, Plan],
 ) -> Plan:
@@ -222,9 +222,9 @@ def _plan_of_fields(
         members: list[Plan | None] = [] if tag is None else [None]
         plan: Plan = _Row(members, has_end=isinstance(info, inspect.StructType), tag=tag)
         known[id(info)] = plan
-        members += (_plan(field.type, known) for field in info.fields)
+        members += (_make_type_plan(field.type, known) for field in info.fields)
     else:
         plan = known[id(info)] = each = _Object((field.encode_name for field in info.fields), tag_field, tag)
         for field in info.fields:
-            each.add(field.encode_name, _plan(field.type, known))
+            each.add(field.encode_name, _make_type_plan(field.type, known))
     return plan

@@ -126,7 +126,7 @@ class History:
         encoded = encode_json(ops)
         # Store the whole state if the operations are longer than they are worth; most changes are too small to ask.
         if not before.is_stored or (
-            len(encoded) > max(after.size, _WORTH_IT) and len(encoded) > _worth(ops, after.size)
+            len(encoded) > max(after.size, _WORTH_IT) and len(encoded) > _max_ops_size(ops, after.size)
         ):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
         after.version = before.version + 1
@@ -239,7 +239,7 @@ class History:
         return revision
 
 
-def _worth(ops: Iterable[Op], size: int) -> int:
+def _max_ops_size(ops: Iterable[Op], size: int) -> int:
     """Return the maximum size of stored operations, above which the whole state, of `size` bytes, is stored instead.
 
     Pushes and undos are rebased over the stored operations; elements of lists cannot be traced through a whole state.

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, 
 import msgspec
 
 from plait.errors import InvalidState
-from plait.state.fields import Plan, check_fields, make_plan, unknown_field
+from plait.state.fields import Plan, check_fields, make_plan, make_unknown_field_error
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, encode_json
 from plait_schemas.patch import Op, Owned, PatchError, escape, index_in, own, parse
@@ -74,7 +74,7 @@ class _Place:
             return self._into_struct(node, depth)
         match node:
             case dict():
-                return self._into_dict(node, _member_type(type_, dict), depth)
+                return self._into_dict(node, _find_member_type(type_, dict), depth)
             case list() | tuple() if type(node) in (list, tuple):
                 return self._into_array(node, type_, depth)
             case None | bool() | int() | float() | str():
@@ -83,15 +83,15 @@ class _Place:
                 raise NotTyped  # A dataclass or a named tuple, for example.
 
     def _into_struct(self, node: msgspec.Struct, depth: int) -> Any:
-        fields = _fields(type(node))
+        fields = _find_fields(type(node))
         name = self._parts[depth]
         field = fields.get(name)
         if field is None and name != node.__struct_config__.tag_field and not self._drops_unknown:
-            raise unknown_field(name, fields, "".join(f"/{escape(part)}" for part in self._parts[:depth]))
+            raise make_unknown_field_error(name, fields, "".join(f"/{escape(part)}" for part in self._parts[:depth]))
         if field is None or (self._is_last(depth) and self._op.op == "remove"):
             raise NotTyped  # The type may have a default for it: convert the whole state.
         if self._is_last(depth):
-            value = self._value(field.type)
+            value = self._convert_value(field.type)
         else:
             value = self.put(getattr(node, field.name), field.type, depth + 1)
         try:
@@ -103,7 +103,7 @@ class _Place:
         key = self._parts[depth]
         if key not in node and (self._op.op != "add" or not self._is_last(depth)):
             raise PatchError(f"{self._op.path!r} does not exist")
-        value = self._member(node, key, type_, depth)
+        value = self._change_member(node, key, type_, depth)
         copy: dict[Any, Any] = own(node, self._owned)
         if value is msgspec.UNSET:
             del copy[key]
@@ -112,10 +112,10 @@ class _Place:
         return copy
 
     def _into_array(self, node: list[Any] | tuple[Any, ...], type_: Any, depth: int) -> Any:
-        member = _member_type(type_, type(node))
+        member = _find_member_type(type_, type(node))
         is_last = self._is_last(depth)
         index = index_in(node, self._parts[depth], self._op, is_last=is_last)
-        value = self._member(node, index, member, depth)
+        value = self._change_member(node, index, member, depth)
         is_tuple = isinstance(node, tuple)
         elements: list[Any] = list(node) if is_tuple else own(node, self._owned)
         if value is msgspec.UNSET:
@@ -127,20 +127,20 @@ class _Place:
         self.copied += len(elements) if is_tuple else len(elements) // _MOVED_PER_COPIED
         return tuple(elements) if is_tuple else elements
 
-    def _member(self, node: Any, at: Any, type_: Any, depth: int) -> Any:
+    def _change_member(self, node: Any, at: Any, type_: Any, depth: int) -> Any:
         """Return the new value for a key or an index, as an object of its type; UNSET if it is removed."""
         if not self._is_last(depth):
             return self.put(node[at], type_, depth + 1)
-        return msgspec.UNSET if self._op.op == "remove" else self._value(type_)
+        return msgspec.UNSET if self._op.op == "remove" else self._convert_value(type_)
 
     def _is_last(self, depth: int) -> bool:
         return depth == len(self._parts) - 1
 
-    def _value(self, type_: Any) -> Any:
+    def _convert_value(self, type_: Any) -> Any:
         """Return the operation's value as an object of a type."""
         if self._op.value is msgspec.UNSET:
             raise PatchError(f"{self._op.op} {self._op.path!r} has no value")
-        decode, plan = _reader(type_)
+        decode, plan = _make_reader(type_)
         if plan is not None and not self._drops_unknown:
             check_fields(plan, self._op.value, self._op.path)
         data = encode_json(self._op.value)
@@ -154,12 +154,12 @@ class _Place:
 
 
 @lru_cache(maxsize=1024)
-def _reader(type_: Any) -> tuple[Callable[[bytes], Any], Plan | None]:
+def _make_reader(type_: Any) -> tuple[Callable[[bytes], Any], Plan | None]:
     return msgspec.json.Decoder(type_).decode, make_plan(type_)
 
 
 @lru_cache(maxsize=1024)
-def _fields(cls: type[msgspec.Struct]) -> dict[str, _Field]:
+def _find_fields(cls: type[msgspec.Struct]) -> dict[str, _Field]:
     """Return the fields of a Struct by their names in JSON. Raises NotTyped."""
     config = cls.__struct_config__
     if config.array_like or config.omit_defaults or getattr(cls, "__parameters__", None):
@@ -173,7 +173,7 @@ def _fields(cls: type[msgspec.Struct]) -> dict[str, _Field]:
 
 
 @lru_cache(maxsize=1024)
-def _member_type(type_: Any, container: type) -> Any:
+def _find_member_type(type_: Any, container: type) -> Any:
     """Return the type of a dict's values, or of the elements of a list or tuple. Raises NotTyped."""
     if type_ is Any or (type_ is container and container in (dict, list, tuple)):
         return Any
@@ -181,7 +181,7 @@ def _member_type(type_: Any, container: type) -> Any:
     if origin in _UNIONS:
         found = [each for each in arguments if get_origin(each) is container or each is container]
         if len(found) == 1:
-            return _member_type(found[0], container)
+            return _find_member_type(found[0], container)
     elif origin is dict is container and arguments[0] is str:
         return arguments[1]
     elif origin is container and (origin is list or (origin is tuple and arguments[1:] == (Ellipsis,))):

@@ -190,7 +190,7 @@ def encode_value(what: str, value: object, limits: Limits, path: str | None = No
     except UNENCODABLE as error:
         raise InvalidState(f"the {what} is not JSON: {error}", path=path) from None
     if nests_deeper(data, limits.depth - (path or "").count("/")):
-        raise _too_deep(limits.depth, path or "")
+        raise _make_depth_error(limits.depth, path or "")
     if b"null" in data and has_non_finite(value):
         raise InvalidState(f"the {what} is not JSON: it has a number that is infinite or not a number", path=path)
     return data
@@ -205,7 +205,7 @@ def check_size(data: bytes, limits: Limits) -> bytes:
 
 def _read(decode: Callable[[bytes], Any], data: bytes, path: str, depth: int) -> Any:
     if nests_deeper(data, depth):
-        raise _too_deep(depth + path.count("/"), path)
+        raise _make_depth_error(depth + path.count("/"), path)
     try:
         return decode(data)
     except NOT_JSON as error:
@@ -213,7 +213,7 @@ def _read(decode: Callable[[bytes], Any], data: bytes, path: str, depth: int) ->
         raise InvalidState(message, path=path + where) from None
 
 
-def _too_deep(depth: int, path: str) -> TooLarge:
+def _make_depth_error(depth: int, path: str) -> TooLarge:
     return TooLarge(f"JSON is nested more than {depth} deep", path=path)
 
 

@@ -98,7 +98,7 @@ class _Walk:
     def _keep(self, step: Step) -> Step:
         result = self._work.rebase(step.ops, [op for _, ops in self._inverses for op in ops], self._without)
         if result.conflicts or result.is_lost:
-            raise _NeededError(self._needed_by(step))
+            raise _NeededError(self._find_needed(step))
         self._without = self._work.apply(self._without, result.ops, self._owned_without)
         self._apply(step.ops)
         versions = [version for version, ops in self._inverses for _ in ops]
@@ -124,7 +124,7 @@ class _Walk:
             moved.append((other, result.ops))
             ops = result.over
 
-    def _needed_by(self, step: Step) -> int:
+    def _find_needed(self, step: Step) -> int:
         """Return the version of the first change left out on which `step` depends."""
         document, own, over = self._with, Owned(), list[Op]()
         for version, ops in self._inverses:
@@ -153,22 +153,22 @@ async def undo(pipeline: Pipeline, change_log: ChangeLog, source: str) -> Commit
     history, work = pipeline.history, Work()
     while True:
         top = history.durable.version
-        if _concerns(source, history.since(top, history.current.version)):
+        if _has_change_of(source, history.since(top, history.current.version)):
             await pipeline.wait_until_durable()
             continue
         # The changes after the target, the last one first.
         later: list[ChangeRow] = []
-        async with aclosing(_changes_of(source, change_log, top, later)) as targets:
+        async with aclosing(_find_targets(source, change_log, top, later)) as targets:
             async for target in targets:
                 try:
                     before = await change_log.document(target.version - 1)
                 except NotFound:
                     return None
                 newer = history.since(top, history.current.version)
-                if newer is None or _concerns(source, newer):
+                if newer is None or _has_change_of(source, newer):
                     break
                 try:
-                    ops = _inverse(target, before, [*reversed(later), *newer], work)
+                    ops = _invert_change(target, before, [*reversed(later), *newer], work)
                 except PatchError as error:
                     raise Conflict(f"the change cannot be undone on the current state: {error}") from None
                 if ops:
@@ -179,7 +179,7 @@ async def undo(pipeline: Pipeline, change_log: ChangeLog, source: str) -> Commit
                 return None
 
 
-async def _changes_of(
+async def _find_targets(
     source: str, change_log: ChangeLog, top: int, later: list[ChangeRow]
 ) -> AsyncGenerator[ChangeRow, None]:
     """Yield the changes of a source up to `top` that have not been undone, the last one first.
@@ -204,12 +204,12 @@ async def _changes_of(
                 size += len(row.ops)
 
 
-def _concerns(source: str, rows: Iterable[ChangeRow] | None) -> bool:
+def _has_change_of(source: str, rows: Iterable[ChangeRow] | None) -> bool:
     """Whether any of the changes is one of a source, or an undo."""
     return any(row.source == source or parse_undone(row.source) is not None for row in rows or ())
 
 
-def _inverse(target: ChangeRow, before: Any, later: Sequence[ChangeRow], work: Work) -> list[Op]:
+def _invert_change(target: ChangeRow, before: Any, later: Sequence[ChangeRow], work: Work) -> list[Op]:
     """Return the operations that undo a change, rebased over the later ones. Raises Conflict and PatchError."""
     made = work.decode(target)
     ops = invert(before, made)

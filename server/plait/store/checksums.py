@@ -44,7 +44,7 @@ def read_change(key: ThreadKey, thread: int, row: Sequence[Any]) -> ChangeRow:
     version, ops, source, at, checksum = row
     found = ChangeRow(version, ops, source, at)
     if type(ops) is not bytes or (checksum is not None and checksum != checksum_change(thread, found)):
-        raise _damaged(key, f"change {version}")
+        raise _make_damage_error(key, f"change {version}")
     return found
 
 
@@ -52,9 +52,9 @@ def read_snapshot(key: ThreadKey, thread: int, row: Sequence[Any]) -> bytes:
     """Return the state from the row of a snapshot (version, state, checksum). Raises CorruptThread."""
     version, state, checksum = row
     if type(version) is not int or type(state) is not bytes:
-        raise _damaged(key, f"the snapshot of version {version}")
+        raise _make_damage_error(key, f"the snapshot of version {version}")
     if checksum is not None and checksum != checksum_snapshot(thread, version, state):
-        raise _damaged(key, f"the snapshot of version {version}")
+        raise _make_damage_error(key, f"the snapshot of version {version}")
     return state
 
 
@@ -63,7 +63,7 @@ def read_client(key: ThreadKey, thread: int, row: Sequence[Any]) -> ClientRow:
     client, ref, refused, at, checksum = row
     found = ClientRow(client, ref, refused, at)
     if type(refused) is not bytes or (checksum is not None and checksum != checksum_client(thread, found)):
-        raise _damaged(key, "the record of a client's pushes")
+        raise _make_damage_error(key, "the record of a client's pushes")
     return found
 
 
@@ -72,9 +72,9 @@ def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int, bytes]:
     head, state_version, secret, checksum = row
     is_typed = type(head) is type(state_version) is int and type(secret) is bytes
     if not is_typed or (checksum is not None and checksum != checksum_thread(key, state_version, secret)):
-        raise _damaged(key, "the thread's own record")
+        raise _make_damage_error(key, "the thread's own record")
     return head, state_version, secret
 
 
-def _damaged(key: ThreadKey, what: str) -> CorruptThread:
+def _make_damage_error(key: ThreadKey, what: str) -> CorruptThread:
     return CorruptThread(f"{key} cannot be read: {what} is damaged")

@@ -103,7 +103,7 @@ def _explain_rights(error: Exception, path: Path, folder: Path) -> str:
         return "it is read-only for this user: allow writing to it (chmod, chown), or serve as its owner"
     if not os.access(folder, os.W_OK):
         return f"the folder {folder} is read-only for this user: plait writes other files next to it (chmod, chown)"
-    for beside in (path.with_name(path.name + suffix) for suffix in (".lock", "-wal", "-shm")):
-        if beside.exists() and not os.access(beside, os.W_OK):
-            return f"{beside} is read-only for this user: allow writing to it (chmod, chown), or serve as its owner"
+    for sibling in (path.with_name(path.name + suffix) for suffix in (".lock", "-wal", "-shm")):
+        if sibling.exists() and not os.access(sibling, os.W_OK):
+            return f"{sibling} is read-only for this user: allow writing to it (chmod, chown), or serve as its owner"
     return str(error)

@@ -68,7 +68,7 @@ SELECT max(version) FROM (
     SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size FROM changes WHERE thread = ?
 ) WHERE size > ?
 """
-# A wrong clock must not expire clients: keep them until others have pushed on so many different days.
+# A wrong clock must not expire clients: keep them until others have pushed on as many different days.
 _FORGET_CLIENTS: Final = """
 DELETE FROM clients WHERE thread = :thread AND at < :now - :day * :days AND at / :day < (
     SELECT min(day) FROM (
@@ -112,17 +112,17 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
 
 def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int, size: int | None) -> list[ChangeRow]:
     """Return changes after a version, in order."""
-    return _some_changes(db, key, "AND version > ? ORDER BY version LIMIT ?", (after, limit), size)
+    return _load_some_changes(db, key, "AND version > ? ORDER BY version LIMIT ?", (after, limit), size)
 
 
 def load_changes_before(
     db: sqlite3.Connection, key: ThreadKey, version: int, limit: int, size: int | None
 ) -> list[ChangeRow]:
     """Return changes before a version, the last one first."""
-    return _some_changes(db, key, "AND version < ? ORDER BY version DESC LIMIT ?", (version, limit), size)
+    return _load_some_changes(db, key, "AND version < ? ORDER BY version DESC LIMIT ?", (version, limit), size)
 
 
-def _some_changes(
+def _load_some_changes(
     db: sqlite3.Connection, key: ThreadKey, which: str, values: tuple[int, int], size: int | None
 ) -> list[ChangeRow]:
     thread = db.execute("SELECT id FROM threads WHERE kind = ? AND name = ?", key).fetchone()
@@ -223,10 +223,10 @@ def _transact(
                 _transact(db, heads, [group], outcomes, written)
             else:
                 for index, _ in group:
-                    outcomes[index] = _failure(key, error)
+                    outcomes[index] = _make_error(key, error)
 
 
-def _failure(key: ThreadKey, cause: Exception) -> StoreError:
+def _make_error(key: ThreadKey, cause: Exception) -> StoreError:
     error = StoreError(f"{key} could not be written: {cause}")
     error.__cause__ = cause
     error.is_logged = True

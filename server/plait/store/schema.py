@@ -64,7 +64,7 @@ CREATE TABLE schemas (
 PRAGMA user_version = 2;
 COMMIT;
 """,
-    # In format 2 the id of a client was the one that it joined with, whoever its principal was.
+    # In format 2 the id of a client was the one that it joined with, and did not depend on its principal.
     2: f"""
 BEGIN IMMEDIATE;
 ALTER TABLE threads ADD COLUMN secret BLOB NOT NULL DEFAULT x'';

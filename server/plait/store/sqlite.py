@@ -211,9 +211,9 @@ class SqliteStore:
         assert self._work is not None
         batch = self._pending.take()
         work = self._writer.post(self._work.commit, [each[0] for each in batch])
-        work.add_done_callback(partial(self._written, batch))
+        work.add_done_callback(partial(self._on_written, batch))
 
-    def _written(self, batch: list[Waiting], work: asyncio.Future[list[StoreError | None]]) -> None:
+    def _on_written(self, batch: list[Waiting], work: asyncio.Future[list[StoreError | None]]) -> None:
         if error := work.exception():
             log.error("the store's writer failed", exc_info=error)
             for _, future, *_ in batch:
