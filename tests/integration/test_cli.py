@@ -633,7 +633,7 @@ async def test_migrate_says_of_each_thread_that_fails_why_and_leaves_it_as_it_is
         [
             "plait: room/broken could not be migrated to state_version 2: @migrate(from_=1) raised KeyError: 'n'",
             "plait: room/changed: the stored state does not fit its class's type: Expected `int`, got `str`, at /score",
-            "plait: room/newer is stored with state_version 3, this code has 2",
+            "plait: room/newer was stored with state_version 3, this code has 2",
             "plait: room/wrong could not be migrated to state_version 2: what the migrations return is not a state of "
             "Room: Expected `int`, got `str`, at /score",
         ],

@@ -139,7 +139,7 @@ DAMAGED = "plait.db: it is damaged: see `plait check plait.db`, and restore a ba
         (_overwrite_the_tables_names, DAMAGED),
         (_make_the_file_readonly, "plait.db: it is read-only for this user: allow writing to it"),
         (_make_the_folder_readonly, "is read-only for this user: plait writes other files next to it (chmod"),
-        (_hide_the_file, "plait.db: this user may not read it: allow that"),
+        (_hide_the_file, "plait.db: this user may not read it: allow reading it"),
     ],
 )
 def test_a_store_that_cannot_be_served_is_told_in_one_line(
