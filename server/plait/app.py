@@ -17,16 +17,16 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from plait.actor.client_types import types_files
+from plait.actor.client_types import make_types_files
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
 from plait.errors import PlaitError, StoreError
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.handle import Handle
 from plait.node.node import Node
-from plait.settings import Settings, find_unknown_variables, refused
+from plait.settings import Settings, find_unknown_variables, make_setting_error
 from plait.state.compatibility import Compatibility
-from plait.state.migrations import Outcome, bring_up_all
+from plait.state.migrations import Outcome, migrate_all
 from plait.store.protocol import Store, ThreadKey
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
@@ -90,15 +90,15 @@ class Plait:
             url = self.settings.store
             self._store: Store = open_store(url) if url or isinstance(store, str) else store
         except ValueError as error:
-            raise refused("store", str(error)) from None
+            raise make_setting_error("store", str(error)) from None
         try:
             self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
         except ValueError as error:
-            raise refused("allowed_origins", str(error)) from None
+            raise make_setting_error("allowed_origins", str(error)) from None
         try:
             self._hosts = Hosts(self.settings.allowed_hosts, is_guarded=authenticate is not None)
         except ValueError as error:
-            raise refused("allowed_hosts", str(error)) from None
+            raise make_setting_error("allowed_hosts", str(error)) from None
         self._kinds = _check_kinds(kinds, self.settings.limits or UNLIMITED)
         self._is_running = False
         self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED)
@@ -198,7 +198,7 @@ class Plait:
         """
         store = self._store.reader() if dry_run and isinstance(self._store, SqliteStore) else self._store
         async with store:
-            async for each in bring_up_all(store, self._node.kinds, dry_run=dry_run):
+            async for each in migrate_all(store, self._node.kinds, dry_run=dry_run):
                 yield each
 
     def types(self) -> dict[str, str]:
@@ -206,7 +206,7 @@ class Plait:
 
         Raises NoTypes for a type that JSON Schema cannot describe.
         """
-        return types_files(self._kinds)
+        return make_types_files(self._kinds)
 
     # Inside
 
@@ -219,10 +219,10 @@ class Plait:
         ]
         if (folder := self.settings.static) is not None:
             if not folder:
-                raise refused("static", "'' is not a folder; pass a folder or None")
+                raise make_setting_error("static", "'' is not a folder; pass a folder or None")
             if not Path(folder).is_dir():
                 remedy = f"make it with `mkdir {Path(folder).resolve()}`, or name another"
-                raise refused("static", f"{folder!r} is not a folder: {remedy}")
+                raise make_setting_error("static", f"{folder!r} is not a folder: {remedy}")
             routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
         return routes
 

@@ -1,28 +1,28 @@
-"""Everything that plait raises.
+"""The exceptions that plait raises.
 
 PlaitError
-├── InvalidState        a value is not a state of the thread's type
-├── InvalidArguments    an rpc was called with arguments it does not take
-├── Reject              validate_state_change refused, for a reason of the author's
+├── InvalidState        a value does not fit the type of the thread's state
+├── InvalidArguments    the arguments of an rpc do not match its signature
+├── Reject              validate_state_change refused the change
 ├── Readonly            the connection may not change the state
 ├── TooLarge            a frame, a state or its nesting is over a limit
-├── TooMany             messages or connections came faster, or in greater number, than a limit allows
-├── Unauthenticated     nobody is known behind the request
+├── TooMany             too many messages or connections
+├── Unauthenticated     authentication required
 ├── Forbidden           the principal may not do this
 ├── NotFound            there is no such kind, name or version
 ├── MethodNotFound      there is no such rpc
-├── Conflict            the state has another version than the one asked for, or others have changed the same
-├── Gap                 a push came before the ones in front of it
-├── Unanswerable        a push came again, so late that nobody knows what became of it
-├── Outdated            the client was built for another schema of the state
+├── Conflict            the state has changed since the version that the change was made on
+├── Gap                 a push arrived before an earlier push of the same client
+├── Unanswerable        a push was sent again after its outcome was forgotten
+├── Outdated            the client was built for an incompatible schema of the state
 ├── TurnTimeout         a hook or an rpc ran longer than the thread's turn_timeout
 ├── Unavailable         the server is shutting down, or plait is not running
-├── CallFailed          an rpc raised something that is not plait's
+├── CallFailed          an rpc raised an exception that is not a PlaitError
 └── StoreError          the store could not read or write
-    ├── CorruptThread   what is stored of a thread cannot be read
-    ├── MigrationFailed a stored state could not be brought to its class's state_version
+    ├── CorruptThread   the stored data of a thread is damaged or cannot be decoded
+    ├── MigrationFailed a stored state could not be migrated to its class's state_version
     ├── NewerState      a state was stored by newer code
-    └── Fenced          a write does not follow the stored version
+    └── Fenced          another process has written this thread
 """
 
 import asyncio
@@ -63,7 +63,7 @@ __all__ = [
 class PlaitError(Exception):
     """Base of all errors: `code` is stable on the wire, and `str()` may be shown to clients.
 
-    `status` is for HTTP, `close_code` for a socket that it closes.
+    `status` is the HTTP status, `close_code` the close code of a WebSocket that is closed because of the error.
     """
 
     code: ClassVar[str] = "error"
@@ -74,11 +74,11 @@ class PlaitError(Exception):
         message = printable(message)
         super().__init__(message)
         self.message = message
-        # JSON pointer to what was wrong, where there is one.
+        # JSON pointer to the invalid value, if there is one.
         self.path = None if path is None else printable(path)
-        # What only the operator is told: it may quote what an author's code raised, or a state.
+        # For the log only: it may quote a state, or an exception from the author's code.
         self.detail = detail
-        # Whether whoever raised it logs it, so that nobody else need.
+        # Whether the error has been logged already.
         self.is_logged = False
 
     def __str__(self) -> str:
@@ -86,14 +86,14 @@ class PlaitError(Exception):
 
 
 class InvalidState(PlaitError):
-    """A value is not a state of the thread's type."""
+    """A value does not fit the type of the thread's state."""
 
     code = "invalid_state"
     status = 422
 
 
 class InvalidArguments(PlaitError):
-    """An rpc was called with arguments it does not take."""
+    """The arguments of an rpc do not match its signature."""
 
     code = "invalid_arguments"
     status = 422
@@ -121,7 +121,7 @@ class TooLarge(PlaitError):
 
 
 class TooMany(PlaitError):
-    """Messages or connections came faster, or in greater number, than a limit allows."""
+    """There are too many messages or connections: a limit is exceeded."""
 
     code = "rate_limited"
     status = 429
@@ -131,12 +131,12 @@ class TooMany(PlaitError):
         self, message: str, *, path: str | None = None, detail: str = "", retry_after: float | None = None
     ) -> None:
         super().__init__(message, path=path, detail=detail)
-        # Seconds to wait before it may come again, where that is known.
+        # Seconds to wait before trying again, if known.
         self.retry_after = retry_after
 
 
 class Unauthenticated(PlaitError):
-    """Nobody is known behind the request."""
+    """Authentication is required: the request has no credentials, or they are not valid."""
 
     code = "unauthenticated"
     status = 401
@@ -167,28 +167,28 @@ class MethodNotFound(PlaitError):
 
 
 class Conflict(PlaitError):
-    """The state has another version than the one asked for, or others have changed the same."""
+    """The state has changed since the version that a change was made on, and the change no longer fits."""
 
     code = "conflict"
     status = 412
 
 
 class Gap(PlaitError):
-    """A push came before the ones in front of it."""
+    """A push arrived before an earlier push of the same client."""
 
     code = "gap"
     status = 409
 
 
 class Unanswerable(PlaitError):
-    """A push came again, so late that nobody knows what became of it."""
+    """A push was sent again after the server had forgotten its outcome."""
 
     code = "unanswerable"
     status = 409
 
 
 class Outdated(PlaitError):
-    """The client was built for another schema of the state, with which it cannot live."""
+    """The client was built for a schema of the state that is not compatible with the present one."""
 
     code = "outdated"
     status = 409
@@ -211,7 +211,7 @@ class Unavailable(PlaitError):
 
 
 class CallFailed(PlaitError):
-    """An rpc raised something that is not plait's; the message is that of the exception."""
+    """An rpc raised an exception that is not a PlaitError; the message is that exception's."""
 
     code = "call_failed"
     status = 500
@@ -226,7 +226,7 @@ class StoreError(PlaitError):
 
 
 class CorruptThread(StoreError):
-    """What is stored of a thread cannot be read; it is left as it is."""
+    """The stored data of a thread is damaged or cannot be decoded; it is left unchanged."""
 
     code = "corrupt_thread"
     status = 500
@@ -234,7 +234,7 @@ class CorruptThread(StoreError):
 
 
 class MigrationFailed(StoreError):
-    """A stored state could not be brought to its class's `state_version`; it is left as it is."""
+    """A stored state could not be migrated to its class's `state_version`; it is left unchanged."""
 
     code = "migration_failed"
     status = 500
@@ -242,7 +242,7 @@ class MigrationFailed(StoreError):
 
 
 class NewerState(StoreError):
-    """A state was stored by newer code, which this code cannot read; it is left as it is."""
+    """A state was stored by newer code, and this code cannot read it; it is left unchanged."""
 
     code = "newer_state"
     status = 500
@@ -250,18 +250,18 @@ class NewerState(StoreError):
 
 
 class Fenced(StoreError):
-    """A write does not follow the stored version: somebody else wrote this thread."""
+    """A write does not follow the stored version: another process has written this thread."""
 
     code = "fenced"
 
 
 def operator_message(error: BaseException) -> str:
-    """Return what an operator may be told of an error: its message, and what clients are not told."""
+    """Return the message of an error for the log, with the detail that clients must not see."""
     return f"{error}: {error.detail}" if isinstance(error, PlaitError) and error.detail else str(error)
 
 
 def public_message(error: BaseException) -> str:
-    """Return what a client may be told of an error: its message, unless the system wrote that one."""
+    """Return the message of an error for a client; messages of the operating system are replaced."""
     if isinstance(error, OSError | SystemError | MemoryError | asyncio.CancelledError):
         return "Internal error"
     return printable(str(error)) or type(error).__name__

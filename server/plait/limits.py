@@ -1,4 +1,4 @@
-"""How much a client may ask of a server."""
+"""Limits on what clients may send, and the token buckets that enforce the rates."""
 
 import math
 from collections.abc import Hashable
@@ -9,11 +9,11 @@ import msgspec
 __all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "RateLimiter", "TokenBucket", "TokenBuckets", "explain_limit"]
 
 _HUGE: Final = 2**62
-# Buckets of which the full ones are not looked for.
+# Full buckets are not removed while there are fewer than this.
 _FEW_BUCKETS: Final = 1_000
-# The limits that need not be whole numbers.
+# The limits that may be fractions.
 _RATES: Final = frozenset({"messages_per_second"})
-# The least of each limit with which clients can be served at all; of the others it is 1.
+# The smallest values with which clients can still be served; for the other limits it is 1.
 _LEAST: Final[dict[str, float]] = {
     "frame": 1_000,
     "state": 64,
@@ -25,7 +25,7 @@ _LEAST: Final[dict[str, float]] = {
 
 
 def explain_limit(name: str, value: object) -> str | None:
-    """Return why a limit cannot have this value, None when it can."""
+    """Return why the value is not valid for this limit, None if it is."""
     is_rate = name in _RATES
     if isinstance(value, bool) or not isinstance(value, int | float if is_rate else int):
         return "must be a number" if is_rate else "must be a whole number"
@@ -35,27 +35,28 @@ def explain_limit(name: str, value: object) -> str | None:
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits for clients that are not trusted. `Plait(limits=None)` switches them off.
 
-    Raises ValueError for a limit with which no client could be served.
+    Raises ValueError for a limit that is too low to serve any client.
     """
 
     # Bytes of one WebSocket message or HTTP body from a client.
     frame: int = 1024 * 1024
-    # Bytes of a state as JSON, whoever sets it.
+    # Bytes of a state as JSON, whether a client or the server sets it.
     state: int = 1024 * 1024
     # How deep objects and arrays nest in a state or an argument.
     depth: int = 64
-    # Open sockets of one thread, and from one address.
+    # Open sockets per thread, and per address.
     connections_per_thread: int = 5_000
     connections_per_address: int = 1_000
-    # Messages a second from one connection, and requests from one principal or address, in the long run and at once.
+    # Messages per second from one connection, and requests per second from one principal or address: the sustained
+    # rate, and the burst.
     messages_per_second: float = 200
     message_burst: int = 1_000
-    # Bytes that a connection has sent and whose turns have not ended, each turn with 1 KiB for itself; past it
-    # messages, calls and pushes are refused.
+    # Bytes of a connection's messages whose turns have not ended, with 1 KiB added for each turn; above it messages,
+    # calls and pushes are refused.
     backlog: int = 4 * 1024 * 1024
-    # Bytes that may wait for a peer that does not read; past it the socket is closed with 1013.
+    # Bytes that may wait for a peer that does not read; above it the socket is closed with 1013.
     write_buffer: int = 4 * 1024 * 1024
-    # Bytes of what a connection shows of itself to others.
+    # Bytes of a connection's presence.
     presence: int = 16 * 1024
     # Threads that may be awake at once.
     awake_threads: int = 100_000
@@ -67,23 +68,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_frame(self) -> int | None:
-        """The `frame` that clients are told of, None when theirs are not limited."""
+        """The `frame` limit that is sent to clients, None if frames are not limited."""
         return self.frame if self.frame < _HUGE else None
 
-    def bucket(self, now: float) -> "TokenBucket | None":
-        """Return what counts to the limit for messages, None when they are not limited."""
+    def make_bucket(self, now: float) -> "TokenBucket | None":
+        """Return a bucket for the message rate, None if it is not limited."""
         if math.isinf(self.messages_per_second):
             return None
         return TokenBucket(self.messages_per_second, self.message_burst, now)
 
-    def buckets(self) -> "TokenBuckets | None":
-        """Return what counts requests to the limit for messages, None when they are not limited."""
+    def make_buckets(self) -> "TokenBuckets | None":
+        """Return the buckets for the request rate of each client, None if it is not limited."""
         if math.isinf(self.messages_per_second):
             return None
         return TokenBuckets(self.messages_per_second, self.message_burst)
 
-    def limiter(self, now: float) -> "RateLimiter | None":
-        """Return what says which messages of a connection come too fast, None when they are not limited."""
+    def make_limiter(self, now: float) -> "RateLimiter | None":
+        """Return the rate limiter of one connection, None if the rate is not limited."""
         if math.isinf(self.messages_per_second):
             return None
         return RateLimiter(self.messages_per_second, self.message_burst, now)
@@ -104,11 +105,11 @@ UNLIMITED: Final = Limits(
     presence=_HUGE,
     awake_threads=_HUGE,
 )
-"""What `limits=None` stands for: only what protects the server from itself is left."""
+"""The meaning of `limits=None`: only the limits that keep the server itself working."""
 
 
 class TokenBucket:
-    """Lets `rate` things a second through, and `burst` at once; the caller brings the time, in seconds."""
+    """Allows `rate` tokens per second, and `burst` at once; the caller passes the time, in seconds."""
 
     __slots__ = ("_burst", "_rate", "_seen", "_tokens")
 
@@ -119,14 +120,14 @@ class TokenBucket:
         self._seen = now
 
     def take(self, now: float) -> float:
-        """Take one and return 0, or return how many seconds to wait before the next is there."""
-        wait = self.until(1, now)
+        """Take a token and return 0, or return how many seconds to wait for the next one."""
+        wait = self.seconds_until(1, now)
         if not wait:
             self._tokens -= 1
         return wait
 
-    def until(self, count: float, now: float) -> float:
-        """Return how many seconds to wait before there are `count`; there are less than 0 after a charge."""
+    def seconds_until(self, count: float, now: float) -> float:
+        """Return how many seconds until there are `count` tokens; after a charge there may be less than 0."""
         self._tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
         self._seen = now
         if self._tokens >= count:
@@ -134,12 +135,12 @@ class TokenBucket:
         return (count - self._tokens) / self._rate if self._rate > 0 else math.inf
 
     def charge(self, count: float) -> None:
-        """Take some more, which may have to be waited for afterwards."""
+        """Take tokens that may not be there yet; the callers after this one wait for them."""
         self._tokens -= count
 
 
 class TokenBuckets:
-    """A bucket for each of many, none for those who have not asked for long: theirs would be full."""
+    """One bucket per key; full buckets are dropped, as a new one would be the same."""
 
     __slots__ = ("_buckets", "_burst", "_many", "_rate")
 
@@ -147,14 +148,14 @@ class TokenBuckets:
         self._rate = rate
         self._burst = burst
         self._buckets: dict[Hashable, TokenBucket] = {}
-        # How many there are before the full ones are looked for.
+        # The number of buckets at which full ones are dropped.
         self._many = _FEW_BUCKETS
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def bucket(self, key: Hashable, now: float) -> TokenBucket:
-        """Return the bucket of one of them."""
+        """Return the bucket of a key."""
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= self._many:
@@ -163,12 +164,12 @@ class TokenBuckets:
         return bucket
 
     def _forget(self, now: float) -> None:
-        self._buckets = {key: each for key, each in self._buckets.items() if each.until(self._burst, now)}
+        self._buckets = {key: each for key, each in self._buckets.items() if each.seconds_until(self._burst, now)}
         self._many = max(_FEW_BUCKETS, 2 * len(self._buckets))
 
 
 class RateLimiter:
-    """Takes so many messages of one client, and refuses as many; who goes on regardless is found out by that."""
+    """Accepts messages of one client at a rate, and refuses the others; detects clients that ignore the refusals."""
 
     __slots__ = ("_burst", "_refused", "_taken", "is_exceeded")
 
@@ -176,21 +177,21 @@ class RateLimiter:
         self._taken = TokenBucket(rate, burst, now)
         self._refused = TokenBucket(rate, burst, now)
         self._burst = burst
-        # Whether more has been refused than is endured.
+        # Whether the client ignores the refusals, so that it should be disconnected.
         self.is_exceeded = False
 
     def take(self, now: float) -> float:
-        """Take a message and return 0, or refuse it and return how many seconds to wait.
+        """Accept a message and return 0, or refuse it and return how many seconds to wait.
 
-        By then as many would be taken as have been refused, and it is as if nothing had been.
+        After that time, all refused messages can be sent again without another refusal.
         """
         wait = self._taken.take(now)
         if not wait:
             return 0.0
-        wait += self._refused.until(self._burst, now)
+        wait += self._refused.seconds_until(self._burst, now)
         self.is_exceeded = self._refused.take(now) > 0
         return wait
 
     def charge(self, count: float) -> None:
-        """Count what was taken as some messages more."""
+        """Count the accepted message as `count` more messages."""
         self._taken.charge(count)

@@ -1,4 +1,4 @@
-"""The settings of a server, and the environment variables that take their place."""
+"""The settings of a server, and the environment variables that override them."""
 
 import math
 import os
@@ -10,7 +10,7 @@ import msgspec
 from plait.limits import UNLIMITED, Limits, explain_limit
 from plait.spelling import find_nearest
 
-__all__ = ["COMMAND_VARIABLES", "SettingError", "Settings", "find_unknown_variables", "refused"]
+__all__ = ["COMMAND_VARIABLES", "SettingError", "Settings", "find_unknown_variables", "make_setting_error"]
 
 COMMAND_VARIABLES: Final = frozenset(
     {
@@ -24,42 +24,42 @@ COMMAND_VARIABLES: Final = frozenset(
         "PLAIT_WORKERS",
     }
 )
-"""The variables that the commands read, beside those of the settings."""
+"""The variables that the commands read, in addition to those of the settings."""
 
-# The least of the settings that are a number of seconds; of the others it is 0.1.
+# The smallest values of settings in seconds; for the others it is 0.1.
 _LEAST: Final = {"shutdown_timeout": 0.0}
 
 
 class SettingError(ValueError):
-    """A variable of the environment makes no sense; the message names it."""
+    """An environment variable has an invalid value; the message names the variable."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server can be told. Each field has an environment variable, `PLAIT_` and its name in capitals."""
+    """The settings of a server. Each has an environment variable: `PLAIT_` and its name in capitals."""
 
     # URL of the store.
     store: str = "sqlite:///plait.db"
-    # Origins of pages elsewhere that may use this server, such as `https://example.com`; `*` for all.
+    # Origins of other sites whose pages may use this server, such as `https://example.com`; `*` for all.
     allowed_origins: tuple[str, ...] = ()
-    # Names in `Host` headers that this server answers to, such as `example.com` or `*.example.com`; `*` for all. If
-    # empty, and without `authenticate`: localhost, the machine's own, and IP addresses.
+    # Host names that this server answers to, such as `example.com` or `*.example.com`; `*` for all. If empty, and
+    # without `authenticate`: localhost, the machine's own name, and IP addresses.
     allowed_hosts: tuple[str, ...] = ()
     # A folder of pages to serve at `/`.
     static: str | None = None
-    # Seconds that turns may still run when the server is asked to end.
+    # Seconds that running turns may take to finish when the server shuts down.
     shutdown_timeout: float = 10.0
-    # Seconds that a peer may take for its request's headers, and for each piece of its body.
+    # Seconds that a peer may take to send its request's headers, and each part of its body.
     request_timeout: float = 10.0
-    # Seconds of silence after which a socket is pinged, and seconds that it may take to answer.
+    # Seconds of silence after which a socket is pinged, and seconds to wait for its pong.
     ping_interval: float = 20.0
     ping_timeout: float = 20.0
     # `PLAIT_LIMITS=none` switches the limits off; each has a variable of its own, such as `PLAIT_LIMITS_FRAME`.
     limits: Limits | None = Limits()
 
     def with_environment(self, environment: Mapping[str, str] = os.environ) -> "Settings":
-        """Return these settings with those of `environment` in their place.
+        """Return these settings, overridden by the variables of `environment`.
 
-        Raises SettingError for a variable that makes no sense, and ValueError for another setting that makes none.
+        Raises SettingError for a variable with an invalid value, and ValueError for an invalid setting.
         """
         found: dict[str, Any] = {}
         for field in msgspec.structs.fields(Settings):
@@ -75,17 +75,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     raise SettingError(f"{variable}={text!r}: {why}")
             elif why := _explain_given(field, given := getattr(self, field.name)):
                 raise ValueError(f"{field.name}={given!r}: {why}")
-        return msgspec.structs.replace(self, limits=_limits(self.limits, environment), **found)
+        return msgspec.structs.replace(self, limits=_read_limits(self.limits, environment), **found)
 
 
-def refused(name: str, why: str) -> ValueError:
-    """Return the error for a setting of which no use can be made: a SettingError when it is the environment's."""
+def make_setting_error(name: str, why: str) -> ValueError:
+    """Return the error for an invalid setting: a SettingError if the value came from the environment."""
     variable = f"PLAIT_{name.upper()}"
     return SettingError(f"{variable}: {why}") if variable in os.environ else ValueError(f"{name}: {why}")
 
 
 def find_unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """Return the variables that begin with `PLAIT_` and are not read, each with the nearest one that is."""
+    """Return the variables that begin with `PLAIT_` and are not known, each with the most similar known one."""
     known = {
         *COMMAND_VARIABLES,
         *(f"PLAIT_{field.name.upper()}" for field in msgspec.structs.fields(Settings)),
@@ -96,7 +96,7 @@ def find_unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[
 
 
 def _explain(name: str, value: object) -> str | None:
-    """Return why a setting of the right type cannot have this value, None when it can."""
+    """Return why a value of the right type is not valid for this setting, None if it is."""
     if not isinstance(value, float):
         return None
     least = _LEAST.get(name, 0.1)
@@ -104,7 +104,7 @@ def _explain(name: str, value: object) -> str | None:
 
 
 def _explain_given(field: msgspec.structs.FieldInfo, value: object) -> str | None:
-    """Return why a setting cannot have a value that comes from code, None when it can."""
+    """Return why a value that was passed in code is not valid for this setting, None if it is."""
     if field.name == "limits":
         return None if value is None or isinstance(value, Limits) else "must be a Limits, or None for no limits"
     try:
@@ -113,7 +113,7 @@ def _explain_given(field: msgspec.structs.FieldInfo, value: object) -> str | Non
         return str(error)
 
 
-def _limits(limits: Limits | None, environment: Mapping[str, str]) -> Limits | None:
+def _read_limits(limits: Limits | None, environment: Mapping[str, str]) -> Limits | None:
     match environment.get("PLAIT_LIMITS"):
         case "none":
             limits = None
@@ -121,7 +121,7 @@ def _limits(limits: Limits | None, environment: Mapping[str, str]) -> Limits | N
             pass
         case other:
             raise SettingError(
-                f"PLAIT_LIMITS={other!r}: it can only be 'none'; single limits are PLAIT_LIMITS_FRAME and so on"
+                f"PLAIT_LIMITS={other!r}: must be 'none'; to set one limit, use for example PLAIT_LIMITS_FRAME"
             )
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(Limits):

@@ -1,4 +1,4 @@
-"""Names that are nearly another, for messages that say which one was meant."""
+"""Finds the known name that a misspelt one probably means, for error messages."""
 
 import re
 from collections.abc import Iterable
@@ -6,28 +6,28 @@ from difflib import get_close_matches
 
 __all__ = ["find_misspelt", "find_nearest", "is_camel_case"]
 
-# What a word may end with and still be the same one: `closed` and `closing` are `close`.
+# Endings that do not make another word: `closed` and `closing` count as `close`.
 _ENDINGS = ("ing", "ed", "es", "s", "d", "e")
 
 
 def find_nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that looks most like `name`, None when none is near."""
+    """Return the known name that is most similar to `name`, None if none is similar."""
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 
 def find_misspelt(name: str, known: Iterable[str], *, inflected: bool) -> str | None:
-    """Return the known name that is written as `name` by mistake, None when `name` is a name of its own.
+    """Return the known name of which `name` is a misspelling, None if it is none.
 
-    It is stricter than `find_nearest`: `on_conect` is `on_connect`, but `on_step` is not `on_stop`, and `on_start_game`
-    is not `on_start`. With `inflected`, the last word may also have another ending: `on_closed` is `on_close`.
+    Stricter than `find_nearest`: `on_conect` means `on_connect`, but `on_step` does not mean `on_stop`, nor
+    `on_start_game` `on_start`. With `inflected`, the last word may have another ending: `on_closed` means `on_close`.
     """
     snake = _snake_case(name) if is_camel_case(name) else name
     return next((each for each in known if each != name and _is_misspelling(snake, each, inflected)), None)
 
 
 def is_camel_case(name: str) -> bool:
-    """Whether a name is written as JavaScript does it, as `onConnect` is."""
+    """Whether a name is in camel case, such as `onConnect`."""
     return name[:1].islower() and "_" not in name and name != name.lower()
 
 
@@ -46,7 +46,7 @@ def _is_misspelling(name: str, known: str, inflected: bool) -> bool:
 
 
 def _is_same_word(word: str, other: str) -> bool:
-    """Whether one word is the other with a typing mistake. In short words a changed letter makes another word."""
+    """Whether one word is the other with a typing mistake; in short words, any changed letter makes another word."""
     if word == other:
         return True
     if min(len(word), len(other)) < 4:
@@ -57,7 +57,7 @@ def _is_same_word(word: str, other: str) -> bool:
 
 
 def _is_swapped(word: str, other: str) -> bool:
-    """Whether two letters beside each other have changed places."""
+    """Whether two neighbouring letters are swapped."""
     if len(word) != len(other):
         return False
     at = next(index for index, letter in enumerate(word) if letter != other[index])
@@ -65,7 +65,7 @@ def _is_swapped(word: str, other: str) -> bool:
 
 
 def _is_one_edit(word: str, other: str) -> bool:
-    """Whether one letter is missing, too many or another."""
+    """Whether one letter is missing, added or replaced."""
     short, long = sorted((word, other), key=len)
     if len(long) - len(short) > 1:
         return False

@@ -19,7 +19,7 @@ from plait.node.node import Node
 from plait.session.native.follower import PLAIT
 from plait.session.native.session import PlaitSession
 from plait.session.native.tokens import Tokens
-from plait.state.history import replay
+from plait.state.history import replay_json
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey
 from plait_client.happenings import Acked, Nacked
@@ -80,7 +80,7 @@ class Wire:
     def take_turn(self, work: Callable[[], None]) -> None:
         work()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         pass
 
 
@@ -214,7 +214,7 @@ class World:
     def awake(self) -> Actor | None:
         """Return the thread if it is awake; waking may have to wait for the disk."""
         assert self._node is not None
-        return self._node.awake(self.key)
+        return self._node.get_awake(self.key)
 
     def hold(self, *, is_held: bool) -> None:
         """Let the disk take nothing, or everything that waits."""
@@ -308,7 +308,7 @@ class World:
 
     async def _enter(self, wire: Wire, join: Join) -> None:
         actor = await self.actor()
-        with actor.held():
+        with actor.keep_awake():
             id = actor.connection_id(SUBPROTOCOL, None, join.client)
             connection = Connection(id, wire, actor.pipeline.after, wire=PLAIT)
             session = PlaitSession(actor, connection, wire, join, Tokens(connection, wire.send, _nobody))
@@ -358,7 +358,7 @@ class World:
         for version in range(len(rows) + 1):
             stored = await self.disk.load(self.key, version=version)
             assert stored is not None
-            states.append(replay(self.key, stored))
+            states.append(replay_json(self.key, stored))
         return states
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from plait.state.history import replay
+from plait.state.history import replay_json
 from plait.store.protocol import ChangeRow, ThreadKey
 from plait.store.sqlite import SqliteStore
 from plait_schemas.codec import decode_json
@@ -95,7 +95,7 @@ class Logs:
         first, last = await self._store.load(key, version=0), await self._store.load(key)
         assert first is not None
         assert last is not None
-        return Log(key, last.secret, rows, replay(key, first), replay(key, last))
+        return Log(key, last.secret, rows, replay_json(key, first), replay_json(key, last))
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from tests.running import Process
 
 from plait.cli.main import cli
 from plait.settings import COMMAND_VARIABLES
-from plait.state.history import read
+from plait.state.history import replay_document
 from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 
@@ -271,7 +271,7 @@ def test_a_module_that_raises_is_shown_by_its_own_lines(folder: Path, source: st
     [
         ("app = Plait(int)", "line 3: Plait takes subclasses of Thread, not <class 'int'>"),
         ("app = Plait()", "line 3: Plait() needs at least one Thread class"),
-        ("app = Plait(Room, store='nonsense://')", "line 3: store: 'nonsense://' is no store"),
+        ("app = Plait(Room, store='nonsense://')", "line 3: store: unknown store URL 'nonsense://'"),
         ("app = Plait(Room, static='missing')", "line 3: static: 'missing' is not a folder: make it with `mkdir /"),
         ("app = Plait(Room, limits=Limits(frame=0))", "line 3: Limits(frame=0): must be at least 1000"),
         ("class Late(Room):\n    retention = 5", "line 3: Late.retention must be a Retention, for example"),
@@ -306,9 +306,9 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
     ("variable", "value", "says"),
     [
         ("PLAIT_PING_INTERVAL", "soon", "PLAIT_PING_INTERVAL='soon': Expected `float`, got `str`"),
-        ("PLAIT_LIMITS", "off", "PLAIT_LIMITS='off': it can only be 'none'"),
-        ("PLAIT_STORE", "nonsense://", "PLAIT_STORE: 'nonsense://' is no store"),
-        ("PLAIT_STORE", "", "PLAIT_STORE: '' is no store"),
+        ("PLAIT_LIMITS", "off", "PLAIT_LIMITS='off': must be 'none'"),
+        ("PLAIT_STORE", "nonsense://", "PLAIT_STORE: unknown store URL 'nonsense://'"),
+        ("PLAIT_STORE", "", "PLAIT_STORE: unknown store URL ''"),
         ("PLAIT_STATIC", "nowhere", "PLAIT_STATIC: 'nowhere' is not a folder: make it with `mkdir /"),
         ("PLAIT_STATIC", "", "PLAIT_STATIC: '' is not a folder"),
         ("PLAIT_PING_INTERVAL", "0", "PLAIT_PING_INTERVAL='0': must be a number of seconds, at least 0.1"),
@@ -547,7 +547,7 @@ async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None
     assert not (folder / "plait.db").exists()
     assert "use kind/name" in complaint(folder, "state", "room")
     assert "there is no store memory://" in complaint(folder, "threads", "memory://")
-    assert "'mysql://x' is no store" in complaint(folder, "threads", "mysql://x")
+    assert "unknown store URL 'mysql://x'" in complaint(folder, "threads", "mysql://x")
     with Process("game:app", cwd=folder):
         line = complaint(folder, "state", "room/one")
         assert "no thread room/one" in line
@@ -578,7 +578,7 @@ async def states(store: Path) -> dict[str, tuple[int, int, Any]]:
         for row in await opened.threads(limit=10_000):
             each = await opened.load(row.key)
             assert each is not None
-            found[str(row.key)] = each.version, each.state_version, read(row.key, each)
+            found[str(row.key)] = each.version, each.state_version, replay_document(row.key, each)
     return found
 
 
@@ -631,10 +631,10 @@ async def test_migrate_says_of_each_thread_that_fails_why_and_leaves_it_as_it_is
     for line, said in zip(
         lines,
         [
-            "plait: room/broken could not be brought to state_version 2: @migrate(from_=1) raised KeyError: 'n'",
-            "plait: room/changed is stored as another type than its class has: Expected `int`, got `str`, at /score",
-            "plait: room/newer is stored with state_version 3, this code has 2",
-            "plait: room/wrong could not be brought to state_version 2: what the migrations return is not a state of "
+            "plait: room/broken could not be migrated to state_version 2: @migrate(from_=1) raised KeyError: 'n'",
+            "plait: room/changed: the stored state does not fit its class's type: Expected `int`, got `str`, at /score",
+            "plait: room/newer was stored with state_version 3, this code has 2",
+            "plait: room/wrong could not be migrated to state_version 2: what the migrations return is not a state of "
             "Room: Expected `int`, got `str`, at /score",
         ],
         strict=True,
@@ -652,7 +652,7 @@ async def test_a_type_that_changed_without_a_state_version_is_found(folder: Path
     (folder / "game.py").write_text(EVOLVED.replace("state_version = 2", "").replace("@migrate(from_=1)", ""))
     for arguments in (["--dry-run"], []):
         line = complaint(folder, "migrate", "game:app", *arguments)
-        assert line.startswith("plait: room/one is stored as another type than its class has: ")
+        assert line.startswith("plait: room/one: the stored state does not fit its class's type: ")
 
 
 @pytest.mark.parametrize("store", ["Room", 'Room, store=SqliteStore("plait.db")'])

@@ -90,7 +90,7 @@ async def join(address: str, schema: str | None) -> Any:
         await client.close()
 
 
-OUTDATED = (4409, "the state of room has another schema than the client was built for: load it anew")
+OUTDATED = (4409, "the client was built for another schema of room: reload or update it")
 
 
 async def test_a_client_of_the_present_schema_joins_and_so_does_one_without(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def _hide_the_file(store: Path) -> None:
     store.chmod(0o000)
 
 
-DAMAGED = "plait.db: it is damaged: see `plait check plait.db`, and put a backup in its place with `plait restore`"
+DAMAGED = "plait.db: it is damaged: see `plait check plait.db`, and restore a backup with `plait restore`"
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ DAMAGED = "plait.db: it is damaged: see `plait check plait.db`, and put a backup
         (_overwrite_the_others, DAMAGED),
         (_overwrite_the_tables_names, DAMAGED),
         (_make_the_file_readonly, "plait.db: it is read-only for this user: allow writing to it"),
-        (_make_the_folder_readonly, "is read-only for this user: files beside the store are written, too (chmod"),
-        (_hide_the_file, "plait.db: this user may not read it: allow that"),
+        (_make_the_folder_readonly, "is read-only for this user: plait writes other files next to it (chmod"),
+        (_hide_the_file, "plait.db: this user may not read it: allow reading it"),
     ],
 )
 def test_a_store_that_cannot_be_served_is_told_in_one_line(

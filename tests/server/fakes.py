@@ -80,7 +80,7 @@ class FakeTransport:
         work()
         return None
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         return
 
     # What tests do

@@ -63,5 +63,5 @@ def test_a_function_whose_initial_state_is_there_only_later_is_warned_about(capl
         Plait(Early, store=MemoryStore())
     (record,) = caplog.records
     assert record.getMessage() == (
-        "Early.initial_state raised LookupError: the database is not open; no thread can begin while it does"
+        "Early.initial_state raised LookupError: the database is not open; no new thread can start while it does"
     )

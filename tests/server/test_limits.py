@@ -79,11 +79,11 @@ def test_the_depth_that_is_left_without_limits_can_be_read() -> None:
 
 
 def test_a_connection_has_a_bucket_of_its_limits_and_none_without() -> None:
-    bucket = Limits(messages_per_second=1, message_burst=2).bucket(0.0)
+    bucket = Limits(messages_per_second=1, message_burst=2).make_bucket(0.0)
     assert bucket is not None
     assert [bucket.take(0.0) for _ in range(2)] == [0.0, 0.0]
     assert bucket.take(0.0) > 0
-    assert UNLIMITED.bucket(0.0) is None
+    assert UNLIMITED.make_bucket(0.0) is None
 
 
 # Who goes on regardless
@@ -147,4 +147,4 @@ def test_of_many_that_have_asked_only_those_who_did_lately_are_remembered() -> N
 
 
 def test_without_a_limit_requests_are_not_counted() -> None:
-    assert UNLIMITED.buckets() is None
+    assert UNLIMITED.make_buckets() is None

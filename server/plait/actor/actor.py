@@ -1,4 +1,4 @@
-"""One awake thread: its turns, its connections, and the hooks that are run for them."""
+"""One awake thread: its turns, its connections and its hooks."""
 
 import asyncio
 import logging
@@ -36,11 +36,11 @@ log = logging.getLogger("plait.thread")
 
 
 class Actor:
-    """Runs one thread. Made by the node when the thread wakes, and dropped when it sleeps."""
+    """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
     __slots__ = (
-        "_beside",
-        "_held",
+        "_concurrent",
+        "_holds",
         "_loop",
         "change_log",
         "clients",
@@ -48,12 +48,12 @@ class Actor:
         "hooks",
         "key",
         "kind",
+        "last_used",
         "limits",
         "mailbox",
         "pipeline",
         "presence",
         "thread",
-        "used",
     )
 
     def __init__(
@@ -64,8 +64,8 @@ class Actor:
         store: Store,
         limits: Limits,
         *,
-        peer: Callable[[Any, str], Any],
-        fenced: Callable[["Actor"], None],
+        make_handle: Callable[[Any, str], Any],
+        on_fenced: Callable[["Actor"], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.key = key
@@ -78,84 +78,85 @@ class Actor:
             store,
             limits,
             validate=self.thread.validate_state_change if "validate_state_change" in kind.overrides else None,
-            committed=self._committed,
-            fenced=partial(fenced, self),
+            on_commit=self._on_commit,
+            on_fenced=partial(on_fenced, self),
         )
         self.change_log = ChangeLog(key, store, self.pipeline.history)
         self.presence = Presence(self._loop, self._tell_presence)
         self.clients = PushLog()
-        self.thread._core = Core(key, self.pipeline, self.change_log, self.presence, peer)
+        self.thread._core = Core(key, self.pipeline, self.change_log, self.presence, make_handle)
         self.thread.__init__()  # type: ignore[misc]
         self.connections = self.thread._core.connections
         self.mailbox = Mailbox(self._loop)
         self.hooks = Hooks(self, self.thread, self.mailbox)
-        # When the thread was last asked for, or seen to run a turn, by the loop's clock.
-        self.used = self._loop.time()
+        # When the thread was last used, by the loop's clock.
+        self.last_used = self._loop.time()
         # Turns that do not hold the mailbox: concurrent rpcs and streams.
-        self._beside: set[Turn] = set()
-        # Sockets that are about to join.
-        self._held = 0
+        self._concurrent: set[Turn] = set()
+        # The number of open `keep_awake` blocks.
+        self._holds = 0
 
     @property
-    def is_idle(self) -> bool:
-        """Whether the thread may be stopped: nobody is connected, nothing runs, everything is durable."""
-        is_unused = not self.connections and not self._held
-        return is_unused and self.mailbox.is_idle and not self._beside and self.pipeline.is_settled
+    def is_unused(self) -> bool:
+        """Whether the thread may be stopped: nobody is connected, no turn runs, and every change is durable."""
+        if self.connections or self._holds:
+            return False
+        return self.mailbox.is_idle and not self._concurrent and self.pipeline.is_durable
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep the thread awake for somebody who is about to join."""
-        self._held += 1
+    def keep_awake(self) -> Iterator[None]:
+        """Keep the thread awake for the block, as when a socket is about to join."""
+        self._holds += 1
         try:
             yield
         finally:
-            self._held -= 1
+            self._holds -= 1
             self.touch()
 
     def touch(self) -> None:
-        """Take note that the thread is in use."""
-        self.used = self._loop.time()
+        """Reset the idle timer."""
+        self.last_used = self._loop.time()
 
     def connection_id(self, protocol: str, principal: Principal | None, client: str) -> str:
-        """Return the id of a client's connections: the same for all of one principal, and for nobody else's."""
+        """Return the id of a client's connections; another principal with the same client id gets another one."""
         who = None if principal is None else principal.id
         return connection_id(self.pipeline.history.secret, protocol, who, client)
 
     # Turns
 
     async def start(self) -> None:
-        """Store the initial state of a new thread, and run `on_start`. Raises what it raised."""
+        """Store the initial state of a new thread, and run `on_start`. Raises what `on_start` raises."""
         if not self.pipeline.history.current.has_state and self.kind.has_initial_state:
             try:
                 commit = self.pipeline.start(self.kind.initial_state())
-            except InvalidState as error:  # No client's fault, who would be told that it is.
-                raise TypeError(f"{self.kind.cls.__name__}.initial_state is no state of its type: {error}") from error
+            except InvalidState as error:  # The author's mistake: an InvalidState would blame the client.
+                raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
             await commit
         await self.hooks.run("on_start")
 
     async def stop(self) -> None:
-        """Run `on_stop`, wait until everything is durable, and refuse what comes later."""
+        """Run `on_stop`, wait until every change is durable, and refuse further changes."""
         try:
             try:
                 await self.hooks.run("on_stop")
             except Exception as error:
                 self.hooks.report(error, None)
-            await self.settled()
+            await self.wait_until_idle()
         finally:
             self.abort()
 
     def message(self, connection: Connection, data: str | bytes) -> None:
-        """Hand an ordinary message to `on_message`."""
+        """Run `on_message` for an ordinary message."""
         self.hooks.post("on_message", connection, data, connection=connection, by_client=True, size=len(data))
 
     def disconnect(self, connection: Connection, code: int, reason: str) -> None:
-        """Take a connection out and run `on_close`."""
+        """Remove a connection and run `on_close`."""
         self.connections.discard(connection)
         self.touch()
         self.hooks.post("on_close", connection, code, reason, connection=connection)
 
     def request(self, request: Request, done: Done) -> Turn:
-        """Run `on_request`; its answer is handed to `done` when the changes before it are durable."""
+        """Run `on_request`, and call `done` with its response when the changes before it are durable."""
         turn = Turn(
             "on_request",
             lambda: self.thread.on_request(request),
@@ -173,21 +174,22 @@ class Actor:
         done: Done,
         *,
         sink: StreamSink | None = None,
-        drained: Callable[[], Awaitable[object]] | None = None,
+        drain: Callable[[], Awaitable[object]] | None = None,
         connection: Connection | None = None,
         request: Request | None = None,
         by_client: bool = False,
         size: int = 0,
     ) -> Turn:
-        """Run an rpc, which `connection` has called by `size` bytes.
+        """Run an rpc; `size` is the size of the call from `connection`.
 
-        `done` gets its outcome when the changes before it are durable; a stream's goes to `sink` as `drained` lets it.
+        `done` is called with the outcome when the changes before it are durable. The chunks of a stream go to `sink`,
+        and after each one `drain` is awaited.
         """
         args, kwargs = arguments
         if method.is_stream:
             assert sink is not None
-            streaming = Streaming(sink, self.pipeline.after, connection, self.hooks.report, drained)
-            done = streaming.telling(done)
+            streaming = Streaming(sink, self.pipeline.after, connection, self.hooks.report, drain)
+            done = streaming.wrap_done(done)
             work = partial(streaming.run, method, self.thread, args, kwargs)
         else:
             work = partial(method.function, self.thread, *args, **kwargs)
@@ -203,38 +205,38 @@ class Actor:
             origin=None if by_client else find_client_turn(),
         )
         if connection is not None:
-            turn.done = connection.weigh(size, turn.done)
+            turn.done = connection.track_turn(size, turn.done)
         if method.is_concurrent:
-            turn.done = partial(self._finish_beside, turn, turn.done)
-            self._beside.add(turn)
+            turn.done = partial(self._finish_concurrent, turn, turn.done)
+            self._concurrent.add(turn)
             turn.start(self._loop)
         else:
             self.mailbox.post(turn)
         return turn
 
     def sweep(self, now: float) -> bool:
-        """Expire turns, and let go of what nobody needs while the thread is idle; tells whether it is to be stopped."""
+        """Expire turns, free memory while the thread is idle, and return whether to stop the thread."""
         if not self.mailbox.is_idle:
             self.expire(now)
             self.touch()
             return False
         timeout, history = self.thread.idle_timeout, self.pipeline.history
-        is_due = timeout is not None and now - self.used >= timeout
-        if (not is_due and not history.has_recent) or not self.is_idle:
-            return False  # Of most threads there is nothing more to see.
+        is_due = timeout is not None and now - self.last_used >= timeout
+        if (not is_due and not history.has_recent) or not self.is_unused:
+            return False  # Fast path for most threads.
         history.forget()
         return is_due
 
     def expire(self, now: float) -> None:
-        """Cancel the running turn, and those inside it, past `turn_timeout`, and log where they were."""
+        """Cancel the running turn and those nested in it after `turn_timeout`, and log their stacks."""
         timeout, elapsed = self.thread.turn_timeout, now - self.mailbox.started
         if self.mailbox.running is None or timeout is None or elapsed < timeout:
             return
-        for turn in (self.mailbox.running, *self.mailbox.inside):
+        for turn in (self.mailbox.running, *self.mailbox.nested):
             if turn.is_expired:
                 continue
             log.error(
-                "%s has run for %g s and is cancelled (turn_timeout); it was at:\n%s",
+                "%s has run for %g s and is cancelled (turn_timeout); its stack:\n%s",
                 turn.name,
                 elapsed,
                 turn.stack().rstrip(),
@@ -242,31 +244,31 @@ class Actor:
             )
             turn.expire()
 
-    async def settled(self) -> None:
-        """Wait until all turns have ended and every change is durable, or has failed."""
+    async def wait_until_idle(self) -> None:
+        """Wait until all turns have ended and every change is durable, or has failed; connections may stay open."""
         while True:
-            if beside := [turn.task for turn in self._beside if turn.task is not None]:
-                await asyncio.wait(beside)
-            elif self.mailbox.is_idle and self.pipeline.is_settled:
+            if concurrent := [turn.task for turn in self._concurrent if turn.task is not None]:
+                await asyncio.wait(concurrent)
+            elif self.mailbox.is_idle and self.pipeline.is_durable:
                 return
             else:
-                await self._next_pause()
+                await self._wait_for_mailbox()
 
-    def give_up(self) -> None:
-        """Cancel what runs and what waits to."""
+    def cancel_turns(self) -> None:
+        """Cancel the running and the waiting turns."""
         self.mailbox.close()
-        for turn in self._beside:
+        for turn in self._concurrent:
             turn.cancel()
 
     def abort(self) -> None:
-        """Cancel what runs and take no more changes."""
+        """Cancel all turns and refuse further connections and changes."""
         self.connections.close("the thread has been stopped")
         self.presence.close()
         self.pipeline.close()
-        self.give_up()
+        self.cancel_turns()
 
     def drop(self, reason: str) -> None:
-        """Give up: close the sockets, so that their clients come again, and take no more changes."""
+        """Close the sockets, so that their clients reconnect, and refuse further changes."""
         self.connections.close(reason)
         self.pipeline.close()
         for connection in self.connections:
@@ -274,12 +276,13 @@ class Actor:
 
     # Inside
 
-    async def _next_pause(self) -> None:
+    async def _wait_for_mailbox(self) -> None:
+        """Wait until the turns before this call have ended, and their changes are durable or have failed."""
         event = asyncio.Event()
-        self.mailbox.post(Turn("settle", lambda: None, partial(self._answer, lambda *_: event.set()), owner=self))
+        self.mailbox.post(Turn("idle", lambda: None, partial(self._answer, lambda *_: event.set()), owner=self))
         await event.wait()
 
-    def _committed(self, commit: Commit) -> None:
+    def _on_commit(self, commit: Commit) -> None:
         revision = commit.revision
         if revision.version == 0:
             return
@@ -289,7 +292,7 @@ class Actor:
             size = len(revision.change.ops) if revision.change is not None else 0
             try:
                 state = revision.state
-            except Exception as error:  # The type may have code of its author's, which minds the time, say.
+            except Exception as error:  # The type may run the author's code, such as `__post_init__`.
                 self.hooks.report(error, connection)
             else:
                 self.hooks.post("on_state_changed", state, connection or "server", connection=connection, size=size)
@@ -300,16 +303,16 @@ class Actor:
             if connection.session is None or not connection.protocol_enabled:
                 continue
             if connection.wire not in frames:
-                frames[connection.wire] = connection.wire.presence(diff)
+                frames[connection.wire] = connection.wire.encode_presence(diff)
             if (frame := frames[connection.wire]) is not None:
-                connection.session.present(frame)
+                connection.session.send_presence(frame)
 
     def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = Unavailable("the server is shutting down")
         self.pipeline.after(lambda failure: done(result, failure or error))
 
-    def _finish_beside(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
-        self._beside.discard(turn)
+    def _finish_concurrent(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
+        self._concurrent.discard(turn)
         self.touch()
         done(result, error)

@@ -1,4 +1,4 @@
-"""What the clients of an app must know of its threads, as TypeScript and as JSON Schema."""
+"""The types of an app's threads for its clients, as TypeScript and as JSON Schema."""
 
 import inspect
 import re
@@ -11,21 +11,21 @@ from plait_schemas.export import DIALECT, definitions, json_text
 from plait_schemas.schema import schema_hash, schema_of
 from plait_schemas.typescript import Member, TypeScript, comment, identifier, interface, key
 
-__all__ = ["NoTypes", "types_files"]
+__all__ = ["NoTypes", "make_types_files"]
 
 _HEAD: Final = "The threads of this app. Written by `plait types`."
 _DECLARED: Final = ("State", "Rpcs", "Events")
 
 
 class NoTypes(Exception):
-    """A type that has no JSON Schema; the message says where it stands."""
+    """A type has no JSON Schema; the message says where the type is used."""
 
 
 class _Argument(NamedTuple):
     name: str
     type: Any
     is_required: bool
-    # Whether it is given by name only.
+    # Whether it is keyword-only.
     is_named: bool
 
 
@@ -33,16 +33,16 @@ class _Rpc(NamedTuple):
     name: str
     doc: str
     arguments: list[_Argument]
-    # What it returns, or with `is_stream` each of what it sends; None if it returns nothing.
+    # The type of the result, or with `is_stream` of each chunk; None if it returns nothing.
     result: Any
     is_stream: bool
 
 
 class _Surface(NamedTuple):
-    """What clients see of a Thread class."""
+    """The types of a Thread class that clients use."""
 
     kind: str
-    # What its names in TypeScript begin with.
+    # The prefix of its names in TypeScript.
     prefix: str
     state: Any
     hash: str
@@ -50,28 +50,28 @@ class _Surface(NamedTuple):
     events: dict[str, Any]
 
     def types(self) -> Iterator[tuple[str, Any]]:
-        """Yield every type, and where it stands."""
+        """Yield every type, with a description of where it is used."""
         yield f"{self.kind}: the state", self.state
         for rpc in self.rpcs:
             for argument in rpc.arguments:
                 yield f"{self.kind}: rpc {rpc.name}, argument {argument.name}", argument.type
-            yield f"{self.kind}: rpc {rpc.name}, what it {'streams' if rpc.is_stream else 'returns'}", rpc.result
+            yield f"{self.kind}: rpc {rpc.name}, {'chunk of its stream' if rpc.is_stream else 'result'}", rpc.result
         for name, type_ in self.events.items():
             yield f"{self.kind}: event {name}", type_
 
 
-def types_files(kinds: Iterable[Kind]) -> dict[str, str]:
+def make_types_files(kinds: Iterable[Kind]) -> dict[str, str]:
     """Return the text of `plait-types.ts` and of `plait-types.json`. Raises NoTypes."""
     surfaces: list[_Surface] = []
     for kind in kinds:
-        surfaces.append(_surface(kind, {surface.prefix for surface in surfaces}))
-    return {"plait-types.ts": _typescript(surfaces), "plait-types.json": _json_schema(surfaces)}
+        surfaces.append(_read_surface(kind, {surface.prefix for surface in surfaces}))
+    return {"plait-types.ts": _write_typescript(surfaces), "plait-types.json": _make_json_schema(surfaces)}
 
 
 # Reading classes
 
 
-def _surface(kind: Kind, taken: set[str]) -> _Surface:
+def _read_surface(kind: Kind, taken: set[str]) -> _Surface:
     events = getattr(kind.cls, "events", {})
     words = re.split(r"[^a-z0-9]+", kind.name)
     prefix = "".join(map(str.capitalize, words))
@@ -79,7 +79,7 @@ def _surface(kind: Kind, taken: set[str]) -> _Surface:
         prefix = f"Kind{prefix}"
     while prefix in taken:
         prefix += "_"
-    rpcs = [_rpc(method) for _, method in sorted(kind.methods.items())]
+    rpcs = [_read_rpc(method) for _, method in sorted(kind.methods.items())]
     surface = _Surface(kind.name, prefix, kind.state_type.type, "", rpcs, dict(events))
     for where, type_ in surface.types():
         try:
@@ -89,7 +89,7 @@ def _surface(kind: Kind, taken: set[str]) -> _Surface:
     return surface._replace(hash=schema_hash(schema_of(surface.state)))
 
 
-def _rpc(method: Method) -> _Rpc:
+def _read_rpc(method: Method) -> _Rpc:
     hints = get_type_hints(method.function, include_extras=True)
     parameters = list(inspect.signature(method.function).parameters.values())[1:]
     arguments = [
@@ -104,7 +104,7 @@ def _rpc(method: Method) -> _Rpc:
     ]
     result = hints.get("return", Any)
     if method.is_stream:
-        # The first argument of AsyncIterator[...]; what is sent through a Stream may be anything.
+        # The first argument of AsyncIterator[...]; chunks that are sent through a Stream may have any type.
         result = next(iter(get_args(result)), Any) if method.is_generator else Any
     elif result is type(None):
         result = None
@@ -114,18 +114,18 @@ def _rpc(method: Method) -> _Rpc:
 # TypeScript
 
 
-def _typescript(surfaces: Sequence[_Surface]) -> str:
+def _write_typescript(surfaces: Sequence[_Surface]) -> str:
     taken = [f"{surface.prefix}{part}" for surface in surfaces for part in _DECLARED]
     typescript = TypeScript(taken)
     for surface in surfaces:
         typescript.declare(f"{surface.prefix}State", surface.state)
-    parts = [part for surface in surfaces for part in _own_declarations(surface, typescript)]
+    parts = [part for surface in surfaces for part in _write_declarations(surface, typescript)]
     return "\n".join([comment(_HEAD), *typescript.declarations.values(), *parts])
 
 
-def _own_declarations(surface: _Surface, typescript: TypeScript) -> list[str]:
+def _write_declarations(surface: _Surface, typescript: TypeScript) -> list[str]:
     prefix = surface.prefix
-    rpcs = [_method(rpc, typescript) for rpc in surface.rpcs]
+    rpcs = [_write_method(rpc, typescript) for rpc in surface.rpcs]
     events = [Member(f"{key(name)}: {typescript.type(type_)}") for name, type_ in surface.events.items()]
     return [
         interface(f"{prefix}Rpcs", rpcs, f"What clients may call of {surface.kind}."),
@@ -135,10 +135,10 @@ def _own_declarations(surface: _Surface, typescript: TypeScript) -> list[str]:
     ]
 
 
-def _method(rpc: _Rpc, typescript: TypeScript) -> Member:
-    """Return a method with the arguments that have a place; clients give those with only a name in another way."""
-    placed = [_parameter(identifier(each.name), each, typescript) for each in rpc.arguments if not each.is_named]
-    named = [_parameter(key(each.name), each, typescript) for each in rpc.arguments if each.is_named]
+def _write_method(rpc: _Rpc, typescript: TypeScript) -> Member:
+    """Return a method with its positional arguments; its comment lists the keyword-only ones, for `callWith`."""
+    placed = [_write_parameter(identifier(each.name), each, typescript) for each in rpc.arguments if not each.is_named]
+    named = [_write_parameter(key(each.name), each, typescript) for each in rpc.arguments if each.is_named]
     doc = f"{rpc.doc}\n\nBy name, with `callWith`: {{ {'; '.join(named)} }}" if named else rpc.doc
     result = "void" if rpc.result is None else typescript.type(rpc.result)
     if rpc.is_stream:
@@ -146,31 +146,31 @@ def _method(rpc: _Rpc, typescript: TypeScript) -> Member:
     return Member(f"{key(rpc.name)}({', '.join(placed)}): {result}", doc)
 
 
-def _parameter(name: str, argument: _Argument, typescript: TypeScript) -> str:
+def _write_parameter(name: str, argument: _Argument, typescript: TypeScript) -> str:
     return f"{name}{'' if argument.is_required else '?'}: {typescript.type(argument.type, is_input=True)}"
 
 
 # JSON Schema
 
 
-def _json_schema(surfaces: Sequence[_Surface]) -> str:
+def _make_json_schema(surfaces: Sequence[_Surface]) -> str:
     schemas, named = definitions([type_ for surface in surfaces for _, type_ in surface.types()])
-    # As `types` yields them.
+    # In the order in which `types` yields them.
     in_order = iter(schemas)
-    kinds = {surface.kind: _kind_schema(surface, in_order) for surface in surfaces}
+    kinds = {surface.kind: _make_kind_schema(surface, in_order) for surface in surfaces}
     return json_text({"$schema": DIALECT, "kinds": kinds, "$defs": dict(sorted(named.items()))})
 
 
-def _kind_schema(surface: _Surface, schemas: Iterator[dict[str, Any]]) -> dict[str, Any]:
+def _make_kind_schema(surface: _Surface, schemas: Iterator[dict[str, Any]]) -> dict[str, Any]:
     return {
         "hash": surface.hash,
         "state": next(schemas),
-        "rpcs": {rpc.name: _rpc_schema(rpc, schemas) for rpc in surface.rpcs},
+        "rpcs": {rpc.name: _make_rpc_schema(rpc, schemas) for rpc in surface.rpcs},
         "events": {name: next(schemas) for name in surface.events},
     }
 
 
-def _rpc_schema(rpc: _Rpc, schemas: Iterator[dict[str, Any]]) -> dict[str, Any]:
+def _make_rpc_schema(rpc: _Rpc, schemas: Iterator[dict[str, Any]]) -> dict[str, Any]:
     properties = {argument.name: next(schemas) for argument in rpc.arguments}
     answer = next(schemas)
     described: dict[str, Any] = {

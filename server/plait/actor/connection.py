@@ -1,4 +1,4 @@
-"""One socket that is joined to one thread, as the thread sees it. No I/O but the transport that it is given."""
+"""A client's socket that has joined a thread. No I/O except through its transport."""
 
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -15,26 +15,26 @@ from plait_schemas.messages import PresenceDiff
 __all__ = ["PLAIN", "Connection", "Gate", "PlainWire", "Principal", "Rights", "Source", "Wire"]
 
 Gate = Callable[[Callable[[StoreError | None], None]], None]
-"""Calls a function when all changes made so far are durable, with the error if they could not be made so."""
+"""Calls a function when all changes made so far are durable, or with the error if they could not be stored."""
 
 
-# Bytes that a turn counts for, beside what it was caused by.
+# Bytes that a turn counts in addition to the message that caused it.
 _TURN: Final = 1024
 
 _CLOSE_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who is behind a connection, as the app's `authenticate` found."""
+    """The user of a connection, as returned by the app's `authenticate`."""
 
     id: str
     claims: dict[str, Any] = {}
-    # When it is no longer known who that is, in seconds since the epoch; a socket gets a chance to send a fresh token.
+    # When the authentication expires, in seconds since the epoch; a client may send a fresh token before that.
     expires_at: float | None = None
 
 
 class Rights(NamedTuple):
-    """Who is behind a connection, and what the app's `authorize` lets them do."""
+    """The principal of a connection, and what the app's `authorize` allows."""
 
     principal: Principal | None = None
     may_write: bool = True
@@ -45,32 +45,32 @@ _EVERYTHING: Final = Rights()
 
 
 class Wire(Protocol):
-    """How a protocol writes what a thread tells; all connections with the same Wire get the same frames."""
+    """Encodes frames for one protocol; all connections with the same Wire get the same frames."""
 
-    def change(self, revision: Revision) -> Frame | None:
-        """Return what tells of a change, or None if nothing does."""
+    def encode_change(self, revision: Revision) -> Frame | None:
+        """Return the frame for a change, None if the protocol has none."""
         ...
 
-    def message(self, data: object) -> Frame:
-        """Return an ordinary message: a str, bytes, or anything that is JSON."""
+    def encode_message(self, data: object) -> Frame:
+        """Return the frame for an ordinary message: a str, bytes, or any value that can be JSON."""
         ...
 
-    def event(self, name: str, data: object) -> Frame | None:
-        """Return what tells of an event, or None if nothing does."""
+    def encode_event(self, name: str, data: object) -> Frame | None:
+        """Return the frame for an event, None if the protocol has none."""
         ...
 
-    def presence(self, diff: PresenceDiff) -> Frame | None:
-        """Return what tells who is here, or None if nothing does."""
+    def encode_presence(self, diff: PresenceDiff) -> Frame | None:
+        """Return the frame for a change of presence, None if the protocol has none."""
         ...
 
 
 class PlainWire:
     """Ordinary messages only: a str as text, bytes as binary, anything else as JSON text."""
 
-    def change(self, revision: Revision) -> Frame | None:
+    def encode_change(self, revision: Revision) -> Frame | None:
         return None
 
-    def message(self, data: object) -> Frame:
+    def encode_message(self, data: object) -> Frame:
         match data:
             case str():
                 return Frame(data.encode())
@@ -79,10 +79,10 @@ class PlainWire:
             case _:
                 return Frame(encode_json(data))
 
-    def event(self, name: str, data: object) -> Frame | None:
+    def encode_event(self, name: str, data: object) -> Frame | None:
         return None
 
-    def presence(self, diff: PresenceDiff) -> Frame | None:
+    def encode_presence(self, diff: PresenceDiff) -> Frame | None:
         return None
 
 
@@ -90,16 +90,16 @@ PLAIN: Final = PlainWire()
 
 
 class Connection:
-    """A client's socket on a thread. `state` is for the author's own use and is not sent anywhere."""
+    """A client's socket on a thread. `state` is for the author's own use; it is not sent or stored."""
 
     __slots__ = (
         "_gate",
         "_is_readonly",
-        "_settled",
+        "_on_turns_ended",
         "_transport",
         "backlog",
         "id",
-        "is_shut",
+        "is_closed",
         "presence",
         "protocol_enabled",
         "rights",
@@ -114,33 +114,33 @@ class Connection:
     ) -> None:
         self.id = id
         self.wire = wire
-        # Who is behind it, and what the app lets them do.
+        # The principal, and what the app allows.
         self.rights = rights
         self.tags: tuple[str, ...] = ()
         self._is_readonly = False
         # Whether the frames of the protocol (identity, state) are sent.
         self.protocol_enabled = True
         self.state: Any = {}
-        # What the client lets others see of it; None for nothing.
+        # The client's presence, None if it has not set one.
         self.presence: Any = None
         self.session: Session | None = None
-        # Whether nothing more is taken from the client, as it has been closed, or is gone.
-        self.is_shut = False
-        # Bytes of the turns that it has caused and that have not ended.
+        # Whether the connection is closed or closing, so that nothing more is accepted from the client.
+        self.is_closed = False
+        # Bytes of the messages whose turns have not ended.
         self.backlog = 0
-        # Is told when there are none any more.
-        self._settled: Callable[[], None] | None = None
+        # Called when all turns have ended.
+        self._on_turns_ended: Callable[[], None] | None = None
         self._transport = transport
         self._gate = gate
 
     @property
     def principal(self) -> Principal | None:
-        """Who is behind it, as the app's `authenticate` found."""
+        """The user of the connection, as returned by the app's `authenticate`."""
         return self.rights.principal
 
     @property
     def readonly(self) -> bool:
-        """Whether its writes are refused, by the author, who may change that at any time, or by `authorize`."""
+        """Whether its writes are refused, by `authorize` or by the author, who may set this at any time."""
         return self._is_readonly or not self.rights.may_write
 
     @readonly.setter
@@ -148,15 +148,15 @@ class Connection:
         self._is_readonly = is_readonly
 
     def grant(self, rights: Rights) -> None:
-        """Let it do what who is behind it may do by now; what the author has made readonly stays so."""
+        """Replace the rights after re-authentication; `readonly` set by the author is kept."""
         self.rights = rights
 
     def send(self, data: object) -> None:
-        """Send a str as a text message, bytes as a binary one, anything else as JSON text.
+        """Send a str as a text message, bytes as a binary message, anything else as JSON text.
 
-        It leaves after all changes of the thread made so far, and not at all if they could not be made durable.
+        The message is sent when all changes of the thread made so far are durable, and dropped if they fail.
         """
-        self.send_frame(self.wire.message(data))
+        self.send_frame(self.wire.encode_message(data))
 
     def send_frame(self, frame: Frame) -> None:
         """Send a frame when all changes made so far are durable."""
@@ -164,52 +164,52 @@ class Connection:
         self._gate(lambda error: carrier.send(frame) if error is None else None)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close the socket, after what was sent before; from here on nothing is taken from the client.
+        """Close the socket after everything sent before; from now on nothing is accepted from the client.
 
-        Raises ValueError for a code that may not be sent, and TypeError for a reason that is no str.
+        Raises ValueError for a code that may not be sent, and TypeError for a reason that is not a str.
         """
         if not isinstance(reason, str):
             raise TypeError(f"a close reason is a str, not a {type(reason).__name__}")
         if code not in _CLOSE_CODES and not 3000 <= code <= 4999:
             raise ValueError(f"{code} is not a close code that may be sent (RFC 6455, section 7.4)")
-        self.is_shut = True
+        self.is_closed = True
         self._gate(lambda _: self.leave(code, reason))
 
     def leave(self, code: int, reason: str) -> None:
-        """Close the socket at once, whatever is on its way to the disk."""
-        self.is_shut = True
+        """Close the socket without waiting for changes to be durable."""
+        self.is_closed = True
         if self.session is not None:
             self.session.finish()
         self._transport.close(code, reason)
 
     def stop_reading(self) -> None:
-        """Take nothing more from the client until the socket is closed."""
+        """Read nothing more from the client until the socket is closed."""
         self._transport.stop_reading()
 
-    def weigh(self, size: int, done: Done) -> Done:
-        """Count a turn that it causes by `size` bytes, until the Done that is returned is told."""
+    def track_turn(self, size: int, done: Done) -> Done:
+        """Count a turn for a message of `size` bytes until the returned Done is called."""
         size += _TURN
         self.backlog += size
 
         def ended(result: Any, error: BaseException | None) -> None:
             self.backlog -= size
-            if not self.backlog and self._settled is not None:
-                settled, self._settled = self._settled, None
-                settled()
+            if not self.backlog and self._on_turns_ended is not None:
+                on_ended, self._on_turns_ended = self._on_turns_ended, None
+                on_ended()
             done(result, error)
 
         return ended
 
-    def when_settled(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when all turns that it has caused have ended: at once, when they have."""
+    def call_when_turns_end(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when all turns of the connection have ended: at once, if none runs or waits."""
         if self.backlog:
-            self._settled = callback
+            self._on_turns_ended = callback
         else:
             callback()
 
-    async def drained(self) -> None:
-        """Wait while the peer does not read fast enough."""
-        await self._transport.drained()
+    async def drain(self) -> None:
+        """Wait while the peer reads too slowly."""
+        await self._transport.drain()
 
     def __repr__(self) -> str:
         return f"<Connection {self.id}>"

@@ -1,4 +1,4 @@
-"""The open connections of one thread, and what all of them are told: made once a protocol."""
+"""The open connections of one thread, and broadcasts to them, which are encoded once per protocol."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
@@ -11,22 +11,22 @@ from plait.state.source import Source
 
 __all__ = ["Connections"]
 
-# Nobody is connected to most threads that are awake; they share this.
+# Shared by all threads without connections, to save memory.
 _NOTHING: Final[dict[Any, Any]] = {}
 
 
 class Connections:
     """The open connections of one thread, in the order in which they joined."""
 
-    __slots__ = ("_farewell", "_framed", "_frames", "_ids", "_members")
+    __slots__ = ("_close_reason", "_framed", "_frames", "_ids", "_members")
 
     def __init__(self) -> None:
         self._members: dict[Connection, None] = _NOTHING
-        # How many have each id: nearly always one, and who joins asks for its own.
+        # The number of connections with each id, nearly always one.
         self._ids: dict[str, int] = _NOTHING
-        # Why nobody may join any more; None while somebody may.
-        self._farewell: str | None = None
-        # The revision that was sent last, and the frames that were made of it.
+        # Why further connections are refused; None while they are accepted.
+        self._close_reason: str | None = None
+        # The revision that was sent last, and its frames.
         self._framed: Revision | None = None
         self._frames: dict[Wire, Frame | None] = _NOTHING
 
@@ -36,35 +36,35 @@ class Connections:
     def __iter__(self) -> Iterator[Connection]:
         return iter(tuple(self._members))
 
-    def tagged(self, tag: str | None) -> list[Connection]:
-        """Return those that carry `tag`, or all."""
+    def with_tag(self, tag: str | None) -> list[Connection]:
+        """Return the connections that have `tag`, or all if it is None."""
         return [each for each in self._members if tag is None or tag in each.tags]
 
     def with_id(self, id: str) -> list[Connection]:
-        """Return those of one client."""
+        """Return the connections of one client."""
         return [each for each in self._members if each.id == id] if id in self._ids else []
 
     def close(self, reason: str) -> None:
-        """Let nobody in from here on."""
-        self._farewell = reason
+        """Refuse further connections."""
+        self._close_reason = reason
 
     def refusal(self, most: int) -> PlaitError | None:
-        """Return why nobody may join where `most` may, None when somebody may. To be asked when somebody joins."""
-        if self._farewell is not None:
-            return Unavailable(self._farewell)
+        """Return why another connection may not join, with `most` as the limit; None if it may."""
+        if self._close_reason is not None:
+            return Unavailable(self._close_reason)
         if len(self) >= most:
             return TooMany(f"the thread has {len(self)} connections, which is the limit; try again later")
         return None
 
     def add(self, connection: Connection) -> None:
-        """Let a connection receive from here on."""
+        """Add a connection, which receives broadcasts from now on."""
         if self._members is _NOTHING:
             self._members, self._ids = {}, {}
         self._members[connection] = None
         self._ids[connection.id] = self._ids.get(connection.id, 0) + 1
 
     def discard(self, connection: Connection) -> None:
-        """Let a connection receive nothing more."""
+        """Remove a connection, if it is there."""
         if connection in self._members:
             del self._members[connection]
             self._ids[connection.id] -= 1
@@ -72,7 +72,7 @@ class Connections:
                 del self._ids[connection.id]
 
     def broadcast_change(self, revision: Revision, *, source: Source) -> None:
-        """Tell every connection that follows the state of a change, but its source; encoded once a protocol."""
+        """Send a change to every connection that follows the state, except its source."""
         wire: Wire | None = None
         frame: Frame | None = None
         for connection in self:
@@ -85,17 +85,17 @@ class Connections:
                     session.deliver(frame, revision)
 
     def change_frame(self, wire: Wire, revision: Revision) -> Frame | None:
-        """Return the frame of `wire` for a revision; made once as long as that is the last."""
+        """Return the frame of `wire` for a revision; the frames of the last revision are cached."""
         if revision is not self._framed:
             self._framed = revision
             self._frames = {}
         elif wire in self._frames:
             return self._frames[wire]
-        frame = self._frames[wire] = wire.change(revision)
+        frame = self._frames[wire] = wire.encode_change(revision)
         return frame
 
     def broadcast(self, write: Callable[[Wire], Frame | None], *, without: Collection[Connection] = ()) -> None:
-        """Send what `write` makes of something to every connection but some; made once a protocol."""
+        """Send the frame that `write` returns for its Wire to every connection, except those in `without`."""
         frames: dict[Wire, Frame | None] = {}
         for connection in self:
             if connection in without:

@@ -1,4 +1,4 @@
-"""What the running code was called for."""
+"""The thread, connection and request of the running code."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ __all__ = ["Current", "current"]
 
 
 class Current(NamedTuple):
-    """The thread of the running turn, and the connection and request that caused it, where there is one."""
+    """The thread of the running turn, and the connection and the request that caused it, if any."""
 
     thread: Thread[Any]
     connection: Connection | None
@@ -20,8 +20,8 @@ class Current(NamedTuple):
 
 
 def current() -> Current:
-    """Return what the running hook, rpc or request is about. Raises LookupError outside of a turn."""
+    """Return the thread, connection and request of the running hook or rpc. Raises LookupError outside of a turn."""
     turn = current_turn()
     if turn is None:
-        raise LookupError("current() is for code that a thread's hook, rpc or request runs")
+        raise LookupError("current() can only be called while a hook or an rpc of a thread runs")
     return Current(turn.owner.thread, turn.connection, turn.request)

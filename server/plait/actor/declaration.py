@@ -10,7 +10,7 @@ from msgspec.inspect import type_info
 from plait.spelling import find_misspelt, find_nearest, is_camel_case
 from plait.state.conflicts import Policy
 from plait.state.retention import Retention
-from plait.state.storable import takes
+from plait.state.storable import accepts_arguments
 
 __all__ = ["HOOKS", "OPTIONS", "check_attributes", "check_hooks", "warn_of_near_misses"]
 
@@ -46,7 +46,7 @@ OPTIONS: Final = (
 )
 """The attributes that plait reads."""
 
-# What hooks are called elsewhere.
+# The names of similar hooks in other libraries.
 _FOREIGN: Final = {
     "onStateUpdate": "on_state_changed",
     "onOpen": "on_connect",
@@ -61,7 +61,7 @@ _FOREIGN: Final = {
 
 
 def check_attributes(cls: Any) -> None:
-    """Raise TypeError for an attribute that plait reads and that is of another type."""
+    """Raise TypeError for an attribute of plait that has an invalid value."""
     for name, is_right, what in (
         ("send_identity", _is_bool, "True or False"),
         ("merge_whole_states", _is_bool, "True or False"),
@@ -89,7 +89,7 @@ def check_attributes(cls: Any) -> None:
 
 
 def check_hooks(cls: type, thread: type) -> None:
-    """Raise TypeError for what takes the place of a part of Thread and cannot do its work."""
+    """Raise TypeError for an attribute that overrides a hook or another part of Thread and cannot replace it."""
     for name, original in vars(thread).items():
         if name.startswith("_") or name in OPTIONS or (own := inspect.getattr_static(cls, name)) is original:
             continue
@@ -97,11 +97,11 @@ def check_hooks(cls: type, thread: type) -> None:
             _check_hook(cls, name, own, original)
         elif not callable(own) and not hasattr(own, "__get__"):
             remedy = "name it `initial_state`" if name == "state" else "give it another name"
-            raise TypeError(f"{cls.__name__}.{name} is a part of Thread and cannot be {own!r}: {remedy}")
+            raise TypeError(f"{cls.__name__}.{name} is an attribute of Thread and cannot be {own!r}: {remedy}")
 
 
 def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stacklevel: int) -> None:
-    """Warn of attributes that plait does not use, but whose names are nearly those of some that it does."""
+    """Warn about attributes that plait does not use, but whose names are similar to those of hooks or options."""
     for name, value in _own_attributes(cls, thread):
         if name.startswith("_") or hasattr(thread, name) or name in OPTIONS:
             continue
@@ -123,7 +123,7 @@ def _warn(message: str, stacklevel: int) -> None:
 
 
 def _own_attributes(cls: type, thread: type) -> Iterator[tuple[str, Any]]:
-    """Yield what a class has of its own or from a mixin; the Thread classes above it have been looked at."""
+    """Yield the attributes of a class and its mixins; those of its Thread base classes have been checked before."""
     known = {ancestor for base in cls.__bases__ if issubclass(base, thread) for ancestor in base.__mro__}
     for ancestor in cls.__mro__:
         if ancestor not in known and ancestor is not object:
@@ -141,12 +141,12 @@ def _check_hook(cls: type, name: str, own: Any, original: Any) -> None:
     if not inspect.isfunction(function):
         return
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{cls.__name__}.{name} has a yield in it: it would never run")
+        raise TypeError(f"{cls.__name__}.{name} must not contain yield: it would never run")
     if name in ("validate_state_change", "resolve_conflict") and inspect.iscoroutinefunction(function):
-        raise TypeError(f"{cls.__name__}.{name} must be a plain function: it decides before anything is awaited")
+        raise TypeError(f"{cls.__name__}.{name} must not be `async def`: the change is decided without awaiting")
     parameters = list(inspect.signature(original).parameters)
-    if not takes(function, len(parameters) - isinstance(own, staticmethod)):
-        raise TypeError(f"{cls.__name__}.{name} is called as {name}({', '.join(parameters[1:])}): take these arguments")
+    if not accepts_arguments(function, len(parameters) - isinstance(own, staticmethod)):
+        raise TypeError(f"{cls.__name__}.{name} must accept these arguments: {name}({', '.join(parameters[1:])})")
 
 
 def _is_bool(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""The author's hooks of one awake thread: each a turn, none where the class has none."""
+"""Runs the author's hooks of one awake thread, each as a turn."""
 
 import asyncio
 import inspect
@@ -10,18 +10,18 @@ from starlette.requests import Request
 
 from plait.actor.connection import Connection
 from plait.actor.logs import log_error
-from plait.actor.mailbox import Mailbox, Turn, resolving
+from plait.actor.mailbox import Mailbox, Turn, make_resolver
 from plait.actor.thread import Thread
 from plait.errors import PlaitError
 from plait_schemas.codes import TRY_AGAIN_LATER
 
-__all__ = ["Hooks", "outcome"]
+__all__ = ["Hooks", "maybe_await"]
 
 T = TypeVar("T")
 
 
-async def outcome(value: Awaitable[T] | T) -> T:
-    """Return what a hook returned, after waiting for it if that is needed."""
+async def maybe_await(value: Awaitable[T] | T) -> T:
+    """Return the result of a hook, which may be awaitable."""
     if inspect.isawaitable(value):
         return cast(T, await value)
     return value
@@ -33,7 +33,7 @@ _CONNECT_HOOKS: Final = frozenset(
 
 
 class Hooks:
-    """Runs the hooks of `thread` as turns of `owner`; what they raise goes to `on_error`."""
+    """Runs the hooks of `thread` as turns of `owner`, and `on_error` for exceptions that they raise."""
 
     __slots__ = ("_mailbox", "_owner", "_thread")
 
@@ -43,13 +43,13 @@ class Hooks:
         self._mailbox = mailbox
 
     def has(self, name: str) -> bool:
-        """Whether the class has a hook of its own."""
+        """Whether the class overrides a hook."""
         return name in self._thread._kind.overrides
 
     def post(
         self, name: str, *args: Any, connection: Connection | None = None, by_client: bool = False, size: int = 0
     ) -> None:
-        """Run a hook when its turn comes, which `connection` has caused by so many bytes."""
+        """Queue a hook, for a message of `size` bytes from `connection`."""
         if not self.has(name):
             return
 
@@ -58,18 +58,18 @@ class Hooks:
                 self.report(error, connection)
 
         work = partial(getattr(self._thread, name), *args)
-        done = finished if connection is None else connection.weigh(size, finished)
+        done = finished if connection is None else connection.track_turn(size, finished)
         self._mailbox.post(Turn(name, work, done, owner=self._owner, connection=connection, by_client=by_client))
 
     async def run(
         self, name: str, *args: Any, connection: Connection | None = None, request: Request | None = None
     ) -> Any:
-        """Run a hook, and return what it returns. Raises what it raises."""
+        """Run a hook and return its result. Raises what the hook raises."""
         if not self.has(name):
             return None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         work = partial(getattr(self._thread, name), *args)
-        turn = Turn(name, work, resolving(future), owner=self._owner, connection=connection, request=request)
+        turn = Turn(name, work, make_resolver(future), owner=self._owner, connection=connection, request=request)
         self._mailbox.post(turn)
         return await future
 
@@ -81,16 +81,16 @@ class Hooks:
         join: Callable[[], bool],
         done: Callable[[BaseException | None], None],
     ) -> None:
-        """Ask the hooks about a connection, call `join` to make it a member, then run `on_connect`.
+        """Run the hooks that configure a connection, call `join` to add it to the thread, then run `on_connect`.
 
-        `join` is not called for a client that is gone by then, and tells whether it has joined. `done` is also told why
-        nobody may join.
+        `join` returns whether the connection has joined; it is not called if the client has disconnected. `done` is
+        called with the exception of a hook, or with the error why nobody may join.
         """
         refusal: PlaitError | None = None
 
         def admit() -> bool:
             nonlocal refusal
-            if connection.is_shut:
+            if connection.is_closed:
                 return False
             refusal = self._thread._core.connections.refusal(self._owner.limits.connections_per_thread)
             if refusal is None:
@@ -105,28 +105,28 @@ class Hooks:
 
         async def work() -> None:
             thread = self._thread
-            connection.tags = tuple(await outcome(thread.connection_tags(connection, request)))
-            if await outcome(thread.should_be_readonly(connection, request)):
+            connection.tags = tuple(await maybe_await(thread.connection_tags(connection, request)))
+            if await maybe_await(thread.should_be_readonly(connection, request)):
                 connection.readonly = True
-            connection.protocol_enabled = await outcome(thread.should_send_protocol_messages(connection, request))
+            connection.protocol_enabled = await maybe_await(thread.should_send_protocol_messages(connection, request))
             if admit():
-                await outcome(thread.on_connect(connection, request))
+                await maybe_await(thread.on_connect(connection, request))
 
         def finished(_: object, error: BaseException | None) -> None:
             if error is not None:
                 self.report(error, connection)
             done(error or refusal)
 
-        weighed = connection.weigh(0, finished)
-        self._mailbox.post(Turn("on_connect", work, weighed, owner=self._owner, connection=connection, request=request))
+        tracked = connection.track_turn(0, finished)
+        self._mailbox.post(Turn("on_connect", work, tracked, owner=self._owner, connection=connection, request=request))
 
     async def is_readonly(self, connection: Connection, request: Request) -> bool:
-        """Ask the author whether who sent a request may only read."""
+        """Run `should_be_readonly` for a request."""
         answer = await self.run("should_be_readonly", connection, request, connection=connection, request=request)
         return bool(answer)
 
     def report(self, error: BaseException, connection: Connection | None) -> None:
-        """Hand an error to `on_error`, and log what that raises."""
+        """Run `on_error`; if that raises, log both errors."""
         if isinstance(error, asyncio.CancelledError):
             return
 

@@ -1,4 +1,4 @@
-"""What a Thread subclass says about itself, read once when the class is made."""
+"""The description of a Thread subclass, read once when the class is defined."""
 
 import inspect
 import logging
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from plait.actor.declaration import check_attributes, check_hooks, warn_of_near_misses
-from plait.actor.rpc import Method, methods
+from plait.actor.rpc import Method, find_methods
 from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
 from plait.state.conflicts import Policy, Resolve
-from plait.state.migrations import migrations
+from plait.state.migrations import find_migrations
 from plait.state.storable import check_initial_state, find_initial_state, read_state_type
 from plait_schemas.align import Keys
 
@@ -24,7 +24,7 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def kebab_case(name: str) -> str:
-    """Return a class name as it stands in URLs, by the rule of the Cloudflare clients: `GameRoom`, `game-room`."""
+    """Return a class name as used in URLs, by the rule of the Cloudflare clients: `GameRoom` becomes `game-room`."""
     if name == name.upper():
         return name.lower().replace("_", "-")
     kebab = re.sub("[A-Z]", lambda match: f"-{match[0].lower()}", name)
@@ -32,11 +32,11 @@ def kebab_case(name: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """Return `name` if a thread may have it. Raises NotFound."""
+    """Return `name` if it is a valid name of a thread. Raises NotFound."""
     if not 1 <= len(name) <= 256:
-        raise NotFound(f"a thread's name has 1 to 256 characters, this one has {len(name)}")
+        raise NotFound(f"a thread's name must have 1 to 256 characters, this one has {len(name)}")
     if _CONTROL.search(name):
-        raise NotFound("a thread's name has no control characters")
+        raise NotFound("a thread's name must not have control characters")
     return name
 
 
@@ -48,15 +48,15 @@ class Kind:
         self.name = cls.__dict__.get("kind", kebab_case(cls.__name__))
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,127}", self.name):
             raise TypeError(
-                f"{cls.__name__}: {self.name!r} is not a kind, which has a-z, 0-9, - and _; give it one by `kind = ...`"
+                f"{cls.__name__}: {self.name!r} is not a valid kind (a-z, 0-9, - and _): set another with `kind = ...`"
             )
-        # Its rpcs, by the names that clients use and by those of the class.
-        self.methods: dict[str, Method] = methods(cls, frozenset(vars(hooks)))
+        # Its rpcs, by the names that clients use and by attribute.
+        self.methods: dict[str, Method] = find_methods(cls, frozenset(vars(hooks)))
         self.attributes = {method.attribute: method for method in self.methods.values()}
         self.state_type = read_state_type(cls, _state_argument(cls, hooks), _list_keys(cls))
         self.state_version: int = cls.state_version
-        self.migrations = migrations(cls, self.state_version)
-        # The hooks that the class has of its own; the others are never called.
+        self.migrations = find_migrations(cls, self.state_version)
+        # The hooks that the class overrides; the others are never called.
         self.overrides = frozenset(
             name
             for name, function in vars(hooks).items()
@@ -77,26 +77,26 @@ class Kind:
         return method
 
     def initial_state(self) -> Any:
-        """Return the state that a new thread begins with. To be called only if the class has one."""
+        """Return the state of a new thread. Call it only if `has_initial_state`."""
         initial = next(vars(each)["initial_state"] for each in self.cls.__mro__ if "initial_state" in vars(each))
         if isinstance(initial, staticmethod | classmethod):
             initial = self.cls.initial_state
         return initial() if callable(initial) else initial
 
     def check(self, limits: Limits) -> None:
-        """Check the initial state, which a function is called for. Raises TypeError or ValueError."""
+        """Check the initial state, calling `initial_state` if it is a function. Raises TypeError or ValueError."""
         if not self.has_initial_state:
             return
         try:
             initial = self.initial_state()
-        except Exception as error:  # What it needs may be there only when the server runs.
+        except Exception as error:  # It may depend on something that exists only when the server runs.
             name = f"{self.cls.__name__}.initial_state"
-            log.warning("%s raised %s: %s; no thread can begin while it does", name, type(error).__name__, error)
+            log.warning("%s raised %s: %s; no new thread can start while it does", name, type(error).__name__, error)
         else:
             check_initial_state(self.cls, self.state_type, initial, limits)
 
     def policy(self, thread: Any) -> Policy | Resolve:
-        """Return what is done where a push and the changes of others meet."""
+        """Return how conflicts between a push and the changes of others are resolved."""
         if "resolve_conflict" in self.overrides:
             resolve: Resolve = thread.resolve_conflict
             return resolve
@@ -112,7 +112,9 @@ class Kind:
 def _list_keys(cls: type[Any]) -> Keys | None:
     keys: Any = cls.list_keys
     if not isinstance(keys, Mapping):
-        raise TypeError(f'{cls.__name__}.list_keys is a mapping such as {{"/columns/*/cards": "slug"}}, not {keys!r}')
+        raise TypeError(
+            f'{cls.__name__}.list_keys must be a mapping such as {{"/columns/*/cards": "slug"}}, not {keys!r}'
+        )
     for pointer, member in keys.items():
         if not isinstance(pointer, str) or pointer[:1] not in ("", "/") or not isinstance(member, str):
             raise TypeError(
@@ -123,7 +125,7 @@ def _list_keys(cls: type[Any]) -> Keys | None:
 
 
 def _state_argument(cls: type, hooks: type) -> Any:
-    """Return the `State` of the `Thread[State]` that `cls` derives from, Any if it names none."""
+    """Return the `State` of the `Thread[State]` that `cls` derives from, Any if there is none."""
     for ancestor in cls.__mro__:
         for base in ancestor.__dict__.get("__orig_bases__", ()):
             origin = getattr(base, "__origin__", None)

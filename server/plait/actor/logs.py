@@ -1,4 +1,4 @@
-"""Logging: each line names the thread and the connection that it is about."""
+"""Logging, with the thread and the connection in each line."""
 
 import logging
 from typing import Any
@@ -14,12 +14,12 @@ log = logging.getLogger("plait.thread")
 
 
 def about(key: ThreadKey, connection: Connection | None = None) -> dict[str, Any]:
-    """Return the `extra` of a log record about a thread, and a connection of it."""
+    """Return the `extra` of a log record about a thread, and one of its connections."""
     return {"plait_thread": str(key), "plait_connection": connection.id if connection else None}
 
 
 def log_error(error: BaseException, key: ThreadKey, connection: Connection | None) -> None:
-    """Log what a hook or an rpc raised: plait's own errors in one line, everything else with its stack."""
+    """Log an exception from a hook or an rpc: a PlaitError in one line, any other with its traceback."""
     if isinstance(error, PlaitError):
         place = f", at {error.path}" if error.path else ""
         level = logging.DEBUG if error.is_logged else logging.WARNING
@@ -29,7 +29,7 @@ def log_error(error: BaseException, key: ThreadKey, connection: Connection | Non
 
 
 class QueryFilter(logging.Filter):
-    """Keeps the queries of requests out of uvicorn's access log, as there may be tokens in them."""
+    """Removes query strings from uvicorn's access log, as they may contain tokens."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -40,7 +40,7 @@ class QueryFilter(logging.Filter):
 
 
 class ContextFilter(logging.Filter):
-    """Gives each record `context`: the thread and connection that it is about, or whose turn it was logged in."""
+    """Adds `context` to each record: its thread and connection, or those of the turn that logged it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         turn = current_turn()

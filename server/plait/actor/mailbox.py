@@ -1,7 +1,7 @@
-"""The turns of one thread: one at a time, in order of arrival. No I/O.
+"""The turns of one thread, which run one at a time, in order of arrival. No I/O.
 
-A turn is one run of a hook, an rpc or a request. A turn that comes back to a thread that it holds already, by way of
-other threads, runs at once instead of waiting for itself (a call chain).
+A turn is one run of a hook, an rpc or a request. In a call chain, a turn calls back into a thread in which one of its
+callers runs; it then runs at once, nested in that caller, instead of waiting for it forever.
 """
 
 import asyncio
@@ -16,34 +16,34 @@ from typing import Any, Final
 
 from plait.errors import TurnTimeout
 
-__all__ = ["Done", "Mailbox", "Turn", "current_turn", "find_client_turn", "resolving"]
+__all__ = ["Done", "Mailbox", "Turn", "current_turn", "find_client_turn", "make_resolver"]
 
 Done = Callable[[Any, BaseException | None], None]
-"""Is told what a turn returned, or what it raised."""
+"""Called with the result of a turn, or with what it raised."""
 
 _turn: Final[ContextVar["Turn | None"]] = ContextVar("plait_turn", default=None)
 
-# After this many turns, or one that has set context variables, a new task goes on.
+# After this many turns, or after a turn that has set context variables, the rest run in a new task.
 _TURNS_AT_ONCE: Final = 64
 
 
 def current_turn() -> "Turn | None":
-    """Return the turn that the calling code runs in, None outside of turns."""
+    """Return the turn in which the calling code runs, None outside of turns."""
     turn = _turn.get()
     return turn if turn is not None and turn.is_running else None
 
 
 def find_client_turn() -> "Turn | None":
-    """Return the turn of a client that has caused the calling code to run, None when no client has.
+    """Return the client's turn that caused the calling code to run, None if no client did.
 
-    That may have ended: tasks and timers which it began are caused by it, and so are the turns that those call for.
+    It may have ended: it is also the cause of tasks and timers that it started, and of turns that these start.
     """
     turn = _turn.get()
     return turn if turn is None or turn.by_client else turn.origin
 
 
-def resolving(future: asyncio.Future[Any]) -> Done:
-    """Return a Done that hands the outcome to `future`, unless nobody waits for that any more."""
+def make_resolver(future: asyncio.Future[Any]) -> Done:
+    """Return a Done that sets the outcome of `future`, unless it is done already."""
 
     def done(result: Any, error: BaseException | None) -> None:
         if future.done():
@@ -57,11 +57,11 @@ def resolving(future: asyncio.Future[Any]) -> Done:
 
 
 class Turn:
-    """One run of `work`, which may return a coroutine; `done` is told its outcome.
+    """One run of `work`, which may return a coroutine; `done` is called with its outcome.
 
-    `owner` is the actor it is a turn of, `connection` and `request` what it was caused by. `by_client` says that it
-    does what a client asked for, and so may do no more than that client. Where another turn was that, and has called
-    for this one, it is the `origin`.
+    `owner` is the actor of the turn; `connection` and `request` are its cause. With `by_client` the turn does what a
+    client asked for, and has no more rights than that client. `origin` is the client's turn that started this one, if
+    there is one.
     """
 
     __slots__ = (
@@ -105,18 +105,18 @@ class Turn:
         self.origin = origin
         # The turn that waits for this one, if any.
         self.parent = parent
-        # The mailbox that this turn holds; None when it runs beside other turns.
+        # The mailbox that this turn holds; None if it runs concurrently with other turns.
         self.mailbox: Mailbox | None = None
         self.is_running = False
-        # The caller went away: the turn is skipped if it has not begun.
+        # Whether the caller has stopped waiting: the turn is skipped if it has not begun.
         self.is_abandoned = False
         self.is_expired = False
         self._is_cancelled = False
-        # What runs it: the mailbox's task, or one of its own.
+        # The task that runs it: the mailbox's, or its own.
         self.task: asyncio.Task[Any] | None = None
 
     def holds(self, mailbox: "Mailbox") -> bool:
-        """Tell whether this turn, or one that waits for it, is the one that runs in `mailbox`."""
+        """Whether this turn, or one that waits for it, runs in `mailbox`."""
         turn: Turn | None = self
         while turn is not None:
             if turn.mailbox is mailbox and turn.is_running:
@@ -125,7 +125,7 @@ class Turn:
         return False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run in a task of its own, beside what a mailbox runs."""
+        """Run in a task of its own, concurrently with other turns."""
 
         async def run() -> None:
             if self.is_abandoned:
@@ -137,7 +137,7 @@ class Turn:
         self.task = task = loop.create_task(run(), name=self.name)
 
     async def run(self, task: asyncio.Task[None]) -> None:
-        """Run to the end in `task`, which is the current one, and tell `done`."""
+        """Run to the end in `task`, the current task, and call `done`."""
         self.task = task
         _turn.set(self)
         self.is_running = True
@@ -148,7 +148,7 @@ class Turn:
             if isinstance(result, CoroutineType) or (result is not None and inspect.isawaitable(result)):
                 result = await result
         except asyncio.CancelledError as cancelled:
-            error = self._why_cancelled(cancelled, task)
+            error = self._explain_cancelled(cancelled, task)
             if self._is_cancelled:
                 task.uncancel()
         except Exception as failure:
@@ -158,35 +158,35 @@ class Turn:
             self.task = None
         self.done(result if error is None else None, error)
         if task.cancelling():
-            # Not by us: the loop is being closed.
+            # The task was cancelled from outside, as when the loop is closed.
             raise asyncio.CancelledError
 
-    def _why_cancelled(self, cancelled: asyncio.CancelledError, task: asyncio.Task[None]) -> BaseException:
-        """Return what a turn that has ended by CancelledError is to be known to have raised."""
+    def _explain_cancelled(self, cancelled: asyncio.CancelledError, task: asyncio.Task[None]) -> BaseException:
+        """Return the outcome of a turn that ended with a CancelledError."""
         if self.is_expired:
             return TurnTimeout(f"{self.name} took too long")
         if task.cancelling():
             return cancelled
-        # It is no end that anybody asked for, and would look like one to whoever waits for the outcome.
-        error = RuntimeError(f"{self.name}: what it waited for was cancelled")
+        # Nobody cancelled the turn; with a CancelledError, the caller would believe that it was cancelled itself.
+        error = RuntimeError(f"{self.name}: a task or future that it awaited was cancelled")
         error.__cause__ = cancelled
         return error
 
     def cancel(self) -> None:
-        """Cancel the turn, which ends when its code has taken note; one that has not begun never does."""
+        """Cancel the turn if it runs, and skip it if it has not begun."""
         self.is_abandoned = True
-        # A task that is cancelled before its first step would never tell how the turn ended.
+        # A task that is cancelled before its first step would never call `done`.
         if self.task is not None and self.is_running:
             self._is_cancelled = True
             self.task.cancel()
 
     def expire(self) -> None:
-        """Cancel the turn for having run too long: its outcome will be TurnTimeout."""
+        """Cancel the turn because it runs too long; its outcome will be TurnTimeout."""
         self.is_expired = True
         self.cancel()
 
     def stack(self) -> str:
-        """Return where the turn is, as the lines of a traceback."""
+        """Return the stack of the turn, formatted like a traceback."""
         frames: list[tuple[FrameType, int]] = []
         awaitable: Any = self.task.get_coro() if self.task else None
         while awaitable is not None:
@@ -198,20 +198,20 @@ class Turn:
 
 
 class Mailbox:
-    """Runs turns one at a time, first come first served."""
+    """Runs turns one at a time, in order of arrival."""
 
-    __slots__ = ("_alone", "_loop", "_queue", "_task", "inside", "running", "started")
+    __slots__ = ("_loop", "_nested_ended", "_queue", "_task", "nested", "running", "started")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # None while nothing waits: most threads sleep most of the time.
+        # None while no turn waits, to save memory.
         self._queue: deque[Turn] | None = None
-        # Runs turns while there are any.
+        # The task that runs turns, None while there are none.
         self._task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
-        # Turns that run inside the running one, by a call chain, and what waits for them to end.
-        self.inside: set[Turn] = set()
-        self._alone: asyncio.Future[None] | None = None
+        # Turns of a call chain that run inside the running one, and a future for when one of them has ended.
+        self.nested: set[Turn] = set()
+        self._nested_ended: asyncio.Future[None] | None = None
         # When the running turn began, by the loop's clock.
         self.started = 0.0
 
@@ -221,11 +221,11 @@ class Mailbox:
         return self._task is None
 
     def post(self, turn: Turn) -> None:
-        """Run `turn` when those before it have ended, or at once when its caller holds this mailbox already."""
+        """Run `turn` after those before it, or at once if its caller holds this mailbox."""
         turn.mailbox = self
         if turn.parent is not None and turn.parent.holds(self):
-            self.inside.add(turn)
-            turn.done = partial(self._came_back, turn, turn.done)
+            self.nested.add(turn)
+            turn.done = partial(self._finish_nested, turn, turn.done)
             turn.start(self._loop)
             return
         if self._queue is None:
@@ -235,7 +235,7 @@ class Mailbox:
             self._run()
 
     def close(self) -> None:
-        """Cancel the running turn, and those that wait: they end with CancelledError."""
+        """Cancel the running and the waiting turns; they end with CancelledError."""
         waiting, self._queue = self._queue, None
         if self.running is not None:
             self.running.cancel()
@@ -243,11 +243,11 @@ class Mailbox:
             turn.done(None, asyncio.CancelledError())
 
     def _run(self) -> None:
-        # Turns do not see the context variables of whoever posted them, as they may have come from anywhere.
+        # Turns do not inherit the context variables of the code that posted them.
         self._task = self._loop.create_task(self._take_turns(), context=Context(), name="plait turns")
 
     async def _take_turns(self) -> None:
-        """Run what waits, many turns in one task, so that a burst of them costs little."""
+        """Run the waiting turns, many in one task, so that a burst of turns costs little."""
         task = self._task
         assert task is not None
         try:
@@ -258,25 +258,25 @@ class Mailbox:
                 self.running = turn
                 self.started = self._loop.time()
                 await turn.run(task)
-                while self.inside:
-                    # The turn was cancelled, but not what came back to this thread by way of others.
-                    self._alone = self._loop.create_future()
-                    await self._alone
-                if _leaves_traces(turn):
+                while self.nested:
+                    # The turn was cancelled, but the turns nested in it were not: wait for them.
+                    self._nested_ended = self._loop.create_future()
+                    await self._nested_ended
+                if _has_set_variables(turn):
                     break
         finally:
             self.running = self._task = None
             if self._queue:
                 self._run()
 
-    def _came_back(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
-        self.inside.discard(turn)
-        if self._alone is not None and not self._alone.done():
-            self._alone.set_result(None)
+    def _finish_nested(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
+        self.nested.discard(turn)
+        if self._nested_ended is not None and not self._nested_ended.done():
+            self._nested_ended.set_result(None)
         done(result, error)
 
     def _pop(self) -> Turn | None:
-        """Return the next turn whose caller still waits."""
+        """Return the next turn that has not been abandoned."""
         while self._queue:
             turn = self._queue.popleft()
             if not turn.is_abandoned:
@@ -286,7 +286,7 @@ class Mailbox:
         return None
 
 
-def _leaves_traces(turn: Turn) -> bool:
-    """Tell whether a turn has set context variables, which the next is not to see."""
+def _has_set_variables(turn: Turn) -> bool:
+    """Whether a turn has set context variables, which the next turn must not see."""
     context = copy_context()
     return len(context) != 1 or context.get(_turn) is not turn

@@ -1,6 +1,6 @@
-"""Who is here: what each connection, or an agent of the server, shows of itself while it is there. Never stored.
+"""Presence: data that each connection, or an agent of the server, shows to others while it is there. Never stored.
 
-Changes are gathered for a moment, so that however often they come, others are told at most so many times a second.
+Changes are collected for a moment, so that others get a limited number of frames per second however often they come.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from plait_schemas.messages import PresenceDiff
 
 __all__ = ["Presence"]
 
-# Seconds for which changes are gathered.
+# Seconds for which changes are collected.
 _GATHER: Final = 0.05
 
 
-# Most threads have nobody who shows anything; they share this.
+# Shared by all threads without presence, to save memory.
 _NOBODY: Final[dict[str, bytes]] = {}
 
 
@@ -30,45 +30,45 @@ class Presence:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[PresenceDiff], None]) -> None:
         self._loop = loop
-        # Sends everybody what has changed.
+        # Broadcasts a diff.
         self._tell = tell
-        # One object with what everybody was told last, until somebody shows something else.
+        # The current presence, and the presence that was sent last; the same object until something changes.
         self._members: dict[str, bytes] = _NOBODY
         self._told: dict[str, bytes] = _NOBODY
-        # The frame of what everybody was told, once somebody has asked for it.
+        # The cached frame of the presence that was sent last.
         self._snapshot: Frame | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
-        """Whether anybody is here, as far as everybody has been told."""
+        """Whether the presence that was sent last has any member."""
         return bool(self._told)
 
     def values(self) -> dict[str, Any]:
-        """Return what everybody shows, decoded."""
+        """Return the current presence, decoded."""
         return {id: decode_json(data) for id, data in self._members.items()}
 
     def set(self, id: str, data: bytes | None) -> None:
-        """Show JSON for `id`, or with None nothing any more."""
+        """Set the presence of `id`, as JSON; None removes it."""
         if data is not None and data != b"null":
-            self._own()[id] = data
+            self._copy_members()[id] = data
         elif id in self._members:
-            del self._own()[id]
+            del self._copy_members()[id]
         else:
             return
         if self._timer is None:
             self._timer = self._loop.call_later(_GATHER, self.flush)
 
     def snapshot(self, write: Callable[[PresenceDiff], Frame]) -> Frame:
-        """Return all that everybody has been told, so that what changes next is the same for all.
+        """Return a frame with the presence that was sent last, to which the next diff applies.
 
-        `write` makes it a frame, once for all who ask until they are told something else.
+        `write` encodes it; the frame is cached until the next diff.
         """
         if self._snapshot is None:
             self._snapshot = write(PresenceDiff(snapshot={id: msgspec.Raw(data) for id, data in self._told.items()}))
         return self._snapshot
 
     def flush(self) -> None:
-        """Tell everybody what has changed since they were told last."""
+        """Send the changes since the last diff now, without waiting for more."""
         if self._timer is None:
             return
         self._timer.cancel()
@@ -83,12 +83,13 @@ class Presence:
             self._tell(PresenceDiff(joined=joined, updated=updated, left=left))
 
     def close(self) -> None:
-        """Tell nobody anything more."""
+        """Send no more diffs."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _own(self) -> dict[str, bytes]:
+    def _copy_members(self) -> dict[str, bytes]:
+        """Return the current presence for changing it, copied if it is the one that was sent."""
         if self._members is self._told:
             self._members = self._told.copy()
         return self._members

@@ -1,4 +1,4 @@
-"""Methods that clients may call: `@rpc`, the conversion of their arguments, and streams."""
+"""Methods that clients may call: `@rpc`, the decoding of arguments, and streams."""
 
 import inspect
 import logging
@@ -8,10 +8,10 @@ from typing import Any, Final, Literal, TypeVar, get_type_hints, overload
 import msgspec
 
 from plait.errors import InvalidArguments
-from plait.state.types import json_error
+from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, nests_deeper
 
-__all__ = ["Method", "Sent", "Stream", "StreamSink", "methods", "rpc"]
+__all__ = ["Method", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
 
 log = logging.getLogger("plait.rpc")
 
@@ -20,10 +20,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARK: Final = "__plait_rpc__"
 
 Sent = Literal["chunk", "end", "error"]
-"""What a stream sends: something, its end, or the error that ends it."""
+"""What a stream sends: a chunk, its end, or the error that ends it."""
 
 StreamSink = Callable[[Sent, Any], Callable[[], None]]
-"""Takes what a stream sends, and returns what lets it go. Raises TypeError or ValueError for what is not JSON."""
+"""Takes what a stream sends, and returns a function that sends it on. Raises TypeError or ValueError for a value that
+cannot be JSON."""
 
 
 class _Options(msgspec.Struct, frozen=True):
@@ -36,11 +37,11 @@ def rpc(function: F, /) -> F: ...
 @overload
 def rpc(*, name: str | None = None, concurrent: bool = False) -> Callable[[F], F]: ...
 def rpc(function: F | None = None, /, *, name: str | None = None, concurrent: bool = False) -> F | Callable[[F], F]:
-    """Let clients call a method of a Thread, by `name` or else by its own.
+    """Let clients call a method of a Thread, by `name` or else by the method's own name.
 
-    Arguments are converted to their annotations. Calls are turns, one at a time, unless `concurrent`. An async
-    generator streams what it yields; a method with a parameter annotated `Stream` streams by hand. Streams do not
-    hold up other turns.
+    Arguments are converted to their annotations. Calls are turns, which run one at a time, unless `concurrent`. An
+    async generator streams what it yields; a method with a parameter annotated `Stream` sends chunks through that.
+    Streams run concurrently with other turns.
     """
 
     def mark(function: F) -> F:
@@ -51,7 +52,7 @@ def rpc(function: F | None = None, /, *, name: str | None = None, concurrent: bo
 
 
 class Stream:
-    """The chunks of one streamed answer. After `end` or `error` nothing more may be sent."""
+    """A streamed response. After `end` or `error`, nothing more may be sent."""
 
     __slots__ = ("_emit_to", "is_ended")
 
@@ -79,10 +80,10 @@ class Stream:
 
 
 class Method:
-    """One rpc of a Thread class: what it is called, and how its arguments are made from JSON."""
+    """One rpc of a Thread class: its names, and the decoders of its arguments."""
 
     def __init__(self, name: str, attribute: str, function: Callable[..., Any], *, concurrent: bool) -> None:
-        # What clients call it by, and what it is called in the class.
+        # Its name for clients, and its name in the class.
         self.name = name
         self.attribute = attribute
         self.function = function
@@ -95,16 +96,13 @@ class Method:
         self._stream_place = 0
         self._read_signature()
         self.is_stream = self.is_generator or self.stream_parameter is not None
-        # Whether calls run beside the thread's turns.
+        # Whether calls run concurrently with the thread's turns.
         self.is_concurrent = concurrent or self.is_stream
 
     def arguments(
         self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, depth: int
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and keyword arguments that were sent as JSON, nested at most `depth` deep.
-
-        Raises InvalidArguments.
-        """
+        """Decode the positional and keyword arguments, which may be nested `depth` deep. Raises InvalidArguments."""
         if len(args) > len(self._positional):
             raise InvalidArguments(f"{self.name} takes {len(self._positional)} arguments, {len(args)} were given")
         positional = [self._convert(name, raw, depth) for name, raw in zip(self._positional, args, strict=False)]
@@ -121,28 +119,28 @@ class Method:
         return [], values
 
     def with_stream(self, args: list[Any], kwargs: dict[str, Any], stream: Stream) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments with `stream` in its place among them."""
+        """Return the arguments with `stream` inserted for its parameter."""
         assert self.stream_parameter is not None
         if len(args) > self._stream_place:
             return [*args[: self._stream_place], stream, *args[self._stream_place :]], kwargs
         return args, {**kwargs, self.stream_parameter: stream}
 
     def _convert(self, name: str, raw: msgspec.Raw, depth: int) -> Any:
-        # What is nested deeper has more bytes.
+        # JSON that is nested deeper than this has more bytes, too.
         if len(raw) > depth and nests_deeper(bytes(raw), depth):
             raise InvalidArguments(f"{self.name}: {name}: nested more than {depth} deep", path=f"/{name}")
         try:
             return self._decode[name](raw)
         except NOT_JSON as error:
-            message, path = json_error(error)
+            message, path = parse_json_error(error)
             raise InvalidArguments(f"{self.name}: {name}{path}: {message}", path=f"/{name}{path}") from None
-        except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
+        except Exception as error:  # The type may run the author's code, such as `__post_init__`.
             log.error("the type of %s of rpc %s raised %s", name, self.name, type(error).__name__, exc_info=error)
             raise InvalidArguments(f"{self.name}: {name}: refused by its type", path=f"/{name}") from None
 
     def _read_signature(self) -> None:
         hints = get_type_hints(self.function, include_extras=True)
-        # A method that is declared to return something answers null for None, others answer nothing.
+        # A method with a return annotation answers null for None; other methods answer without a result.
         self.returns_value = hints.get("return", type(None)) is not type(None)
         for parameter in list(inspect.signature(self.function).parameters.values())[1:]:
             annotation = hints.get(parameter.name, Any)
@@ -151,7 +149,7 @@ class Method:
                 self._stream_place = len(self._positional)
                 continue
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-                raise TypeError(f"rpc {self.name!r}: *args, **kwargs and positional-only parameters have no JSON form")
+                raise TypeError(f"rpc {self.name!r}: *args, **kwargs and positional-only parameters are not supported")
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 self._positional.append(parameter.name)
             if parameter.default is parameter.empty:
@@ -159,10 +157,10 @@ class Method:
             self._decode[parameter.name] = msgspec.json.Decoder(annotation).decode
 
 
-def methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:
-    """Return the rpcs of a Thread class, by the names that clients call them by. Raises TypeError.
+def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:
+    """Return the rpcs of a Thread class, by their names for clients. Raises TypeError.
 
-    `reserved` is what the class has from Thread, which an rpc would take away from it, or let clients call.
+    `reserved` are the attributes of Thread, which an rpc must not replace.
     """
     found: dict[str, Method] = {}
     for attribute in dir(cls):
@@ -171,11 +169,11 @@ def methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:
         if isinstance(options, _Options):
             if attribute in reserved:
                 raise TypeError(
-                    f"{cls.__name__}.{attribute} is of Thread's own and cannot be an rpc: give the method another "
-                    f"name, and @rpc(name={attribute!r}) if clients are to call it by this one"
+                    f"{cls.__name__}.{attribute} is an attribute of Thread and cannot be an rpc: give the method "
+                    f"another name, and @rpc(name={attribute!r}) if clients should call it by this name"
                 )
             method = Method(options.name or attribute, attribute, function, concurrent=options.concurrent)
             if method.name in found:
-                raise TypeError(f"{cls.__name__} has two rpcs that are called {method.name!r}")
+                raise TypeError(f"{cls.__name__} has two rpcs named {method.name!r}")
             found[method.name] = method
     return found

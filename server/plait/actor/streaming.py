@@ -1,4 +1,4 @@
-"""One streamed answer: its chunks leave behind the changes that were made before them."""
+"""One streamed response; each chunk is sent after the changes made before it are durable."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,21 +6,21 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from plait.actor.connection import Connection, Gate
-from plait.actor.hooks import outcome
+from plait.actor.hooks import maybe_await
 from plait.actor.mailbox import Done
 from plait.actor.rpc import Method, Sent, Stream, StreamSink
 from plait.errors import StoreError
 
 __all__ = ["Streaming"]
 
-# A stream that never waits lets others run after this many chunks.
+# A stream that never awaits lets other tasks run after this many chunks.
 _CHUNKS_AT_ONCE: Final = 64
 
 
 class Streaming:
-    """Runs a method that streams, and hands what it sends to `sink`."""
+    """Runs a method that streams, and passes what it sends to `sink`."""
 
-    __slots__ = ("_connection", "_drained", "_failed", "_gate", "_report", "_sink", "_stream")
+    __slots__ = ("_connection", "_drain", "_failed", "_gate", "_report", "_sink", "_stream")
 
     def __init__(
         self,
@@ -28,17 +28,17 @@ class Streaming:
         gate: Gate,
         connection: Connection | None,
         report: Callable[[BaseException, Connection | None], None],
-        drained: Callable[[], Awaitable[object]] | None,
+        drain: Callable[[], Awaitable[object]] | None,
     ) -> None:
         self._sink = sink
         self._gate = gate
         self._connection = connection
-        # Called after each chunk that was yielded; waits while the reader, a connection or another, is behind.
-        self._drained = drained if connection is None else connection.drained
-        # Takes an error that came when the stream had ended.
+        # Called after each yielded chunk; waits while the reader is too slow.
+        self._drain = drain if connection is None else connection.drain
+        # Called with an error that was raised after the stream had ended.
         self._report = report
         self._stream = Stream(self._emit)
-        # Whether the reader has been told that a change could not be stored, which ends the stream.
+        # Whether the stream has ended because a change could not be stored.
         self._failed = False
 
     async def run(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Streaming:
         stream = self._stream
         args, kwargs = method.with_stream(args, kwargs, stream)
         try:
-            result = await outcome(method.function(thread, *args, **kwargs))
+            result = await maybe_await(method.function(thread, *args, **kwargs))
         except Exception as error:
             if not stream.is_ended:
                 raise
@@ -58,8 +58,8 @@ class Streaming:
         if not stream.is_ended:
             stream.end() if result is None else stream.end(result)
 
-    def telling(self, done: Done) -> Done:
-        """Return a Done that tells `done`, unless the stream's end has been told."""
+    def wrap_done(self, done: Done) -> Done:
+        """Return a Done that calls `done`, unless the stream has ended with an error of the store."""
 
         def tell(result: Any, error: BaseException | None) -> None:
             if not self._failed:
@@ -71,15 +71,15 @@ class Streaming:
 
     async def _yield(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         count = 0
-        # Whatever ends it, what the generator does last is of this turn.
+        # Close the generator in this turn, so that its cleanup runs here.
         async with aclosing(method.function(thread, *args, **kwargs)) as chunks:
             async for chunk in chunks:
                 self._stream.send(chunk)
                 count += 1
                 if count % _CHUNKS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                if self._drained is not None:
-                    await self._drained()
+                if self._drain is not None:
+                    await self._drain()
         self._stream.end()
 
     def _emit(self, what: Sent, value: Any) -> None:

@@ -19,7 +19,7 @@ from plait.state.edit import Edit
 from plait.state.log import Change, ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
-from plait.state.types import json_error
+from plait.state.types import parse_json_error
 from plait.state.undo import undo
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
@@ -30,9 +30,9 @@ State = TypeVar("State")
 
 
 class Core:
-    """What a thread is made of; the actor that runs it gives it these."""
+    """The parts of a thread, which its actor provides."""
 
-    __slots__ = ("change_log", "connections", "key", "peer", "pipeline", "presence")
+    __slots__ = ("change_log", "connections", "key", "make_handle", "pipeline", "presence")
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Core:
         pipeline: Pipeline,
         change_log: ChangeLog,
         presence: Presence,
-        peer: Callable[[Any, str], Any],
+        make_handle: Callable[[Any, str], Any],
     ) -> None:
         self.key = key
         self.pipeline = pipeline
@@ -48,43 +48,44 @@ class Core:
         self.presence = presence
         self.connections = Connections()
         # Makes a handle to another thread.
-        self.peer = peer
+        self.make_handle = make_handle
 
 
 class Thread(Generic[State]):
-    """A named, long-lived actor with one durable state, of the type that is given as `Thread[State]`.
+    """A named, long-lived actor with one durable state, whose type is given as `Thread[State]`.
 
-    The node makes the instances. Hooks may be `def` or `async def`, except `validate_state_change`; each is a turn,
-    and turns of one thread run one at a time.
+    The node creates the instances. Hooks may be `def` or `async def`, except `validate_state_change` and
+    `resolve_conflict`. Each call of a hook is a turn, and the turns of one thread run one at a time.
     """
 
-    # The state that a new thread begins with, or a function of no arguments that returns it. Without it, the thread
-    # has no state until one is set.
+    # The state of a new thread, or a function without arguments that returns it. Without it, the thread has no state
+    # until one is set.
     initial_state: State | Callable[[], State]
 
-    # The name in URLs; by default made from the class's name.
+    # The name in URLs; by default derived from the class's name.
     kind: ClassVar[str]
-    # Whether clients of the Cloudflare protocol are told the thread's kind and name.
+    # Whether the thread's kind and name are sent to clients of the Cloudflare protocol.
     send_identity: ClassVar[bool] = True
-    # Seconds without a socket or a turn, after which the thread is stopped; None for never.
+    # Seconds without a socket or a turn after which the thread goes to sleep; None for never.
     idle_timeout: ClassVar[float | None] = 60.0
-    # Seconds after which a turn is cancelled, and logged with its stack; None for never.
+    # Seconds after which a turn is cancelled and logged with its stack; None for never.
     turn_timeout: ClassVar[float | None] = 30.0
 
-    # What happens to a push that was made on an older state, where others have changed the same place since: it wins,
-    # or it is refused. A class with `resolve_conflict` decides for each place.
+    # The policy for a push made on an older state when others have changed the same place since: the push wins, or it
+    # is refused. A class with `resolve_conflict` decides for each place.
     conflict: ClassVar[Policy] = "last-writer"
-    # Whether a client of the Cloudflare protocol, which writes whole states, changes only what differs from the state
-    # that it showed. Otherwise each of its writes replaces the state.
+    # Whether a whole state from a client of the Cloudflare protocol is merged: only what the client changed is changed.
+    # Otherwise it replaces the state.
     merge_whole_states: ClassVar[bool] = True
-    # Which member identifies the elements of a list, where it is none of `id`, `key` and `_id`: by the JSON pointer of
-    # the list, in which `*` is any part, as in {"/columns/*/cards": "slug"}.
+    # The member that identifies the elements of a list, if it is not `id`, `key` or `_id`: by the JSON pointer of the
+    # list, in which `*` stands for any part, as in {"/columns/*/cards": "slug"}.
     list_keys: ClassVar[Mapping[str, str]] = {}
     # How much of the log is kept.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
-    # The version of the state's type: one more each time that `@migrate` brings stored states up to date.
+    # The version of the state's type; increase it by 1 with each `@migrate`.
     state_version: ClassVar[int] = 1
-    # The events that the thread emits, each with its type, for `plait types`. With any here, no others are emitted.
+    # The events that the thread emits, each with its type, for `plait types`. If it is not empty, no others may be
+    # emitted.
     events: ClassVar[Mapping[str, Any]] = {}
 
     _core: Core
@@ -103,7 +104,7 @@ class Thread(Generic[State]):
 
     @property
     def state(self) -> State:
-        """The current state, with changes that are on their way to the disk; None when there is no state yet."""
+        """The current state, including changes that are not durable yet; None if no state has been set."""
         state: State = self._core.pipeline.state
         return state
 
@@ -113,28 +114,28 @@ class Thread(Generic[State]):
         return self._core.pipeline.history.current.version
 
     def set_state(self, value: State | Callable[[State], State]) -> Commit:
-        """Change the state to `value`, or to what a function returns for the current one.
+        """Set the state to `value`, or to the result of a function that takes the current state.
 
-        The change is made when this returns. Awaiting the result waits until it is durable and sent, and returns
-        its version. Raises InvalidState, TooLarge, Readonly, and what `validate_state_change` raises; awaiting
-        raises StoreError when the change could not be stored and was taken back.
+        The change is made when this returns. Awaiting the result waits until it is durable and sent, and returns its
+        version. Raises InvalidState, TooLarge, Readonly, and what `validate_state_change` raises; awaiting raises
+        StoreError when the change could not be stored and was rolled back.
         """
         _check_may_write(self._core.key)
         return self._core.pipeline.set(value, "server")
 
     def edit(self) -> Edit:
-        """Change a large state in place: `with self.edit() as draft:` makes one change of what is done to the draft.
+        """Change a large state in place: the edits of a draft, in `with self.edit() as draft:`, make one change.
 
-        The draft is the state as JSON: objects are dicts, whose members are attributes, too, and arrays are lists.
-        Only what is touched is looked at. When the block raises, nothing is changed.
+        The draft is the state as JSON: objects are dicts, whose members can also be read and set as attributes, and
+        arrays are lists. The cost depends on the edited parts only. When the block raises, nothing is changed.
         """
         _check_may_write(self._core.key)
         return Edit(self._core.pipeline, self._core.change_log)
 
     def update(self, pointer: str, value: object) -> Commit:
-        """Set what is at a JSON pointer: a key of an object, or an element of an array (`-` puts one at its end).
+        """Set the value at a JSON pointer: a member of an object, or an element of an array (`-` appends one).
 
-        Raises and returns what `set_state` does, and Conflict when the place is not there.
+        Returns and raises what `set_state` does, and raises Conflict when the place does not exist.
         """
         _check_may_write(self._core.key)
         return self._core.pipeline.update(pointer, value)
@@ -142,10 +143,10 @@ class Thread(Generic[State]):
     # History
 
     async def history(self, since: int | None = None, *, limit: int | None = None) -> list[Change]:
-        """Return the durable changes behind a version, in order; without one, all that are kept.
+        """Return the durable changes after a version, in order; without a version, all that are kept.
 
-        With `limit` no more than so many: the first behind the version, or the last of all. Raises NotFound when not
-        all changes since the version are kept.
+        `limit` is the most changes to return: the first ones after the version, or without a version the last ones.
+        Raises NotFound when some of the changes after the version are not kept.
         """
         change_log, found = self._core.change_log, list[Change]()
         after = await change_log.start(limit) if since is None else since
@@ -153,16 +154,16 @@ class Thread(Generic[State]):
             if rows is not None:
                 found += [Change.of(row) for row in rows]
             elif since is None:
-                after, found = await change_log.start(limit), []  # Meanwhile the log has been shortened.
+                after, found = await change_log.start(limit), []  # The log has been shortened in the meantime.
             else:
-                raise NotFound(f"the changes behind version {since} are not all there any more")
+                raise NotFound(f"some of the changes after version {since} are no longer kept")
         return found[:limit]
 
     async def at(self, version: int) -> State:
-        """Return the state as it was at a version.
+        """Return the state at a version.
 
-        Raises NotFound when that is not kept, and InvalidState when it is not one of the class's type, as none is from
-        before a migration, unless any JSON is.
+        Raises NotFound when the version is not kept, and InvalidState when its state does not fit the class's type, as
+        for a version from before a migration.
         """
         data = await self._core.change_log.json(version)
         if not self._kind.state_type.is_plain:
@@ -170,24 +171,24 @@ class Thread(Generic[State]):
         try:
             state: State = self._kind.state_type.decode(data)
         except NOT_JSON as error:
-            message, where = json_error(error)
+            message, where = parse_json_error(error)
             raise InvalidState(f"version {version} is of another type: {message}", path=where) from None
         return state
 
     async def revert(self, version: int) -> int:
-        """Make the state what it was at a version, by a new change; returns its version.
+        """Set the state to that of an earlier version, by a new change, and return the new version.
 
-        Raises as `at` does, and InvalidState for a version from before a migration, which would not be run again.
+        Raises what `at` raises, and InvalidState for a version from before a migration, which would not run again.
         """
         state = await self.at(version)
         await _check_type_at(self, version)
         return await self.set_state(state)
 
     async def undo(self, source: Connection | str) -> int | None:
-        """Take back the last change of a source that has not been taken back, by a new change; returns its version.
+        """Undo the last change of a source that has not been undone, by a new change, and return the new version.
 
-        `source` may also be a connection's id, which stays the same over reconnects. Returns None when there is
-        nothing to take back that is kept. Raises Conflict when somebody else has changed the same place since.
+        `source` may also be a connection's id, which stays the same across reconnects. Returns None when the log has no
+        change to undo. Raises Conflict when somebody else has changed the same place since.
         """
         _check_may_write(self._core.key)
         name = source if isinstance(source, str) else source.id
@@ -197,31 +198,31 @@ class Thread(Generic[State]):
     # Connections
 
     def connections(self, tag: str | None = None) -> list[Connection]:
-        """Return the open connections, or those that carry `tag`."""
-        return self._core.connections.tagged(tag)
+        """Return the open connections, or those that have `tag`."""
+        return self._core.connections.with_tag(tag)
 
     def broadcast(self, data: object, *, without: Collection[Connection] = ()) -> None:
         """Send a message to every connection: a str as text, bytes as binary, anything else as JSON text.
 
-        It leaves after all changes made so far.
+        It is sent after all changes made so far.
         """
-        self._core.connections.broadcast(lambda wire: wire.message(data), without=without)
+        self._core.connections.broadcast(lambda wire: wire.encode_message(data), without=without)
 
     def emit(self, name: str, data: object = None, *, without: Collection[Connection] = ()) -> None:
-        """Tell every connection of an event, behind all changes made so far. Clients of Cloudflare get none.
+        """Send an event to every connection, after all changes made so far; the Cloudflare protocol has no events.
 
         Raises ValueError when the class has `events` and this is not one of them.
         """
         if self.events and name not in self.events:
             raise ValueError(f"{name!r} is not one of the events of {type(self).__name__}: {', '.join(self.events)}")
-        self._core.connections.broadcast(lambda wire: wire.event(name, data), without=without)
+        self._core.connections.broadcast(lambda wire: wire.encode_event(name, data), without=without)
 
     def presence(self) -> dict[str, Any]:
-        """Return who is here: what each shows of itself, by connection id or the name that `set_presence` was given."""
+        """Return the presence of each connection and agent, by connection id or the name passed to `set_presence`."""
         return self._core.presence.values()
 
     def set_presence(self, name: str, data: object) -> None:
-        """Show somebody who has no connection, such as an agent; None for nothing any more. It is never stored."""
+        """Set the presence of somebody without a connection, such as an agent; None removes it. It is never stored."""
         encode_json(name)  # Raises for a name that could not be sent.
         encoded = None if data is None else encode_json(data)
         presence = self._core.presence
@@ -229,46 +230,46 @@ class Thread(Generic[State]):
 
     def thread(self, kind: "type[Thread[Any]]", name: str) -> Any:
         """Return a handle to another thread of this app."""
-        return self._core.peer(kind, name)
+        return self._core.make_handle(kind, name)
 
     # Hooks
 
     def validate_state_change(self, next_state: State, source: Source) -> None:
-        """Refuse a change by raising, best a Reject. Called before the change is made, and must not make another."""
+        """Raise to refuse a change, preferably a Reject. Called before the change is made; must not make another."""
 
     def resolve_conflict(self, base: Any, current: Any, proposed: Any, path: str) -> Any:
-        """Return what is to be at `path`, which a push changes and others have changed since it was made.
+        """Return the value for `path`, which a push changes and which others have changed since the push was made.
 
-        All three are JSON: what was there when the push was made, what is there, and what the push would have there;
-        None for nothing.
+        The values are JSON: `base` is the value that the push was made on, `current` the present one, and `proposed`
+        the push's; each is None if there is none.
         """
         return proposed
 
     def on_state_changed(self, state: State, source: Source) -> Awaitable[None] | None:
-        """Called after a change was stored and sent, for each change in order."""
+        """Called for each change, in order, after it was stored and sent."""
 
     def on_start(self) -> Awaitable[None] | None:
-        """Called when the thread wakes; nobody is served before it returned."""
+        """Called when the thread wakes; clients are served after it has returned."""
 
     def on_stop(self) -> Awaitable[None] | None:
         """Called before the thread goes to sleep."""
 
     def on_connect(self, connection: Connection, request: Request) -> Awaitable[None] | None:
-        """Called when a connection has joined and been sent the state. Raising closes it with 1011."""
+        """Called when a connection has joined and the state has been sent to it. An exception closes it with 1011."""
 
     def on_message(self, connection: Connection, data: str | bytes) -> Awaitable[None] | None:
-        """Called for each message that is not one of the protocol's."""
+        """Called for each message that is not a frame of the protocol."""
 
     def on_close(self, connection: Connection, code: int, reason: str) -> Awaitable[None] | None:
         """Called when a connection that had joined is closed."""
 
     def on_error(self, error: BaseException, connection: Connection | None) -> Awaitable[None] | None:
-        """Called when another hook raised. By default it is logged."""
+        """Called when another hook has raised. By default the error is logged."""
         log_error(error, self._core.key, connection)
         return None
 
     def on_request(self, request: Request) -> Awaitable[Response] | Response:
-        """Answer an HTTP request below the thread's URL that plait itself does not."""
+        """Answer an HTTP request below the thread's URL that plait itself does not answer."""
         return JSONResponse({"error": {"code": "not_found", "message": "there is nothing here"}}, 404)
 
     def connection_tags(self, connection: Connection, request: Request) -> Awaitable[Collection[str]] | Collection[str]:
@@ -276,32 +277,32 @@ class Thread(Generic[State]):
         return ()
 
     def should_be_readonly(self, connection: Connection, request: Request) -> Awaitable[bool] | bool:
-        """Tell whether a new connection may only read."""
+        """Return whether a new connection may only read."""
         return False
 
     def should_send_protocol_messages(self, connection: Connection, request: Request) -> Awaitable[bool] | bool:
-        """Tell whether a new connection gets the protocol's frames; without, it gets messages and answers only."""
+        """Return whether a new connection gets the protocol's frames, or only messages and answers."""
         return True
 
 
 def _check_may_write(key: ThreadKey) -> None:
-    """Raise Readonly when a client of this thread that may only read has caused the calling code to run."""
+    """Raise Readonly if a read-only client of this thread caused the calling code to run."""
     turn = find_client_turn()
     if turn is None or turn.connection is None or not turn.connection.readonly:
         return
-    # A connection has rights in its own thread only.
+    # The rights of a connection apply to its own thread only.
     if turn.owner.key == key:
         raise Readonly("Connection is readonly")
 
 
 async def _check_type_at(thread: Thread[Any], version: int) -> None:
-    """Raise InvalidState for a version from before a migration, when states were of another type."""
+    """Raise InvalidState for a version from before a migration, when the state had another type."""
     if thread.state_version == 1:
-        return  # There has been none, and the log need not be read.
+        return  # There was no migration, so the log need not be read.
     after = version
     while rows := await thread._core.change_log.page(after):
         if any(row.source == "migration" for row in rows):
             raise InvalidState(f"version {version} is from before a migration, when the state had another type")
         after = rows[-1].version
     if rows is None:
-        raise NotFound(f"the changes behind version {version} are not all there any more")
+        raise NotFound(f"some of the changes after version {version} are no longer kept")

@@ -1,4 +1,4 @@
-"""What is between a socket and its thread: frames, and the ends that hand them to each other."""
+"""The interface between a socket and its thread: frames, transports, receivers and sessions."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -8,11 +8,11 @@ from plait.state.revision import Revision
 __all__ = ["HIGH_WATER", "Cancellable", "Frame", "Receiver", "Session", "Transport"]
 
 HIGH_WATER: Final = 64 * 1024
-"""Bytes that wait before a peer counts as slow, where plait holds them itself."""
+"""Waiting bytes above which a peer counts as slow, in transports that have their own buffer."""
 
 
 class Frame:
-    """One message to clients. `wire` keeps what a transport made of it, so that it is made once for all sockets."""
+    """One message to clients. `wire` caches its encoding by a transport, which is the same for all sockets."""
 
     __slots__ = ("data", "is_text", "wire")
 
@@ -23,22 +23,22 @@ class Frame:
 
 
 class Cancellable(Protocol):
-    """What has not begun."""
+    """Work that has not begun."""
 
     def cancel(self) -> None:
-        """Do not begin it."""
+        """Never begin it."""
         ...
 
 
 class Transport(Protocol):
-    """Carries frames to one peer; nothing that it does waits."""
+    """Sends frames to one peer; only `drain` waits."""
 
-    # Whether `ping` reaches the peer, and its pong comes back to the receiver.
+    # Whether `ping` reaches the peer, and the receiver gets its pong.
     can_ping: bool
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether the peer does not read as fast as is written; the receiver is told when it has caught up."""
+        """Whether the peer reads too slowly; `Receiver.drained` is called when it has caught up."""
         ...
 
     def send(self, frame: Frame) -> None:
@@ -50,7 +50,7 @@ class Transport(Protocol):
         ...
 
     def close(self, code: int, reason: str) -> None:
-        """Begin to close the socket; more calls change nothing."""
+        """Begin to close the socket; further calls do nothing."""
         ...
 
     def pause(self) -> None:
@@ -58,7 +58,7 @@ class Transport(Protocol):
         ...
 
     def resume(self) -> None:
-        """Read on, unless `stop_reading` was called."""
+        """Resume reading, unless `stop_reading` was called."""
         ...
 
     def stop_reading(self) -> None:
@@ -66,39 +66,39 @@ class Transport(Protocol):
         ...
 
     def take_turn(self, work: Callable[[], None]) -> "Cancellable | None":
-        """Do what may cost much at once, or when it is its turn; what is returned gives that up."""
+        """Do expensive work at once, or queue it and return a handle to cancel it, so that peers take turns."""
         ...
 
-    async def drained(self) -> None:
-        """Wait while the peer does not read fast enough; returns at once when the socket is closed."""
+    async def drain(self) -> None:
+        """Wait while the peer reads too slowly; return at once if the socket is closed."""
         ...
 
 
 class Receiver(Protocol):
-    """Takes what comes from a transport."""
+    """Receives the messages and events of a transport."""
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
-        """Take a message from the peer; text is known to be UTF-8."""
+        """Handle a message from the peer; text has been checked to be UTF-8."""
         ...
 
     def pong(self, payload: bytes) -> None:
-        """Take the peer's answer to a ping."""
+        """Handle the peer's answer to a ping."""
         ...
 
     def drained(self) -> None:
-        """Take note that the peer, which did not read fast enough, has caught up."""
+        """Continue sending: the peer, which had been too slow, has caught up."""
         ...
 
     def close(self, code: int, reason: str) -> None:
-        """Take note that the socket is closed. Called once."""
+        """Handle the end of the socket. Called once."""
         ...
 
 
 class Session(Protocol):
-    """Takes what a thread tells a connection."""
+    """Sends frames of a thread to a connection."""
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
-        """Send the frame that tells of a change to `revision`."""
+        """Send the frame of the change to `revision`."""
         ...
 
     def send(self, frame: Frame) -> None:
@@ -106,9 +106,9 @@ class Session(Protocol):
         ...
 
     def finish(self) -> None:
-        """Send all that waits for the peer to catch up: nothing comes behind it but the end of the socket."""
+        """Send all frames that wait for a slow peer: the socket is about to be closed."""
         ...
 
-    def present(self, frame: Frame) -> None:
-        """Send who has come and gone."""
+    def send_presence(self, frame: Frame) -> None:
+        """Send a frame of presence."""
         ...

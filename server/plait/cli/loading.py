@@ -15,7 +15,7 @@ from plait.app import Plait
 from plait.errors import PlaitError
 from plait.settings import SettingError
 from plait.spelling import find_nearest
-from plait.state.storable import takes
+from plait.state.storable import accepts_arguments
 
 __all__ = ["LoadError", "check_target", "find_plaits", "load", "load_plait"]
 
@@ -43,7 +43,7 @@ def load(target: str) -> Any:
     module, app = _load(target)
     if not callable(app):
         raise LoadError(f"{target} is a {type(app).__name__}, not an app{_suggest_apps(module)}")
-    if inspect.isfunction(app) and not takes(app, 3):
+    if inspect.isfunction(app) and not accepts_arguments(app, 3):
         raise LoadError(f"{target} is a function, not an app: call it in the module, as in app = {app.__name__}(...)")
     return app
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plait.errors import CorruptThread
-from plait.state.history import read
+from plait.state.history import replay_document
 from plait.store.copies import back_up, restore
 from plait.store.inspection import Inspection
 from plait.store.protocol import ThreadKey
@@ -19,7 +19,7 @@ def check_store(path: Path) -> Iterator[tuple[str, bool]]:
 
     Raises StoreError.
     """
-    inspection = Inspection(path, replay=read, decode=_decode)
+    inspection = Inspection(path, replay=replay_document, decode=_decode)
     damaged = 0
     for line in inspection.run():
         damaged += 1

@@ -1,4 +1,4 @@
-"""A thread as other server code sees it: its rpcs and its state, awake or not."""
+"""Handles, by which server code calls a thread, whether it is awake or not."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, Self
 
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind
-from plait.actor.mailbox import resolving
+from plait.actor.mailbox import make_resolver
 from plait.actor.rpc import Method, Sent
 from plait.errors import CallFailed
 from plait.store.protocol import ThreadKey
@@ -15,23 +15,23 @@ from plait_schemas.codec import encode_json
 
 __all__ = ["Handle"]
 
-# A stream by generator is so many chunks ahead of its reader, and then waits.
+# Chunks that a generator may be ahead of its reader before it waits.
 _AHEAD: Final = 16
 
 
 class Node(Protocol):
-    """Where handles get their threads from."""
+    """Wakes threads for handles."""
 
     async def actor(self, key: ThreadKey) -> Actor:
-        """Return a thread, awake."""
+        """Return the actor of a thread, waking it if needed."""
         ...
 
 
 class Handle:
-    """Calls the rpcs of one thread as if they were its own methods; a streamed one returns an async iterator.
+    """Calls the rpcs of one thread as if they were its own methods; a streaming rpc returns an async iterator.
 
-    The thread is woken when it is needed. A call returns when the changes that it made are durable. It raises what
-    the rpc raised, and what waking the thread can raise.
+    The thread is woken when needed. A call returns when the changes that it made are durable. It raises what the rpc
+    raises, and what waking the thread can raise.
     """
 
     def __init__(self, node: Node, kind: Kind, key: ThreadKey) -> None:
@@ -45,20 +45,20 @@ class Handle:
         return self._key.name
 
     async def state(self) -> Any:
-        """Return the thread's state, once it is durable; a copy, where it could be changed in place."""
+        """Return the thread's state when it is durable; a copy, if it could be changed in place."""
         actor = await self._node.actor(self._key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         state = actor.pipeline.history.current.copy()
-        actor.pipeline.after(partial(resolving(future), state))
+        actor.pipeline.after(partial(make_resolver(future), state))
         return await future
 
     async def set_state(self, value: Any) -> int:
-        """Change the state to `value`, or to what a function returns for the current one; returns the version."""
+        """Set the state to `value`, or to the result of a function for the current state; return the version."""
         actor = await self._node.actor(self._key)
         return await actor.thread.set_state(value)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call an rpc by the name that clients use. A streamed one's chunks are collected in a list."""
+        """Call an rpc by its name for clients. The chunks of a streaming rpc are returned as a list."""
         found = self._kind.method(method)
         if found.is_stream:
             return [chunk async for chunk in self._stream(found, args, kwargs)]
@@ -77,7 +77,7 @@ class Handle:
     async def _call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         actor = await self._node.actor(self._key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        turn = actor.call(method, (list(args), kwargs), resolving(future))
+        turn = actor.call(method, (list(args), kwargs), make_resolver(future))
         try:
             return await future
         except asyncio.CancelledError:
@@ -87,7 +87,7 @@ class Handle:
     async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         actor = await self._node.actor(self._key)
         reader = _Reader(None if method.is_generator else actor.limits.write_buffer)
-        turn = actor.call(method, (list(args), kwargs), reader.done, sink=reader.sink, drained=reader.drained)
+        turn = actor.call(method, (list(args), kwargs), reader.done, sink=reader.sink, drain=reader.drain)
         try:
             async for chunk in reader:
                 yield chunk
@@ -96,20 +96,20 @@ class Handle:
 
 
 class _Reader:
-    """Iterates over the chunks of a stream. A generator waits for it; what is sent by hand may fill its `room`."""
+    """Iterates over the chunks of a stream. A generator waits for it; chunks sent through a Stream may fill `room`."""
 
     def __init__(self, room: int | None) -> None:
         self._queue: asyncio.Queue[tuple[Sent, Any, int]] = asyncio.Queue()
         self._ahead = asyncio.Semaphore(_AHEAD)
-        # Bytes of JSON that may wait, None for any number, and those that do.
+        # The most bytes of JSON that may wait, None for no limit, and the bytes that do.
         self._room = room
         self._waiting = 0
         self._is_full = False
-        # Takes a place among the chunks that may wait.
-        self.drained = self._ahead.acquire
+        # Waits until another chunk may be sent.
+        self.drain = self._ahead.acquire
 
     def sink(self, what: Sent, value: Any) -> Callable[[], None]:
-        """Take what the stream sends. Raises CallFailed for what has no room, and for all that comes behind it."""
+        """Queue what the stream sends. Raises CallFailed if there is no room, and for everything after that."""
         size = 0
         if self._room is not None and what == "chunk":
             size = len(encode_json(value))
@@ -120,7 +120,7 @@ class _Reader:
         return partial(self._queue.put_nowait, (what, value, size))
 
     def done(self, _: Any, error: BaseException | None) -> None:
-        """Take the outcome of the turn."""
+        """Queue the error of the turn, if it failed."""
         if error is not None:
             self._queue.put_nowait(("error", error, 0))
 

@@ -1,4 +1,4 @@
-"""The threads that are awake in this process: waking, going to sleep, and the end of the process."""
+"""The awake threads of this process: waking, going to sleep, and shutdown."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from plait.errors import (
 )
 from plait.limits import Limits
 from plait.node.handle import Handle
-from plait.state.migrations import bring_up
+from plait.state.migrations import migrate_thread
 from plait.store.protocol import Store, ThreadKey
 from plait_schemas.codes import GOING_AWAY
 
@@ -36,19 +36,19 @@ _SWEEP_BATCH = 1000
 
 
 class Node:
-    """Wakes threads on first use and stops them when they are idle."""
+    """Wakes threads when they are used, and stops them when they are idle."""
 
     def __init__(self, kinds: Iterable[Kind], store: Store, limits: Limits) -> None:
         self.kinds = {kind.name: kind for kind in kinds}
         self.limits = limits
         self._store = store
         self._actors: dict[ThreadKey, Actor] = {}
-        # Threads on their way up or down; whoever wants one waits for its task. One that is up stays in `_waking`
-        # until those who wait are told, and is not stopped before.
+        # The tasks of threads that are waking or stopping; callers that need such a thread wait for its task. A thread
+        # stays in `_waking` until its waiting callers have resumed, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
-        # Those whose `on_start` or `on_stop` runs.
-        self._changing: set[Actor] = set()
+        # Threads whose `on_start` or `on_stop` runs.
+        self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -58,7 +58,7 @@ class Node:
         return self._sweeper is not None and self._draining is None
 
     def start(self) -> None:
-        """Begin to look for idle threads and turns that run too long."""
+        """Begin to stop idle threads, and to cancel turns that run too long."""
         self._draining = None
         self._sweeper = asyncio.create_task(self._sweep(), name="plait sweeper")
 
@@ -75,28 +75,28 @@ class Node:
         return kind
 
     def handle(self, thread: type[Thread[Any]], name: str) -> Handle:
-        """Return a handle to a thread, which need not be awake. Raises NotFound and TypeError."""
+        """Return a handle to a thread, without waking it. Raises NotFound and TypeError."""
         if not (isinstance(thread, type) and issubclass(thread, Thread)):
-            raise TypeError(f"a thread is named by its class, not by {thread!r}")
+            raise TypeError(f"the first argument must be a Thread class, not {thread!r}")
         kind = thread._kind
         if self.kinds.get(kind.name) is not kind:
-            raise NotFound(f"{thread.__name__} is not one of the classes that this Plait was made with")
+            raise NotFound(f"{thread.__name__} is not one of the classes that were passed to Plait")
         return Handle(self, kind, ThreadKey(kind.name, check_name(name)))
 
-    def awake(self, key: ThreadKey) -> Actor | None:
-        """Return a thread if it is awake."""
+    def get_awake(self, key: ThreadKey) -> Actor | None:
+        """Return a thread if it is awake, and reset its idle timer."""
         actor = self._actors.get(key)
         if actor is not None:
             actor.touch()
         return actor
 
     async def actor(self, key: ThreadKey) -> Actor:
-        """Return a thread, awake. What is to be done with it must be begun before anything else is awaited.
+        """Return a thread, waking it if needed. Use it before awaiting anything else, or it may be stopped again.
 
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
-            if (actor := self.awake(key) or _held(key)) is not None:
+            if (actor := self.get_awake(key) or _find_in_call_chain(key)) is not None:
                 return actor
             if (stopping := self._stopping.get(key)) is not None:
                 await asyncio.wait([stopping])
@@ -104,11 +104,11 @@ class Node:
             waking = self._waking.get(key)
             if waking is None:
                 if not self.is_serving:
-                    raise Unavailable(_ENDING if self._draining else _NOT_RUNNING)
+                    raise Unavailable(_SHUTTING_DOWN if self._draining else _NOT_RUNNING)
                 kind = self.kind(key.kind)
                 if len(self._actors) + len(self._waking) >= self.limits.awake_threads:
                     raise TooMany(f"{self.limits.awake_threads} threads are awake, which is the limit; try again later")
-                # What the thread begins when it is made is not caused by whoever happens to wake it.
+                # An empty context: what the thread starts must not count as caused by the turn that wakes it.
                 wake = asyncio.create_task(self._wake(key, kind), name=f"wake {key}", context=Context())
                 waking = self._waking[key] = wake
                 waking.add_done_callback(lambda _: self._waking.pop(key))
@@ -116,17 +116,17 @@ class Node:
                 return await asyncio.shield(waking)
             except asyncio.CancelledError:
                 if waking.cancelled():
-                    raise Unavailable(_ENDING) from None
+                    raise Unavailable(_SHUTTING_DOWN) from None
                 raise
 
     def drain(self, timeout: float) -> asyncio.Task[None]:
-        """Take no new threads or sockets, finish turns and commits for `timeout` seconds, then close the sockets."""
+        """Refuse new threads and sockets, give turns and changes `timeout` seconds to end, then close the sockets."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain(timeout), name="plait drain")
         return self._draining
 
     async def stop(self, timeout: float) -> None:
-        """Stop every thread, those that are only waking too, each with `on_stop`, and end."""
+        """Drain, then stop every thread with `on_stop`, including those that are still waking."""
         await self.drain(timeout)
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -149,71 +149,71 @@ class Node:
     async def _drain(self, timeout: float) -> None:
         actors = self.actors
         for actor in actors:
-            actor.connections.close(_ENDING)
+            actor.connections.close(_SHUTTING_DOWN)
             for connection in actor.connections:
                 connection.stop_reading()
         try:
             async with asyncio.timeout(timeout):
                 for actor in actors:
-                    await actor.settled()
+                    await actor.wait_until_idle()
         except TimeoutError:
-            log.warning("some turns had not ended after %g s and are given up", timeout)
+            log.warning("cancelling the turns that have not ended after %g s", timeout)
             for actor in actors:
-                actor.give_up()
+                actor.cancel_turns()
         for actor in actors:
             for connection in actor.connections:
-                connection.leave(GOING_AWAY, _ENDING)
+                connection.leave(GOING_AWAY, _SHUTTING_DOWN)
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
         try:
             stored = await self._store.load(key)
             if stored is not None:
-                stored = await bring_up(self._store, key, kind, stored)
+                stored = await migrate_thread(self._store, key, kind, stored)
             actor = Actor(
                 key,
                 kind,
                 stored,
                 self._store,
                 self.limits,
-                peer=self.handle,
-                fenced=self._fenced,
+                make_handle=self.handle,
+                on_fenced=self._on_fenced,
             )
         except (CorruptThread, MigrationFailed, NewerState) as error:
             log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
             raise
-        self._changing.add(actor)
+        self._in_transition.add(actor)
         try:
             await actor.start()
         except BaseException as error:
             actor.abort()
-            if isinstance(error, PlaitError):  # Anything else is logged by who answers.
+            if isinstance(error, PlaitError):  # Other errors are logged by the caller that answers the client.
                 log_error(error, key, None)
             raise
         finally:
-            self._changing.discard(actor)
+            self._in_transition.discard(actor)
         if not self.is_serving:
-            actor.connections.close(_ENDING)
+            actor.connections.close(_SHUTTING_DOWN)
         self._actors[key] = actor
         return actor
 
     def _begin_to_stop(self, actor: Actor) -> asyncio.Task[None]:
         self._actors.pop(actor.key, None)
-        self._changing.add(actor)
+        self._in_transition.add(actor)
         task = self._stopping[actor.key] = asyncio.create_task(actor.stop(), name=f"stop {actor.key}")
-        task.add_done_callback(lambda _: self._stopped(actor))
+        task.add_done_callback(lambda _: self._on_stopped(actor))
         return task
 
     def _stop_awakened(self, waking: asyncio.Task[Actor]) -> None:
-        """Stop a thread that has woken; the turns of those who have waited for it come first."""
+        """Stop a thread that has just woken; the turns of the callers that waited for it run first."""
         if not waking.cancelled() and waking.exception() is None:
             self._begin_to_stop(waking.result())
 
-    def _stopped(self, actor: Actor) -> None:
+    def _on_stopped(self, actor: Actor) -> None:
         del self._stopping[actor.key]
-        self._changing.discard(actor)
+        self._in_transition.discard(actor)
 
-    def _fenced(self, actor: Actor) -> None:
-        log.error("somebody else has written this thread; it is dropped here", extra=about(actor.key))
+    def _on_fenced(self, actor: Actor) -> None:
+        log.error("another process has written this thread; it is stopped here", extra=about(actor.key))
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
         actor.drop("the thread has moved")
@@ -222,7 +222,7 @@ class Node:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL)
-            for index, actor in enumerate([*self._actors.values(), *self._changing]):
+            for index, actor in enumerate([*self._actors.values(), *self._in_transition]):
                 if index % _SWEEP_BATCH == _SWEEP_BATCH - 1:
                     await asyncio.sleep(0)
                 is_idle = actor.sweep(loop.time())
@@ -230,16 +230,16 @@ class Node:
                     self._begin_to_stop(actor)
 
 
-_ENDING = "the server is shutting down"
+_SHUTTING_DOWN = "the server is shutting down"
 
 _NOT_RUNNING = (
-    "plait is not running: serve it with `plait serve`, or give its lifespan to the app that it is mounted in, "
+    "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
     "or enter it with `async with app:`"
 )
 
 
-def _held(key: ThreadKey) -> Actor | None:
-    """Return the thread `key` if the calling turn, or one that waits for it, is one of its own."""
+def _find_in_call_chain(key: ThreadKey) -> Actor | None:
+    """Return the thread `key` if the calling turn, or one that waits for it, runs in that thread."""
     turn = current_turn()
     while turn is not None:
         if turn.is_running and turn.owner.key == key:

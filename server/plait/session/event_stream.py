@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Rights
-from plait.actor.mailbox import resolving
+from plait.actor.mailbox import make_resolver
 from plait.actor.transport import HIGH_WATER, Frame
 from plait.session.native.follower import PLAIT, Follower
 from plait.session.native.tokens import seconds_left
@@ -49,10 +49,10 @@ class EventStream:
             self._queue.send(Frame(encode(self._follower.join(self.connection, have, rows))))
             self._actor.connections.add(self.connection)
             if self._actor.presence and self.connection.protocol_enabled:
-                self.present(self._actor.presence.snapshot(PLAIT.presence))
+                self.send_presence(self._actor.presence.snapshot(PLAIT.encode_presence))
             return True
 
-        done = partial(resolving(future), None)
+        done = partial(make_resolver(future), None)
         try:
             rows = await self._follower.read_missed(have)
             self._actor.hooks.connect(self.connection, request, join=join, done=done)
@@ -95,9 +95,9 @@ class EventStream:
         """Send everything that waits for the reader to catch up."""
         self._follower.catch_up()
 
-    def present(self, frame: Frame) -> None:
+    def send_presence(self, frame: Frame) -> None:
         """Send a change of presence."""
-        self._follower.present(frame)
+        self._follower.send_presence(frame)
 
     def drained(self) -> None:
         """Send what has waited, as the reader has caught up."""
@@ -105,7 +105,7 @@ class EventStream:
 
     def close(self, code: int, reason: str) -> None:
         """Leave the thread, as the stream is closed."""
-        self.connection.is_shut = True
+        self.connection.is_closed = True
         self._ended()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -185,5 +185,5 @@ class _Queue:
     def take_turn(self, work: Callable[[], None]) -> None:
         work()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         pass

@@ -37,7 +37,7 @@ class ReceiveQueue:
 
     def receive(self, data: bytes, is_text: bool) -> None:
         """Hand over a message, or keep it until it can be handled."""
-        if self._connection.is_shut:
+        if self._connection.is_closed:
             return
         if not self._is_held and self._messages is None:
             self._take(data, is_text)
@@ -95,7 +95,7 @@ class ReceiveQueue:
             count += 1
             size += len(message[0])
             self._size -= len(message[0])
-            if not self._connection.is_shut:
+            if not self._connection.is_closed:
                 self._take(*message)
         if not self._messages:
             self._messages = None

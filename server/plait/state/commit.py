@@ -1,4 +1,4 @@
-"""A change on its way to the disk, and who waits for it."""
+"""A change that is being stored, and the callbacks that wait for it."""
 
 import asyncio
 import logging
@@ -15,17 +15,17 @@ log = logging.getLogger("plait.thread")
 
 
 class Commit:
-    """A change on its way to the disk. Awaiting it returns its version once it is durable and sent.
+    """A change that is being stored. Awaiting it returns its version once it is durable and sent.
 
-    Raises StoreError when it could not be made durable; the thread is then back at its last durable state.
+    Awaiting raises StoreError when the change could not be stored; the thread then returns to its last durable state.
     """
 
-    __slots__ = ("_callbacks", "_error", "is_settled", "revision", "source")
+    __slots__ = ("_callbacks", "_error", "is_done", "revision", "source")
 
     def __init__(self, revision: Revision, source: Source) -> None:
         self.revision = revision
         self.source: Source = source
-        self.is_settled = False
+        self.is_done = False
         self._error: StoreError | None = None
         self._callbacks: list[Callable[[StoreError | None], None]] = []
 
@@ -35,25 +35,25 @@ class Commit:
         return self.revision.version
 
     def then(self, callback: Callable[[StoreError | None], None]) -> None:
-        """Call `callback` when the change is durable and sent, or with what prevented it."""
-        if self.is_settled:
+        """Call `callback` with None when the change is durable and sent, or with the error when it has failed."""
+        if self.is_done:
             callback(self._error)
         else:
             self._callbacks.append(callback)
 
-    def settle(self, error: StoreError | None) -> None:
-        """Let out what waits for this change, in order."""
-        self.is_settled = True
+    def finish(self, error: StoreError | None) -> None:
+        """Call the waiting callbacks, in order."""
+        self.is_done = True
         self._error = error
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             try:
                 callback(error)
-            except Exception:  # Those behind it wait for this change, and not for one another.
-                log.exception("what waited for a change failed")
+            except Exception:  # The callbacks after it must still be called.
+                log.exception("a callback of a change failed")
 
     def __await__(self) -> Generator[Any, None, int]:
-        if not self.is_settled:
+        if not self.is_done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.then(lambda _: None if future.done() else future.set_result(None))
             yield from future

@@ -1,4 +1,4 @@
-"""Whether a client that was built for an earlier type of a state can live with the present one."""
+"""Checks whether a client that was built for an earlier schema of a state is compatible with the current one."""
 
 from collections.abc import Mapping
 
@@ -14,30 +14,30 @@ __all__ = ["Compatibility"]
 
 
 class Compatibility:
-    """The schemas of an app's states, beside all those that its store has ever been served with."""
+    """The current schemas of an app's states, compared with the earlier ones in its store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # By kind: the schema and its hash. States of which any JSON is one have none.
+        # By kind: the schema and its hash. A state that may be any JSON has none.
         self._current: dict[str, tuple[dict[str, object], str]] = {}
 
     async def remember(self, types: Mapping[str, StateType]) -> None:
-        """Store the present schemas, by kind. Raises StoreError."""
+        """Store the current schemas, by kind. Raises StoreError."""
         for kind, state_type in types.items():
             if state_type.is_plain:
                 continue
             try:
                 schema = schema_of(state_type.type)
             except (TypeError, msgspec.MsgspecError):
-                continue  # A type that msgspec reads, but has no schema for: no client is built for one.
+                continue  # msgspec decodes the type, but has no schema for it: no client is built for one.
             self._current[kind] = schema, schema_hash(schema)
             await self._store.add_schema(kind, schema_hash(schema), encode_json(schema))
 
     async def check(self, kind: str, hash: str | None) -> None:
-        """Raise Outdated if a client that was built for the schema with this hash cannot live with the present one."""
+        """Raise Outdated if the current schema is not compatible with the one that has this hash, the client's."""
         current = self._current.get(kind)
         if hash is None or current is None or hash == current[1]:
             return
         older = await self._store.schema(kind, hash)
         if older is None or not is_additive(decode_json(older), current[0]):
-            raise Outdated(f"the state of {kind} has another schema than the client was built for: load it anew")
+            raise Outdated(f"the client was built for another schema of {kind}: reload or update it")

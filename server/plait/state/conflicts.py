@@ -1,4 +1,4 @@
-"""What is done where a change and those of others meet: the thread's class decides."""
+"""Conflict resolution: what happens when a change and the changes of others affect the same place."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -15,29 +15,30 @@ __all__ = ["Policy", "Resolve", "merge"]
 
 Policy = Literal["last-writer", "reject"]
 Resolve = Callable[[Any, Any, Any, str], Any]
-"""Given what was at a path, what is there now and what is proposed (None for nothing), returns what is to be there."""
+"""Takes the value that the change was made on, the current value and the proposed value (None for no value), and the
+path; returns the value to set."""
 
 
 def merge(
     rebased: Rebased, origins: Sequence[Origin], *, document: Any, policy: Policy | Resolve, base: Any
 ) -> list[Op]:
-    """Return what is to be carried out on `document` for operations that have been `rebased` to it.
+    """Return the operations to apply to `document`, for operations that have been `rebased` onto it.
 
-    `origins` say of each of them where it comes from and whether others have changed the same; of the last writer's
-    that is not asked. A Resolve is told what was there in `base`, the state that they were made on. Raises Conflict.
+    `origins` has, for each operation, its place in `base`, the state that it was made on, and whether others have
+    changed that place; "last-writer" does not use it. Raises Conflict.
     """
     if rebased.is_lost:
-        raise Conflict("what was to be changed is gone", path=next(iter(rebased.conflicts), None))
+        raise Conflict("the place to change no longer exists", path=next(iter(rebased.conflicts), None))
     if policy == "last-writer":
         return rebased.ops
     pairs = list(zip(rebased.ops, origins, strict=True))
     if not callable(policy):
         contested = [op.path for op, origin in pairs if origin.is_contested]
         if contested:
-            raise Conflict("somebody else has changed the same", path=contested[0])
+            raise Conflict("somebody else has changed the same place", path=contested[0])
         return rebased.ops
     resolved = (
-        # There is no value to be made of a move: the element is taken out and put in as it is.
+        # A move has no value to resolve: the element is removed and inserted unchanged.
         _resolve(op, origin, base, document, policy) if origin.is_contested and not origin.is_moved else op
         for op, origin in pairs
     )
@@ -45,23 +46,23 @@ def merge(
 
 
 def _resolve(op: Op, origin: Origin, base: Any, document: Any, resolve: Resolve) -> Op | None:
-    before, current = _at(base, origin.before), _at(document, origin.now)
-    is_inserted = op.op == "add" and isinstance(_at(document, op.path.rpartition("/")[0]), list | tuple)
+    before, current = _find_at(base, origin.before), _find_at(document, origin.now)
+    is_inserted = op.op == "add" and isinstance(_find_at(document, op.path.rpartition("/")[0]), list | tuple)
     if is_inserted:
-        before = current = msgspec.UNSET  # What is at its index is another element, which stays.
-    value = resolve(_given(before), _given(current), _given(op.value), op.path)
+        before = current = msgspec.UNSET  # The element at its index is another one, which stays.
+    value = resolve(_copy_json(before), _copy_json(current), _copy_json(op.value), op.path)
     if value is None and (is_inserted or op.op == "remove"):
         return None if is_inserted else op
     if has_non_finite(value):
         raise InvalidState("resolve_conflict returned a number that is infinite or not a number", path=op.path)
-    value = _given(value)
+    value = _copy_json(value)
     return Op("add" if op.op == "add" else "replace", op.path, value)
 
 
-def _at(document: Any, place: str | None) -> Any:
+def _find_at(document: Any, place: str | None) -> Any:
     return msgspec.UNSET if place is None else find(document, parse(place))
 
 
-def _given(value: Any) -> Any:
-    """Return a value as JSON of its own, for the hook or from it: the thread's is not to be changed in place."""
+def _copy_json(value: Any) -> Any:
+    """Return a copy of a value that goes to the hook or comes from it, so that the state is not changed in place."""
     return None if value is msgspec.UNSET else decode_json(encode_json(value))

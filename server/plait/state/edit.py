@@ -16,11 +16,11 @@ __all__ = ["Edit"]
 
 
 class Edit:
-    """Makes one change of what is done to a draft in the block, and none when the block raises.
+    """Turns the edits of a draft in a block into one change, or into none when the block raises.
 
-    With `async with`, leaving the block waits until the change is durable and sent. What others change while the
-    block awaits something is kept: the change is brought behind theirs. Leaving raises what `set_state` raises, and
-    Conflict when what was edited is gone. An edit and its draft are for one block.
+    With `async with`, leaving the block waits until the change is durable and sent. Changes that others make while the
+    block awaits something are kept: the edits are rebased onto them. Leaving raises what `set_state` raises, and
+    Conflict when the edited place no longer exists. An edit and its draft are for one block.
     """
 
     __slots__ = ("_base", "_change_log", "_draft", "_older", "_pipeline", "_was_durable", "commit")
@@ -29,17 +29,17 @@ class Edit:
         self._pipeline = pipeline
         self._change_log = change_log
         self._draft: Draft | None = None
-        # What the draft was made of, and whether that could be taken back.
+        # The revision that the draft was made from, and whether it was durable, so that it cannot be rolled back.
         self._base = pipeline.history.current
         self._was_durable = False
-        # What others have changed meanwhile, as far as it had to be read from the store.
+        # Changes made by others since then that had to be read from the store.
         self._older: Sequence[ChangeRow] = ()
-        # The change, when the block has been left.
+        # The change, after the block.
         self.commit: Commit | None = None
 
     def __enter__(self) -> Any:
         if self._draft is not None:
-            raise RuntimeError("this edit has been entered before: each block takes an `edit()` of its own")
+            raise RuntimeError("this edit has been entered before: call `edit()` for each block")
         history = self._pipeline.history
         self._base, self._was_durable = history.current, history.current is history.durable
         self._draft = draft(self._base.tree)
@@ -59,15 +59,15 @@ class Edit:
         if not self._was_durable and self._base is not history.current:
             row = history.since(base - 1, base, self._older)
             if not row or row[0] != self._base.change:
-                raise Conflict("the state that was edited could not be stored, or has changed too often meanwhile")
+                raise Conflict("the edited state could not be stored, or has changed too often since the edit began")
         rows = history.since(base, history.current.version, self._older)
         if rows is None:
-            raise Conflict("the state has changed too often meanwhile")
+            raise Conflict("the state has changed too often since the edit began")
         if rows:
             work = Work()
             result = work.rebase(ops, [op for row in rows for op in work.decode(row)], history.current.tree)
             if result.is_lost:
-                raise Conflict("what was edited is gone", path=next(iter(result.conflicts), None))
+                raise Conflict("the edited place no longer exists", path=next(iter(result.conflicts), None))
             ops = result.ops
         self.commit = self._pipeline.change(ops, "server")
 

@@ -1,4 +1,4 @@
-"""The fields that a type has, and what has a field that it does not have, which is misspelt most likely."""
+"""Finds fields that a type does not have, which are probably misspelt, in JSON values."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -10,15 +10,15 @@ from msgspec import inspect
 from plait.errors import InvalidState
 from plait_schemas.patch import escape
 
-__all__ = ["Plan", "check_fields", "make_plan", "unknown_field"]
+__all__ = ["Plan", "check_fields", "make_plan", "make_unknown_field_error"]
 
-# Names that are longer are not compared, nor said in full; and so many names are said.
+# Longer names are not compared and are cut in messages; a message lists at most this many names.
 _LONG: Final = 64
 _MOST: Final = 12
 
 
-def unknown_field(name: str, fields: Iterable[str], place: str = "") -> InvalidState:
-    """Return what says that the object at a place has no such field, and which of its fields comes nearest."""
+def make_unknown_field_error(name: str, fields: Iterable[str], place: str = "") -> InvalidState:
+    """Return the error for an unknown field of the object at `place`, with the most similar field that it has."""
     if len(name) > _LONG:
         return InvalidState(f"there is no field {name[:_LONG]!r}…", path=place)
     names = tuple(fields)
@@ -32,19 +32,19 @@ def unknown_field(name: str, fields: Iterable[str], place: str = "") -> InvalidS
 
 
 class Plan(Protocol):
-    """Where a type has fields. What has none, or takes anything, has no plan."""
+    """Where a type has fields. A type without fields, or one that allows any, has no plan."""
 
-    def takes(self, value: object) -> bool:
-        """Whether a JSON value is of this sort, and not of another of a union."""
+    def matches(self, value: object) -> bool:
+        """Whether a JSON value is of this member of a union."""
         ...
 
     def find(self, value: Any) -> "Unknown | None":
-        """Return the first field in a JSON value that the type does not have."""
+        """Return the first unknown field in a JSON value, None if there is none."""
         ...
 
 
 class Unknown:
-    """A field that an object does not have; `parts` lead to that, the last one first."""
+    """An unknown field; `parts` is the path of its object, the last part first."""
 
     __slots__ = ("fields", "name", "parts")
 
@@ -55,14 +55,14 @@ class Unknown:
 
 
 def check_fields(plan: Plan | None, value: Any, path: str = "") -> None:
-    """Raise InvalidState when a JSON value at a path has a field that its type does not have."""
+    """Raise InvalidState when the JSON value at a path has an unknown field."""
     try:
         found = None if plan is None else plan.find(value)
     except RecursionError:
         raise InvalidState("JSON is nested too deep", path=path) from None
     if found is not None:
         place = "".join(f"/{escape(part)}" for part in reversed(found.parts))
-        raise unknown_field(found.name, found.fields, path + place)
+        raise make_unknown_field_error(found.name, found.fields, path + place)
 
 
 class _Object:
@@ -79,16 +79,16 @@ class _Object:
         self._members: list[tuple[str, Plan]] = []
 
     def add(self, field: str, plan: Plan | None) -> None:
-        """Say what is in a field."""
+        """Set the plan of a field."""
         if plan is not None:
             self._members.append((field, plan))
 
-    def takes(self, value: object) -> bool:
+    def matches(self, value: object) -> bool:
         return isinstance(value, dict) and (self._tag_field is None or value.get(self._tag_field) == self._tag)
 
     def find(self, value: Any) -> Unknown | None:
         if not isinstance(value, dict):
-            return None  # Server code has given an object of the type itself, or it is refused for what it is.
+            return None  # An object of the type itself, from server code, or a value that is refused elsewhere.
         if not value.keys() <= self._keys:
             return Unknown(str(next(key for key in value if key not in self._keys)), self._fields)
         for field, plan in self._members:
@@ -105,11 +105,11 @@ class _Row:
 
     def __init__(self, members: list[Plan | None], *, has_end: bool, tag: str | int | None) -> None:
         self._members = members
-        # Whether msgspec leaves out what comes after the last one.
+        # Whether msgspec drops elements after the last one.
         self._has_end = has_end
         self._tag = tag
 
-    def takes(self, value: object) -> bool:
+    def matches(self, value: object) -> bool:
         return isinstance(value, list | tuple) and (self._tag is None or list(value[:1]) == [self._tag])
 
     def find(self, value: Any) -> Unknown | None:
@@ -133,7 +133,7 @@ class _Members:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def takes(self, value: object) -> bool:
+    def matches(self, value: object) -> bool:
         return isinstance(value, dict)
 
     def find(self, value: Any) -> Unknown | None:
@@ -153,7 +153,7 @@ class _Elements:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def takes(self, value: object) -> bool:
+    def matches(self, value: object) -> bool:
         return isinstance(value, list | tuple)
 
     def find(self, value: Any) -> Unknown | None:
@@ -166,54 +166,54 @@ class _Elements:
 
 
 class _Union:
-    """One of several, which differ by their tags, or as objects and arrays do."""
+    """A union, whose members differ by their tags, or by being an object or an array."""
 
     __slots__ = ("_plans",)
 
     def __init__(self, plans: list[Plan]) -> None:
         self._plans = plans
 
-    def takes(self, value: object) -> bool:
-        return any(plan.takes(value) for plan in self._plans)
+    def matches(self, value: object) -> bool:
+        return any(plan.matches(value) for plan in self._plans)
 
     def find(self, value: Any) -> Unknown | None:
         for plan in self._plans:
-            if plan.takes(value):
+            if plan.matches(value):
                 return plan.find(value)
         return None
 
 
 @lru_cache(maxsize=1024)
 def make_plan(type_: Any) -> Plan | None:
-    """Return where a type has fields."""
+    """Return the plan of a type, None if it has no fields to check."""
     try:
-        return _plan(inspect.type_info(type_), {})
+        return _make_type_plan(inspect.type_info(type_), {})
     except (TypeError, NotImplementedError, NameError):
         return None
 
 
-def _plan(info: inspect.Type, known: dict[int, Plan]) -> Plan | None:
-    """Return the plan of a type; `known` are those of the types around it, which it may have for its members."""
+def _make_type_plan(info: inspect.Type, known: dict[int, Plan]) -> Plan | None:
+    """Return the plan of a type; `known` has the plans of the enclosing types, for recursive types."""
     match info:
         case inspect.Metadata(type=type_):
-            return _plan(type_, known)
+            return _make_type_plan(type_, known)
         case inspect.UnionType(types=types):
-            plans = [plan for each in types if (plan := _plan(each, known)) is not None]
+            plans = [plan for each in types if (plan := _make_type_plan(each, known)) is not None]
             return _Union(plans) if len(plans) > 1 else next(iter(plans), None)
         case inspect.DictType(value_type=type_):
-            return None if (plan := _plan(type_, known)) is None else _Members(plan)
+            return None if (plan := _make_type_plan(type_, known)) is None else _Members(plan)
         case inspect.CollectionType(item_type=type_):  # A list, a set, a tuple of any length.
-            return None if (plan := _plan(type_, known)) is None else _Elements(plan)
+            return None if (plan := _make_type_plan(type_, known)) is None else _Elements(plan)
         case inspect.TupleType(item_types=types):
-            members = [_plan(each, known) for each in types]
+            members = [_make_type_plan(each, known) for each in types]
             return _Row(members, has_end=False, tag=None) if any(members) else None
         case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
-            return known[id(info)] if id(info) in known else _plan_of_fields(info, known)
+            return known[id(info)] if id(info) in known else _make_field_plan(info, known)
         case _:
             return None
 
 
-def _plan_of_fields(
+def _make_field_plan(
     info: inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType,
     known: dict[int, Plan],
 ) -> Plan:
@@ -222,9 +222,9 @@ def _plan_of_fields(
         members: list[Plan | None] = [] if tag is None else [None]
         plan: Plan = _Row(members, has_end=isinstance(info, inspect.StructType), tag=tag)
         known[id(info)] = plan
-        members += (_plan(field.type, known) for field in info.fields)
+        members += (_make_type_plan(field.type, known) for field in info.fields)
     else:
         plan = known[id(info)] = each = _Object((field.encode_name for field in info.fields), tag_field, tag)
         for field in info.fields:
-            each.add(field.encode_name, _plan(field.type, known))
+            each.add(field.encode_name, _make_type_plan(field.type, known))
     return plan

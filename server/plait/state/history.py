@@ -1,4 +1,4 @@
-"""Where a thread stands: its current state, its version and epoch, and what of it is durable. No I/O."""
+"""A thread's current and durable revisions, its epoch, and its recent changes. No I/O."""
 
 import re
 import secrets
@@ -12,28 +12,28 @@ from plait.errors import CorruptThread
 from plait.limits import Limits
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
-from plait.state.types import UNDECODED, StateType, no_state
+from plait.state.types import UNDECODED, StateType, explain_invalid_state
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, Write
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops, diff
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["History", "Link", "read", "reading", "replay"]
+__all__ = ["History", "Link", "replay_document", "replay_json", "replay_steps"]
 
 _SMALL_LOG: Final = 4096
 _IN_LIST: Final = re.compile(r"/\d+(?:/|$)")
 _WORTH_IT: Final = 16 * 1024
-# What is kept in memory of the log: for pushes with an old base, for readers that fell behind or come back.
+# The recent log is kept in memory for pushes with an old base, and for readers that are slow or reconnect.
 _RECENT_CHANGES: Final = 256
 _RECENT_BYTES: Final = 64 * 1024
-# Operations that are replayed before others may have a turn.
+# Operations to replay before other tasks may run.
 _AT_ONCE: Final = 100
-# Bytes that a state counts for, where states are kept for clients, beside those of its JSON.
+# Bytes that a state counts in addition to its JSON, where states are kept for clients.
 _OVERHEAD: Final = 128 * 1024
 
 
 class Link:
-    """A durable revision, when it became so, and the one that came next, for who refers to this one."""
+    """A durable revision, the time at which it became durable, and a link to the next one."""
 
     __slots__ = ("at", "next", "revision", "total")
 
@@ -41,7 +41,7 @@ class Link:
         self.revision = revision
         self.at = time.monotonic()
         self.next: Link | None = None
-        # What this state and all before it count for.
+        # The sum of the sizes of this state and all before it.
         self.total = revision.size + _OVERHEAD
         if before is not None:
             self.total += before.total
@@ -49,14 +49,15 @@ class Link:
 
     @property
     def size(self) -> int:
-        """The bytes that the state counts for where it is kept."""
+        """The bytes that the state counts when it is kept."""
         return self.revision.size + _OVERHEAD
 
 
 class History:
-    """The revisions of one thread: the current one, and the last that is durable.
+    """The current and the last durable revision of one thread, and its recent changes.
 
-    `append` moves the current one on and returns what to write; `commit` and `rollback` say what came of it.
+    `append` makes a revision the current one and returns the write for it; `mark_durable` or `rollback` follow when the
+    write has succeeded or failed.
     """
 
     __slots__ = (
@@ -87,21 +88,21 @@ class History:
         self._type = state_type
         self._retention = retention
         self._state_version = state_version
-        # None until there is a first change: most threads that are awake are only read.
+        # None until the first change: most awake threads are only read.
         self._texts: TextDiff | None = None
         self._recent: deque[ChangeRow] | None = None
         self._recent_bytes = 0
         fresh = b"" if stored else secrets.token_bytes(8 + 16)
         self.epoch = stored.epoch if stored else fresh[:8].hex()
-        # Known to nobody else; connection ids are made of it.
+        # Never sent to anybody; connection ids are derived from it.
         self.secret = stored.secret if stored else fresh[8:]
         self.durable = self._replay(stored) if stored else Revision(state_type)
         self.current = self.durable
-        # The last durable revision, for those who follow them.
+        # The last durable revision; sessions follow its links.
         self.last = Link(self.durable)
 
     def start(self, state: Any, data: bytes) -> Write:
-        """Make `state` the one that the thread begins with, version 0."""
+        """Make `state` the initial state, version 0, and return the write for it."""
         self.current = Revision(self._type, json=data, state=state)
         self.current.snapshot_size = len(data)
         version = self._state_version
@@ -120,12 +121,12 @@ class History:
         return self._type.diff((current.base, current.json), (state, data), limits, self._texts)
 
     def append(self, ops: Sequence[Op], source: str, after: Revision, client: ClientRow | None = None) -> Write:
-        """Make `after`, to which `ops` lead, the current revision, and return the write that makes it durable."""
+        """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable."""
         before = self.current
         encoded = encode_json(ops)
-        # Most changes are small, and need not be looked at to see what they are worth.
+        # Store the whole state if the operations are longer than they are worth; most changes are too small to ask.
         if not before.is_stored or (
-            len(encoded) > max(after.size, _WORTH_IT) and len(encoded) > _worth(ops, after.size)
+            len(encoded) > max(after.size, _WORTH_IT) and len(encoded) > _max_ops_size(ops, after.size)
         ):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
         after.version = before.version + 1
@@ -150,23 +151,23 @@ class History:
             b"" if before.has_state else self.secret,
         )
 
-    def commit(self, revision: Revision) -> None:
-        """Take note that `revision` is durable."""
+    def mark_durable(self, revision: Revision) -> None:
+        """Record that `revision` is durable."""
         self.durable = revision
         self.last = Link(revision, self.last)
         self._forget()
 
     def rollback(self) -> None:
         """Go back to the last durable revision."""
-        self.durable.show_anew()
+        self.durable.discard_edits()
         self.current = self.durable
         while self._recent and self._recent[-1].version > self.durable.version:
             self._recent_bytes -= len(self._recent.pop().ops)
 
     def since(self, version: int, to: int, older: Iterable[ChangeRow] = ()) -> list[ChangeRow] | None:
-        """Return the changes after `version`, up to `to`; None when not all of them are there.
+        """Return the changes after `version`, up to `to`; None if some of them are missing.
 
-        What is not in memory any more is taken from `older`, in order, which were read from the store.
+        Changes that are not in memory are taken from `older`, which were read from the store, in order.
         """
         if version >= to:
             return []
@@ -189,7 +190,7 @@ class History:
         return self._recent is not None
 
     def forget(self) -> None:
-        """Keep nothing of the log in memory: nobody is there who would need it."""
+        """Drop the recent changes from memory, unless some are not durable yet."""
         if self.current is self.durable:
             self._recent = None
             self._recent_bytes = 0
@@ -204,7 +205,7 @@ class History:
         self._forget()
 
     def _forget(self) -> None:
-        """Keep no more in memory than the bounds allow, but all that is on its way to the disk."""
+        """Drop changes that exceed the bounds from memory, except those that are not durable yet."""
         recent = self._recent
         while recent and (len(recent) > _RECENT_CHANGES or self._recent_bytes > _RECENT_BYTES):
             if recent[0].version > self.durable.version:
@@ -221,46 +222,46 @@ class History:
         )
 
     def _replay(self, stored: Stored) -> Revision:
-        data = replay(self._key, stored)
+        data = replay_json(self._key, stored)
         try:
-            # What cannot be read is found here, where it is the thread's error, also where the state is not kept.
+            # Decode plain states, too: a state that cannot be decoded must prevent the thread from waking.
             state = self._type.decode(data)
-        except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
-            what = f"{self._key} is stored as another type than its class has"
-            raise CorruptThread(what, detail=no_state(error)) from error
+        except Exception as error:  # The type may run the author's code, such as `__post_init__`.
+            what = f"{self._key}: the stored state does not fit its class's type"
+            raise CorruptThread(what, detail=explain_invalid_state(error)) from error
         now = data if self._type.is_plain else encode_json(state)
         revision = Revision(self._type, json=now, state=UNDECODED if self._type.is_plain else state)
         revision.version = stored.version
         revision.log_size = sum(len(row.ops) for row in stored.changes)
         revision.snapshot_size = len(stored.snapshot or b"")
-        # The type may have another field by now, and operations into that would not fit what the log leads to.
+        # The type may have got a field since then; operations on that field would not fit the stored document.
         revision.is_stored = now == data or not diff(decode_json(data), decode_json(now))
         return revision
 
 
-def _worth(ops: Iterable[Op], size: int) -> int:
-    """Return how many bytes operations may have rather than be replaced by a state of `size` bytes.
+def _max_ops_size(ops: Iterable[Op], size: int) -> int:
+    """Return the maximum size of stored operations, above which the whole state, of `size` bytes, is stored instead.
 
-    By operations pushes and undos find their places; an element of a list they do not find in a whole state.
+    Pushes and undos are rebased over the stored operations; elements of lists cannot be traced through a whole state.
     """
     worth = _WORTH_IT if all(op.op == "replace" for op in ops) else 4 * _WORTH_IT
     return max(worth, 3 * size) if any(_IN_LIST.search(op.path) for op in ops) else worth
 
 
-def replay(key: ThreadKey, stored: Stored) -> bytes:
-    """Return the state that is stored, as JSON that may not have been looked at. Raises CorruptThread."""
+def replay_json(key: ThreadKey, stored: Stored) -> bytes:
+    """Return the stored state as JSON; a snapshot is returned without decoding it. Raises CorruptThread."""
     if not stored.changes and stored.snapshot is not None:
         return stored.snapshot
-    return encode_json(read(key, stored))
+    return encode_json(replay_document(key, stored))
 
 
-def read(key: ThreadKey, stored: Stored) -> Any:
-    """Return the state that is stored, as a tree of dicts and lists. Raises CorruptThread."""
-    return deque(reading(key, stored), maxlen=1).pop()
+def replay_document(key: ThreadKey, stored: Stored) -> Any:
+    """Return the stored state as a tree of dicts and lists. Raises CorruptThread."""
+    return deque(replay_steps(key, stored), maxlen=1).pop()
 
 
-def reading(key: ThreadKey, stored: Stored) -> Iterator[Any]:
-    """Yield what `read` returns, and what comes before it after every 100 operations. Raises CorruptThread."""
+def replay_steps(key: ThreadKey, stored: Stored) -> Iterator[Any]:
+    """Yield the document after every 100 replayed operations, the stored state last. Raises CorruptThread."""
     try:
         document = None if stored.snapshot is None else decode_json(stored.snapshot)
         yield document

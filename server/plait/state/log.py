@@ -1,4 +1,4 @@
-"""A thread's earlier versions and its changes: from memory where they are there, otherwise from the store."""
+"""A thread's change log and earlier versions, read from memory if possible and from the store otherwise."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from plait.errors import CorruptThread, NotFound, operator_message
-from plait.state.history import History, reading
+from plait.state.history import History, replay_steps
 from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op, decode_ops
@@ -18,7 +18,7 @@ __all__ = ["Change", "ChangeLog"]
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One durable change: `source` is a connection's id, "server", "migration", or "undo", a version and a source."""
+    """A durable change. `source` is a connection's id, "server", "migration", or "undo {version} {source}"."""
 
     version: int
     ops: list[Op]
@@ -27,14 +27,14 @@ class Change(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, row: ChangeRow) -> Self:
-        """Return a change as it is stored, decoded."""
+        """Decode a stored change."""
         return cls(row.version, decode_ops(row.ops), row.source, datetime.fromtimestamp(row.at / 1e6, UTC))
 
 
-# Changes that are read in one go, and bytes of operations.
+# Changes per page, and bytes of their operations.
 _PAGE: Final = 500
 _PAGE_SIZE: Final = 1024 * 1024
-# Who is more than so much behind is too far behind: to bring it forward would hold up everybody else.
+# Readers further behind get a snapshot; replaying more would stall the loop.
 _FAR: Final = 10_000
 _FAR_SIZE: Final = 4 * 1024 * 1024
 
@@ -44,7 +44,7 @@ log = logging.getLogger("plait.thread")
 
 
 class ChangeLog:
-    """Reads what of one thread's log is kept, a page at a time, so that nobody waits for all of it."""
+    """Reads the log of one thread, a page at a time, so that no other read waits for all of it."""
 
     __slots__ = ("_history", "_key", "_store")
 
@@ -54,10 +54,10 @@ class ChangeLog:
         self._history = history
 
     async def changes(self, after: int, *, size: int = _FAR_SIZE) -> list[ChangeRow] | None:
-        """Return the durable changes behind a version, in order.
+        """Return the durable changes after a version, in order.
 
-        None when not all of them are kept, they have more than `size` bytes, or there are more than 10,000. Raises
-        StoreError.
+        Returns None when some of them are not kept, when they have more than `size` bytes, or when there are more than
+        10,000. Raises StoreError.
         """
         found: list[ChangeRow] = []
         left = size
@@ -69,9 +69,10 @@ class ChangeLog:
         return None if rows is None else found
 
     async def page(self, after: int, *, limit: int = _PAGE, size: int = _PAGE_SIZE) -> list[ChangeRow] | None:
-        """Return the first durable changes behind a version, in order; None when they are not kept.
+        """Return the first durable changes after a version, in order; None when they are not kept.
 
-        There are no more than `limit`, and none behind those that have `size` bytes. Raises StoreError.
+        At most `limit` changes are returned, and none after the one at which they reach `size` bytes. Raises
+        StoreError.
         """
         durable = self._history.durable.version
         if after < 0:
@@ -81,11 +82,11 @@ class ChangeLog:
             rows = await self._read(self._store.changes(self._key, after=after, limit=limit, size=size))
             if not rows or rows[0].version != after + 1:
                 return None
-        # The store may have more: what is on the disk and has not been let out.
+        # The store may have more: changes that are written, but have not been sent.
         return [row for row in rows[:limit] if row.version <= durable]
 
     async def before(self, version: int) -> list[ChangeRow]:
-        """Return durable changes in front of a version, the last one first; none where none are kept.
+        """Return durable changes before a version, the last one first; an empty list if none are kept.
 
         Raises StoreError.
         """
@@ -94,7 +95,7 @@ class ChangeLog:
         return await self._read(self._store.changes_before(self._key, version, limit=_PAGE, size=_PAGE_SIZE))
 
     async def start(self, limit: int | None = None) -> int:
-        """Return the version behind which are all durable changes that are kept, or the last `limit` of them.
+        """Return the version before the first durable change that is kept, or before the last `limit` of them.
 
         Raises StoreError.
         """
@@ -104,7 +105,7 @@ class ChangeLog:
         return start if limit is None else max(start, durable - limit)
 
     async def json(self, version: int) -> bytes:
-        """Return the state at a version as JSON. Raises as `document`, and NotFound where there is no state yet."""
+        """Return the state at a version as JSON. Raises what `document` raises, and NotFound if there is no state."""
         if not self._history.durable.has_state:
             raise NotFound(f"{self._key} has no state yet")
         return encode_json(await self.document(version))
@@ -120,19 +121,19 @@ class ChangeLog:
         is_past = 0 <= version < durable.version
         stored = await self._read(self._store.load(self._key, version=version)) if is_past else None
         if stored is None:
-            raise NotFound(f"version {version} of {self._key} is not there, or not any more")
+            raise NotFound(f"version {version} of {self._key} does not exist, or is no longer kept")
         document = None
-        for step in reading(self._key, stored):
+        for step in replay_steps(self._key, stored):
             document = step
-            await asyncio.sleep(0)  # There may be many: others have a turn.
+            await asyncio.sleep(0)  # There may be many steps: let other tasks run.
         return document
 
     async def client(self, id: str) -> ClientRow | None:
-        """Return what is stored of a client's pushes. Raises StoreError."""
+        """Return the stored row of a client, None if there is none. Raises StoreError."""
         return await self._read(self._store.client(self._key, id))
 
     async def _read(self, result: Awaitable[T]) -> T:
-        """Return what is read; damage is logged, as the thread is served for all that."""
+        """Return the result of a read. Damage is logged here, as the thread is served in spite of it."""
         try:
             return await result
         except CorruptThread as error:

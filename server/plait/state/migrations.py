@@ -1,4 +1,4 @@
-"""`@migrate`, and bringing states that were stored at an earlier `state_version` up to date."""
+"""`@migrate`, and the migration of states that were stored with an earlier `state_version`."""
 
 import asyncio
 import inspect
@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from plait.errors import MigrationFailed, NewerState, PlaitError
-from plait.state.history import History, read
-from plait.state.types import StateType, no_state
+from plait.state.history import History, replay_document
+from plait.state.types import StateType, explain_invalid_state
 from plait.store.protocol import ChangeRow, Store, Stored, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.patch import diff
 
-__all__ = ["Outcome", "bring_up", "bring_up_all", "migrate", "migrated", "migrations"]
+__all__ = ["Outcome", "find_migrations", "migrate", "migrate_all", "migrate_state", "migrate_thread"]
 
 _MARK: Final = "__plait_migrate__"
 
@@ -21,9 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def migrate(*, from_: int) -> Callable[[F], F]:
-    """Mark a function in a Thread class that makes of the JSON of a state of version `from_` one of the next.
+    """Mark a function in a Thread class that migrates a state from version `from_` to the next one.
 
-    It takes the state as dicts, lists and scalars, may change it in place, and returns it. There is no `self`.
+    The function takes the state as dicts, lists and scalars, may change it in place, and returns it. It has no `self`.
     """
 
     def mark(function: F) -> F:
@@ -33,10 +33,10 @@ def migrate(*, from_: int) -> Callable[[F], F]:
     return mark
 
 
-def migrations(cls: type, state_version: int) -> dict[int, Callable[[Any], Any]]:
-    """Return the migrations of a class, by the version that they begin with. Raises TypeError."""
+def find_migrations(cls: type, state_version: int) -> dict[int, Callable[[Any], Any]]:
+    """Return the migrations of a class, by the version that they migrate from. Raises TypeError."""
     if type(state_version) is not int or state_version < 1:
-        raise TypeError(f"{cls.__name__}.state_version is a number from 1 on, not {state_version!r}")
+        raise TypeError(f"{cls.__name__}.state_version must be a whole number, at least 1, not {state_version!r}")
     found: dict[int, Callable[[Any], Any]] = {}
     for attribute in dir(cls):
         function = inspect.getattr_static(cls, attribute)
@@ -49,7 +49,10 @@ def migrations(cls: type, state_version: int) -> dict[int, Callable[[Any], Any]]
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{cls.__name__}.{attribute} must be a plain function")
         if type(from_) is not int or not 1 <= from_ < state_version:
-            raise TypeError(f"{cls.__name__}.{attribute}: @migrate(from_={from_!r}) does not lead to state_version")
+            raise TypeError(
+                f"{cls.__name__}.{attribute}: @migrate(from_={from_!r}) must be a version below state_version, "
+                f"{state_version}"
+            )
         if from_ in found:
             raise TypeError(f"{cls.__name__} has two migrations from {from_}")
         found[from_] = function
@@ -57,7 +60,7 @@ def migrations(cls: type, state_version: int) -> dict[int, Callable[[Any], Any]]
 
 
 class StateClass(Protocol):
-    """What a Thread class says about its states."""
+    """The attributes of a Thread class that describe its states."""
 
     cls: type[Any]
     state_type: StateType
@@ -66,14 +69,14 @@ class StateClass(Protocol):
 
 
 Outcome = Literal["current", "migrated", "failed", "unknown"]
-"""What became of a stored thread; "unknown" is one of a kind that the app does not have."""
+"""The outcome of migrating a stored thread; "unknown" means that the app has no such kind."""
 
-# Threads that are brought up to date side by side, so that their writes share transactions.
+# Threads that are migrated at the same time, so that their writes share transactions.
 _AT_ONCE: Final = 100
 
 
-def migrated(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
-    """Return the state that is stored, brought to the version of its class; None when it has that.
+def migrate_state(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
+    """Return the stored state migrated to the version of its class, as JSON; None when it has that version.
 
     Raises MigrationFailed, NewerState or CorruptThread.
     """
@@ -81,36 +84,36 @@ def migrated(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
     if version == wanted:
         return None
     if version > wanted:
-        raise NewerState(f"{key} is stored with state_version {version}, this code has {wanted}: deploy the newer code")
-    document = read(key, stored)
-    what = f"{key} could not be brought to state_version {wanted}"
+        raise NewerState(f"{key} was stored with state_version {version}, this code has {wanted}: deploy newer code")
+    document = replay_document(key, stored)
+    what = f"{key} could not be migrated to state_version {wanted}"
     for step in range(version, wanted):
         migrate = kind.migrations.get(step)
         if migrate is None:
             raise MigrationFailed(what, detail=f"{kind.cls.__name__} has no @migrate(from_={step})")
         try:
             document = migrate(document)
-        except Exception as error:  # Whatever the author's function raises, the thread is left as it is.
+        except Exception as error:  # Whatever the author's function raises, the stored thread is left unchanged.
             raised = f"@migrate(from_={step}) raised {type(error).__name__}: {error}"
             raise MigrationFailed(what, detail=raised) from error
     try:
         data = encode_json(document)
         state = kind.state_type.decode(data)
-    except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
-        returned = f"what the migrations return is not a state of {kind.cls.__name__}: {no_state(error)}"
+    except Exception as error:  # The type may run the author's code, such as `__post_init__`.
+        returned = f"what the migrations return is not a state of {kind.cls.__name__}: {explain_invalid_state(error)}"
         raise MigrationFailed(what, detail=returned) from error
     if has_non_finite(document) or has_non_finite(state):
         raise MigrationFailed(what, detail="what the migrations return has a number that is infinite or not a number")
-    # With the fields that the migrations left to the type.
+    # Encode the decoded state: the type adds default values that the migrations left out.
     return data if kind.state_type.is_plain else encode_json(state)
 
 
-async def bring_up(store: Store, key: ThreadKey, kind: StateClass, stored: Stored) -> Stored:
-    """Return what is stored, brought up to date; that is a durable change with the source "migration"."""
-    data = migrated(key, kind, stored)
+async def migrate_thread(store: Store, key: ThreadKey, kind: StateClass, stored: Stored) -> Stored:
+    """Migrate a stored thread by a durable change with the source "migration", and return it as it is stored after."""
+    data = migrate_state(key, kind, stored)
     if data is None:
         return stored
-    ops = encode_json(diff(read(key, stored), decode_json(data)))
+    ops = encode_json(diff(replay_document(key, stored), decode_json(data)))
     if len(ops) > len(data) + 64:
         ops = b'[{"op":"replace","path":"","value":%b}]' % data
     version = stored.version + 1
@@ -119,10 +122,10 @@ async def bring_up(store: Store, key: ThreadKey, kind: StateClass, stored: Store
     return Stored(stored.epoch, version, data, (), kind.state_version, stored.secret)
 
 
-async def bring_up_all(
+async def migrate_all(
     store: Store, kinds: Mapping[str, StateClass], *, dry_run: bool
 ) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
-    """Bring every thread of a store up to date, or with `dry_run` only try; yields what became of each."""
+    """Migrate every thread of a store, or with `dry_run` only try to; yield the outcome for each."""
     after: ThreadKey | None = None
     while rows := await store.threads(after=after, limit=_AT_ONCE):
         keys = [row.key for row in rows]
@@ -139,12 +142,12 @@ async def _try(
         return "unknown", None
     try:
         stored = await store.load(key)
-        if stored is None or migrated(key, kind, stored) is None:
-            # Raises when the class has another type now, and the same state_version.
+        if stored is None or migrate_state(key, kind, stored) is None:
+            # Raises when the class has another type, but the same state_version.
             History(key, kind.state_type, stored)
             return "current", None
         if not dry_run:
-            await bring_up(store, key, kind, stored)
+            await migrate_thread(store, key, kind, stored)
     except PlaitError as error:
         return "failed", error
     return "migrated", None

@@ -1,6 +1,6 @@
-"""The path of a change: validated, applied, made durable, then let out. No I/O but the store that it is given.
+"""The path of a change: validated, applied, made durable, then sent. No I/O except through the store.
 
-What leaves a thread waits behind the changes made before it (an output gate): `after` calls at once when everything is
+Output of a thread waits for the changes made before it (an output gate): `after` calls back at once if everything is
 durable, and otherwise when the last change made so far is.
 """
 
@@ -19,7 +19,7 @@ from plait.state.history import History
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
 from plait.state.typed import NotTyped, apply_typed
-from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encoded
+from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encode_value
 from plait.store.protocol import ClientRow, Store, Write
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import Op, PatchError, diff, find, parse
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 class Pipeline:
-    """Carries the changes of one thread to its store, and out when they are durable."""
+    """Applies the changes of one thread, stores them, and publishes them when they are durable."""
 
     __slots__ = (
-        "_committed",
-        "_fenced",
         "_is_closed",
         "_is_deciding",
         "_limits",
+        "_on_commit",
+        "_on_fenced",
         "_pending",
         "_store",
         "_type",
@@ -53,27 +53,27 @@ class Pipeline:
         limits: Limits,
         *,
         validate: Callable[[Any, Any], None] | None,
-        committed: Callable[[Commit], None],
-        fenced: Callable[[], None],
+        on_commit: Callable[[Commit], None],
+        on_fenced: Callable[[], None],
     ) -> None:
         self.history = history
         self._type = state_type
         self._store = store
         self._limits = limits
-        # Refuses a change by raising; None where every state of the type is taken.
+        # Raises to refuse a change; None if the class does not validate changes.
         self._validate = validate
-        # Is told of each change that became durable, in order, before anything that waits for it.
-        self._committed = committed
-        # Is told that somebody else has written this thread.
-        self._fenced = fenced
-        # Changes on their way to the disk, in order. None of most threads has any at most times.
+        # Called for each change that became durable, in order, before the callbacks that wait for it.
+        self._on_commit = on_commit
+        # Called when another process has written this thread.
+        self._on_fenced = on_fenced
+        # Changes that are not durable yet, in order.
         self._pending: list[Commit] = []
         self._is_closed = False
-        # Whether the author's code is asked about a change, which it must not do by making another.
+        # Whether the author's code is deciding about a change; it must not make another one.
         self._is_deciding = False
 
     @property
-    def is_settled(self) -> bool:
+    def is_durable(self) -> bool:
         """Whether every change is durable."""
         return not self._pending
 
@@ -83,31 +83,33 @@ class Pipeline:
         return self.history.current.state
 
     def start(self, value: object) -> Commit:
-        """Make `value` the state that the thread begins with."""
+        """Store `value` as the initial state."""
         write = self.history.start(*self._type.from_value(value, self._limits))
         return self._submit(write, "server")
 
     def set(self, value: object, source: Source) -> Commit:
-        """Change the state to `value`, or to what it returns for the current state when it is a function."""
+        """Set the state to `value`, or, if that is a function, to its result for the current state."""
         self._check_open()
         try:
             if callable(value):
                 value = self.ask(value, self.state)
-            return self._set_parts(value, source) or self._apply(*self._type.from_value(value, self._limits), source)
+            return self._set_parts(value, source) or self._set_whole(
+                *self._type.from_value(value, self._limits), source
+            )
         except BaseException:
-            # What may have been changed in place was refused with the rest.
-            self.history.current.show_anew()
+            # The function may have changed the state in place: discard that, too.
+            self.history.current.discard_edits()
             raise
 
     def push(self, data: bytes, source: Client) -> Commit:
-        """Change the state to what a client sent as JSON; fields that its type lacks are refused."""
+        """Set the state to JSON that a client sent; unknown fields are refused."""
         self._check_open()
-        return self._apply(*self._type.from_json(data, self._limits), source)
+        return self._set_whole(*self._type.from_json(data, self._limits), source)
 
     def replace(self, state: Any, data: bytes, source: Client) -> Commit:
-        """Change the state to what a client sent, as the type has read and written it."""
+        """Set the state to a client's, given as decoded by the type and as encoded from that."""
         self._check_open()
-        return self._apply(state, data, source)
+        return self._set_whole(state, data, source)
 
     def change(
         self,
@@ -118,36 +120,34 @@ class Pipeline:
         name: str | None = None,
         drops_unknown: bool = False,
     ) -> Commit:
-        """Carry out operations on the current state; the log says that it was `name`, or else the source.
+        """Apply operations to the current state; the log names `name` as their source, or else `source`.
 
-        `accept` is called when nothing can refuse them any more, and returns what is stored of their client. Raises
+        `accept` is called when the operations can no longer be refused, and returns the client's row to store. Raises
         InvalidState, TooLarge, what `validate_state_change` raises, and Conflict when the operations do not fit.
         """
         self._check_open()
         for op in ops:
             check_op(op, self._limits)
-        ops = _paired(ops)
+        ops = _drop_unpaired_moves(ops)
         try:
             most_moved = None if isinstance(source, str) else MOST_MOVED
-            after, ops = self._carried_out(
-                self.history.current, ops, drops_unknown=drops_unknown, most_moved=most_moved
-            )
+            after, ops = self._apply_ops(self.history.current, ops, drops_unknown=drops_unknown, most_moved=most_moved)
         except PatchError as error:
             raise Conflict(str(error)) from None
-        return self._take(after, ops, source, accept=accept, name=name)
+        return self._make_current(after, ops, source, accept=accept, name=name)
 
     def update(self, pointer: str, value: object) -> Commit:
-        """Set what is at a JSON pointer, in the name of the server."""
+        """Set the value at a JSON pointer, as a change of the server."""
         try:
             parts = parse(pointer)
         except PatchError as error:
             raise Conflict(str(error), path=pointer) from None
-        plain = decode_json(encoded("value", value, self._limits, pointer))
+        plain = decode_json(encode_value("value", value, self._limits, pointer))
         is_in_list = bool(parts) and isinstance(find(self.history.current.tree, parts[:-1]), list | tuple)
         return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
 
     def ask(self, function: Callable[..., T], *args: Any) -> T:
-        """Return what a function of the author's says of a change that is being made, which may make none itself."""
+        """Call a function of the author that decides about a change, and that must not make a change itself."""
         self._is_deciding = True
         try:
             return function(*args)
@@ -155,24 +155,24 @@ class Pipeline:
             self._is_deciding = False
 
     def close(self) -> None:
-        """Refuse further changes: the thread has been stopped, and another instance may have its place."""
+        """Refuse further changes: the thread has been stopped, and another instance may have replaced it."""
         self._is_closed = True
 
     def after(self, callback: Callable[[StoreError | None], None]) -> None:
-        """Call `callback` when every change made so far is durable: at once, when all are."""
+        """Call `callback` when every change made so far is durable: at once, if all are."""
         if self._pending:
             self._pending[-1].then(callback)
         else:
             callback(None)
 
-    async def settled(self) -> None:
+    async def wait_until_durable(self) -> None:
         """Wait until every change made so far is durable, or has failed."""
         if self._pending:
             with suppress(StoreError):
                 await self._pending[-1]
 
     def _set_parts(self, value: object, source: Source) -> Commit | None:
-        """Set a value that shares parts with the current state, by what is different; None when that cannot be done."""
+        """Set a value by its differences from the current state, with which it shares parts; None if not possible."""
         current, type_ = self.history.current, self._type
         if not (type_.is_immutable and current.has_state):
             return None
@@ -183,12 +183,12 @@ class Pipeline:
             state, ops = apply_typed(current.base, type_.type, ops)
         except (NotTyped, TypeError, ValueError, RecursionError):
             return None
-        return self._take(Revision(type_, state=state), ops, source)
+        return self._make_current(Revision(type_, state=state), ops, source)
 
-    def _carried_out(
+    def _apply_ops(
         self, before: Revision, ops: Sequence[Op], *, drops_unknown: bool, most_moved: int | None
     ) -> tuple[Revision, Sequence[Op]]:
-        """Return what operations lead to, and the operations as the type writes them."""
+        """Return the revision after operations, and the operations with their values as the type encodes them."""
         type_ = self._type
         if not type_.is_plain and before.has_state:
             try:
@@ -203,11 +203,11 @@ class Pipeline:
             return Revision(type_, state=state), [Op("add", "", state)]
         return Revision(type_, state=state), diff(before.base, state, type_.keys, most=MOST_OPS)
 
-    def _apply(self, state: Any, data: bytes, source: Source) -> Commit:
+    def _set_whole(self, state: Any, data: bytes, source: Source) -> Commit:
         ops = self.history.diff(state, data, self._limits)
-        return self._take(Revision(self._type, json=data, state=state), ops, source)
+        return self._make_current(Revision(self._type, json=data, state=state), ops, source)
 
-    def _take(
+    def _make_current(
         self,
         after: Revision,
         ops: Sequence[Op],
@@ -216,7 +216,7 @@ class Pipeline:
         accept: Callable[[], ClientRow] | None = None,
         name: str | None = None,
     ) -> Commit:
-        """Make `after` the current revision, unless it is too large, refused by the author, or what is there."""
+        """Make `after` the current revision and store it, unless it is too large, is refused, or changes nothing."""
         if not after.size:
             after.size = self.history.current.size + sum(map(_size, ops))
         if after.size > self._limits.state:
@@ -224,58 +224,58 @@ class Pipeline:
         if self._validate is not None:
             self.ask(self._validate, after.copy(), source)
         if not ops:
-            return self._unchanged(source)
+            return self._commit_unchanged(source)
         client = accept() if accept is not None else None
         return self._submit(self.history.append(ops, name or _name(source), after, client), source)
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Unavailable("the thread has been stopped: get it anew from the app")
+            raise Unavailable("the thread has been stopped: get it from the app again")
         if self._is_deciding:
             raise RuntimeError(
-                "the state cannot be changed while another change is being made: neither validate_state_change nor "
-                "resolve_conflict nor a function that is given to set_state may do so; on_state_changed may"
+                "the state cannot be changed while another change is being made: do it in on_state_changed, not in "
+                "validate_state_change, resolve_conflict or a function that is passed to set_state"
             )
 
-    def _unchanged(self, source: Source) -> Commit:
+    def _commit_unchanged(self, source: Source) -> Commit:
         commit = Commit(self.history.current, source)
-        self.after(commit.settle)
+        self.after(commit.finish)
         return commit
 
     def _submit(self, write: Write, source: Source) -> Commit:
         commit = Commit(self.history.current, source)
         self._pending.append(commit)
-        self._store.submit(write).add_done_callback(partial(self._stored, commit))
+        self._store.submit(write).add_done_callback(partial(self._on_stored, commit))
         return commit
 
-    def _stored(self, commit: Commit, outcome: asyncio.Future[None]) -> None:
+    def _on_stored(self, commit: Commit, outcome: asyncio.Future[None]) -> None:
         error = outcome.exception()
-        if commit.is_settled:
-            return  # It leaned on a change that failed before.
+        if commit.is_done:
+            return  # It failed with an earlier change that it was made on.
         if error is None:
             assert self._pending[0] is commit
             del self._pending[0]
-            self.history.commit(commit.revision)
-            self._committed(commit)
-            commit.settle(None)
+            self.history.mark_durable(commit.revision)
+            self._on_commit(commit)
+            commit.finish(None)
             return
         failure = error if isinstance(error, StoreError) else StoreError(str(error))
         self.history.rollback()
         failed, self._pending = self._pending, []
         for each in failed:
-            each.settle(failure)
+            each.finish(failure)
         if isinstance(failure, Fenced):
-            self._fenced()
+            self._on_fenced()
 
 
 def _name(source: Source) -> str:
     return source if isinstance(source, str) else source.id
 
 
-def _paired(ops: Sequence[Op]) -> Sequence[Op]:
-    """Return operations of which none says that it has moved what none in front of it has taken out.
+def _drop_unpaired_moves(ops: Sequence[Op]) -> Sequence[Op]:
+    """Return the operations, with `moved` dropped from those that do not follow the `remove` of the moved element.
 
-    Behind those of another change it would seem to have moved what that one has taken out.
+    After the operations of another change, such an `add` would seem to move an element that the other one removed.
     """
     if not any(op.moved is True for op in ops):
         return ops

@@ -1,4 +1,4 @@
-"""What a thread knows of the pushes of its clients, so that none is applied twice."""
+"""The outcomes of the last pushes of a thread's clients, so that no push is applied twice."""
 
 import time
 from typing import Final
@@ -25,52 +25,52 @@ _decode = msgspec.json.Decoder(list[Refusal]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 MOST_PUSHES: Final = 2**53 - 1
-"""The largest number that a push may have, as JavaScript has no larger integers, and a store's columns not many."""
+"""The largest `ref` that a push may have: the largest safe integer in JavaScript."""
 
 
 class Client:
-    """One client: the last of its pushes that was answered for, and which of the last ones were refused."""
+    """One client: the `ref` of its last accepted or refused push, and the recent refusals."""
 
     __slots__ = ("_is_known", "_refused", "id", "ref", "users")
 
     def __init__(self, id: str, row: ClientRow | None = None) -> None:
         self.id = id
         self.ref = row.ref if row else 0
-        # Whether it is known which of its pushes is to come; otherwise any is taken as the first.
+        # Whether its next `ref` is known; otherwise any is taken as the first.
         self._is_known = row is not None
-        # Sockets that are joined, or about to be.
+        # The number of sockets that have joined or are joining.
         self.users = 0
         self._refused = {refusal.ref: refusal for refusal in _decode(row.refused)} if row else {}
 
     def is_next(self, ref: int) -> bool:
-        """Whether a push is the one that is to come."""
+        """Whether `ref` is the next one."""
         return 0 < ref <= MOST_PUSHES and (ref == self.ref + 1 or not self._is_known)
 
     def expect(self, ref: int) -> None:
-        """Take note of a push that has come: where nothing is known of the client, it is the first."""
+        """Take `ref` as the first one of a client of which nothing is known."""
         if not self._is_known and 0 < ref <= MOST_PUSHES:
             self._is_known = True
             self.ref = ref - 1
 
     def accept(self, ref: int) -> ClientRow:
-        """Take note that a push is on its way to the disk; returns what is stored with it."""
+        """Record that a push is being stored, and return the client's row to store with it."""
         self.ref = ref
         self._forget()
         refused = _encode(list(self._refused.values()))
         return ClientRow(self.id, ref, refused, time.time_ns() // 1000)
 
     def refuse(self, ref: int, error: PlaitError) -> None:
-        """Take note that a push was refused, or could not be stored."""
+        """Record that a push was refused, or could not be stored."""
         self.ref = max(self.ref, ref)
         self._refused[ref] = Refusal(ref, error.code, str(error), error.path)
         self._forget()
 
     def refusal(self, ref: int) -> Refusal | None:
-        """Return why an earlier push was refused, None if it was not."""
+        """Return why an earlier push was refused, None if it was accepted."""
         return self._refused.get(ref)
 
     def remembers(self, ref: int) -> bool:
-        """Whether it is known what became of a push that has been answered for."""
+        """Whether the outcome of an earlier push is still known."""
         return max(0, self.ref - UNANSWERED) < ref <= self.ref
 
     def _forget(self) -> None:
@@ -79,7 +79,7 @@ class Client:
 
 
 class PushLog:
-    """The clients that are joined to one thread, by connection id."""
+    """The clients that have joined one thread, by connection id."""
 
     __slots__ = ("_members",)
 
@@ -87,11 +87,11 @@ class PushLog:
         self._members: dict[str, Client] = {}
 
     def get(self, id: str) -> Client | None:
-        """Return a client that is known in memory, which is newer than what is stored."""
+        """Return a client that has joined, which is newer than its stored row; None if it has not."""
         return self._members.get(id)
 
     def enter(self, id: str, row: ClientRow | None) -> Client:
-        """Return a client as it is known here or else as it is stored, and keep it until `leave`."""
+        """Return the client in memory, or else one made from its stored row, and keep it until `leave`."""
         client = self._members.get(id)
         if client is None:
             client = self._members[id] = Client(id, row)
@@ -99,7 +99,7 @@ class PushLog:
         return client
 
     def leave(self, client: Client) -> None:
-        """Forget a client with its last user. Its pushes must have become durable, or have failed."""
+        """Forget a client when its last user leaves. Its pushes must be durable, or have failed."""
         client.users -= 1
         if client.users == 0:
             del self._members[client.id]

@@ -8,13 +8,13 @@ __all__ = ["DEFAULT_RETENTION", "Retention"]
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a thread's log is kept, for resuming, undo and going back: a change that every bound given here allows.
+    """How much of a thread's log is kept, for resuming, undo and earlier versions: the changes within every bound.
 
-    Bounds are kept to roughly: the log is shortened when a snapshot is written, and only up to an older snapshot.
-    Raises ValueError for a bound that is not positive, and TypeError for one that is no number.
+    The bounds are approximate: the log is shortened when a snapshot is written, and only up to an older snapshot.
+    Raises ValueError for a bound that is not positive, and TypeError for one that is not a number.
     """
 
-    # How many changes, how many seconds back, and how many bytes of operations.
+    # The number of changes, their age in seconds, and the bytes of their operations; None for no bound.
     changes: int | None = 1000
     age: float | None = None
     bytes: int | None = None
@@ -23,9 +23,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             bound = getattr(self, name)
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
-                raise TypeError(f"Retention({name}={bound!r}): a bound is a number, or None for none")
+                raise TypeError(f"Retention({name}={bound!r}): must be a number, or None for no bound")
             if bound is not None and not bound > 0:
-                raise ValueError(f"Retention({name}={bound}): a bound is positive, or None for none")
+                raise ValueError(f"Retention({name}={bound}): must be above 0, or None for no bound")
 
 
 DEFAULT_RETENTION: Final = Retention()

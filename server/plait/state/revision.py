@@ -1,4 +1,4 @@
-"""One state of a thread, in the forms in which it is needed."""
+"""One version of a thread's state, as JSON, as a document and as an object of its type."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ __all__ = ["Revision"]
 
 
 class Revision:
-    """A state and its version. It is made in one form and turned into the others when they are asked for."""
+    """A state and its version. It is made in one form and converted to the others on demand."""
 
     __slots__ = (
         "_document",
@@ -36,23 +36,24 @@ class Revision:
         document: Any = UNDECODED,
     ) -> None:
         self.version = 0
-        # What led here from the version before, None when that is not known here.
+        # The change that made this version, None for one that was loaded.
         self.change: ChangeRow | None = None
-        # Without a state, no form of it is there.
+        # A new thread may have no state, and then no form of it.
         self.has_state = json is not None or state is not UNDECODED or document is not UNDECODED
-        # Whether the log leads to just this document.
+        # Whether replaying the log gives exactly this document.
         self.is_stored = True
-        # Bytes of the JSON, or a bound for it while that has not been made.
+        # Bytes of the JSON, or an upper bound until the JSON is made.
         self.size = len(json) if json is not None else 0
-        # Bytes of the log since the last snapshot, and of that snapshot; without one nothing is stored yet.
+        # Bytes of the log since the last snapshot, and of that snapshot.
         self.log_size = 0
         self.snapshot_size = 0
         self._type = type_
         self._json = json
-        # A tree of dicts and lists, which nobody changes.
+        # A tree of dicts and lists, which must not be changed.
         self._document = document
-        # Of the type, as it was made, for comparing; UNDECODED where any JSON is a state. And as authors see it.
+        # An object of the type, which must not be changed; UNDECODED for a plain type.
         self.base = state
+        # The object that authors see.
         self._shown = state if type_.is_immutable and self.has_state else UNDECODED
 
     @property
@@ -78,12 +79,12 @@ class Revision:
 
     @property
     def tree(self) -> Any:
-        """The state as it can be looked into most cheaply: of its type, or else as a document."""
+        """The form in which a place is found at the least cost: the object of the type, or else the document."""
         return self.document if self.base is UNDECODED else self.base
 
     @property
     def state(self) -> Any:
-        """The state for authors. Where they could change it in place, it is a copy of its own, made on first use."""
+        """The state for authors. If it could be changed in place, it is a separate copy, made on first use."""
         if not self.has_state:
             return None
         if self._shown is UNDECODED:
@@ -91,12 +92,12 @@ class Revision:
         return self._shown
 
     def copy(self) -> Any:
-        """Return the state for somebody else: an object of its own, where it could be changed in place."""
+        """Return the state; if it could be changed in place, as a new copy."""
         if not self.has_state:
             return None
         return self.base if self._type.is_immutable else self._type.decode(self.require_json())
 
-    def show_anew(self) -> None:
-        """Undo what authors may have changed in place."""
+    def discard_edits(self) -> None:
+        """Discard changes that authors may have made in place."""
         if not self._type.is_immutable:
             self._shown = UNDECODED

@@ -6,7 +6,7 @@ __all__ = ["Client", "Source"]
 
 
 class Client(Protocol):
-    """A connection, as far as the state of its thread knows it: changes are logged under its id."""
+    """A connection, as far as the state layer knows it: its id is logged with its changes."""
 
     id: str
 

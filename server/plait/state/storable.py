@@ -1,4 +1,4 @@
-"""Whether the states of a Thread class can be stored, checked when the class is defined."""
+"""Checks that the states of a Thread class can be stored as JSON, when the class is defined."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -9,14 +9,14 @@ from msgspec import inspect as types
 
 from plait.errors import InvalidState, TooLarge
 from plait.limits import UNLIMITED, Limits
-from plait.state.types import StateType, no_state
+from plait.state.types import StateType, explain_invalid_state
 from plait_schemas.align import Keys
 
-__all__ = ["check_initial_state", "find_initial_state", "read_state_type", "takes"]
+__all__ = ["accepts_arguments", "check_initial_state", "find_initial_state", "read_state_type"]
 
-# What a value that was decoded from JSON may be.
+# The types of values decoded from JSON.
 _JSON_TYPES: Final = (dict, list, str, int, float, bool, type(None))
-# What cannot be a key of a JSON object.
+# Types that cannot be keys of a JSON object.
 _NO_KEYS: Final = (
     types.CollectionType,
     types.DictType,
@@ -41,7 +41,7 @@ def read_state_type(cls: type, type_: Any, list_keys: Keys | None) -> StateType:
         ) from None
     if found is not None:
         path, part = found
-        place = f", which has {part} at {path or 'its top'}," if part != _name(type_) else ""
+        place = f", which has {part} at {path or 'the top level'}," if part != _name(type_) else ""
         raise TypeError(
             f"{cls.__name__}: states of type {_name(type_)}{place} cannot be stored as JSON; use a msgspec.Struct, "
             "a dataclass, a TypedDict, or dicts and lists"
@@ -50,7 +50,7 @@ def read_state_type(cls: type, type_: Any, list_keys: Keys | None) -> StateType:
 
 
 def find_initial_state(cls: type) -> Any:
-    """Return the `initial_state` of a class: a value, or a function of no arguments. Raises TypeError."""
+    """Return the `initial_state` of a class: a value, or a function without arguments. Raises TypeError."""
     initial = inspect.getattr_static(cls, "initial_state")
     if isinstance(initial, staticmethod | classmethod):
         initial = getattr(cls, "initial_state")  # noqa: B009
@@ -59,13 +59,13 @@ def find_initial_state(cls: type) -> Any:
         raise TypeError(f"{cls.__name__}.initial_state must not be a property: {remedy}")
     if inspect.iscoroutinefunction(initial) or inspect.isasyncgenfunction(initial):
         raise TypeError(f"{cls.__name__}.initial_state must not be `async def`: {remedy}")
-    if callable(initial) and not takes(initial, 0):
+    if callable(initial) and not accepts_arguments(initial, 0):
         raise TypeError(f"{cls.__name__}.initial_state must not take arguments: {remedy}")
     return initial
 
 
 def check_initial_state(cls: type, state_type: StateType, value: object, limits: Limits = UNLIMITED) -> None:
-    """Raise TypeError for an initial state that is not of the state's type, ValueError for one over the limits."""
+    """Raise TypeError for an initial state that does not fit its type, ValueError for one above a limit."""
     try:
         state_type.from_value(value, limits)
     except InvalidState as error:
@@ -77,12 +77,12 @@ def check_initial_state(cls: type, state_type: StateType, value: object, limits:
         raise ValueError(f"{cls.__name__}.initial_state: {error.message}") from None
     except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
         raise TypeError(
-            f"{cls.__name__}.initial_state does not fit {_name(state_type.type)}: {no_state(error)}"
+            f"{cls.__name__}.initial_state does not fit {_name(state_type.type)}: {explain_invalid_state(error)}"
         ) from error
 
 
-def takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function can be called with so many arguments, as far as it tells."""
+def accepts_arguments(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function accepts `count` positional arguments; True if it has no signature."""
     try:
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -95,12 +95,12 @@ def takes(function: Callable[..., Any], count: int) -> bool:
 
 
 def _find_unstorable(info: types.Type, path: str, seen: frozenset[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a type that JSON cannot hold, each with the place where it stands."""
+    """Yield the parts of a type that JSON cannot represent, each with its path."""
     cls = getattr(info, "cls", None)
     if isinstance(info, types.ExtType):
         yield path, _name(msgspec.msgpack.Ext)
     elif isinstance(info, types.DictType) and isinstance(info.key_type, _NO_KEYS):
-        yield path, "keys that are neither texts nor numbers"
+        yield path, "keys that are neither strings nor numbers"
     elif isinstance(info, types.CustomType):
         if not any(issubclass(each, info.cls) for each in _JSON_TYPES):
             yield path, _name(info.cls)
@@ -110,7 +110,7 @@ def _find_unstorable(info: types.Type, path: str, seen: frozenset[Any]) -> Itera
 
 
 def _parts(info: types.Type) -> Iterator[tuple[str, types.Type]]:
-    """Yield the types that a type is made of, and what leads to them in a JSON pointer."""
+    """Yield the types that a type consists of, each with its part of a JSON pointer."""
     match info:
         case types.StructType() | types.DataclassType() | types.TypedDictType() | types.NamedTupleType():
             for field in info.fields:

@@ -1,4 +1,4 @@
-"""Operations carried out on a state of Structs, tuples, lists and dicts, at the cost of what they change."""
+"""Applies operations to a state of Structs, tuples, lists and dicts, copying only the parts that change."""
 
 import types
 from collections.abc import Callable, Sequence
@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, 
 import msgspec
 
 from plait.errors import InvalidState
-from plait.state.fields import Plan, check_fields, make_plan, unknown_field
-from plait.state.types import json_error
+from plait.state.fields import Plan, check_fields, make_plan, make_unknown_field_error
+from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, encode_json
 from plait_schemas.patch import Op, Owned, PatchError, escape, index_in, own, parse
 
@@ -17,7 +17,7 @@ __all__ = ["NotTyped", "apply_typed"]
 
 
 class NotTyped(Exception):
-    """The operations lead through something whose members cannot be changed one by one."""
+    """An operation leads through a value whose members cannot be changed one by one."""
 
 
 class _Field(NamedTuple):
@@ -26,18 +26,17 @@ class _Field(NamedTuple):
 
 
 _UNIONS: Final = (Union, types.UnionType)
-# Elements of tuples that operations may copy, each of them all elements of its tuple, before the whole costs less.
+# Elements of tuples that operations may copy; above it, converting the whole state is faster.
 _MOST_COPIED: Final = 1_000_000
-# As many elements of lists are moved in the time in which one is copied.
+# Moving this many elements of a list takes as long as copying one.
 _MOVED_PER_COPIED: Final = 50
 
 
 def apply_typed(state: Any, type_: Any, ops: Sequence[Op], *, drops_unknown: bool = False) -> tuple[Any, list[Op]]:
-    """Return the state that `ops` lead to, and the operations with their values as the type writes them.
+    """Return the state after `ops`, and the operations with their values as the type encodes them.
 
-    Parts that are not on the way to a change are shared. Raises InvalidState for a value that is not of the type
-    that its place has, and for a field that this does not have unless those are dropped, PatchError when the operations
-    do not fit, and NotTyped.
+    Unchanged parts are shared. Raises InvalidState for a value that does not fit the type of its place, and for an
+    unknown field unless `drops_unknown`, PatchError when the operations do not fit the state, and NotTyped.
     """
     made: list[Op] = []
     owned: Owned = {}
@@ -53,7 +52,7 @@ def apply_typed(state: Any, type_: Any, ops: Sequence[Op], *, drops_unknown: boo
 
 
 class _Place:
-    """One operation on its way to its place."""
+    """Applies one operation at its place."""
 
     __slots__ = ("_drops_unknown", "_op", "_owned", "_parts", "copied", "made")
 
@@ -62,49 +61,49 @@ class _Place:
         self._op = op
         self._parts = parts
         self._owned = owned
-        # The operation as it was carried out.
+        # The operation with its value as the type encodes it.
         self.made = op
-        # About how many elements of tuples it could have copied in the time that it took.
+        # The cost, as a number of copied tuple elements.
         self.copied = 0
 
     def put(self, node: Any, type_: Any, depth: int) -> Any:
-        """Return `node`, whose type is `type_`, with the operation carried out in it."""
+        """Return `node`, whose type is `type_`, after the operation."""
         if depth == len(self._parts):
             raise NotTyped
         if isinstance(node, msgspec.Struct):
             return self._into_struct(node, depth)
         match node:
             case dict():
-                return self._into_dict(node, _member_type(type_, dict), depth)
+                return self._into_dict(node, _find_member_type(type_, dict), depth)
             case list() | tuple() if type(node) in (list, tuple):
                 return self._into_array(node, type_, depth)
             case None | bool() | int() | float() | str():
                 raise PatchError(f"{self._op.path!r} leads into a value that has no members")
             case _:
-                raise NotTyped  # A dataclass, a named tuple: what that is in JSON says its type.
+                raise NotTyped  # A dataclass or a named tuple, for example.
 
     def _into_struct(self, node: msgspec.Struct, depth: int) -> Any:
-        fields = _fields(type(node))
+        fields = _find_fields(type(node))
         name = self._parts[depth]
         field = fields.get(name)
         if field is None and name != node.__struct_config__.tag_field and not self._drops_unknown:
-            raise unknown_field(name, fields, "".join(f"/{escape(part)}" for part in self._parts[:depth]))
+            raise make_unknown_field_error(name, fields, "".join(f"/{escape(part)}" for part in self._parts[:depth]))
         if field is None or (self._is_last(depth) and self._op.op == "remove"):
-            raise NotTyped  # The type as a whole says what becomes of it.
+            raise NotTyped  # The type may have a default for it: convert the whole state.
         if self._is_last(depth):
-            value = self._value(field.type)
+            value = self._convert_value(field.type)
         else:
             value = self.put(getattr(node, field.name), field.type, depth + 1)
         try:
             return msgspec.structs.replace(node, **{field.name: value})
-        except (TypeError, ValueError) as error:  # What the author's __post_init__ raises.
+        except (TypeError, ValueError) as error:  # Raised by the author's __post_init__.
             raise InvalidState(str(error), path=self._op.path) from None
 
     def _into_dict(self, node: dict[Any, Any], type_: Any, depth: int) -> Any:
         key = self._parts[depth]
         if key not in node and (self._op.op != "add" or not self._is_last(depth)):
             raise PatchError(f"{self._op.path!r} does not exist")
-        value = self._member(node, key, type_, depth)
+        value = self._change_member(node, key, type_, depth)
         copy: dict[Any, Any] = own(node, self._owned)
         if value is msgspec.UNSET:
             del copy[key]
@@ -113,10 +112,10 @@ class _Place:
         return copy
 
     def _into_array(self, node: list[Any] | tuple[Any, ...], type_: Any, depth: int) -> Any:
-        member = _member_type(type_, type(node))
+        member = _find_member_type(type_, type(node))
         is_last = self._is_last(depth)
         index = index_in(node, self._parts[depth], self._op, is_last=is_last)
-        value = self._member(node, index, member, depth)
+        value = self._change_member(node, index, member, depth)
         is_tuple = isinstance(node, tuple)
         elements: list[Any] = list(node) if is_tuple else own(node, self._owned)
         if value is msgspec.UNSET:
@@ -128,40 +127,40 @@ class _Place:
         self.copied += len(elements) if is_tuple else len(elements) // _MOVED_PER_COPIED
         return tuple(elements) if is_tuple else elements
 
-    def _member(self, node: Any, at: Any, type_: Any, depth: int) -> Any:
-        """Return what is to be at a key or an index, as one of a type; UNSET for nothing."""
+    def _change_member(self, node: Any, at: Any, type_: Any, depth: int) -> Any:
+        """Return the new value for a key or an index, as an object of its type; UNSET if it is removed."""
         if not self._is_last(depth):
             return self.put(node[at], type_, depth + 1)
-        return msgspec.UNSET if self._op.op == "remove" else self._value(type_)
+        return msgspec.UNSET if self._op.op == "remove" else self._convert_value(type_)
 
     def _is_last(self, depth: int) -> bool:
         return depth == len(self._parts) - 1
 
-    def _value(self, type_: Any) -> Any:
-        """Return the operation's value, as one of a type."""
+    def _convert_value(self, type_: Any) -> Any:
+        """Return the operation's value as an object of a type."""
         if self._op.value is msgspec.UNSET:
             raise PatchError(f"{self._op.op} {self._op.path!r} has no value")
-        decode, plan = _reader(type_)
+        decode, plan = _make_reader(type_)
         if plan is not None and not self._drops_unknown:
             check_fields(plan, self._op.value, self._op.path)
         data = encode_json(self._op.value)
         try:
             value = decode(data)
         except NOT_JSON as error:
-            message, where = json_error(error)
+            message, where = parse_json_error(error)
             raise InvalidState(message, path=self._op.path + where) from None
         self.made = Op(self._op.op, self._op.path, value, self._op.moved)
         return value
 
 
 @lru_cache(maxsize=1024)
-def _reader(type_: Any) -> tuple[Callable[[bytes], Any], Plan | None]:
+def _make_reader(type_: Any) -> tuple[Callable[[bytes], Any], Plan | None]:
     return msgspec.json.Decoder(type_).decode, make_plan(type_)
 
 
 @lru_cache(maxsize=1024)
-def _fields(cls: type[msgspec.Struct]) -> dict[str, _Field]:
-    """Return the fields of a Struct by the names that they have in JSON. Raises NotTyped."""
+def _find_fields(cls: type[msgspec.Struct]) -> dict[str, _Field]:
+    """Return the fields of a Struct by their names in JSON. Raises NotTyped."""
     config = cls.__struct_config__
     if config.array_like or config.omit_defaults or getattr(cls, "__parameters__", None):
         raise NotTyped
@@ -174,15 +173,15 @@ def _fields(cls: type[msgspec.Struct]) -> dict[str, _Field]:
 
 
 @lru_cache(maxsize=1024)
-def _member_type(type_: Any, container: type) -> Any:
-    """Return the type of the members of a dict, or the elements of a list or tuple. Raises NotTyped."""
+def _find_member_type(type_: Any, container: type) -> Any:
+    """Return the type of a dict's values, or of the elements of a list or tuple. Raises NotTyped."""
     if type_ is Any or (type_ is container and container in (dict, list, tuple)):
         return Any
     origin, arguments = get_origin(type_), get_args(type_)
     if origin in _UNIONS:
         found = [each for each in arguments if get_origin(each) is container or each is container]
         if len(found) == 1:
-            return _member_type(found[0], container)
+            return _find_member_type(found[0], container)
     elif origin is dict is container and arguments[0] is str:
         return arguments[1]
     elif origin is container and (origin is list or (origin is tuple and arguments[1:] == (Ellipsis,))):
@@ -191,7 +190,7 @@ def _member_type(type_: Any, container: type) -> Any:
 
 
 def _is_open(type_: Any) -> bool:
-    """Tell whether a type leaves something open that only the whole knows: a type variable, or UNSET."""
+    """Whether a type cannot be decoded by itself, as it has a type variable or UNSET."""
     if isinstance(type_, TypeVar) or type_ is msgspec.UnsetType:
         return True
     arguments = get_args(type_)[:1] if get_origin(type_) is Annotated else get_args(type_)

@@ -1,4 +1,4 @@
-"""The type of a thread's state: values and JSON made into states, or refused."""
+"""The type of a thread's state: it decodes and validates states."""
 
 import re
 from collections import Counter
@@ -26,31 +26,31 @@ __all__ = [
     "check_op",
     "check_size",
     "count_moved",
-    "encoded",
-    "json_error",
-    "no_state",
+    "encode_value",
+    "explain_invalid_state",
+    "parse_json_error",
 ]
 
 UNDECODED: Final = object()
-"""Stands for a state of which only the JSON is there yet."""
+"""Stands for a state that exists only as JSON so far."""
 
 MOST_OPS: Final = 5_000
-"""Operations by which two states may differ; past it the state is replaced whole, which holds up others less long."""
+"""The most operations of a diff; above it the whole state is replaced, which stalls the loop for a shorter time."""
 
 MOST_MOVED: Final = 100_000_000
-"""Elements of arrays that a client may move with one change, which takes less than a tenth of a second."""
+"""The most elements of arrays that one change of a client may move, which takes less than a tenth of a second."""
 
-TOO_MANY_MOVED: Final = "too many elements of arrays would be moved at once: replace the array"
+TOO_MANY_MOVED: Final = "the change would move too many elements of arrays: replace the array instead"
 
-# So many operations are carried out before it is looked again at what the next ones would move.
+# Operations to apply before the elements that the next ones would move are counted again.
 _AT_ONCE: Final = 100
 _PLAIN_SCALARS: Final = frozenset({int, bool, type(None), msgspec.UnsetType})
 _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
 _PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
-def json_error(error: Exception) -> tuple[str, str]:
-    """Return what msgspec said of a value, and where, as a JSON pointer (`*` where it does not say which key)."""
+def parse_json_error(error: Exception) -> tuple[str, str]:
+    """Return the message of a msgspec error, and its place as a JSON pointer (`*` for a key that it does not name)."""
     if isinstance(error, RecursionError):
         return "JSON is nested too deep", ""
     match = _LOCATION.match(str(error))
@@ -60,42 +60,41 @@ def json_error(error: Exception) -> tuple[str, str]:
     return match["message"], "".join(f"/{escape(part)}" for part in parts)
 
 
-def no_state(error: Exception) -> str:
-    """Return for an operator why something is no state: what msgspec said of it, or what the type's own code raised."""
+def explain_invalid_state(error: Exception) -> str:
+    """Return, for the log, why a value is not a valid state: msgspec's message, or the exception of the type's code."""
     if not isinstance(error, NOT_JSON):
         return f"{type(error).__name__}: {error}"
-    message, where = json_error(error)
+    message, where = parse_json_error(error)
     return f"{message}, at {where}" if where else message
 
 
 class StateType:
-    """Makes states of one type: a Struct, a dataclass, a TypedDict, or any other type that msgspec knows."""
+    """Decodes and validates states of one type: a Struct, a dataclass, a TypedDict, or any other type of msgspec's."""
 
     def __init__(self, type_: Any, keys: Keys | None = None) -> None:
         self.type = type_
-        # Which members identify the elements of lists, where those have other names than usual.
+        # The members that identify elements of lists, if they are not the usual ones.
         self.keys = keys
         self.decode = msgspec.json.Decoder(type_).decode
-        # Whether a state can never change in place, so that it may be shared and compared by identity.
+        # Whether a state cannot be changed in place, so that it may be shared and compared by identity.
         self.is_immutable = _describes(type_, _never_changes)
-        # Whether any JSON, or any object or array, is a state as it is.
+        # Whether any JSON value, or any object or array, is a valid state.
         self.is_plain = _describes(type_, _is_plain)
-        # Where it has fields, beside which there are to be no others.
+        # The fields of the type, to find unknown ones.
         self._fields = make_plan(type_)
 
     def from_json(self, data: bytes, limits: Limits, *, drops_unknown: bool = False) -> tuple[Any, bytes]:
-        """Return the state that a client sent as JSON, and the JSON that it is stored as.
+        """Return the state that a client sent as JSON, and the JSON to store.
 
-        A plain state is left UNDECODED, and what of it is new is checked when it is compared with the state before.
-        A field that the type does not have is refused, or with `drops_unknown` left out. Raises InvalidState or
-        TooLarge.
+        A plain state is left UNDECODED; its new parts are checked when it is compared with the previous state. Unknown
+        fields are refused, or dropped with `drops_unknown`. Raises InvalidState or TooLarge.
         """
         if self.is_plain:
             return UNDECODED, check_size(data.strip(), limits)
         try:
             state = self.read(data, limits)
         except InvalidState:
-            if not drops_unknown:  # A misspelt field says more than that the right one is missing.
+            if not drops_unknown:  # "Unknown field" tells more than that the correctly spelt one is missing.
                 with suppress(*NOT_JSON):
                     check_fields(self._fields, decode_json(data))
             raise
@@ -106,21 +105,21 @@ class StateType:
 
     def from_value(self, value: object, limits: Limits) -> tuple[Any, bytes]:
         """Return the state that server code set, and its JSON. Raises InvalidState or TooLarge."""
-        state, data = self.from_json(encoded("state", value, limits), limits)
-        # The author's own objects where they say the same, so that unchanged parts stay identical.
+        state, data = self.from_json(encode_value("state", value, limits), limits)
+        # Keep the author's own object if it is equal, so that unchanged parts stay identical.
         return (value if self.is_immutable and state == value else state), data
 
     def read(self, data: bytes, limits: Limits) -> Any:
-        """Return the state that JSON says. Raises InvalidState or TooLarge."""
+        """Decode a state. Raises InvalidState or TooLarge."""
         return _read(self.decode, data, "", limits.depth)
 
     def apply(
         self, document: Any, ops: Sequence[Op], *, drops_unknown: bool = False, most_moved: int | None = None
     ) -> tuple[Any, Any]:
-        """Return the state that `ops` lead to from `document`, and the same as a document; a plain one is UNDECODED.
+        """Return the state after `ops` on `document`, and its document; a plain state is UNDECODED.
 
-        Raises InvalidState, for an unknown field as `from_json` does, and PatchError when they do not fit, or would
-        move more than `most_moved` elements of arrays.
+        Raises InvalidState, for unknown fields as `from_json` does, and PatchError when the operations do not fit, or
+        would move more than `most_moved` elements of arrays.
         """
         document = apply(document, ops) if most_moved is None else _apply_bounded(document, ops, most_moved)
         if not drops_unknown:
@@ -130,15 +129,15 @@ class StateType:
         try:
             state = msgspec.convert(document, self.type, str_keys=True)
         except (msgspec.ValidationError, RecursionError) as error:
-            message, where = json_error(error)
+            message, where = parse_json_error(error)
             raise InvalidState(message, path=where) from None
         return (UNDECODED if self.is_plain else state), document
 
     def diff(self, old: tuple[Any, bytes], new: tuple[Any, bytes], limits: Limits, texts: TextDiff) -> list[Op]:
-        """Return the operations from one state to another, each with its JSON.
+        """Return the operations from one state to another; each is given as the state and its JSON.
 
-        `texts` is what compares the states of one thread. Raises InvalidState or TooLarge where a plain state has
-        something new that is not JSON, or too deep.
+        `texts` caches the comparison of a thread's plain states. Raises InvalidState or TooLarge when a plain state has
+        a new part that is not JSON, or is nested too deep.
         """
         if old[1] == new[1]:
             return []
@@ -158,7 +157,7 @@ class StateType:
 
 
 def count_moved(document: Any, ops: Iterable[Op]) -> int:
-    """Return how many elements of the arrays of a document operations move, at most; they may grow on the way."""
+    """Return an upper bound of the elements that operations move in the arrays of a document, which may grow."""
     at = Counter(op.path.rpartition("/")[0] for op in ops if op.op != "replace" and op.path[-1:].isdecimal())
     arrays = ((find(document, parse(path)), times) for path, times in at.items())
     return sum((len(array) + times // 2) * times for array, times in arrays if isinstance(array, list | tuple))
@@ -179,26 +178,26 @@ def _apply_bounded(document: Any, ops: Sequence[Op], most_moved: int) -> Any:
 
 
 def check_op(op: Op, limits: Limits) -> None:
-    """Check what an operation brings into a state. Raises InvalidState or TooLarge."""
+    """Check the value of an operation. Raises InvalidState or TooLarge."""
     if type(op.value) not in _PLAIN_SCALARS:
-        encoded("value", op.value, limits, op.path)
+        encode_value("value", op.value, limits, op.path)
 
 
-def encoded(what: str, value: object, limits: Limits, path: str | None = None) -> bytes:
-    """Return the JSON of a state, or of a value that comes to a place in one. Raises InvalidState or TooLarge."""
+def encode_value(what: str, value: object, limits: Limits, path: str | None = None) -> bytes:
+    """Encode a state, or a value that is set at a path in one. Raises InvalidState or TooLarge."""
     try:
         data = encode_json(value)
     except UNENCODABLE as error:
         raise InvalidState(f"the {what} is not JSON: {error}", path=path) from None
     if nests_deeper(data, limits.depth - (path or "").count("/")):
-        raise _too_deep(limits.depth, path or "")
+        raise _make_depth_error(limits.depth, path or "")
     if b"null" in data and has_non_finite(value):
         raise InvalidState(f"the {what} is not JSON: it has a number that is infinite or not a number", path=path)
     return data
 
 
 def check_size(data: bytes, limits: Limits) -> bytes:
-    """Return `data`, the JSON of a state. Raises TooLarge."""
+    """Return `data`, the JSON of a state, if it is within the limit. Raises TooLarge."""
     if len(data) > limits.state:
         raise TooLarge(f"the state has {len(data)} bytes of JSON, the limit is {limits.state}")
     return data
@@ -206,15 +205,15 @@ def check_size(data: bytes, limits: Limits) -> bytes:
 
 def _read(decode: Callable[[bytes], Any], data: bytes, path: str, depth: int) -> Any:
     if nests_deeper(data, depth):
-        raise _too_deep(depth + path.count("/"), path)
+        raise _make_depth_error(depth + path.count("/"), path)
     try:
         return decode(data)
     except NOT_JSON as error:
-        message, where = json_error(error)
+        message, where = parse_json_error(error)
         raise InvalidState(message, path=path + where) from None
 
 
-def _too_deep(depth: int, path: str) -> TooLarge:
+def _make_depth_error(depth: int, path: str) -> TooLarge:
     return TooLarge(f"JSON is nested more than {depth} deep", path=path)
 
 

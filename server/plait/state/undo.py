@@ -1,4 +1,4 @@
-"""Taking back what one source has changed, over the changes that still stand."""
+"""Undo of the last change of one source; the later changes of others are kept."""
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -12,10 +12,10 @@ from plait.state.work import Work
 from plait.store.protocol import ChangeRow
 from plait_schemas.patch import Op, Owned, PatchError, apply, invert
 
-__all__ = ["MARK", "Step", "standing", "undo", "undone"]
+__all__ = ["UNDO_PREFIX", "Step", "drop_undone", "parse_undone", "undo"]
 
-MARK: Final = "undo "
-"""Begins the source of a change that takes back another."""
+UNDO_PREFIX: Final = "undo "
+"""The source of an undo begins with this; the undone version and the source of the undone change follow."""
 
 
 class Step(NamedTuple):
@@ -26,21 +26,21 @@ class Step(NamedTuple):
     ops: Sequence[Op]
 
 
-def undone(source: str) -> int | None:
-    """Return the version that a change with this source takes back, None if it is not of that sort."""
-    return int(source.split(" ", 2)[1]) if source.startswith(MARK) else None
+def parse_undone(source: str) -> int | None:
+    """Return the version that a change with this source undoes, None if it is not an undo."""
+    return int(source.split(" ", 2)[1]) if source.startswith(UNDO_PREFIX) else None
 
 
-def standing(document: Any, rows: Iterable[ChangeRow], work: Work) -> list[Step]:
-    """Return changes of a document as they are without those among them that have been taken back.
+def drop_undone(document: Any, rows: Iterable[ChangeRow], work: Work) -> list[Step]:
+    """Return the changes of a document, rebased so that those that have been undone, and their undos, are left out.
 
-    Those that others lean on stand, as do those that were not taken back as a whole, and the ones that take them back.
-    Raises PatchError, and Conflict when it is too much work.
+    An undone change is kept, with its undo, if other changes depend on it, or if it was not undone completely. Raises
+    PatchError, and Conflict when it is too much work.
     """
     steps = [Step(row.version, row.source, work.decode(row)) for row in rows]
     needed: set[int] = set()
-    while takers := _takers(steps, needed):
-        walk = _Walk(document, takers, work)
+    while undos := _find_undos(steps, needed):
+        walk = _Walk(document, undos, work)
         try:
             return [found for step in steps if (found := walk.take(step)) is not None]
         except _NeededError as error:
@@ -48,49 +48,49 @@ def standing(document: Any, rows: Iterable[ChangeRow], work: Work) -> list[Step]
     return steps
 
 
-def _takers(steps: Iterable[Step], needed: Collection[int]) -> dict[int, int]:
-    """Return which change takes back which, by their versions."""
+def _find_undos(steps: Iterable[Step], needed: Collection[int]) -> dict[int, int]:
+    """Return the version that each undo has undone, by the undo's version."""
     there: set[int] = set()
-    takers: dict[int, int] = {}
+    undos: dict[int, int] = {}
     for step in steps:
-        taken = undone(step.source)
-        if taken in there and taken not in needed:
-            there.discard(taken)
-            takers[step.version] = taken
+        undone = parse_undone(step.source)
+        if undone in there and undone not in needed:
+            there.discard(undone)
+            undos[step.version] = undone
         else:
             there.add(step.version)
-    return takers
+    return undos
 
 
 class _NeededError(Exception):
-    """A change cannot be left out, as others lean on it, or it has left something behind."""
+    """A change cannot be left out, as others depend on it, or its undo was not complete."""
 
     def __init__(self, version: int) -> None:
         self.version = version
 
 
 class _Walk:
-    """Carries out changes on a document, with and without those that are left out."""
+    """Applies changes to two copies of a document: one with the undone changes, one without."""
 
-    def __init__(self, document: Any, takers: Mapping[int, int], work: Work) -> None:
+    def __init__(self, document: Any, undos: Mapping[int, int], work: Work) -> None:
         self._work = work
-        self._takers = takers
-        self._left_out = frozenset(takers.values())
+        self._undos = undos
+        self._left_out = frozenset(undos.values())
         self._with = self._without = document
         self._owned_with: Owned = {}
         self._owned_without: Owned = {}
-        # What leads from the one to the other: what takes back each of those left out, the last one first.
+        # The operations from `_with` to `_without`: the inverse of each change left out, the last one first.
         self._inverses: list[tuple[int, Sequence[Op]]] = []
 
     def take(self, step: Step) -> Step | None:
-        """Carry out the next change; returns what stands of it."""
+        """Apply the next change, and return it as it is without the undone ones; None if it is left out."""
         if step.version in self._left_out:
-            before, self._owned_with = self._with, {}  # What takes it back may refer to parts of the document.
-            self._carry_out(step.ops)
+            before, self._owned_with = self._with, {}  # The inverse may share parts with the document.
+            self._apply(step.ops)
             self._inverses.insert(0, (step.version, invert(before, step.ops)))
-        elif step.version in self._takers:
-            self._carry_out(step.ops)
-            self._forget(self._takers[step.version], step.ops)
+        elif step.version in self._undos:
+            self._apply(step.ops)
+            self._drop_inverse(self._undos[step.version], step.ops)
         else:
             return self._keep(step)
         return None
@@ -98,9 +98,9 @@ class _Walk:
     def _keep(self, step: Step) -> Step:
         result = self._work.rebase(step.ops, [op for _, ops in self._inverses for op in ops], self._without)
         if result.conflicts or result.is_lost:
-            raise _NeededError(self._needed_by(step))
+            raise _NeededError(self._find_needed(step))
         self._without = self._work.apply(self._without, result.ops, self._owned_without)
-        self._carry_out(step.ops)
+        self._apply(step.ops)
         versions = [version for version, ops in self._inverses for _ in ops]
         moved: dict[int, list[Op]] = {version: [] for version, _ in self._inverses}
         for index, op in zip(result.indices, result.over, strict=True):
@@ -108,13 +108,13 @@ class _Walk:
         self._inverses = list(moved.items())
         return step._replace(ops=result.ops)
 
-    def _forget(self, version: int, ops: Sequence[Op]) -> None:
-        """Take note that `ops` have taken back a change that was left out, and bring behind them what comes first."""
+    def _drop_inverse(self, version: int, ops: Sequence[Op]) -> None:
+        """Drop the inverse of a change that `ops` have undone, and rebase the inverses before it over `ops`."""
         document, own, moved = self._with, Owned(), list[tuple[int, Sequence[Op]]]()
         for index, (other, inverse) in enumerate(self._inverses):
             if other == version:
                 if list(inverse) != list(ops):
-                    raise _NeededError(version)  # Something of it was gone already, or came back at another place.
+                    raise _NeededError(version)  # The undo was incomplete, or restored something at another place.
                 self._inverses = [*moved, *self._inverses[index + 1 :]]
                 return
             result = self._work.rebase(inverse, ops, document)
@@ -124,8 +124,8 @@ class _Walk:
             moved.append((other, result.ops))
             ops = result.over
 
-    def _needed_by(self, step: Step) -> int:
-        """Return the first of the changes left out that another leans on."""
+    def _find_needed(self, step: Step) -> int:
+        """Return the version of the first change left out on which `step` depends."""
         document, own, over = self._with, Owned(), list[Op]()
         for version, ops in self._inverses:
             over += ops
@@ -135,94 +135,94 @@ class _Walk:
                 return version
         return self._inverses[-1][0]
 
-    def _carry_out(self, ops: Sequence[Op]) -> None:
+    def _apply(self, ops: Sequence[Op]) -> None:
         self._with = self._work.apply(self._with, ops, self._owned_with)
 
 
-# How far it is looked back: over so many changes, as long as what is to be kept of them has no more bytes.
+# How far an undo looks back: the most changes, and the most bytes of those that it has to keep.
 _REACH: Final = 10_000
 _REACH_SIZE: Final = 32 * 1024 * 1024
 
 
 async def undo(pipeline: Pipeline, change_log: ChangeLog, source: str) -> Commit | None:
-    """Take back the last change of `source` that has not been taken back; None when there is none within reach.
+    """Undo the last change of `source` that has not been undone, by a new change; None when there is none in reach.
 
-    It is a change like any other. A change of which others have left nothing is passed over. Raises Conflict when
-    somebody else has changed the same since, or too much has been changed, and StoreError.
+    Changes that others have completely overwritten are skipped. Raises Conflict when somebody else has changed the same
+    place since, or too much has been changed, and StoreError.
     """
     history, work = pipeline.history, Work()
     while True:
         top = history.durable.version
-        if _concerns(source, history.since(top, history.current.version)):
-            await pipeline.settled()
+        if _has_change_of(source, history.since(top, history.current.version)):
+            await pipeline.wait_until_durable()
             continue
-        # The changes behind the one that is looked at, the last one first.
+        # The changes after the target, the last one first.
         later: list[ChangeRow] = []
-        async with aclosing(_changes_of(source, change_log, top, later)) as targets:
+        async with aclosing(_find_targets(source, change_log, top, later)) as targets:
             async for target in targets:
                 try:
                     before = await change_log.document(target.version - 1)
                 except NotFound:
                     return None
                 newer = history.since(top, history.current.version)
-                if newer is None or _concerns(source, newer):
+                if newer is None or _has_change_of(source, newer):
                     break
                 try:
-                    ops = _inverse(target, before, [*reversed(later), *newer], work)
+                    ops = _invert_change(target, before, [*reversed(later), *newer], work)
                 except PatchError as error:
-                    raise Conflict(f"it does not fit any more: {error}") from None
+                    raise Conflict(f"the change cannot be undone on the current state: {error}") from None
                 if ops:
-                    # The type may not have a field any more that the log has.
-                    name = f"{MARK}{target.version} {source}"
+                    # The type may have lost a field that is in the log.
+                    name = f"{UNDO_PREFIX}{target.version} {source}"
                     return pipeline.change(ops, "server", name=name, drops_unknown=True)
             else:
                 return None
 
 
-async def _changes_of(
+async def _find_targets(
     source: str, change_log: ChangeLog, top: int, later: list[ChangeRow]
 ) -> AsyncGenerator[ChangeRow, None]:
-    """Yield the changes up to `top` that a source has made and that have not been taken back, the last one first.
+    """Yield the changes of a source up to `top` that have not been undone, the last one first.
 
-    Those behind it are then in `later`, without what was taken back before anything else was changed.
+    `later` then has the changes after the yielded one, without those that were undone at once.
     """
-    taken_back: set[int] = set()
+    undone_versions: set[int] = set()
     size, version = 0, top + 1
     while rows := await change_log.before(version):
         for row in rows:
             version = row.version
             if version <= top - _REACH or size > _REACH_SIZE:
                 return
-            if row.source == source and version not in taken_back:
+            if row.source == source and version not in undone_versions:
                 yield row
-            if (taken := undone(row.source)) is not None:
-                taken_back.add(taken)
-            if later and undone(later[-1].source) == version:
+            if (undone := parse_undone(row.source)) is not None:
+                undone_versions.add(undone)
+            if later and parse_undone(later[-1].source) == version:
                 size -= len(later.pop().ops)
             else:
                 later.append(row)
                 size += len(row.ops)
 
 
-def _concerns(source: str, rows: Iterable[ChangeRow] | None) -> bool:
-    """Tell whether any of these changes is one of a source, or takes one back."""
-    return any(row.source == source or undone(row.source) is not None for row in rows or ())
+def _has_change_of(source: str, rows: Iterable[ChangeRow] | None) -> bool:
+    """Whether any of the changes is one of a source, or an undo."""
+    return any(row.source == source or parse_undone(row.source) is not None for row in rows or ())
 
 
-def _inverse(target: ChangeRow, before: Any, later: Sequence[ChangeRow], work: Work) -> list[Op]:
-    """Return what takes back a change, behind later ones. Raises Conflict and PatchError."""
+def _invert_change(target: ChangeRow, before: Any, later: Sequence[ChangeRow], work: Work) -> list[Op]:
+    """Return the operations that undo a change, rebased over the later ones. Raises Conflict and PatchError."""
     made = work.decode(target)
     ops = invert(before, made)
     document = apply(before, made)
     own: Owned = {}
-    steps = standing(document, later, work)
-    taken_back = {undone(step.source) for step in steps}
+    steps = drop_undone(document, later, work)
+    undone_versions = {parse_undone(step.source) for step in steps}
     for step in steps:
         document = work.apply(document, step.ops, own)
         result = work.rebase(ops, step.ops, document)
-        # What both have taken out, and somebody has put back, is there again: nothing would be left for it.
-        is_back = len(result.ops) < len(ops) and step.version in taken_back
+        # Both changes removed the same, and an undo has put it back: the inverse has no operation left for it.
+        is_back = len(result.ops) < len(ops) and step.version in undone_versions
         if result.is_lost or is_back or (result.conflicts and step.source != target.source):
-            raise Conflict("somebody else has changed the same since", path=next(iter(result.conflicts), None))
+            raise Conflict("somebody else has changed the same place since", path=next(iter(result.conflicts), None))
         ops = result.ops
     return ops

@@ -1,4 +1,4 @@
-"""Checksums of stored rows, and the reading of rows by them: they show damage that SQLite cannot see."""
+"""Checksums of stored rows: rows are verified when they are read, as SQLite does not detect damaged values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def checksum_change(thread: int, row: ChangeRow) -> int:
-    """Return the checksum of a change, which is of the thread with this row id."""
+    """Return the checksum of a change; `thread` is the row id of its thread."""
     return crc32(row.ops, crc32(f"{thread} {row.version} {row.at} {row.source}".encode()))
 
 
@@ -30,51 +30,51 @@ def checksum_snapshot(thread: int, version: int, state: bytes) -> int:
 
 
 def checksum_client(thread: int, row: ClientRow) -> int:
-    """Return the checksum of what is known of a client's pushes."""
+    """Return the checksum of a client's row."""
     return crc32(row.refused, crc32(f"{thread} {row.ref} {row.at} {row.client}".encode()))
 
 
 def checksum_thread(key: ThreadKey, state_version: int, secret: bytes) -> int:
-    """Return the checksum of a thread's own row, but for its epoch: damage to that is only another epoch."""
+    """Return the checksum of a thread's row, without the epoch: a damaged epoch only makes clients take a snapshot."""
     return crc32(secret, crc32(f"{state_version} {len(key.kind)} {key.kind}{key.name}".encode()))
 
 
 def read_change(key: ThreadKey, thread: int, row: Sequence[Any]) -> ChangeRow:
-    """Return a change: its version, operations, source, time, and its checksum. Raises CorruptThread."""
+    """Return a change from its row (version, ops, source, at, checksum). Raises CorruptThread."""
     version, ops, source, at, checksum = row
     found = ChangeRow(version, ops, source, at)
     if type(ops) is not bytes or (checksum is not None and checksum != checksum_change(thread, found)):
-        raise _damaged(key, f"change {version}")
+        raise _make_damage_error(key, f"change {version}")
     return found
 
 
 def read_snapshot(key: ThreadKey, thread: int, row: Sequence[Any]) -> bytes:
-    """Return the state in a snapshot: its version, state, and checksum. Raises CorruptThread."""
+    """Return the state from the row of a snapshot (version, state, checksum). Raises CorruptThread."""
     version, state, checksum = row
     if type(version) is not int or type(state) is not bytes:
-        raise _damaged(key, f"the snapshot of version {version}")
+        raise _make_damage_error(key, f"the snapshot of version {version}")
     if checksum is not None and checksum != checksum_snapshot(thread, version, state):
-        raise _damaged(key, f"the snapshot of version {version}")
+        raise _make_damage_error(key, f"the snapshot of version {version}")
     return state
 
 
 def read_client(key: ThreadKey, thread: int, row: Sequence[Any]) -> ClientRow:
-    """Return what is known of a client: its id, ref, refusals, time, and the checksum. Raises CorruptThread."""
+    """Return a client's row (client, ref, refused, at, checksum). Raises CorruptThread."""
     client, ref, refused, at, checksum = row
     found = ClientRow(client, ref, refused, at)
     if type(refused) is not bytes or (checksum is not None and checksum != checksum_client(thread, found)):
-        raise _damaged(key, "what is known of a client's pushes")
+        raise _make_damage_error(key, "the record of a client's pushes")
     return found
 
 
 def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int, bytes]:
-    """Return a thread's head, state_version and secret, which are followed by the checksum. Raises CorruptThread."""
+    """Return head, state_version and secret from a thread's row, which ends with the checksum. Raises CorruptThread."""
     head, state_version, secret, checksum = row
     is_typed = type(head) is type(state_version) is int and type(secret) is bytes
     if not is_typed or (checksum is not None and checksum != checksum_thread(key, state_version, secret)):
-        raise _damaged(key, "what is stored of the thread itself")
+        raise _make_damage_error(key, "the thread's own record")
     return head, state_version, secret
 
 
-def _damaged(key: ThreadKey, what: str) -> CorruptThread:
+def _make_damage_error(key: ThreadKey, what: str) -> CorruptThread:
     return CorruptThread(f"{key} cannot be read: {what} is damaged")

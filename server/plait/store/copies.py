@@ -1,4 +1,4 @@
-"""Copies of a SQLite store's file: one that is made while a server runs, and one that is put back."""
+"""Backup of a SQLite store, also while a server has it open, and restore."""
 
 import os
 import shutil
@@ -16,12 +16,12 @@ __all__ = ["back_up", "restore"]
 
 
 def back_up(store: Path, target: Path) -> int:
-    """Copy a store, which a server may have open, to a file that is not there yet; returns how many threads it has.
+    """Copy a store, which a server may have open, to a new file, and return the number of threads.
 
     Raises StoreError.
     """
     if target.exists():
-        raise StoreError(f"{target} exists: name another file, or remove it")
+        raise StoreError(f"{target} exists: name another file, or remove this one")
     with closing(connect(store, may_be_older=True)) as source:
         partial = target.with_name(target.name + ".partial")
         try:
@@ -36,9 +36,9 @@ def back_up(store: Path, target: Path) -> int:
 
 
 def restore(backup: Path, store: Path) -> tuple[int, Path | None]:
-    """Put a backup in the place of a store that no server has open, with new epochs for all its threads.
+    """Replace a store that no server has open by a backup, and give all its threads new epochs.
 
-    Returns how many threads it has, and where the file is that was there before. Raises StoreError.
+    Returns the number of threads, and the path to which the replaced file was moved. Raises StoreError.
     """
     if store.exists() and backup.exists() and store.samefile(backup):
         raise StoreError(f"{backup} is the store itself")
@@ -48,7 +48,7 @@ def restore(backup: Path, store: Path) -> tuple[int, Path | None]:
         except (sqlite3.Error, UnicodeDecodeError):
             intact = False
         if not intact:
-            raise StoreError(f"{backup} is damaged: `plait check {backup}` says where; take another backup")
+            raise StoreError(f"{backup} is damaged: use another backup; `plait check {backup}` lists the damage")
         try:
             lock = StoreLock(store)
         except (StoreError, OSError) as error:
@@ -67,14 +67,14 @@ def restore(backup: Path, store: Path) -> tuple[int, Path | None]:
 
 
 def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epochs: bool) -> int:
-    """Copy a store to one file, which is on the disk then, and return how many threads it has."""
+    """Copy a store to one file, sync it to the disk, and return the number of threads."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         target.with_name(target.name + suffix).unlink(missing_ok=True)
-    # Nobody else may look at it before it has the rights of the store.
+    # Nobody else may read the copy before it has the permissions of the store.
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     with closing(sqlite3.connect(target, isolation_level=None)) as copy:
         source.backup(copy)
-        # A file in WAL mode has others beside it.
+        # In WAL mode the copy would need more files than this one.
         copy.execute("PRAGMA journal_mode = DELETE")
         if new_epochs:
             schema.begin_new_epochs(copy)
@@ -88,7 +88,7 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
 
 
 def _put_in_place(restored: Path, store: Path) -> Path | None:
-    """Put a file in the place of a store; what is there is kept beside it, whatever happens in between."""
+    """Replace a store by a file; the old file is kept next to it, even if the process is killed in between."""
     kept = None
     log = store.with_name(store.name + "-wal")
     if store.exists():
@@ -96,7 +96,7 @@ def _put_in_place(restored: Path, store: Path) -> Path | None:
         _keep(store, kept)
         if log.exists():
             _keep(log, kept.with_name(kept.name + "-wal"))
-    # The log is not that of the file which comes now.
+    # The log belongs to the old file, and SQLite would apply it to the restored one.
     for path in (log, store.with_name(store.name + "-shm")):
         path.unlink(missing_ok=True)
     restored.replace(store)
@@ -112,7 +112,7 @@ def _free_name(store: Path) -> Path:
 def _keep(path: Path, kept: Path) -> None:
     try:
         os.link(path, kept)
-    except OSError:  # Not every file system has links.
+    except OSError:  # Some file systems have no hard links.
         shutil.copy2(path, kept)
 
 

@@ -1,4 +1,4 @@
-"""Whether a store can be opened and written, and what an operator is told."""
+"""Whether a store can be opened and written, and the messages that tell an operator why not."""
 
 import errno
 import logging
@@ -14,25 +14,25 @@ __all__ = ["Health", "explain"]
 
 log = logging.getLogger("plait.store")
 
-# Seconds between two lines of the log while writes fail.
+# Seconds between log lines while writes fail.
 _LOG_EVERY: Final = 1.0
-# Seconds without a write after which one is tried, to see whether they would succeed again.
+# Seconds after the last failed write before another is tried, to see whether writes work again.
 _TRY_AFTER: Final = 5.0
 
 
 class Health:
-    """Follows the outcomes of writes: a full disk fails each of them, and is logged once a second."""
+    """Tracks failed writes, and logs them at most once a second: with a full disk, every write fails."""
 
     def __init__(self) -> None:
         # Why SQLite could not write; None while it can.
         self.trouble: str | None = None
         self._last_failure = 0.0
         self._last_line = float("-inf")
-        # Failed writes that are not in a line yet.
+        # Failed writes that have not been logged.
         self._failed = 0
 
     def record(self, outcomes: Sequence[StoreError | None], now: float) -> None:
-        """Record the outcomes of a batch; `now` is the loop's clock."""
+        """Record the outcomes of a batch; `now` is the time of the loop's clock."""
         if any(outcomes):
             self._record_failures(outcomes, now)
         elif self.trouble is not None:
@@ -46,7 +46,7 @@ class Health:
         self.trouble, self._failed = None, 0
 
     def should_try(self, now: float) -> bool:
-        """Whether no write has been tried for so long that one must be, to know more."""
+        """Whether to try a write: the last one failed some time ago, and none has been tried since."""
         return self.trouble is not None and now - self._last_failure >= _TRY_AFTER
 
     def postpone(self, now: float) -> None:
@@ -61,7 +61,7 @@ class Health:
         if failed and now - self._last_line >= _LOG_EVERY:
             log.error("%d changes are not stored; the last: %s", self._failed, failed[-1])
             self._last_line, self._failed = now, 0
-        # Any other error is a write's own, or that of damage to a single thread.
+        # Any other error concerns one write or one thread, not the whole store.
         causes = [each.__cause__ for each in failed if isinstance(each.__cause__, sqlite3.OperationalError)]
         if causes:
             self.trouble = str(causes[-1])
@@ -78,16 +78,16 @@ def explain(error: Exception, path: Path) -> str:
     if not folder.is_dir():
         return f"there is no folder {folder}: make it with `mkdir -p {folder}`"
     if path.is_dir():
-        return "it is a folder: name a file in it"
+        return "it is a folder, not a file: name a file in it"
     if isinstance(error, UnicodeDecodeError) or "malformed" in str(error):
-        return f"it is damaged: see `plait check {path}`, and put a backup in its place with `plait restore`"
+        return f"it is damaged: see `plait check {path}`, and restore a backup with `plait restore`"
     if "not a database" in str(error):
         return (
             "file is not a database, or its first page was overwritten: name another file, "
-            "or put a backup in its place with `plait restore`"
+            "or restore a backup with `plait restore`"
         )
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "full" in str(error):
-        return "the disk is full: make room for it"
+        return "the disk is full: free some space"
     return _explain_rights(error, path, folder)
 
 
@@ -98,12 +98,12 @@ def _explain_rights(error: Exception, path: Path, folder: Path) -> str:
     if not path.exists() and not os.access(folder, os.W_OK):
         return f"the folder {folder} is read-only for this user: allow writing to it (chmod, chown), or name another"
     if path.exists() and not os.access(path, os.R_OK):
-        return "this user may not read it: allow that (chmod, chown), or serve as its owner"
+        return "this user may not read it: allow reading it (chmod, chown), or serve as its owner"
     if path.exists() and not os.access(path, os.W_OK):
         return "it is read-only for this user: allow writing to it (chmod, chown), or serve as its owner"
     if not os.access(folder, os.W_OK):
-        return f"the folder {folder} is read-only for this user: files beside the store are written, too (chmod, chown)"
-    for beside in (path.with_name(path.name + suffix) for suffix in (".lock", "-wal", "-shm")):
-        if beside.exists() and not os.access(beside, os.W_OK):
-            return f"{beside} is read-only for this user: allow writing to it (chmod, chown), or serve as its owner"
+        return f"the folder {folder} is read-only for this user: plait writes other files next to it (chmod, chown)"
+    for sibling in (path.with_name(path.name + suffix) for suffix in (".lock", "-wal", "-shm")):
+        if sibling.exists() and not os.access(sibling, os.W_OK):
+            return f"{sibling} is read-only for this user: allow writing to it (chmod, chown), or serve as its owner"
     return str(error)

@@ -1,4 +1,4 @@
-"""Everything in a SQLite store's file, read and compared with its checksums."""
+"""The check of a SQLite store's file: every row is read and compared with its checksum."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ _COLUMNS: Final = {
 
 
 def connect(path: Path, *, may_be_older: bool = False) -> sqlite3.Connection:
-    """Open a store's file to read it, which a server may have open. Raises StoreError."""
+    """Open a store's file for reading; a server may have it open. Raises StoreError."""
     db: sqlite3.Connection | None = None
     try:
         if not path.is_file():
@@ -38,10 +38,10 @@ def connect(path: Path, *, may_be_older: bool = False) -> sqlite3.Connection:
 
 
 class Inspection:
-    """Looks at every row of a store, and counts the threads and changes that it has seen.
+    """Checks every row of a store, and counts the threads and changes.
 
-    `decode` is given what is loaded of a thread, and each change's operations; it raises PlaitError if it cannot read
-    them.
+    `replay` is called with each stored thread and `decode` with the operations of each change; both raise PlaitError
+    for data that they cannot read.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Inspection:
         self.changes = 0
 
     def run(self) -> Iterator[str]:
-        """Yield what is damaged, a line each. Raises StoreError when the file cannot be opened."""
+        """Yield a line for each damaged place. Raises StoreError when the file cannot be opened."""
         with closing(connect(self._path)) as db:
             yield from self._inspect_file(db)
             try:
@@ -64,7 +64,7 @@ class Inspection:
                 for table in _COLUMNS:
                     yield from _find_strays(db, table)
             except (sqlite3.Error, UnicodeDecodeError) as error:
-                yield f"the threads cannot all be read: {error}"
+                yield f"some threads cannot be read: {error}"
 
     def _inspect_file(self, db: sqlite3.Connection) -> Iterator[str]:
         try:
@@ -102,10 +102,10 @@ class Inspection:
             yield f"{key} cannot be read: {error}"
 
     def _inspect_rows(self, db: sqlite3.Connection, key: ThreadKey, id: int, thread: tuple[Any, ...]) -> Iterator[str]:
-        """Yield what is damaged of the rows of a thread, also of those that its state does not need."""
+        """Yield a line for each damaged row of a thread, also for rows that its current state does not need."""
         last: int | None = None
 
-        def look_at_change(row: Any) -> None:
+        def check_change(row: Any) -> None:
             nonlocal last
             before, last = last, row[0]
             self.changes += 1
@@ -113,26 +113,26 @@ class Inspection:
             if before is not None and row[0] != before + 1:
                 raise StoreError(f"{key} cannot be read: changes are missing between versions {before} and {row[0]}")
 
-        def look_at_snapshot(row: Any) -> None:
+        def check_snapshot(row: Any) -> None:
             self._replay(key, Stored("", row[0], read_snapshot(key, id, row), (), 1))
 
         try:
             read_thread(key, thread)
         except PlaitError as error:
             yield str(error)
-        look_at_client = partial(read_client, key, id)
-        yield from _look_at_each(db, key, id, "changes", look_at_change)
-        yield from _look_at_each(db, key, id, "snapshots", look_at_snapshot)
-        yield from _look_at_each(db, key, id, "clients", look_at_client)
+        check_client = partial(read_client, key, id)
+        yield from _check_each(db, key, id, "changes", check_change)
+        yield from _check_each(db, key, id, "snapshots", check_snapshot)
+        yield from _check_each(db, key, id, "clients", check_client)
 
 
-def _look_at_each(
-    db: sqlite3.Connection, key: ThreadKey, id: int, table: str, look: Callable[[Any], object]
+def _check_each(
+    db: sqlite3.Connection, key: ThreadKey, id: int, table: str, check: Callable[[Any], object]
 ) -> Iterator[str]:
     try:
         for row in db.execute(f"SELECT {_COLUMNS[table]} FROM {table} WHERE thread = ? ORDER BY 1", (id,)):
             try:
-                look(row)
+                check(row)
             except PlaitError as error:
                 yield operator_message(error)
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -142,4 +142,4 @@ def _look_at_each(
 def _find_strays(db: sqlite3.Connection, table: str) -> Iterator[str]:
     (count,) = db.execute(f"SELECT count(*) FROM {table} WHERE thread NOT IN (SELECT id FROM threads)").fetchone()
     if count:
-        yield f"{count} {table} are of threads that are not there"
+        yield f"{count} {table} belong to threads that do not exist"

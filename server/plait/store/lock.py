@@ -1,4 +1,4 @@
-"""The files of a store: who may write them, what was written last, whether they are those that were opened."""
+"""The files of a SQLite store: the lock, the mark of the last write, and the check that no file was replaced."""
 
 import os
 import sqlite3
@@ -14,11 +14,11 @@ __all__ = ["LAST", "FileIdentity", "Mark", "StoreLock", "has_write", "save_heads
 
 try:
     import fcntl
-except ImportError:  # Windows: nothing but SQLite's own locks keeps two servers apart there.
+except ImportError:  # On Windows only SQLite's own locks keep two servers apart.
     fcntl = None  # type: ignore[assignment]
 
 
-# The parts of a mark, and their combination, by which a damaged one is told.
+# The fields of a mark, and a checksum of them.
 _MARK: Final = struct.Struct("<QQQQ")
 _KEY: Final = 0x706C6169
 
@@ -26,7 +26,7 @@ _KEY: Final = 0x706C6169
 class Mark(NamedTuple):
     """The last durable write: the row id of its thread, the thread's version after it, and a checksum of its epoch.
 
-    SQLite's log loses its end or nothing: where this write is there, all the ones before it are.
+    SQLite's log can only lose its end: if this write is in the file, all earlier writes are.
     """
 
     thread: int
@@ -40,10 +40,10 @@ class Mark(NamedTuple):
 
 
 class StoreLock:
-    """The right to write to a store's file, which the operating system gives back when the process ends."""
+    """The exclusive right to write to a store's file; the operating system releases it when the process ends."""
 
     def __init__(self, path: Path) -> None:
-        """Take the right. Raises StoreError when another server has it, OSError when the lock file cannot be opened."""
+        """Take the lock. Raises StoreError when another server has it, OSError when the lock file cannot be opened."""
         self._file: int | None = None
         if fcntl is None:
             return
@@ -53,12 +53,12 @@ class StoreLock:
         except OSError:
             os.close(file)
             raise StoreError(
-                "it is in use by another server: stop that one, or give this one a file of its own"
+                "it is in use by another server: stop that server, or use another file for this one"
             ) from None
         self._file = file
 
     def read(self) -> Mark | None:
-        """Return the mark; None when there is none that can be read."""
+        """Return the mark, None if there is none or it is damaged."""
         data = b"" if self._file is None else os.pread(self._file, _MARK.size, 0)
         if len(data) != _MARK.size:
             return None
@@ -66,18 +66,18 @@ class StoreLock:
         return Mark(thread, version, epoch) if combined == thread ^ version ^ epoch ^ _KEY else None
 
     def write(self, mark: Mark) -> None:
-        """Keep a mark, over the end of the process, too. Raises OSError."""
+        """Write a mark, which outlives the process. Raises OSError."""
         if self._file is not None:
             thread, version, epoch = mark
             os.pwrite(self._file, _MARK.pack(thread, version, epoch, thread ^ version ^ epoch ^ _KEY), 0)
 
     def clear(self) -> None:
-        """Forget the mark. Raises OSError."""
+        """Remove the mark. Raises OSError."""
         if self._file is not None:
             os.ftruncate(self._file, 0)
 
     def close(self) -> None:
-        """Give the right back."""
+        """Release the lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -87,11 +87,11 @@ LAST: Final = """max(
     coalesce((SELECT max(version) FROM snapshots WHERE thread = t.id), 0),
     coalesce((SELECT max(version) FROM changes WHERE thread = t.id), 0))
 """
-"""The newest version that the rows of the thread `t` come to, in SQL."""
+"""SQL for the newest version in the rows of the thread `t`."""
 
 
 def save_heads(db: sqlite3.Connection, versions: Mapping[int, int]) -> None:
-    """Store the versions that threads have come to, by their row ids, in a transaction of its own."""
+    """Store the current versions of threads, given by row id, in a transaction of its own."""
     db.execute("BEGIN IMMEDIATE")
     try:
         db.executemany("UPDATE threads SET head = ? WHERE id = ?", [(head, id) for id, head in versions.items()])
@@ -111,11 +111,11 @@ def has_write(db: sqlite3.Connection, mark: Mark) -> bool:
 class FileIdentity:
     """The files of an open SQLite database in WAL mode: the database and its log.
 
-    SQLite goes on to write to a file that was deleted or replaced, where nobody will find what it wrote.
+    SQLite keeps writing to a file that was deleted or replaced, and those writes would be lost.
     """
 
     def __init__(self, path: Path) -> None:
-        # The working directory may become another one.
+        # Absolute, as the working directory may change.
         found = ((each, _identify(each)) for each in (f"{path.absolute()}", f"{path.absolute()}-wal"))
         self._files = [(each, identity) for each, identity in found if identity is not None]
 
@@ -125,7 +125,7 @@ class FileIdentity:
 
 
 def _identify(path: str) -> tuple[int, int] | None:
-    """Return which file is at a path; None when there is none. Raises OSError when that cannot be found out."""
+    """Return the device and inode of the file at a path, None if there is no file. Raises any other OSError."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

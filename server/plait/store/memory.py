@@ -1,4 +1,4 @@
-"""A store that keeps the promises of the others, in this process's memory: for tests and for what may be lost."""
+"""A store in the memory of this process, for tests and for data that may be lost."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.page import page
+from plait.store.page import take_page
 from plait.store.protocol import (
     CLIENT_DAYS,
     DAY,
@@ -37,9 +37,9 @@ class _Record(msgspec.Struct):
     state_version: int = 1
 
     def forget(self, prune: Prune) -> None:
-        """Forget what is in front of the newest snapshot that is past a bound."""
+        """Forget what is older than the newest snapshot that is past a bound."""
         bound, size, now = prune.version, 0, time.time_ns() // 1000
-        # The clock may have been wrong: a time that is to come says nothing, and behind a young change none is old.
+        # The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
         older = takewhile(lambda row: not prune.at <= row.at <= now, self.changes)
         bound = max([bound, *(row.version for row in older if row.at < prune.at)])
         for row in reversed(self.changes):
@@ -49,14 +49,14 @@ class _Record(msgspec.Struct):
         oldest = max((at for at in self.snapshots if at <= bound), default=0)
         self.changes = [row for row in self.changes if row.version > oldest]
         self.snapshots = {at: state for at, state in self.snapshots.items() if at >= oldest}
-        # It was not wrong on many days: on so many of them clients must have pushed since.
+        # A wrong clock must not expire clients: keep them until others have pushed on CLIENT_DAYS different days.
         days = sorted({row.at // DAY for row in self.clients.values() if row.at <= now})[-CLIENT_DAYS:]
         young = now - CLIENT_DAYS * DAY
         self.clients = {id: row for id, row in self.clients.items() if row.at >= young or row.at // DAY >= days[0]}
 
 
 class MemoryStore:
-    """Keeps threads in a dict; what is in it is gone with the object."""
+    """Keeps threads in a dict; they are lost with the object."""
 
     def __init__(self) -> None:
         self._records: dict[ThreadKey, _Record] = {}
@@ -66,7 +66,7 @@ class MemoryStore:
 
     async def __aenter__(self) -> Self:
         if self._open:
-            raise StoreError("the store is open already: open it once, or give each app a store of its own")
+            raise StoreError("the store is already open: open it once, or give each app its own store")
         self._open = True
         return self
 
@@ -91,13 +91,13 @@ class MemoryStore:
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
         rows, start = self._changes(key, after + 1)
-        return page(rows[start : start + limit], size)
+        return take_page(rows[start : start + limit], size)
 
     async def changes_before(
         self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
         rows, end = self._changes(key, version)
-        return page(rows[max(0, end - limit) : end][::-1], size)
+        return take_page(rows[max(0, end - limit) : end][::-1], size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         record = self._records.get(key)
@@ -129,7 +129,7 @@ class MemoryStore:
         return [ThreadRow(key, self._records[key].version) for key in keys[:limit]]
 
     def _changes(self, key: ThreadKey, version: int) -> tuple[list[ChangeRow], int]:
-        """Return the changes of a thread, which have no gap, and the place of a version among them."""
+        """Return the changes of a thread, and the index of a version among them; their versions have no gaps."""
         record = self._records.get(key)
         rows = record.changes if record else []
         return rows, min(max(0, version - rows[0].version), len(rows)) if rows else 0
@@ -139,7 +139,7 @@ class MemoryStore:
             write, future = self._pending.popleft()
             error = self._apply(write)
             if future.done():
-                continue  # Whoever asked has gone away.
+                continue  # The caller was cancelled.
             if error is None:
                 future.set_result(None)
             else:

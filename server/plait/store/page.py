@@ -1,14 +1,14 @@
-"""What of a log is read in one go."""
+"""One page of a change log."""
 
 from collections.abc import Iterable
 
 from plait.store.protocol import ChangeRow
 
-__all__ = ["page"]
+__all__ = ["take_page"]
 
 
-def page(rows: Iterable[ChangeRow], size: int | None) -> list[ChangeRow]:
-    """Return changes up to the one that makes them `size` bytes of operations; what is behind it is not even read."""
+def take_page(rows: Iterable[ChangeRow], size: int | None) -> list[ChangeRow]:
+    """Return changes up to the one at which their operations reach `size` bytes; the rows after it are not read."""
     found: list[ChangeRow] = []
     total = 0
     for row in rows:

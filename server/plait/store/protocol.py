@@ -1,4 +1,4 @@
-"""What any store must do; `tests/server/store/contract.py` says the same in tests."""
+"""The Store protocol and its rows. `tests/server/store/contract.py` tests every store against it."""
 
 import asyncio
 import hashlib
@@ -29,14 +29,14 @@ DAY: Final = 24 * 3600 * 1_000_000
 """A day, in microseconds."""
 
 CLIENT_DAYS: Final = 30
-"""What is known of a client is kept for so many days after its last push, and for so many on which others push."""
+"""A client's row is kept for this many days after its last push, and until others have pushed on as many days."""
 
 
 def connection_id(secret: bytes, protocol: str, principal: str | None, client: str) -> str:
-    """Return the id by which all know a client of a thread that has this secret.
+    """Return the id that others see of a client in the thread with this secret.
 
-    It belongs to the principal as well, None where nobody is known. Who lacks the secret cannot tell from it either of
-    them, nor try out guesses.
+    It depends on the principal, too; None stands for an anonymous client. Without the secret, nobody can derive the
+    principal or the client from it, or check a guess.
     """
     return hashlib.blake2b(encode_json((protocol, principal, client)), key=secret, digest_size=12).hexdigest()
 
@@ -52,7 +52,7 @@ class ThreadKey(NamedTuple):
 
 
 class ChangeRow(msgspec.Struct, frozen=True):
-    """One change as it is stored: `ops` is a JSON array of JSON Patch operations, `at` microseconds since the epoch."""
+    """A stored change: `ops` is a JSON array of JSON Patch operations, `at` is in microseconds since the epoch."""
 
     version: int
     ops: bytes
@@ -61,9 +61,9 @@ class ChangeRow(msgspec.Struct, frozen=True):
 
 
 class ClientRow(msgspec.Struct, frozen=True):
-    """What became of the last pushes of one client: `refused` is JSON, `at` microseconds since the epoch."""
+    """The outcome of a client's last pushes: `refused` is JSON, `at` is in microseconds since the epoch."""
 
-    # Its connection id, so that what one principal has pushed is not taken for another's.
+    # The connection id, so that the pushes of one principal are not taken for another's.
     client: str
     ref: int
     refused: bytes
@@ -71,27 +71,27 @@ class ClientRow(msgspec.Struct, frozen=True):
 
 
 class Prune(msgspec.Struct, frozen=True):
-    """What of a thread's log may be forgotten: a change that is past any of these bounds.
+    """The bounds of a thread's log: a change that is past any of them may be forgotten.
 
-    What is kept begins with a snapshot, so that every version in it can be had. Behind a change that is young enough
-    none is too old, whatever its time: the clock may have been wrong.
+    The log that is kept begins with a snapshot, so that each of its versions can be read. A change after a recent one
+    is never too old, whatever its time says, as the clock may have been wrong.
     """
 
-    # Changes up to this version, and from before this time, in microseconds since the epoch.
+    # Forget changes up to this version, and changes made before this time, in microseconds since the epoch.
     version: int = 0
     at: int = 0
-    # Those in front of the last so many bytes of operations.
+    # Keep the last changes with this many bytes of operations.
     bytes: int | None = None
 
 
 class Write(msgspec.Struct, frozen=True):
-    """What is written of one thread in one go: the next change, or a snapshot, or both."""
+    """One write to a thread: the next change, or a snapshot, or both."""
 
     key: ThreadKey
     epoch: str
-    # The version that is stored before this write, None when nothing is. It is the owner's fence.
+    # The stored version that this write follows, None for a new thread. If another is stored, the write is Fenced.
     after: int | None
-    # The version that is stored after this write.
+    # The stored version after this write.
     version: int
     change: ChangeRow | None = None
     # The whole state at `version`, as JSON.
@@ -99,29 +99,29 @@ class Write(msgspec.Struct, frozen=True):
     prune: Prune | None = None
     # The client that made the change.
     client: ClientRow | None = None
-    # The version of the state's type, where it is not the stored one.
+    # The version of the state's type, if it changes.
     state_version: int | None = None
-    # The secret of a new thread, of which the connection ids of its clients are made.
+    # The secret of a new thread, from which the connection ids of its clients are derived.
     secret: bytes = b""
 
     def refusal(self, stored: tuple[str, int] | None) -> StoreError | None:
-        """Return why this cannot follow what is stored, an epoch and a version; None when it can."""
+        """Return why this write cannot follow the stored epoch and version, None if it can."""
         if self.after != (stored[1] if stored else None) or (stored and self.epoch != stored[0]):
-            return Fenced(f"{self.key} was written by somebody else")
+            return Fenced(f"{self.key} was written by another process")
         if (change := self.change) and not change.version == self.version == (self.after or 0) + 1:
             return StoreError(f"{self.key}: change {change.version} is not the next one")
         return None
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What a store has of one thread: a snapshot, if there is one, and all changes since, up to `version`."""
+    """A stored thread: its last snapshot, if there is one, and all changes after that up to `version`."""
 
     epoch: str
     version: int
     snapshot: bytes | None
     changes: Sequence[ChangeRow]
     state_version: int = 1
-    # As the thread's first write had it.
+    # The secret of the thread's first write.
     secret: bytes = b""
 
 
@@ -133,11 +133,11 @@ class ThreadRow(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """Keeps threads. Entering it opens it, leaving it writes what is pending and closes it.
+    """Stores threads. Entering it opens the store; leaving it writes what is pending and closes it.
 
-    Entering raises StoreError when it cannot be opened, also when it is open already, which changes nothing for it.
-    A write is atomic. The writes of one thread are carried out in the order of `submit`; when one fails, those
-    that lean on it fail, too. Of different threads any number may share one transaction.
+    Entering raises StoreError when the store cannot be opened or is already open; an open store stays open. A write is
+    atomic. The writes of one thread are carried out in the order of `submit`; when one fails, the writes that depend on
+    it fail, too. Writes to different threads may share one transaction.
     """
 
     async def __aenter__(self) -> Self: ...
@@ -147,50 +147,52 @@ class Store(Protocol):
     ) -> None: ...
 
     async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
-        """Return what is stored of a thread, or was at `version`; None when there is nothing, or nothing any more.
+        """Return a thread, at `version` if one is given; None if there is no such thread, or the version is not kept.
 
-        Raises CorruptThread when it does not hold together, StoreError when it cannot be read.
+        Raises CorruptThread when its data is damaged, StoreError when it cannot be read.
         """
         ...
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        """Return the changes behind a version, in order. The first may be a later one, when others were forgotten.
+        """Return the changes after a version, in order. The first may be a later one, if the log has been shortened.
 
-        No more than `limit`, and with `size` none behind those that have so many bytes of operations.
+        At most `limit` changes are returned, and with `size` none after the one at which the operations reach that
+        many bytes.
         """
         ...
 
     async def changes_before(
         self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        """Return the changes in front of a version, the last one first, no more than `changes` does."""
+        """Return the changes before a version, the last one first; `limit` and `size` are those of `changes`."""
         ...
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
-        """Return what is known of a client's pushes to a thread, by its connection id.
+        """Return the row of a client by its connection id, None if there is none.
 
-        It is kept for 30 days after the last, and until others have pushed on 30 days, lest a wrong clock ends it.
+        It is kept for 30 days after the client's last push, and until others have pushed on 30 different days, so that
+        a wrong clock does not expire it.
         """
         ...
 
     def submit(self, write: Write) -> asyncio.Future[None]:
-        """Queue a write; the future is done when it is durable, or has the StoreError that prevented it."""
+        """Queue a write; the future is done when the write is durable, or raises the StoreError that prevented it."""
         ...
 
     async def check_writes(self) -> None:
-        """Raise StoreError while writes fail, or would. It is asked by `/readyz`."""
+        """Raise StoreError while writes fail or would fail. Called for `/readyz`."""
         ...
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
-        """Return the JSON Schema that states of a kind once had, by its hash."""
+        """Return an earlier JSON Schema of a kind's state by its hash, None if it is not known."""
         ...
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
-        """Keep a JSON Schema for ever."""
+        """Store a JSON Schema, which is never deleted."""
         ...
 
     async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
-        """Return stored threads in the order of kind and name, those behind `after`."""
+        """Return stored threads in the order of kind and name, beginning after `after`."""
         ...

@@ -1,4 +1,4 @@
-"""Writes that wait for a transaction: all of them share the next one, unless they are more than it should have."""
+"""Writes that wait for a transaction. All share the next one, unless that would make it too large."""
 
 import asyncio
 from typing import Final
@@ -7,18 +7,19 @@ from plait.store.protocol import ThreadKey, Write
 
 __all__ = ["Waiting", "WriteQueue"]
 
-# Bytes of large writes in one transaction, which others wait for.
+# Bytes of large writes in one transaction; the other writes wait for it.
 _MOST: Final = 1024 * 1024
-# Writes of fewer bytes are never put off for their size.
+# Smaller writes are never postponed because of their size.
 _LARGE: Final = 16 * 1024
 
 
 Waiting = tuple[Write, asyncio.Future[None], int, int]
-"""A write, what tells that it is durable, the number of its unit, which is written together, and its bytes."""
+"""A write, its future, the number of its unit (writes that share a transaction), and its size in bytes."""
 
 
 class WriteQueue:
-    """Hands out what waits; where that is much, small writes come first, and then one large one of each thread in turn.
+    """Batches waiting writes. If they are too large for one transaction, small writes go first, and then one large
+    write of each thread in turn.
 
     The writes of one thread keep their order.
     """
@@ -27,16 +28,16 @@ class WriteQueue:
 
     def __init__(self) -> None:
         self._waiting: list[Waiting] = []
-        # Bytes of all that waits.
+        # Total size of the waiting writes.
         self._size = 0
-        # What one thread has submitted without an await in between has one number.
+        # Writes that one thread submits without an await in between have the same number.
         self._unit = 0
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def add(self, write: Write, future: asyncio.Future[None]) -> bool:
-        """Take a write; tells whether `end_unit` is to be called when nobody can submit along with it any more."""
+        """Add a write, and return whether the caller must call `end_unit` in the next iteration of the loop."""
         change, snapshot = write.change, write.snapshot
         size = (0 if change is None else len(change.ops)) + (0 if snapshot is None else len(snapshot))
         self._size += size
@@ -44,11 +45,11 @@ class WriteQueue:
         return size >= _LARGE
 
     def end_unit(self) -> None:
-        """Let what comes be written apart from what has come."""
+        """Begin a new unit: later writes may be in another transaction than the earlier ones."""
         self._unit += 1
 
     def take(self) -> list[Waiting]:
-        """Take out what is to be written in one transaction."""
+        """Remove and return the writes of the next transaction."""
         if self._size <= _MOST:
             batch, self._waiting, self._size = self._waiting, [], 0
             return batch

@@ -1,4 +1,4 @@
-"""The statements that read and write a SQLite store's file. Runs in the connections' OS threads."""
+"""The SQL statements that read and write a SQLite store's file. Runs in the OS threads of the connections."""
 
 import sqlite3
 import time
@@ -18,7 +18,7 @@ from plait.store.checksums import (
     read_thread,
 )
 from plait.store.lock import LAST
-from plait.store.page import page
+from plait.store.page import take_page
 from plait.store.protocol import (
     CLIENT_DAYS,
     DAY,
@@ -58,7 +58,7 @@ SELECT t.id, t.epoch, {LAST}, t.head, t.state_version, t.secret, t.checksum FROM
 WHERE t.kind = ? AND t.name = ?
 """
 _CHANGES: Final = "SELECT version, ops, source, at, checksum FROM changes WHERE thread = ?"
-# The clock may have been wrong: a time that is to come says nothing, and behind a change that is young none is old.
+# The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
 _PAST_AGE: Final = """
 SELECT max(version) FROM changes WHERE thread = :thread AND at < :at AND version < coalesce(
     (SELECT min(version) FROM changes WHERE thread = :thread AND at BETWEEN :at AND :now), 9223372036854775807)
@@ -68,7 +68,7 @@ SELECT max(version) FROM (
     SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size FROM changes WHERE thread = ?
 ) WHERE size > ?
 """
-# The clock may have been wrong by any time, but not on many days: on so many of them clients must have pushed since.
+# A wrong clock must not expire clients: keep them until others have pushed on as many different days.
 _FORGET_CLIENTS: Final = """
 DELETE FROM clients WHERE thread = :thread AND at < :now - :day * :days AND at / :day < (
     SELECT min(day) FROM (
@@ -78,7 +78,7 @@ DELETE FROM clients WHERE thread = :thread AND at < :now - :day * :days AND at /
 
 
 def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored | None:
-    """Return a thread as it is, or was at `version`. Raises CorruptThread."""
+    """Return a thread, at `version` if one is given. Raises CorruptThread."""
     db.execute("BEGIN")
     try:
         found = db.execute(_THREAD, key).fetchone()
@@ -104,36 +104,36 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
         return None
     state = None if snapshot is None else read_snapshot(key, thread, snapshot)
     if snapshot is None and not changes:
-        raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are there")
+        raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are stored")
     if len(changes) != to - since or any(row.version != since + n for n, row in enumerate(changes, 1)):
         raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {to}")
     return Stored(epoch, to, state, changes, state_version, secret)
 
 
 def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int, size: int | None) -> list[ChangeRow]:
-    """Return changes behind a version, in order."""
-    return _some_changes(db, key, "AND version > ? ORDER BY version LIMIT ?", (after, limit), size)
+    """Return changes after a version, in order."""
+    return _load_some_changes(db, key, "AND version > ? ORDER BY version LIMIT ?", (after, limit), size)
 
 
 def load_changes_before(
     db: sqlite3.Connection, key: ThreadKey, version: int, limit: int, size: int | None
 ) -> list[ChangeRow]:
-    """Return changes in front of a version, the last one first."""
-    return _some_changes(db, key, "AND version < ? ORDER BY version DESC LIMIT ?", (version, limit), size)
+    """Return changes before a version, the last one first."""
+    return _load_some_changes(db, key, "AND version < ? ORDER BY version DESC LIMIT ?", (version, limit), size)
 
 
-def _some_changes(
+def _load_some_changes(
     db: sqlite3.Connection, key: ThreadKey, which: str, values: tuple[int, int], size: int | None
 ) -> list[ChangeRow]:
     thread = db.execute("SELECT id FROM threads WHERE kind = ? AND name = ?", key).fetchone()
     if thread is None:
         return []
     with closing(db.execute(f"{_CHANGES} {which}", (*thread, *values))) as rows:
-        return page((read_change(key, thread[0], row) for row in rows), size)
+        return take_page((read_change(key, thread[0], row) for row in rows), size)
 
 
 def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRow | None:
-    """Return what is known of a client's pushes."""
+    """Return the row of a client, None if there is none."""
     row = db.execute(
         "SELECT c.thread, c.client, c.ref, c.refused, c.at, c.checksum FROM clients c"
         " JOIN threads t ON t.id = c.thread WHERE t.kind = ? AND t.name = ? AND c.client = ?",
@@ -143,7 +143,7 @@ def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRo
 
 
 def load_threads(db: sqlite3.Connection, after: ThreadKey, limit: int) -> list[ThreadRow]:
-    """Return stored threads behind one."""
+    """Return stored threads in the order of kind and name, beginning after `after`."""
     keys = db.execute(
         "SELECT kind, name FROM threads WHERE (kind, name) > (?, ?) ORDER BY kind, name LIMIT ?",
         (*after, limit),
@@ -152,32 +152,32 @@ def load_threads(db: sqlite3.Connection, after: ThreadKey, limit: int) -> list[T
 
 
 def load_schema(db: sqlite3.Connection, kind: str, hash: str) -> bytes | None:
-    """Return a schema that was saved."""
+    """Return a stored schema, None if there is none."""
     row = db.execute("SELECT schema FROM schemas WHERE kind = ? AND hash = ?", (kind, hash)).fetchone()
     return row[0] if row else None
 
 
 def save_schema(db: sqlite3.Connection, kind: str, hash: str, schema: bytes) -> None:
-    """Keep a schema, in a transaction of its own."""
+    """Store a schema, in a transaction of its own."""
     db.execute("INSERT OR IGNORE INTO schemas (kind, hash, schema) VALUES (?, ?, ?)", (kind, hash, schema))
 
 
 class Head(NamedTuple):
-    """What the writer knows of a stored thread: its row id, epoch and version."""
+    """The stored head of a thread, as the writer caches it: its row id, epoch and version."""
 
     thread: int
     epoch: str
     version: int
 
 
-# Nobody but the writer changes the file, so that what it wrote last needs no looking up.
+# Only the writer changes the file, so it can cache the heads of the threads that it wrote last.
 Heads = dict[ThreadKey, Head]
 
 _HEADS_KEPT: Final = 10_000
 
 
 def commit(db: sqlite3.Connection, heads: Heads, batch: Sequence[Write]) -> tuple[list[StoreError | None], list[Head]]:
-    """Write a batch in one transaction; return the outcome of each write, and what it has changed, in order."""
+    """Write a batch in one transaction; return the outcome of each write, and the new heads, in order."""
     groups: dict[ThreadKey, _Group] = {}
     for index, write in enumerate(batch):
         group = groups.get(write.key)
@@ -194,7 +194,7 @@ def commit(db: sqlite3.Connection, heads: Heads, batch: Sequence[Write]) -> tupl
 
 
 _Group = list[tuple[int, Write]]
-"""Writes of one thread, each with its place in the batch."""
+"""Writes of one thread, each with its index in the batch."""
 
 
 def _transact(
@@ -223,10 +223,10 @@ def _transact(
                 _transact(db, heads, [group], outcomes, written)
             else:
                 for index, _ in group:
-                    outcomes[index] = _failure(key, error)
+                    outcomes[index] = _make_error(key, error)
 
 
-def _failure(key: ThreadKey, cause: Exception) -> StoreError:
+def _make_error(key: ThreadKey, cause: Exception) -> StoreError:
     error = StoreError(f"{key} could not be written: {cause}")
     error.__cause__ = cause
     error.is_logged = True
@@ -234,9 +234,9 @@ def _failure(key: ThreadKey, cause: Exception) -> StoreError:
 
 
 def _write_alone(db: sqlite3.Connection, heads: Heads, groups: Sequence[_Group]) -> Head | None:
-    """Write a batch that is one change of a known thread, by the server, as one statement: a transaction of its own.
+    """Write a batch that is one change by the server to a cached thread, as a single statement without BEGIN.
 
-    Returns None, and writes nothing, where there is more to it than that.
+    Returns None, and writes nothing, for any other batch.
     """
     if len(groups) != 1 or len(groups[0]) != 1:
         return None
@@ -254,7 +254,7 @@ def _write_alone(db: sqlite3.Connection, heads: Heads, groups: Sequence[_Group])
 def _accept(
     db: sqlite3.Connection, heads: Heads, group: _Group, outcomes: list[StoreError | None]
 ) -> tuple[Head, list[Write]] | None:
-    """Return those writes of one thread that follow what is stored, and what that is then; None when none does."""
+    """Return the writes of one thread that follow its stored version, and its head after them; None if none does."""
     key = group[0][1].key
     head = heads.get(key)
     if head is None and (row := db.execute(_HEAD, key).fetchone()):
@@ -284,7 +284,7 @@ def _accept(
 
 def _insert(db: sqlite3.Connection, accepted: Sequence[tuple[Head, list[Write]]]) -> None:
     changes: list[tuple[Any, ...]] = []
-    # By thread and id: of each client the last of its pushes says all.
+    # By thread and id: the row of a client's last push replaces the earlier ones.
     clients: dict[tuple[int, str], ClientRow] = {}
     for (thread, *_), writes in accepted:
         for write in writes:
@@ -305,8 +305,8 @@ def _insert(db: sqlite3.Connection, accepted: Sequence[tuple[Head, list[Write]]]
                 _prune(db, thread, write.prune)
 
 
-# sqlite3 looks for an adapter each time that it is given bytes, which takes longer than to copy what is small, and for
-# none where it is given a bytearray.
+# sqlite3 looks for an adapter for each bytes parameter, which takes longer than copying a small one; for a bytearray it
+# does not.
 
 
 def _change_values(thread: int, row: ChangeRow) -> tuple[Any, ...]:
@@ -318,7 +318,7 @@ def _client_values(thread: int, row: ClientRow) -> tuple[Any, ...]:
 
 
 def _prune(db: sqlite3.Connection, thread: int, prune: Prune) -> None:
-    """Forget what is in front of the newest snapshot that is past a bound."""
+    """Forget what is older than the newest snapshot that is past a bound."""
     bounds, now = [prune.version], time.time_ns() // 1000
     if prune.at:
         bounds += db.execute(_PAST_AGE, {"thread": thread, "at": prune.at, "now": now}).fetchone()

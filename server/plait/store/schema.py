@@ -1,4 +1,4 @@
-"""The tables of a SQLite store's file, and what upgrades an older file. Runs in the connections' OS threads."""
+"""The tables of a SQLite store's file, and the upgrades of older files. Runs in the OS threads of the connections."""
 
 import sqlite3
 import time
@@ -15,8 +15,8 @@ __all__ = ["begin_new_epochs", "check", "check_threads", "prepare", "rewrite_ver
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
 _SCHEMA_VERSION: Final = 3
 _CHECK_SECONDS: Final = 1.0
-# A row without a checksum was written in an older format. `head` is a version that the thread has had; it follows the
-# newest one within a second.
+# A row without a checksum was written in an older format. `head` is a recent version of the thread: it is updated
+# about a second after a change.
 _SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE threads (
@@ -64,7 +64,7 @@ CREATE TABLE schemas (
 PRAGMA user_version = 2;
 COMMIT;
 """,
-    # Clients were known by the ids that they join with, whoever joined with them.
+    # In format 2 the id of a client was the one that it joined with, and did not depend on its principal.
     2: f"""
 BEGIN IMMEDIATE;
 ALTER TABLE threads ADD COLUMN secret BLOB NOT NULL DEFAULT x'';
@@ -83,7 +83,7 @@ COMMIT;
 
 
 def prepare(db: sqlite3.Connection, synchronous: str) -> None:
-    """Make the file ready to be written. Raises StoreError when it is not one of plait's."""
+    """Create the tables, or upgrade an older file. Raises StoreError for a file that plait did not write."""
     marks = db.execute("PRAGMA application_id").fetchone(), db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if marks != ((0,), (0,)):
         check(db, may_be_older=True)
@@ -93,7 +93,7 @@ def prepare(db: sqlite3.Connection, synchronous: str) -> None:
     if marks == ((0,), (0,)):
         db.executescript(_SCHEMA)
         return
-    # SQLite opens a file that may only be read without a word.
+    # SQLite opens a read-only file without an error: write something, to get the error here.
     db.execute("BEGIN")
     db.execute("PRAGMA user_version = 0")
     db.execute("ROLLBACK")
@@ -104,7 +104,7 @@ def prepare(db: sqlite3.Connection, synchronous: str) -> None:
 
 
 def check(db: sqlite3.Connection, *, may_be_older: bool = False) -> None:
-    """Check that the file is one of plait's. Raises StoreError, or what SQLite raises of one that is damaged."""
+    """Check that plait wrote the file. Raises StoreError, or sqlite3.DatabaseError for a damaged one."""
     tables, roots = db.execute("SELECT count(*), count(DISTINCT rootpage) FROM sqlite_schema").fetchone()
     if roots < tables:
         raise sqlite3.DatabaseError("malformed: two tables are in the same place")
@@ -113,17 +113,17 @@ def check(db: sqlite3.Connection, *, may_be_older: bool = False) -> None:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > _SCHEMA_VERSION:
         raise StoreError(
-            f"it was written by a newer plait (format {version}, this one knows {_SCHEMA_VERSION}): install that, "
-            "or restore a backup"
+            f"it was written by a newer plait (format {version}, this plait reads up to {_SCHEMA_VERSION}): install "
+            "the newer plait, or restore a backup"
         )
     if version < _SCHEMA_VERSION and not may_be_older:
-        raise StoreError(f"it has the format of an older plait ({version}): serve it once to bring it up to date")
+        raise StoreError(f"it has the format of an older plait ({version}): serve it once to upgrade it")
 
 
 def check_threads(db: sqlite3.Connection) -> None:
-    """Check that each thread is found by its name, as one that is not would begin anew. Raises sqlite3.DatabaseError.
+    """Check the index by which threads are found: a thread missing from it would be created again.
 
-    Of very many threads, no more are checked than can be in about a second.
+    Gives up after about a second, which is enough for all but very large files. Raises sqlite3.DatabaseError.
     """
     deadline = time.monotonic() + _CHECK_SECONDS
     db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
@@ -138,10 +138,10 @@ def check_threads(db: sqlite3.Connection) -> None:
 
 
 def begin_new_epochs(db: sqlite3.Connection) -> None:
-    """Give each thread a new epoch, so that no client goes on from a version that is not here."""
+    """Give each thread a new epoch, so that no client resumes from a version that this file does not have."""
     db.execute("UPDATE threads SET epoch = lower(hex(randomblob(8)))")
 
 
 def rewrite_version(db: sqlite3.Connection) -> None:
-    """Write what the file has already: the least write there is."""
+    """Write a value that the file has already: the smallest possible write."""
     db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")

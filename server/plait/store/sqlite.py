@@ -1,8 +1,8 @@
-"""Threads in one SQLite file: one writer with group commit, and a reader beside it.
+"""A store in one SQLite file: one writer with group commit, and one reader.
 
-Every write that piles up while a transaction is on its way shares the next one, but for large ones, which take turns.
-A transaction goes over to the writer's OS thread in one hop. One that fails is tried again a thread at a time, so that
-only the guilty one is refused.
+The writes that arrive during a transaction share the next one, except for large writes, which take turns. A transaction
+is one call in the writer's OS thread. A transaction that fails is repeated one thread at a time, so that only the
+thread that caused the failure is refused.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ Synchronous = Literal["FULL", "NORMAL"]
 
 log = logging.getLogger("plait.store")
 
-# Seconds after a change until the thread's newest version is stored with the thread itself.
+# Seconds after a change until the head in the thread's row is updated.
 _SAVE_HEADS_AFTER: Final = 1.0
-# What sqlite3 says of a text that is not UTF-8.
+# The message of sqlite3 for text that is not UTF-8.
 _UNDECODED: Final = "Could not decode to UTF-8"
 
 P = ParamSpec("P")
@@ -41,22 +41,22 @@ T = TypeVar("T")
 
 
 class _Connection(aiosqlite.Connection):
-    """An aiosqlite connection that takes a whole function over to its OS thread in one hop."""
+    """An aiosqlite connection that runs a whole function in its OS thread."""
 
     def post(
         self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
-        """Begin to run a function; to await the result is to wait for it."""
+        """Run a function in the OS thread; the future has its result."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._tx.put_nowait((future, partial(function, self._conn, *args, **kwargs)))
         return future
 
 
 class SqliteStore:
-    """Keeps threads in the SQLite file `path`.
+    """Stores threads in the SQLite file `path`.
 
-    With `synchronous="FULL"` what was acknowledged survives a loss of power; with `"NORMAL"` it survives the end of
-    the process, but not of the machine. `readonly=True` is for looking at a file that a server may have open.
+    With `synchronous="FULL"`, acknowledged changes survive a power failure; with `"NORMAL"` they survive a crash of the
+    process, but not of the machine. `readonly=True` reads a file that a server may have open.
     """
 
     def __init__(self, path: str | Path, *, synchronous: Synchronous = "FULL", readonly: bool = False) -> None:
@@ -64,30 +64,28 @@ class SqliteStore:
         self._synchronous = synchronous
         self._readonly = readonly
         self._pending = WriteQueue()
-        # Set while no transaction is on its way.
+        # Set while no transaction runs.
         self._idle = asyncio.Event()
         self._idle.set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Whether it has been opened, or is being opened or closed; and whether writes are taken.
+        # Whether the store is open, being opened or being closed; and whether it accepts writes.
         self._is_entered = False
         self._is_open = False
         self._lock: StoreLock | None = None
         self._reader: _Connection | None = None
         self._writer: _Connection | None = None
-        # What runs in the writer's OS thread.
+        # Runs in the writer's OS thread.
         self._work: Writer | None = None
         self._health = Health()
         self._saving_heads: asyncio.TimerHandle | None = None
 
     def reader(self) -> "SqliteStore":
-        """Return a store that only reads the same file, which a server may have open."""
+        """Return a read-only store of the same file, which a server may have open."""
         return SqliteStore(self.path, readonly=True)
 
     async def __aenter__(self) -> Self:
         if self._is_entered:
-            raise StoreError(
-                f"the store {self.path} is open already: open it once, or give each app a store of its own"
-            )
+            raise StoreError(f"the store {self.path} is already open: open it once, or give each app its own store")
         self._is_entered = True
         self._loop = asyncio.get_running_loop()
         try:
@@ -140,7 +138,7 @@ class SqliteStore:
             self._loop.call_soon(self._pending.end_unit)
         if self._idle.is_set():
             self._idle.clear()
-            # What else is submitted in this iteration of the loop shares the transaction.
+            # Writes that are submitted in this iteration of the loop share the transaction.
             self._loop.call_soon(self._flush)
         return future
 
@@ -185,7 +183,7 @@ class SqliteStore:
             return await self._reader.post(function, *args, **kwargs)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             if _UNDECODED in str(error):
-                raise CorruptThread(f"{what} cannot be read: a text in it is damaged") from error
+                raise CorruptThread(f"{what} cannot be read: its text is not valid UTF-8") from error
             raise StoreError(f"{what} cannot be read: {error}") from error
 
     async def _close(self) -> None:
@@ -195,9 +193,9 @@ class SqliteStore:
             self._saving_heads.cancel()
             self._saving_heads = None
         if self._writer is not None and self._work is not None:
-            with suppress(sqlite3.Error):  # It is what notices a loss, and nothing is lost without it.
+            with suppress(sqlite3.Error):  # Heads only serve to detect a loss; without them nothing is lost.
                 await self._writer.post(self._work.save_heads)
-        # The last to close takes the log into the file, which a reader may not do.
+        # The last connection to close checkpoints the log, which a read-only one cannot do: close the writer last.
         for connection in (self._reader, self._writer):
             if connection is not None:
                 await connection.close()
@@ -208,18 +206,18 @@ class SqliteStore:
         self._is_entered = False
 
     def _flush(self) -> None:
-        """Hand what is pending to the writer; when that is done, what has become pending meanwhile."""
+        """Give the pending writes to the writer, and repeat when it is done if there are more."""
         assert self._writer is not None
         assert self._work is not None
         batch = self._pending.take()
         work = self._writer.post(self._work.commit, [each[0] for each in batch])
-        work.add_done_callback(partial(self._written, batch))
+        work.add_done_callback(partial(self._on_written, batch))
 
-    def _written(self, batch: list[Waiting], work: asyncio.Future[list[StoreError | None]]) -> None:
+    def _on_written(self, batch: list[Waiting], work: asyncio.Future[list[StoreError | None]]) -> None:
         if error := work.exception():
             log.error("the store's writer failed", exc_info=error)
             for _, future, *_ in batch:
-                _settle(future, StoreError("the store's writer failed"))
+                _resolve(future, StoreError("the store's writer failed"))
         else:
             outcomes = work.result()
             assert self._loop is not None
@@ -229,7 +227,7 @@ class SqliteStore:
             if self._saving_heads is None:
                 self._saving_heads = self._loop.call_later(_SAVE_HEADS_AFTER, self._save_heads)
             for each, outcome in zip(batch, outcomes, strict=True):
-                _settle(each[1], outcome)
+                _resolve(each[1], outcome)
         if self._pending:
             self._flush()
         else:
@@ -239,11 +237,11 @@ class SqliteStore:
         self._saving_heads = None
         if self._is_open and self._writer is not None and self._work is not None:
             saving = self._writer.post(self._work.save_heads)
-            # Where it fails, it is tried again after the next change.
+            # After a failure, it is tried again after the next change.
             saving.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
 
-def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
+def _resolve(future: asyncio.Future[None], error: StoreError | None) -> None:
     if future.done():
         return
     if error is None:
@@ -257,7 +255,7 @@ async def _connect(path: Path, *, readonly: bool) -> _Connection:
         uri = f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
         return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
 
-    # What prevents it is found here, where there is no OS thread yet that would have to be ended.
+    # Connect once without aiosqlite: an error here leaves no OS thread to stop.
     connector().close()
     connection = _Connection(connector, iter_chunk_size=64)
     await connection

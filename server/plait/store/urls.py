@@ -1,4 +1,4 @@
-"""Stores by URL."""
+"""Opens stores by URL."""
 
 from typing import cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -11,10 +11,10 @@ __all__ = ["open_store"]
 
 
 def open_store(url: str) -> Store:
-    """Return the store that `url` names, not opened yet.
+    """Return the store for a URL; the caller enters it to open it.
 
-    `sqlite:///relative.db`, `sqlite:////absolute.db` (with `?synchronous=normal` for less than full durability),
-    `memory://`. Raises ValueError for any other.
+    The URLs are `sqlite:///relative.db`, `sqlite:////absolute.db` (with `?synchronous=normal` for less than full
+    durability), and `memory://`. Raises ValueError for any other.
     """
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
@@ -24,4 +24,6 @@ def open_store(url: str) -> Store:
         synchronous = options.pop("synchronous", "full").upper()
         if synchronous in ("FULL", "NORMAL") and not options:
             return SqliteStore(unquote(parts.path[1:]), synchronous=cast(Synchronous, synchronous))
-    raise ValueError(f"{url!r} is no store; there are sqlite:///game.db, sqlite:////data/game.db and memory://")
+    raise ValueError(
+        f"unknown store URL {url!r}; use sqlite:///game.db (relative), sqlite:////data/game.db (absolute) or memory://"
+    )

@@ -1,4 +1,4 @@
-"""The writer of a SQLite store: it commits, and makes sure that what it wrote will be found. Runs in its OS thread."""
+"""The writer of a SQLite store: commits batches, and checks that the file was not replaced. Runs in its OS thread."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ __all__ = ["Writer"]
 
 log = logging.getLogger("plait.store")
 
-# Seconds in which the files are not looked for again, while there is one transaction after the other.
+# Seconds between two checks of the files, while transactions follow one another.
 _CHECK_EVERY: Final = 0.005
 
 
@@ -28,26 +28,26 @@ class Writer:
         self._path = path
         self._lock = lock
         self._heads: rows.Heads = {}
-        # By row id: the versions that threads have come to, and that are not in their rows yet.
+        # By row id: the current versions of threads whose rows have an older head.
         self._stale: dict[int, int] = {}
         self._identity: FileIdentity | None = None
         self._warned: set[str] = set()
-        # When the files were last looked for.
+        # When the files were last checked.
         self._checked = 0.0
-        # Whether the file at the path is no longer the open one, so that what is written will not be found.
+        # Whether the file at the path is not the open one, so that writes would be lost.
         self.is_lost = False
 
     def open(self, db: sqlite3.Connection, synchronous: str) -> None:
-        """Make the file ready to be written. Raises StoreError when it is not one of plait's."""
-        # With less than full durability, a loss of power may have taken what clients have seen.
+        """Prepare the file for writing. Raises StoreError for a file that plait did not write."""
+        # With less than full durability, a power failure may have lost changes that clients have seen.
         may_have_lost = synchronous != "FULL" and _has_content(f"{self._path}-wal")
         schema.prepare(db, synchronous)
         schema.check_threads(db)
         has_lost = self._has_lost(db)
         if has_lost:
             log.warning(
-                "%s does not have the change that was stored last: it was cut short, or replaced by an older or empty "
-                "file; its threads get new epochs, so that clients take their states from it",
+                "%s does not have the last stored change: it was truncated, or replaced by an older or empty file; "
+                "its threads get new epochs, so that clients load their states from it",
                 self._path,
             )
         if has_lost or may_have_lost:
@@ -55,43 +55,43 @@ class Writer:
             self._lock.clear()
 
     def begin(self, db: sqlite3.Connection) -> None:
-        """Remember which files are open, when all connections are."""
+        """Record the identity of the files. Call it when all connections are open."""
         self._identity = FileIdentity(self._path)
 
     def commit(self, db: sqlite3.Connection, batch: Sequence[Write]) -> list[StoreError | None]:
         """Write a batch in one transaction and return the outcome of each write."""
-        # Before it, as what is refused must not be in the log that is taken into the file at the end.
+        # Check before the commit, too: a refused write must not get into the log, which is checkpointed on closing.
         if not self._is_found_lately():
             return self._refuse(batch)
         outcomes, written = rows.commit(db, self._heads, batch)
         if not self._is_found_lately():
             return self._refuse(batch)
         for head in written:
-            if head.version:  # A new thread's row has its version, which is mostly 0.
+            if head.version:  # The row of a new thread has its version, which is usually 0.
                 self._stale[head.thread] = head.version
         if written:
             self._mark(written[-1])
         return outcomes
 
     def save_heads(self, db: sqlite3.Connection) -> None:
-        """Store the versions that threads have come to, by which the loss of their last changes is noticed."""
+        """Store the current versions of threads in their rows, to detect a loss of their last changes."""
         if not self.is_lost and self._stale:
             save_heads(db, self._stale)
             self._stale = {}
 
     def try_to_write(self, db: sqlite3.Connection) -> None:
-        """Write to the file what is in it. Raises sqlite3.Error when that cannot be done."""
+        """Make a write that changes nothing. Raises sqlite3.Error when it fails."""
         schema.rewrite_version(db)
 
     def check_files(self) -> None:
-        """Raise StoreError if what is written will not be found. Runs in any OS thread."""
+        """Raise StoreError if the files were deleted or replaced. Runs in any OS thread."""
         if not self._is_found():
             raise StoreError(_LOST)
 
     # Inside
 
     def _is_found_lately(self) -> bool:
-        """Whether what is written will be found, as far as is known; it is looked for again after a while."""
+        """Whether the files were in place at the last check; they are checked again after a while."""
         now = time.monotonic()
         if now - self._checked < _CHECK_EVERY:
             return not self.is_lost
@@ -103,8 +103,8 @@ class Writer:
             return not self.is_lost
         try:
             is_same = self._identity.is_same()
-        except OSError as error:  # A file system that does not answer is no sign of another file.
-            self._warn_once("%s could not be looked for: %s", error)
+        except OSError as error:  # An error of the file system does not mean that the file was replaced.
+            self._warn_once("cannot check whether %s was deleted or replaced: %s", error)
             return True
         if not is_same:
             self.is_lost = True
@@ -119,7 +119,7 @@ class Writer:
         mark = self._lock.read()
         try:
             return mark is not None and not has_write(db, mark)
-        except sqlite3.DatabaseError:  # The page of that thread is damaged, which says nothing of what came last.
+        except sqlite3.DatabaseError:  # The page of that thread is damaged, which does not mean that the end was lost.
             return False
 
     def _refuse(self, batch: Sequence[Write]) -> list[StoreError | None]:
@@ -133,7 +133,7 @@ class Writer:
     def _mark(self, head: rows.Head) -> None:
         try:
             self._lock.write(Mark.of(head.thread, head.version, head.epoch))
-        except OSError as error:  # It is what notices a loss, and nothing is lost without it.
+        except OSError as error:  # The mark only serves to detect a loss; without it nothing is lost.
             self._warn_once("%s.lock could not be written: %s", error)
 
     def _warn_once(self, line: str, error: OSError) -> None:

@@ -53,7 +53,7 @@ class Requests:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._buckets = limits.buckets()
+        self._buckets = limits.make_buckets()
 
     def take(self, request: Request, principal: Principal | None) -> None:
         """Count a request. Raises TooMany if the rate limit is exceeded."""

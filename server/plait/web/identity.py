@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from plait.actor.connection import Principal
-from plait.actor.hooks import outcome
+from plait.actor.hooks import maybe_await
 from plait.errors import Forbidden, Unauthenticated
 from plait.store.protocol import ThreadKey
 
@@ -64,7 +64,7 @@ class Identity:
         """
         if self._authenticate is None:
             return None
-        found = await outcome(self._authenticate(request))
+        found = await maybe_await(self._authenticate(request))
         if found is None:
             raise Unauthenticated("authentication required")
         if not isinstance(found, Principal | Response):
@@ -74,7 +74,7 @@ class Identity:
 
     async def may(self, principal: Principal | None, thread: ThreadKey, action: Action) -> bool:
         """Return whether a principal may do something with a thread."""
-        return self._authorize is None or await outcome(self._authorize(principal, thread, action))
+        return self._authorize is None or await maybe_await(self._authorize(principal, thread, action))
 
     async def check(self, principal: Principal | None, thread: ThreadKey, action: Action) -> None:
         """Raise Forbidden if a principal may not do something with a thread."""

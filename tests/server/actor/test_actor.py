@@ -13,7 +13,7 @@ from tests.server.rooms import Client, House, make_request, open_house
 
 from plait.actor.connection import Connection, Source
 from plait.actor.current import current
-from plait.actor.mailbox import resolving
+from plait.actor.mailbox import make_resolver
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import PlaitError, Readonly, Reject, StoreError, TurnTimeout, Unavailable
@@ -38,7 +38,7 @@ class Room(Thread[Any]):
 async def lines(house: House, cls: type[Thread[Any]]) -> list[Any]:
     """Return what a thread has taken note of, when it has come to rest."""
     actor = await house.actor(cls)
-    await outcome(actor.settled())
+    await outcome(actor.wait_until_idle())
     found: list[Any] = actor.thread.lines  # type: ignore[attr-defined]
     return found
 
@@ -213,7 +213,7 @@ async def test_what_hooks_raise_goes_to_on_error_and_no_further() -> None:
         client = await house.join(Failing, "a")
         client.send("one")
         client.push(1)
-        await outcome((await house.actor(Failing)).settled())
+        await outcome((await house.actor(Failing)).wait_until_idle())
         await house.handle(Failing).set_state(2)
         client.leave()
         assert await lines(house, Failing) == [
@@ -269,7 +269,7 @@ async def test_a_state_whose_type_refuses_it_by_then_fails_on_state_changed_and_
         gone.append("over")
         house.store.release()
         assert await outcome(commit) == 1
-        await actor.settled()
+        await actor.wait_until_idle()
         assert Room.told == ["over"]
 
 
@@ -315,11 +315,11 @@ async def test_a_hook_in_which_something_else_was_cancelled_has_failed_and_does_
         assert (found["id"], found["success"], found["error"]) == (
             "1",
             False,
-            "rpc cancel: what it waited for was cancelled",
+            "rpc cancel: a task or future that it awaited was cancelled",
         )
         with pytest.raises(RuntimeError, match="was cancelled"):
             await outcome(house.handle(Cancelling).cancel())
-        assert await lines(house, Cancelling) == [("on_message: what it waited for was cancelled", "a")]
+        assert await lines(house, Cancelling) == [("on_message: a task or future that it awaited was cancelled", "a")]
 
 
 async def test_a_client_is_not_let_in_where_something_else_was_cancelled_and_that_is_told() -> None:
@@ -337,7 +337,7 @@ async def test_a_client_is_not_let_in_where_something_else_was_cancelled_and_tha
             pass
         assert client.transport.closed is not None
         assert client.transport.closed[0] == 1011
-        assert await lines(house, Cancelling) == ["on_connect: what it waited for was cancelled"]
+        assert await lines(house, Cancelling) == ["on_connect: a task or future that it awaited was cancelled"]
 
 
 async def test_a_thread_does_not_wake_when_something_else_was_cancelled_in_on_start() -> None:
@@ -347,7 +347,7 @@ async def test_a_thread_does_not_wake_when_something_else_was_cancelled_in_on_st
 
     async with open_house(Cancelling) as house:
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="on_start: what it waited for was cancelled"):
+            with pytest.raises(RuntimeError, match="on_start: a task or future that it awaited was cancelled"):
                 await outcome(house.handle(Cancelling).state())
 
 
@@ -383,7 +383,7 @@ async def test_code_knows_its_thread_its_connection_and_its_request() -> None:
         assert (await client.next())["id"] == "1"
         await outcome(house.handle(Knowing).look())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        actor.request(request, resolving(future))
+        actor.request(request, make_resolver(future))
         assert (await outcome(future)).body == b"ok"
         thread, connection = actor.thread, client.connection
         assert await lines(house, Knowing) == [
@@ -842,7 +842,7 @@ async def test_a_request_is_a_turn_whose_answer_waits_for_the_disk() -> None:
         futures: list[asyncio.Future[Any]] = []
         for _ in range(2):
             futures.append(asyncio.get_running_loop().create_future())
-            actor.request(make_request(), resolving(futures[-1]))
+            actor.request(make_request(), make_resolver(futures[-1]))
         async with asyncio.timeout(PATIENCE):
             while len(house.store.submitted) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -854,7 +854,7 @@ async def test_a_request_is_a_turn_whose_answer_waits_for_the_disk() -> None:
 async def test_a_request_that_no_author_answers_is_not_found() -> None:
     async with open_house(Room) as house:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        (await house.actor(Room)).request(make_request(), resolving(future))
+        (await house.actor(Room)).request(make_request(), make_resolver(future))
         assert (await outcome(future)).status_code == 404
 
 
@@ -870,25 +870,25 @@ async def test_a_thread_is_idle_when_nobody_needs_it() -> None:
 
     async with open_house(Streaming) as house:
         actor = await house.actor(Streaming)
-        assert actor.is_idle
+        assert actor.is_unused
         client = await house.join(Streaming, "a")
-        assert not actor.is_idle
+        assert not actor.is_unused
         client.leave()
-        await outcome(actor.settled())
-        assert actor.is_idle
+        await outcome(actor.wait_until_idle())
+        assert actor.is_unused
         stream = house.handle(Streaming).count()
         assert await outcome(anext(stream)) == 1
-        assert not actor.is_idle
+        assert not actor.is_unused
         await stream.aclose()
         async with asyncio.timeout(PATIENCE):
-            while not actor.is_idle:  # noqa: ASYNC110
+            while not actor.is_unused:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         house.store.is_held = True
         commit = actor.thread.set_state(1)
-        assert not actor.is_idle
+        assert not actor.is_unused
         house.store.release()
         await outcome(commit)
-        assert actor.is_idle
+        assert actor.is_unused
 
 
 async def test_an_idle_thread_keeps_nothing_of_its_log_in_memory() -> None:
@@ -900,10 +900,10 @@ async def test_an_idle_thread_keeps_nothing_of_its_log_in_memory() -> None:
         assert not actor.sweep(now)
         assert len(actor.pipeline.history.recent(1)) == 1
         client.leave()
-        await outcome(actor.settled())
+        await outcome(actor.wait_until_idle())
         assert not actor.sweep(now)
         assert actor.pipeline.history.recent(1) == []
-        assert actor.sweep(actor.used + 60)
+        assert actor.sweep(actor.last_used + 60)
 
 
 async def test_a_stopped_thread_takes_no_more_changes() -> None:
@@ -914,7 +914,7 @@ async def test_a_stopped_thread_takes_no_more_changes() -> None:
     async with open_house(Leaving) as house:
         actor = await house.actor(Leaving)
         await outcome(actor.stop())
-        assert actor.pipeline.is_settled
+        assert actor.pipeline.is_durable
         with pytest.raises(Unavailable):
             actor.thread.set_state(1)
 
@@ -968,9 +968,9 @@ async def test_a_stream_that_is_cancelled_before_it_has_begun_ends_all_the_same(
         actor = await house.actor(Endless)
         ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         method = actor.kind.methods["count"]
-        turn = actor.call(method, ([], {}), resolving(ended), sink=lambda what, value: lambda: None)
+        turn = actor.call(method, ([], {}), make_resolver(ended), sink=lambda what, value: lambda: None)
         turn.cancel()
         with pytest.raises(Unavailable):
             await outcome(ended)
-        await outcome(actor.settled())
-        assert actor.is_idle
+        await outcome(actor.wait_until_idle())
+        assert actor.is_unused

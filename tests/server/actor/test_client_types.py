@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from plait.actor.client_types import NoTypes, types_files
+from plait.actor.client_types import NoTypes, make_types_files
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait_schemas.schema import schema_hash, schema_of
@@ -90,11 +90,11 @@ class Loose(Thread):  # type: ignore[type-arg]
 
 
 def typescript(*classes: type[Thread[Any]]) -> str:
-    return types_files(cls._kind for cls in classes)["plait-types.ts"]
+    return make_types_files(cls._kind for cls in classes)["plait-types.ts"]
 
 
 def schema(*classes: type[Thread[Any]]) -> Any:
-    return json.loads(types_files(cls._kind for cls in classes)["plait-types.json"])
+    return json.loads(make_types_files(cls._kind for cls in classes)["plait-types.json"])
 
 
 def block(text: str, name: str) -> str:
@@ -208,9 +208,9 @@ def test_a_stream_has_chunks_and_what_returns_nothing_has_no_result() -> None:
 
 
 def test_the_files_do_not_depend_on_what_was_asked_before() -> None:
-    once = types_files([GameRoom._kind, Notes._kind])
+    once = make_types_files([GameRoom._kind, Notes._kind])
     typescript(Loose, GameRoom)
-    assert types_files([GameRoom._kind, Notes._kind]) == once
+    assert make_types_files([GameRoom._kind, Notes._kind]) == once
 
 
 # Errors
@@ -247,14 +247,14 @@ class OddEvent(Thread[Game]):
     [
         (OddState, "odd-state: the state: dict[str, object]"),
         (OddArgument, "odd-argument: rpc move, argument to: "),
-        (OddResult, "odd-result: rpc where, what it returns: "),
-        (OddStream, "odd-stream: rpc tail, what it streams: "),
+        (OddResult, "odd-result: rpc where, result: "),
+        (OddStream, "odd-stream: rpc tail, chunk of its stream: "),
         (OddEvent, "odd-event: event goal: "),
     ],
 )
 def test_a_type_without_a_schema_is_named_with_its_place(cls: type[Thread[Any]], where: str) -> None:
     with pytest.raises(NoTypes) as caught:
-        types_files([cls._kind])
+        make_types_files([cls._kind])
     assert str(caught.value).startswith(where)
     assert "\n" not in str(caught.value)
     assert "complex" in str(caught.value) or cls is OddState

@@ -63,11 +63,11 @@ class StateWire(PlainWire):
         self.count = 0
         self._prefix = prefix
 
-    def change(self, revision: Revision) -> Frame:
+    def encode_change(self, revision: Revision) -> Frame:
         self.count += 1
         return Frame(self._prefix + revision.require_json())
 
-    def event(self, name: str, data: object) -> Frame:
+    def encode_event(self, name: str, data: object) -> Frame:
         self.count += 1
         return Frame(self._prefix + name.encode())
 
@@ -96,7 +96,7 @@ class PlainSession:
     def finish(self) -> None:
         pass
 
-    def present(self, frame: Frame) -> None:
+    def send_presence(self, frame: Frame) -> None:
         raise AssertionError
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
@@ -137,18 +137,18 @@ def join(
     ],
 )
 def test_text_bytes_and_anything_else_are_sent_as_what_they_are(data: object, frame: tuple[bytes, bool]) -> None:
-    found = PLAIN.message(data)
+    found = PLAIN.encode_message(data)
     assert (found.data, found.is_text) == frame
 
 
 def test_a_wire_that_says_nothing_of_it_tells_of_no_change_event_or_presence() -> None:
-    assert PLAIN.change(make_revision(5)) is None
-    assert PLAIN.event("goal", {}) is None
-    assert PLAIN.presence(PresenceDiff(left=["a"])) is None
+    assert PLAIN.encode_change(make_revision(5)) is None
+    assert PLAIN.encode_event("goal", {}) is None
+    assert PLAIN.encode_presence(PresenceDiff(left=["a"])) is None
     connections = Connections()
     _, transport, session = join(connections, "a", PLAIN)
     connections.broadcast_change(make_revision(5), source="server")
-    connections.broadcast(lambda wire: wire.event("goal", {}))
+    connections.broadcast(lambda wire: wire.encode_event("goal", {}))
     assert (transport.sent, session.versions) == ([], [])
 
 
@@ -170,7 +170,7 @@ def test_a_reason_to_close_is_text() -> None:
     with pytest.raises(TypeError, match="a close reason is a str, not a ValueError"):
         connection.close(4000, ValueError("bye"))  # type: ignore[arg-type]
     assert transport.closed is None
-    assert not connection.is_shut
+    assert not connection.is_closed
 
 
 def test_a_message_about_a_change_that_failed_is_not_sent() -> None:
@@ -224,7 +224,7 @@ def test_a_connection_without_protocol_frames_gets_no_state_but_messages() -> No
     connection, transport, _ = join(connections, "a", StateWire())
     connection.protocol_enabled = False
     connections.broadcast_change(make_revision(5), source="server")
-    connections.broadcast(lambda wire: wire.message("hello"))
+    connections.broadcast(lambda wire: wire.encode_message("hello"))
     assert transport.sent == ["hello"]
 
 
@@ -248,7 +248,7 @@ def frame_data(frame: Frame | None) -> bytes:
 
 def test_that_a_wire_says_nothing_of_a_revision_is_remembered_too() -> None:
     class Silent(StateWire):
-        def change(self, revision: Revision) -> Frame:
+        def encode_change(self, revision: Revision) -> Frame:
             self.count += 1
             return None  # type: ignore[return-value]
 
@@ -261,7 +261,7 @@ def test_a_broadcast_is_one_frame_for_all_but_some() -> None:
     connections, wire = Connections(), StateWire()
     a, a_transport, _ = join(connections, "a", wire)
     _, b_transport, _ = join(connections, "b", wire)
-    connections.broadcast(lambda wire: wire.message({"n": 1}), without=[a])
+    connections.broadcast(lambda wire: wire.encode_message({"n": 1}), without=[a])
     assert (a_transport.sent, b_transport.sent) == ([], [{"n": 1}])
 
 
@@ -269,7 +269,7 @@ def test_a_broadcast_is_written_once_a_protocol_and_goes_through_the_session() -
     connections, plain, fancy = Connections(), StateWire(), StateWire(b"!")
     a, b = (join(connections, id, plain) for id in "ab")
     _, c, _ = join(connections, "c", fancy)
-    connections.broadcast(lambda wire: wire.event("goal", None))
+    connections.broadcast(lambda wire: wire.encode_event("goal", None))
     assert (a[1].sent, b[1].sent, c.sent) == (["goal"], ["goal"], ["!goal"])
     assert (plain.count, fancy.count) == (1, 1)
     assert a[2].others == b[2].others
@@ -281,12 +281,12 @@ def test_a_broadcast_waits_for_the_gate_of_each_connection() -> None:
     gate, connections = Gate(), Connections()
     connection, transport = make_connection(gate=gate)
     connections.add(connection)
-    connections.broadcast(lambda wire: wire.message("first"))
+    connections.broadcast(lambda wire: wire.encode_message("first"))
     connection.send("second")
     assert transport.sent == []
     gate.open()
     assert transport.sent == ["first", "second"]
-    connections.broadcast(lambda wire: wire.message("false"))
+    connections.broadcast(lambda wire: wire.encode_message("false"))
     gate.open(StoreError("full"))
     assert transport.sent == ["first", "second"]
 
@@ -295,9 +295,9 @@ def test_connections_are_listed_in_order_and_by_tag() -> None:
     connections, wire = Connections(), StateWire()
     members = [join(connections, str(number), wire)[0] for number in range(3)]
     members[0].tags = members[2].tags = ("players", "x")
-    assert list(connections) == connections.tagged(None) == members
-    assert connections.tagged("players") == [members[0], members[2]]
-    assert connections.tagged("nobody") == []
+    assert list(connections) == connections.with_tag(None) == members
+    assert connections.with_tag("players") == [members[0], members[2]]
+    assert connections.with_tag("nobody") == []
     connections.discard(members[1])
     connections.discard(members[1])
     assert len(connections) == 2
@@ -324,7 +324,7 @@ def test_who_is_too_slow_and_is_closed_by_a_broadcast_keeps_it_from_nobody(send:
     connections, wire = Connections(), StateWire()
     transports = [join(connections, str(number), wire, room=number % 2)[1] for number in range(6)]
     if send == "broadcast":
-        connections.broadcast(lambda wire: wire.message(5))
+        connections.broadcast(lambda wire: wire.encode_message(5))
     else:
         connections.broadcast_change(make_revision(5), source="server")
     assert [each.sent for each in transports] == [[], [5]] * 3

@@ -62,13 +62,13 @@ def test_the_names_are_those_that_a_thread_has() -> None:
         ("conflict", [], "must be one of 'last-writer', 'reject', not []"),
         ("send_identity", "no", "must be True or False, not 'no'"),
         ("send_identity", 0, "must be True or False, not 0"),
-        ("state_version", "2", "is a number from 1 on, not '2'"),
+        ("state_version", "2", "must be a whole number, at least 1, not '2'"),
         ("events", ["moved"], "must be a dict of names and types, for example {\"moved\": Move}, not ['moved']"),
         ("events", {"moved": 5}, "must be a dict of names and types, for example {\"moved\": Move}: 'moved': 5 is not"),
         ("events", {5: int}, "must be a dict of names and types"),
         ("on_start", 5, "must be a method, not 5"),
-        ("state", {"n": 0}, "is a part of Thread and cannot be {'n': 0}: name it `initial_state`"),
-        ("history", (), "is a part of Thread and cannot be (): give it another name"),
+        ("state", {"n": 0}, "is an attribute of Thread and cannot be {'n': 0}: name it `initial_state`"),
+        ("history", (), "is an attribute of Thread and cannot be (): give it another name"),
     ],
 )
 def test_an_attribute_of_another_type_is_refused_with_the_remedy(name: str, value: Any, says: str) -> None:
@@ -90,7 +90,7 @@ def test_attributes_of_the_right_types_are_taken() -> None:
 
 
 def test_a_retention_that_is_no_number_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"^Retention\(changes='5'\): a bound is a number, or None for none$"):
+    with pytest.raises(TypeError, match=r"^Retention\(changes='5'\): must be a number, or None for no bound$"):
         Retention(changes="5")  # type: ignore[arg-type]
 
 
@@ -107,7 +107,7 @@ def test_a_retention_that_is_no_number_is_refused() -> None:
     ],
 )
 def test_a_hook_that_does_not_take_what_it_is_given_is_refused(name: str, hook: Callable[..., Any], call: str) -> None:
-    with pytest.raises(TypeError, match=rf"^Room\.{name} is called as {re.escape(call)}: take these arguments"):
+    with pytest.raises(TypeError, match=rf"^Room\.{name} must accept these arguments: {re.escape(call)}"):
         make(**{name: hook})
 
 

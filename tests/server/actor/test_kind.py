@@ -35,7 +35,7 @@ def test_a_hook_with_a_yield_in_it_is_refused() -> None:
         yield
 
     for name, hook in (("on_state_changed", later), ("on_start", once), ("validate_state_change", later)):
-        with pytest.raises(TypeError, match=rf"Room\.{name} has a yield in it"):
+        with pytest.raises(TypeError, match=rf"Room\.{name} must not contain yield"):
             type("Room", (Thread,), {name: hook})
 
 

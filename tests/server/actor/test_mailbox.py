@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plait.actor.mailbox import Mailbox, Turn, current_turn, resolving
+from plait.actor.mailbox import Mailbox, Turn, current_turn, make_resolver
 from plait.errors import TurnTimeout
 
 PATIENCE = 10.0
@@ -23,7 +23,7 @@ def make_mailbox() -> Mailbox:
 def post(mailbox: Mailbox, work: Callable[[], Any], *, name: str = "turn") -> tuple[Turn, asyncio.Future[Any]]:
     """Post a turn and return it, with a future of its outcome."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    turn = Turn(name, work, resolving(future), owner=None, parent=current_turn())
+    turn = Turn(name, work, make_resolver(future), owner=None, parent=current_turn())
     mailbox.post(turn)
     return turn, future
 
@@ -477,7 +477,7 @@ async def test_a_cancellation_that_is_not_the_turns_own_does_not_stop_the_thread
 
     _, future = post(mailbox, wait_for_what_was_cancelled)
     _, behind = post(mailbox, lambda: "behind")
-    with pytest.raises(RuntimeError, match="what it waited for was cancelled") as raised:
+    with pytest.raises(RuntimeError, match="a task or future that it awaited was cancelled") as raised:
         await outcome(future)
     assert isinstance(raised.value.__cause__, asyncio.CancelledError)
     assert await outcome(behind) == "behind"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import pytest
 
-from plait.actor.rpc import Method, Stream, methods, rpc
+from plait.actor.rpc import Method, Stream, find_methods, rpc
 from plait.actor.thread import Thread
 from plait.errors import InvalidArguments
 
@@ -206,7 +206,7 @@ def test_the_mark_takes_a_name_and_leaves_the_function_as_it_is() -> None:
             pass
 
     assert Room().add_player() == "added"
-    found = methods(Room)
+    found = find_methods(Room)
     assert {name: (each.attribute, each.is_concurrent) for name, each in found.items()} == {
         "addPlayer": ("add_player", True),
         "leave": ("leave", False),
@@ -215,7 +215,7 @@ def test_the_mark_takes_a_name_and_leaves_the_function_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["undo", "state", "on_connect", "update", "name"])
 def test_an_rpc_does_not_take_the_place_of_what_every_thread_has(name: str) -> None:
-    with pytest.raises(TypeError, match=rf"Room\.{name} is of Thread's own .* @rpc\(name='{name}'\)"):
+    with pytest.raises(TypeError, match=rf"Room\.{name} is an attribute of Thread .* @rpc\(name='{name}'\)"):
         type("Room", (Thread,), {name: rpc(lambda self: None)})
 
     class Room(Thread[Any]):

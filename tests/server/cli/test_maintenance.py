@@ -51,12 +51,12 @@ async def test_a_sound_store_is_all_read_also_while_a_server_has_it_open(path: P
         ("UPDATE snapshots SET state = x'35' WHERE version = 4", "the snapshot of version 4 is damaged"),
         ("UPDATE snapshots SET state = x'7b', checksum = NULL WHERE version = 0 AND thread = 1", "room/one cannot be"),
         ("DELETE FROM snapshots WHERE thread = 2", "room/two cannot be read: neither a snapshot nor changes"),
-        ("UPDATE clients SET ref = 9", "what is known of a client's pushes is damaged"),
-        ("UPDATE clients SET client = 'd'", "what is known of a client's pushes is damaged"),
-        ("UPDATE threads SET state_version = 7 WHERE id = 1", "what is stored of the thread itself is damaged"),
-        ("UPDATE threads SET name = 'three' WHERE id = 1", "room/three cannot be read: what is stored of the thread"),
+        ("UPDATE clients SET ref = 9", "the record of a client's pushes is damaged"),
+        ("UPDATE clients SET client = 'd'", "the record of a client's pushes is damaged"),
+        ("UPDATE threads SET state_version = 7 WHERE id = 1", "the thread's own record is damaged"),
+        ("UPDATE threads SET name = 'three' WHERE id = 1", "room/three cannot be read: the thread's own record"),
         ("UPDATE threads SET name = CAST(x'ff' AS TEXT) WHERE id = 1", "room/\ufffd cannot be read"),
-        ("DELETE FROM threads WHERE id = 2", "1 snapshots are of threads that are not there"),
+        ("DELETE FROM threads WHERE id = 2", "1 snapshots belong to threads that do not exist"),
     ],
 )
 async def test_what_is_damaged_is_said_and_nothing_else(path: Path, damage: str, said: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.server.rooms import open_house
 
 from plait.actor.current import current
-from plait.actor.mailbox import resolving
+from plait.actor.mailbox import make_resolver
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.errors import CallFailed, InvalidState, MethodNotFound, StoreError
@@ -221,7 +221,7 @@ async def test_a_generator_whose_reader_has_gone_ends_in_its_turn() -> None:
         stream = house.handle(Source).count(10_000)
         assert await outcome(anext(stream)) == 1
         await stream.aclose()
-        await outcome(actor.settled())
+        await outcome(actor.wait_until_idle())
         assert thread.ended_in is thread
         assert thread.state == -1
 
@@ -235,7 +235,7 @@ async def test_a_generator_that_sends_what_is_no_chunk_ends_in_its_turn() -> Non
             raise TypeError("not JSON")
 
         ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        actor.call(actor.kind.methods["count"], ([3], {}), resolving(ended), sink=refuse)
+        actor.call(actor.kind.methods["count"], ([3], {}), make_resolver(ended), sink=refuse)
         with pytest.raises(TypeError, match="not JSON"):
             await outcome(ended)
         assert thread.ended_in is thread

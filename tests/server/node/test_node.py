@@ -64,7 +64,7 @@ async def test_a_thread_that_nobody_has_used_is_not_stored() -> None:
     async with open_house(Room) as house:
         house.handle(Room)
         assert await house.store.load(ThreadKey("room", "one")) is None
-        assert house.node.awake(ThreadKey("room", "one")) is None
+        assert house.node.get_awake(ThreadKey("room", "one")) is None
 
 
 async def test_a_thread_without_initial_state_is_not_stored_until_it_has_one() -> None:
@@ -190,14 +190,14 @@ async def test_an_initial_state_of_another_type_is_no_fault_of_whoever_asks() ->
             return {"points": "many"}
 
     async with open_house(Wrong) as house:
-        with pytest.raises(TypeError, match=r"Wrong\.initial_state is no state of its type: Expected `int`, got `str`"):
+        with pytest.raises(TypeError, match=r"Wrong\.initial_state does not fit its type: Expected `int`, got `str`"):
             await outcome(house.handle(Wrong).state())
 
 
 async def test_a_handle_is_asked_for_by_the_class() -> None:
     async with open_house(Room) as house:
         for what in ("room", Room._kind, int):
-            with pytest.raises(TypeError, match="named by its class"):
+            with pytest.raises(TypeError, match="must be a Thread class"):
                 house.node.handle(what, "one")  # type: ignore[arg-type]
 
 
@@ -333,7 +333,7 @@ async def test_a_thread_that_somebody_is_connected_to_is_not_stopped(sleepy: typ
         await house.handle(sleepy, "other").add(1)
         await outcome(sleepy.stopped.wait())
         assert sleepy.lines.count("stop") == 1
-        assert house.node.awake(ThreadKey("sleepy", "one")) is not None
+        assert house.node.get_awake(ThreadKey("sleepy", "one")) is not None
         sleepy.stopped.clear()
         client.leave()
         await outcome(sleepy.stopped.wait())
@@ -355,12 +355,12 @@ async def test_idle_time_counts_from_the_end_of_a_turn(sleepy: type[Sleepy]) -> 
         actor = await house.actor(Long)
         call = asyncio.create_task(house.handle(Long).work())
         await outcome(Long.runs.wait())
-        actor.used -= 1e9
+        actor.last_used -= 1e9
         await sweep(house, sleepy)
         Long.gate.set()
         await outcome(call)
         await sweep(house, sleepy)
-        assert house.node.awake(actor.key) is actor
+        assert house.node.get_awake(actor.key) is actor
 
 
 async def test_a_thread_that_has_no_idle_time_is_not_stopped_and_others_are(sleepy: type[Sleepy]) -> None:
@@ -369,10 +369,10 @@ async def test_a_thread_that_has_no_idle_time_is_not_stopped_and_others_are(slee
 
     async with open_house(Restless, sleepy) as house:
         actor = await house.actor(Restless)
-        actor.used -= 1e9
+        actor.last_used -= 1e9
         for _ in range(2):
             await sweep(house, sleepy)
-        assert house.node.awake(actor.key) is actor
+        assert house.node.get_awake(actor.key) is actor
 
 
 async def sweep(house: House, sleepy: type[Sleepy]) -> None:
@@ -564,7 +564,7 @@ async def test_the_end_gives_up_what_takes_too_long(working: type[Working], capl
         await asyncio.wait(calls, timeout=PATIENCE)
         assert [not call.cancelled() and isinstance(call.exception(), PlaitError) for call in calls] == [True, True]
         assert client.transport.closed is not None
-    assert "given up" in caplog.text
+    assert "cancelling the turns" in caplog.text
 
 
 async def test_the_end_gives_up_an_on_start_that_hangs() -> None:

@@ -114,7 +114,7 @@ async def joined(actor: Actor, client: str, **options: Any) -> Guest:
     """Return a guest that has joined, and has taken what it was sent then."""
     guest = Guest(actor, client, **options)
     await guest.open()
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames
     return guest
 

@@ -172,7 +172,7 @@ async def test_it_may_write_nothing_and_is_a_connection_like_any_other(house: Ho
     reader = await reading(house)
     assert reader.is_in
     assert reader.connection.readonly
-    assert not reader.actor.is_idle
+    assert not reader.actor.is_unused
     reader.connection.send("to you alone")
     assert (await reader.next())[1] == {"type": "message", "data": "to you alone"}
 
@@ -299,7 +299,7 @@ async def test_a_reader_that_goes_is_gone_from_the_thread(house: House) -> None:
     for _ in range(2):
         reader.stream.end()
     assert not reader.is_in
-    assert reader.actor.is_idle
+    assert reader.actor.is_unused
     assert reader.ended == 1
 
 
@@ -349,8 +349,8 @@ async def test_a_reader_that_a_hook_refuses_is_not_in_the_thread() -> None:
         with pytest.raises(Reject, match="nobody"):
             await reader.open()
         assert not reader.is_in
-        await actor.settled()
-        assert actor.is_idle
+        await actor.wait_until_idle()
+        assert actor.is_unused
 
 
 async def test_a_reader_for_whom_there_is_no_room_is_told_so() -> None:
@@ -387,7 +387,7 @@ async def test_a_reader_that_goes_while_a_hook_is_asked_is_not_in_the_thread(is_
         task.cancel()
         await asyncio.wait([task])
         thread.gate.set()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert not reader.is_in
         other = second if is_greeted else first
         await (waiting if is_greeted else opening)

@@ -115,7 +115,7 @@ async def test_an_ordinary_message_with_half_a_pair_is_handed_over_as_it_is(text
         actor = await house.actor(Room)
         client = await house.join(Room, "a")
         client.send(text)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert actor.thread.heard == [text]  # type: ignore[attr-defined]
         assert client.transport.take() == []
 
@@ -189,7 +189,7 @@ async def test_a_close_whose_reason_has_half_a_pair_closes() -> None:
 
 async def answer(guest: Guest) -> Any:
     """Return the one frame that comes next."""
-    await guest.actor.settled()
+    await guest.actor.wait_until_idle()
     (frame,) = guest.frames
     return frame
 
@@ -228,7 +228,7 @@ async def test_a_push_with_half_a_pair_has_its_turn_among_the_others() -> None:
         guest.push(put("/n", 3), base=0, answered=2)
         guest.push(put("/text", HALF), base=0, ref=2)
         guest.push(put("/text", HALF), base=0, ref=9)
-        await actor.settled()
+        await actor.wait_until_idle()
         found = [(frame["type"], frame["ref"], frame.get("code")) for frame in guest.frames]
         assert found == [
             ("ack", 1, None),
@@ -365,7 +365,7 @@ async def test_large_frames_with_half_a_pair_count_as_much_as_others() -> None:
         await client.joined()
         guest.send_text(f'{{"type":"call","ref":1,"method":"echo","args":[{large}]}}')
         guest.send_text('{"type":"call","ref":2,"method":"echo","args":[1]}')
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [frame["code"] for frame in guest.frames] == ["invalid_arguments", "rate_limited"]
         client.session.receive(f'{{"type":"rpc","id":"1","method":"echo","args":[{large}]}}'.encode(), is_text=True)
         client.call("2", "echo", 1)

@@ -390,7 +390,7 @@ async def test_of_two_who_change_the_same_place_the_one_who_leaves_last_wins() -
 async def test_an_edit_of_what_is_gone_meanwhile_is_a_conflict_and_changes_nothing() -> None:
     async with open_house(Board) as house:
         thread = await board(house)
-        with pytest.raises(Conflict, match="gone"):  # noqa: PT012
+        with pytest.raises(Conflict, match="no longer exists"):  # noqa: PT012
             async with thread.edit() as draft:
                 draft.title = "mine"
                 draft.cards[1].n = 5

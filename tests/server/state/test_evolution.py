@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from plait.actor.thread import Thread
-from plait.state.migrations import migrate, migrations
+from plait.state.migrations import find_migrations, migrate
 
 
 def make(*, state_version: Any = 3, **members: Any) -> type[Thread[Any]]:
@@ -26,7 +26,7 @@ def test_migrations_are_known_by_the_version_that_they_begin_with() -> None:
         def rename(state: Any) -> Any:
             return {"score": state["points"]}
 
-    found = migrations(Room, 3)
+    found = find_migrations(Room, 3)
     assert sorted(found) == [1, 2]
     assert found[2](found[1]({"points": 3})) == {"score": 3, "title": ""}
     assert Room._kind.state_version == 3

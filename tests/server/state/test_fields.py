@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from plait.errors import InvalidState
-from plait.state.fields import check_fields, make_plan, unknown_field
+from plait.state.fields import check_fields, make_plan, make_unknown_field_error
 
 T = TypeVar("T")
 
@@ -133,13 +133,13 @@ def test_a_type_without_fields_costs_nothing(type_: Any) -> None:
 
 
 def test_a_long_name_is_neither_compared_nor_repeated() -> None:
-    error = unknown_field("x" * 100_000, ["x"], "/a")
+    error = make_unknown_field_error("x" * 100_000, ["x"], "/a")
     assert error.path == "/a"
     assert len(str(error)) < 100
 
 
 def test_of_many_fields_some_are_named() -> None:
-    error = unknown_field("?", [f"field{n}" for n in range(100)])
+    error = make_unknown_field_error("?", [f"field{n}" for n in range(100)])
     assert "field0, field1," in str(error)
     assert str(error).endswith(", …")
     assert len(str(error)) < 200

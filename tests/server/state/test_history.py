@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from plait.errors import CorruptThread
 from plait.limits import DEFAULT_LIMITS
-from plait.state.history import History, replay
+from plait.state.history import History, replay_json
 from plait.state.revision import Revision
 from plait.state.types import StateType
 from plait.store.protocol import ChangeRow, Stored, ThreadKey, Write
@@ -62,7 +62,7 @@ def begin(state_type: StateType, value: object) -> tuple[History, Shelf]:
     """Return a history that begins with `value`, and a shelf that it is on."""
     history, shelf = History(KEY, state_type, None), Shelf()
     shelf.put(history.start(*state_type.from_value(value, DEFAULT_LIMITS)))
-    history.commit(history.current)
+    history.mark_durable(history.current)
     return history, shelf
 
 
@@ -131,7 +131,7 @@ def test_what_is_stored_replays_to_the_current_state_after_every_change(states: 
     for value in states[1][1:]:
         if write := change(history, state_type, value):
             shelf.put(write)
-            history.commit(history.current)
+            history.mark_durable(history.current)
         assert history.current.state == value
         assert history.current.json is not None
         again = History(KEY, state_type, shelf.stored())
@@ -166,7 +166,7 @@ def test_a_set_replays_whatever_order_its_members_have(states: list[list[int]]) 
     for value in values[1:]:
         if write := change(history, state_type, value):
             shelf.put(write)
-            history.commit(history.current)
+            history.mark_durable(history.current)
             # A set is in another order in each process.
             history = History(KEY, state_type, shelf.stored())
         assert history.current.state == value
@@ -337,7 +337,7 @@ def test_only_what_was_committed_is_durable() -> None:
     first = history.current
     change(history, state_type, 2)
     assert (history.durable.state, history.current.state) == (0, 2)
-    history.commit(first)
+    history.mark_durable(first)
     assert (history.durable.state, history.current.state) == (1, 2)
 
 
@@ -347,7 +347,7 @@ def test_a_rollback_goes_back_to_what_is_durable_and_counts_on_from_there() -> N
     first = change(history, state_type, 1)
     assert first is not None
     shelf.put(first)
-    history.commit(history.current)
+    history.mark_durable(history.current)
     change(history, state_type, 2)
     change(history, state_type, 3)
     history.rollback()
@@ -390,7 +390,7 @@ def test_a_rollback_keeps_the_sum_of_the_log() -> None:
         write = change(history, state_type, {"text": "x" * 10_000, "n": n})
         assert write is not None
         shelf.put(write)
-        history.commit(history.current)
+        history.mark_durable(history.current)
     assert sum(len(row.ops) for row in shelf.stored().changes) <= 10_000 + 100
 
 
@@ -402,7 +402,7 @@ def change_many(history: History, numbers: Iterable[int], *, is_committed: bool 
     for n in numbers:
         assert change(history, ANY, n) is not None
         if is_committed:
-            history.commit(history.current)
+            history.mark_durable(history.current)
 
 
 ANY = StateType(Any)
@@ -453,12 +453,12 @@ def test_memory_keeps_so_many_bytes_and_no_more() -> None:
     history, _ = begin(ANY, "")
     for n in range(100):
         change(history, ANY, f"{n:05}" * 1_000)
-        history.commit(history.current)
+        history.mark_durable(history.current)
     kept = [version for version in range(100) if history.since(version, 100) is not None]
     assert kept == list(range(100 - 64 * 1024 // 5_040, 100))
     change(history, ANY, "x" * 100_000)
     assert since(history, 100, 101) == [101]
-    history.commit(history.current)
+    history.mark_durable(history.current)
     change(history, ANY, "x")
     assert since(history, 100, 102) is None
     assert since(history, 101, 102) == [102]
@@ -470,7 +470,7 @@ def test_changes_that_are_not_durable_yet_stay_in_memory_however_many_they_are()
     change_many(history, range(11, 1_001), is_committed=False)
     assert since(history, 10, 1_000) == list(range(11, 1_001))
     assert since(history, 9, 1_000) is None
-    history.commit(history.current)
+    history.mark_durable(history.current)
     assert since(history, 1_000 - 256, 1_000) == list(range(1_000 - 255, 1_001))
     assert since(history, 1_000 - 257, 1_000) is None
 
@@ -506,7 +506,7 @@ def test_what_is_in_memory_is_the_end_of_what_was_changed(steps: list[str]) -> N
     for n, step in enumerate(steps):
         match step:
             case "commit" if tentative:
-                history.commit(tentative.pop(0))
+                history.mark_durable(tentative.pop(0))
             case "rollback":
                 history.rollback()
                 del log[history.durable.version :]
@@ -545,7 +545,7 @@ def test_json_that_is_made_when_it_is_asked_for_is_what_was_stored_at_once(state
         assert same_json(lazy.current.json, eager.current.json, is_typed=is_typed)
         assert lazy.current.state == eager.current.state
     for version in range(len(eager_shelf.log) + 1):
-        made = (replay(KEY, each.stored(version)) for each in (lazy_shelf, eager_shelf))
+        made = (replay_json(KEY, each.stored(version)) for each in (lazy_shelf, eager_shelf))
         assert same_json(*made, is_typed=not state_type.is_plain)
 
 
@@ -596,7 +596,7 @@ def test_what_cannot_be_read_is_an_error_that_names_the_thread(snapshot: bytes |
 
 
 def test_what_is_stored_as_another_type_is_an_error_and_no_empty_state() -> None:
-    with pytest.raises(CorruptThread, match="another type"):
+    with pytest.raises(CorruptThread, match="does not fit its class"):
         History(KEY, StateType(Game), Stored("epoch", 0, b'{"players":[{"name":1}]}', []))
 
 
@@ -608,11 +608,11 @@ def test_a_log_that_is_forgotten_is_not_in_memory_any_more_but_what_is_on_its_wa
     history, _ = begin(state_type, 0)
     for n in (1, 2):
         change(history, state_type, n)
-        history.commit(history.current)
+        history.mark_durable(history.current)
     change(history, state_type, 3)
     history.forget()
     assert [row.version for row in history.since(0, 3) or ()] == [1, 2, 3]
-    history.commit(history.current)
+    history.mark_durable(history.current)
     history.forget()
     assert history.since(0, 3) is None
     assert history.since(2, 3) is None

@@ -70,7 +70,7 @@ class Bench:
         history = History(KEY, ANY, stored, retention=retention)
         self.store = store
         self.pipeline = Pipeline(
-            history, ANY, store, DEFAULT_LIMITS, validate=None, committed=lambda _: None, fenced=lambda: None
+            history, ANY, store, DEFAULT_LIMITS, validate=None, on_commit=lambda _: None, on_fenced=lambda: None
         )
         self.change_log = ChangeLog(KEY, store, history)
 
@@ -80,7 +80,7 @@ class Bench:
         for n in range(version + 1, to + 1):
             self.pipeline.set(n, "server")
         async with asyncio.timeout(PATIENCE):
-            await self.pipeline.settled()
+            await self.pipeline.wait_until_durable()
 
     async def changes(self, after: int) -> list[int] | None:
         rows = await self.change_log.changes(after)
@@ -274,7 +274,7 @@ async def test_others_have_their_turns_while_a_version_is_made_of_many_changes()
         b.pipeline.set({"text": "x" * 100_000, "list": []}, "server")
         for n in range(1_000):
             b.pipeline.change([Op("add", "/list/0", n), Op("add", "/list/-", n)], "server")
-        await b.pipeline.settled()
+        await b.pipeline.wait_until_durable()
         reading = asyncio.create_task(b.change_log.document(1_000))
         turns = 0
         while not reading.done():

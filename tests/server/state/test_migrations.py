@@ -19,7 +19,7 @@ from plait.actor.thread import Thread
 from plait.errors import CorruptThread, InvalidState, MigrationFailed, NewerState, PlaitError, StoreError
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
-from plait.state.migrations import bring_up, migrate
+from plait.state.migrations import migrate, migrate_thread
 from plait.store.protocol import Stored, ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 from plait_schemas.patch import Op
@@ -404,7 +404,7 @@ async def test_a_migration_that_fails_leaves_the_thread_as_it_was_and_only_the_l
 ) -> None:
     store = await kept_store()
     await written(store)
-    match = f"^room/one could not be brought to state_version {cls.state_version}$"
+    match = f"^room/one could not be migrated to state_version {cls.state_version}$"
     await refused(store, cls, MigrationFailed, match, caplog, says=says)
     async with open_house(Second, store=store) as house:
         assert await outcome(house.handle(Second).state()) == {"score": 5}
@@ -463,7 +463,7 @@ async def test_a_state_that_is_none_of_its_type_is_left_as_it_is_and_only_the_lo
     store = await kept_store()
     snapshot = b'{"score":"many"}' if type_ is Game else b'{"score":1}'
     await store.inner.submit(Write(KEY, "epoch", None, 0, snapshot=snapshot))
-    match = "^room/one is stored as another type than its class has$"
+    match = "^room/one: the stored state does not fit its class's type$"
     await refused(store, Room, CorruptThread, match, caplog, says=says)
 
 
@@ -471,10 +471,10 @@ async def test_a_migration_gets_a_copy_that_it_may_change() -> None:
     stored = Stored("epoch", 0, b'{"points":3}', ())
     store = await kept_store()
     await store.inner.submit(Write(KEY, "epoch", None, 0, snapshot=b'{"points":3}'))
-    found = await bring_up(store, KEY, Second._kind, stored)
+    found = await migrate_thread(store, KEY, Second._kind, stored)
     assert (found.version, found.snapshot, found.state_version) == (1, b'{"score":3}', 2)
     assert stored.snapshot == b'{"points":3}'
-    assert await bring_up(store, KEY, Second._kind, found) is found
+    assert await migrate_thread(store, KEY, Second._kind, found) is found
 
 
 # In a file

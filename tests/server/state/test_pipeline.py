@@ -43,8 +43,8 @@ class Bench:
             store,
             limits,
             validate=self._validate if validates else None,
-            committed=lambda commit: self.told.append(("committed", commit.version)),
-            fenced=self._fenced,
+            on_commit=lambda commit: self.told.append(("committed", commit.version)),
+            on_fenced=self._fenced,
         )
 
     def set(self, value: object) -> Commit:
@@ -94,11 +94,11 @@ async def test_a_change_is_there_at_once_and_durable_when_it_was_awaited() -> No
         b.store.is_held = True
         commit = b.pipeline.set({"n": 1}, "server")
         assert b.pipeline.state == {"n": 1}
-        assert not b.pipeline.is_settled
+        assert not b.pipeline.is_durable
         assert await b.stored() == 0
         b.store.release()
         assert await outcome(commit) == 1
-        assert b.pipeline.is_settled
+        assert b.pipeline.is_durable
         assert await b.stored() == {"n": 1}
 
 
@@ -187,7 +187,7 @@ async def refused(b: Bench, error: type[Exception], change: Callable[[], object]
         change()
     assert msgspec.json.encode(b.pipeline.state) == before
     assert len(b.store.submitted) == writes
-    assert b.pipeline.is_settled
+    assert b.pipeline.is_durable
 
 
 async def test_what_is_no_state_of_the_type_is_refused() -> None:
@@ -884,7 +884,7 @@ async def test_a_change_by_operations_and_the_same_by_value_or_as_json_are_store
             assert {text(b.pipeline.state) for b in benches} == {text(value)}
         told = []
         for b in benches:
-            await outcome(b.pipeline.settled())
+            await outcome(b.pipeline.wait_until_durable())
             assert text(await b.stored()) == text(value)
             told.append(told_states(plain(initial), b.store.submitted))
         assert told[0] == told[1] == told[2]
@@ -1072,7 +1072,7 @@ async def test_a_failed_commit_takes_the_thread_back_to_what_is_durable() -> Non
         with pytest.raises(StoreError, match="the disk is full"):
             await outcome(commit)
         assert b.pipeline.state == await b.stored() == {"n": 1}
-        assert b.pipeline.is_settled
+        assert b.pipeline.is_durable
         assert b.told == [("committed", 1), ("StoreError", 2)]
 
 

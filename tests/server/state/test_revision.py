@@ -103,7 +103,7 @@ def test_what_authors_do_to_a_state_that_can_change_reaches_nothing_else(revisio
     assert revision.document == {"cards": ["a"]}
     assert revision.json == BOARD_JSON
     assert cards(revision.copy()) == ["a"]
-    revision.show_anew()
+    revision.discard_edits()
     assert cards(revision.state) == ["a"]
 
 

@@ -70,7 +70,7 @@ def make(state: Any, **attributes: Any) -> type[Thread[Any]]:
         (Pair, "states of type Pair, which has Ext at /right, cannot be stored"),
         (Shelf, "states of type Shelf, which has type at /book, cannot be stored"),
         (tuple[int, complex], "which has complex at /1, cannot"),
-        (dict[tuple[int, ...], int], "which has keys that are neither texts nor numbers at its top, cannot"),
+        (dict[tuple[int, ...], int], "which has keys that are neither strings nor numbers at the top level, cannot"),
         (int | complex, "cannot be stored: Type unions containing a custom type"),
         ("Later", "'Later'"),
     ],

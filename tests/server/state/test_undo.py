@@ -76,14 +76,14 @@ class Table:
 
     async def sources(self) -> list[str]:
         """Return what the log says of who made each change."""
-        await self.pipeline.settled()
+        await self.pipeline.wait_until_durable()
         rows = await self.change_log.changes(0)
         assert rows is not None
         return [row.source for row in rows]
 
     async def wake(self, type_: Any = Any) -> None:
         """Let the thread go to sleep and wake again, with another type for its state."""
-        await self.pipeline.settled()
+        await self.pipeline.wait_until_durable()
         self._type = StateType(type_)
         self._begin(History(KEY, self._type, await self.store.load(KEY)))
 
@@ -94,8 +94,8 @@ class Table:
             self.store,
             DEFAULT_LIMITS,
             validate=self._validate,
-            committed=lambda _: None,
-            fenced=lambda: None,
+            on_commit=lambda _: None,
+            on_fenced=lambda: None,
         )
         self.change_log = ChangeLog(KEY, self.store, history)
 
@@ -449,7 +449,7 @@ async def test_what_is_not_kept_cannot_be_taken_back() -> None:
         for n in range(1, 2_001):
             t.change("bob", Op("replace", "/n", n))
             if n % 100 == 0:
-                await t.pipeline.settled()
+                await t.pipeline.wait_until_durable()
         await t.wake()
         assert await t.undo("ada") is None
         taken = 0
@@ -466,7 +466,7 @@ async def test_where_nothing_of_the_log_is_kept_nothing_can_be_taken_back() -> N
         while n == 0 or t.store.submitted[-1].snapshot is None:
             n += 1
             t.change("ada", Op("replace", "/n", n))
-            await t.pipeline.settled()
+            await t.pipeline.wait_until_durable()
         await t.wake()
         assert await t.change_log.start() == n
         assert await t.undo("ada") is None
@@ -479,7 +479,7 @@ async def test_changes_that_are_on_their_way_to_the_disk_count() -> None:
     async with table({"n": 0, "list": []}) as t:
         t.change("ada", insert(0, "ada's"))
         t.change("ada", Op("replace", "/n", 1))
-        await t.pipeline.settled()
+        await t.pipeline.wait_until_durable()
         t.store.is_held = True
         t.change("bob", Op("replace", "/n", 2), insert(0, "bob's"))
         with pytest.raises(Conflict):
@@ -505,7 +505,7 @@ async def test_what_two_take_back_at_once_is_taken_back_once() -> None:
 async def test_the_author_may_refuse_it() -> None:
     async with table({"n": 0}) as t:
         t.change("ada", Op("replace", "/n", 1))
-        await t.pipeline.settled()
+        await t.pipeline.wait_until_durable()
 
         def refuses(state: Any) -> None:
             raise Reject("no way back")
@@ -519,7 +519,7 @@ async def test_the_author_may_refuse_it() -> None:
 async def test_what_was_taken_back_but_not_stored_can_be_taken_back_again() -> None:
     async with table({"n": 0}) as t:
         t.change("ada", Op("replace", "/n", 1))
-        await t.pipeline.settled()
+        await t.pipeline.wait_until_durable()
         t.store.fail_next()
         with pytest.raises(StoreError):
             await t.undo("ada")
@@ -536,7 +536,7 @@ async def test_the_log_is_read_back_to_the_change_and_no_further() -> None:
         t.change("ada", put("first", 1))
         for n in range(1, 2_001):
             t.change("bob", Op("replace", "/n", n))
-        await t.pipeline.settled()
+        await t.pipeline.wait_until_durable()
         assert await t.undo("bob") == 2_002
         assert t.store.rows == 0
         await t.wake()
@@ -563,7 +563,7 @@ async def test_large_changes_are_taken_back_one_after_the_other() -> None:
     async with table({"text": ""}) as t:
         for n in range(1, 31):
             t.change("ada", Op("replace", "/text", str(n % 10) * 500_000))
-            await t.pipeline.settled()
+            await t.pipeline.wait_until_durable()
         for n in range(29, 0, -1):
             assert await t.undo("ada") is not None
             assert t.state["text"][0] == str(n % 10)
@@ -574,7 +574,7 @@ async def test_it_is_not_looked_back_over_more_bytes_than_may_be_in_memory() -> 
         t.change("ada", Op("replace", "/n", 1))
         for n in range(70):
             t.change("bob", Op("replace", "/text", str(n % 10) * 500_000))
-            await t.pipeline.settled()
+            await t.pipeline.wait_until_durable()
         assert await t.undo("ada") is None
         assert t.store.rows < 70
 

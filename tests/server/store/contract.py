@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from plait.errors import Fenced, StoreError
-from plait.state.history import replay
+from plait.state.history import replay_json
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Store, Stored, ThreadKey, ThreadRow, Write
 
 ROOM = ThreadKey("room", "one")
@@ -351,7 +351,7 @@ async def states(store: Store, to: int, key: ThreadKey = ROOM) -> dict[int, byte
         stored = await store.load(key, version=version)
         if stored is not None:
             assert stored.version == version
-            found[version] = replay(key, stored)
+            found[version] = replay_json(key, stored)
     return found
 
 
@@ -702,7 +702,7 @@ async def test_a_write_that_comes_while_the_store_closes_is_carried_out_or_refus
 async def test_a_store_that_is_open_is_not_opened_again_and_goes_on(store: Store) -> None:
     async with store:
         await put(store, beginning())
-        with pytest.raises(StoreError, match="open already"):
+        with pytest.raises(StoreError, match="already open"):
             await store.__aenter__()
         await put(store, change(1))
         assert await versions(store) == (1, [1])

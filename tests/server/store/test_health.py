@@ -29,20 +29,20 @@ def test_writes_fail_until_one_succeeds(health: Health) -> None:
     assert health.trouble is None
     health.record([FULL], 1)
     assert health.trouble == "database or disk is full"
-    health.record([Fenced("room/one was written by somebody else")], 2)
+    health.record([Fenced("room/one was written by another process")], 2)
     assert health.trouble is not None
     health.record([None, None], 3)
     assert health.trouble is None
     health.record([FULL, None], 4)
     assert health.trouble is not None
-    health.record([Fenced("room/one was written by somebody else"), None], 5)
+    health.record([Fenced("room/one was written by another process"), None], 5)
     assert health.trouble is None
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        Fenced("room/one was written by somebody else"),
+        Fenced("room/one was written by another process"),
         StoreError("room/one: change 7 is not the next one"),
         failure(OverflowError("int too large")),
         failure(sqlite3.DatabaseError("database disk image is malformed")),

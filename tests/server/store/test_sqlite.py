@@ -332,7 +332,7 @@ async def test_an_upgraded_file_notices_that_changes_of_before_and_a_threads_own
     with database(old_path) as db:
         db.execute("UPDATE threads SET head = 0, secret = randomblob(16)")
     async with SqliteStore(old_path) as store:
-        with pytest.raises(CorruptThread, match="the thread itself"):
+        with pytest.raises(CorruptThread, match="the thread's own record"):
             await store.load(ROOM)
 
 

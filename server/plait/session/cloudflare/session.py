@@ -52,7 +52,7 @@ _PAUSE: Final = 0.25
 class CloudflareWire(PlainWire):
     """Encodes frames of the Cloudflare protocol; a change is sent as the whole state."""
 
-    def change(self, revision: Revision) -> Frame:
+    def encode_change(self, revision: Revision) -> Frame:
         return Frame(encode_state(revision.require_json()))
 
 
@@ -87,7 +87,7 @@ class CloudflareSession:
         self._transport = transport
         self._departures = departures
         self._loop = asyncio.get_running_loop()
-        self._limiter = actor.limits.limiter(self._loop.time())
+        self._limiter = actor.limits.make_limiter(self._loop.time())
         # When a message last exceeded the limits.
         self._refused_at = -math.inf
         self._queue = ReceiveQueue(connection, transport, self._take)
@@ -123,7 +123,7 @@ class CloudflareSession:
         if self._confirmation is not None:
             self._confirmation.cancel()
         if self._connection.session is None:
-            self._connection.is_shut = True
+            self._connection.is_closed = True
             return  # The client has not joined. If it has, its earlier messages are still handled.
         self._queue.finish()
         self._note_departure()
@@ -148,7 +148,7 @@ class CloudflareSession:
     def finish(self) -> None:
         """Do nothing, as only states wait."""
 
-    def present(self, frame: Frame) -> None:
+    def send_presence(self, frame: Frame) -> None:
         """Do nothing, as the protocol has no presence."""
 
     def drained(self) -> None:

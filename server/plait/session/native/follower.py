@@ -23,21 +23,21 @@ __all__ = ["PLAIT", "Follower", "PlaitWire"]
 class PlaitWire(PlainWire):
     """Encodes frames of the native protocol; changes are sent as operations."""
 
-    def change(self, revision: Revision) -> Frame:
+    def encode_change(self, revision: Revision) -> Frame:
         row = revision.change
         assert row is not None
         source = encode_json(row.source)
         return Frame(b'{"type":"change","version":%d,"ops":%b,"source":%b}' % (row.version, row.ops, source))
 
-    def message(self, data: object) -> Frame:
+    def encode_message(self, data: object) -> Frame:
         if isinstance(data, bytes | bytearray | memoryview):
             return Frame(bytes(data), is_text=False)
         return Frame(b'{"type":"message","data":%b}' % encode_json(data))
 
-    def event(self, name: str, data: object) -> Frame:
+    def encode_event(self, name: str, data: object) -> Frame:
         return Frame(b'{"type":"event","name":%b,"data":%b}' % (encode_json(name), encode_json(data)))
 
-    def presence(self, diff: PresenceDiff) -> Frame:
+    def encode_presence(self, diff: PresenceDiff) -> Frame:
         return Frame(encode(diff))
 
 
@@ -141,7 +141,7 @@ class Follower:
         elif not self._transport.is_backed_up:
             self.drained()
 
-    def present(self, frame: Frame) -> None:
+    def send_presence(self, frame: Frame) -> None:
         """Send a change of presence, or the whole presence when the reader has caught up."""
         if self._transport.is_backed_up:
             self._misses_presence = True
@@ -154,7 +154,7 @@ class Follower:
         while self._held and not self._transport.is_backed_up:
             self._send_held(self._held)
         if self._misses_presence and not self._transport.is_backed_up:
-            self.send_presence()
+            self.send_presence_snapshot()
 
     def catch_up(self) -> None:
         """Send everything that waits, even if the reader is slow."""
@@ -162,10 +162,10 @@ class Follower:
         while self._held:
             self._send_held(self._held)
 
-    def send_presence(self) -> None:
+    def send_presence_snapshot(self) -> None:
         """Send the whole presence."""
         self._misses_presence = False
-        self._transport.send(self._actor.presence.snapshot(PLAIT.presence))
+        self._transport.send(self._actor.presence.snapshot(PLAIT.encode_presence))
 
     # Inside
 

@@ -75,7 +75,7 @@ class PlaitSession:
         # Renews the client's token before it expires.
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
-        self._limiter = actor.limits.limiter(self._loop.time())
+        self._limiter = actor.limits.make_limiter(self._loop.time())
         self._follower = Follower(actor, transport)
         self._calls = Calls(actor, connection, self.send)
         self._messages = MessageOrder()
@@ -89,7 +89,7 @@ class PlaitSession:
         """Read the client's last push and the changes that it has missed. Raises StoreError."""
         actor = self._actor
         # The client's pushes on an earlier socket may still be on their way to the disk.
-        await actor.pipeline.settled()
+        await actor.pipeline.wait_until_durable()
         self._rows = await self._follower.read_missed(self._join_frame.have)
         # Another principal with the same client id is another client.
         id = self._connection.id
@@ -111,7 +111,7 @@ class PlaitSession:
     def close(self, code: int, reason: str) -> None:
         """Leave the thread, as the socket is closed."""
         self._queue.finish()
-        self._connection.is_shut = True
+        self._connection.is_closed = True
         self._tokens.close()
         self._calls.close()
         self._queue.close()
@@ -142,10 +142,10 @@ class PlaitSession:
         """Send everything that waits for the peer to catch up."""
         self._follower.catch_up()
 
-    def present(self, frame: Frame) -> None:
+    def send_presence(self, frame: Frame) -> None:
         """Send a change of presence, but never before `joined` and the whole presence."""
         if self._pushes is not None:
-            self._follower.present(frame)
+            self._follower.send_presence(frame)
 
     def drained(self) -> None:
         """Send what has waited, as the peer has caught up."""
@@ -192,7 +192,7 @@ class PlaitSession:
         self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
         # Send an empty presence, too, if the client may have an older one.
         if connection.protocol_enabled and (actor.presence or self._join_frame.have is not None):
-            self._follower.send_presence()
+            self._follower.send_presence_snapshot()
         self._tokens.watch()
 
     def _open_queue(self, error: BaseException | None) -> None:

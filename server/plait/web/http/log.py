@@ -81,7 +81,7 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
         raise refusal
     host = request.client.host if request.client else ""
     stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal, ended=partial(addresses.leave, host))
-    with actor.held():
+    with actor.keep_awake():
         addresses.enter(host)
         await stream.open(request, have)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}

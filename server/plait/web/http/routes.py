@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
 from plait.actor.logs import log_error
-from plait.actor.mailbox import resolving
+from plait.actor.mailbox import make_resolver
 from plait.actor.rpc import Method
 from plait.errors import (
     CallFailed,
@@ -31,7 +31,7 @@ from plait.errors import (
     public_message,
 )
 from plait.session.native.tokens import seconds_left
-from plait.state.types import json_error
+from plait.state.types import parse_json_error
 from plait.web.context import ServerContext, error_response
 from plait.web.http.log import changes, event_stream, state_at, tag, wants_events
 from plait.web.http.streamed import Lines, Streamed
@@ -125,7 +125,7 @@ class _Exchange:
         await self._check("read")
         actor = await self._actor()
         if (version := self._request.query_params.get("at")) is not None:
-            with actor.held():
+            with actor.keep_awake():
                 return await state_at(actor, version)
         history = actor.pipeline.history
         revision = history.durable
@@ -142,7 +142,7 @@ class _Exchange:
         actor = await self._actor()
         if wants_events(self._request):
             return await event_stream(actor, self._request, self._principal, self._context.addresses)
-        with actor.held():
+        with actor.keep_awake():
             query = self._request.query_params
             return await changes(actor, query.get("since"), query.get("limit"))
 
@@ -177,14 +177,16 @@ class _Exchange:
             call = _decode_call(body) if body.strip() else CallBody()
         except NOT_JSON as error:
             raise InvalidArguments(
-                f'the body must be {{"args": […], "kwargs": {{…}}}}: {json_error(error)[0]}'
+                f'the body must be {{"args": […], "kwargs": {{…}}}}: {parse_json_error(error)[0]}'
             ) from None
         with self._context.turns.measure():
             arguments = method.arguments(call.args, call.kwargs, depth=self._context.limits.depth)
         if method.is_stream:
             return self._stream(actor, method, arguments, connection)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        actor.call(method, arguments, resolving(future), connection=connection, request=self._request, by_client=True)
+        actor.call(
+            method, arguments, make_resolver(future), connection=connection, request=self._request, by_client=True
+        )
         return _answer_json({"result": await self._wait_for(future)})
 
     async def request(self) -> Response:
@@ -192,7 +194,7 @@ class _Exchange:
         actor = await self._actor()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._request.state.principal = self._principal
-        actor.request(self._request, resolving(future))
+        actor.request(self._request, make_resolver(future))
         response = await future
         if not isinstance(response, Response):
             raise TypeError(
@@ -227,7 +229,7 @@ class _Exchange:
         if await actor.hooks.is_readonly(connection, self._request):
             connection.readonly = True
         if size >= LARGE:
-            with actor.held():
+            with actor.keep_awake():
                 await self._context.turns.turn()
         return actor, connection
 

@@ -85,7 +85,7 @@ class Lines:
         self._is_over = True
         self._drained.set()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait while the reader is slow."""
         while self.is_backed_up and not self._is_over:
             self._drained.clear()

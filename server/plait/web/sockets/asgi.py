@@ -119,7 +119,7 @@ class AsgiSocket:
     def take_turn(self, work: Callable[[], None]) -> Ticket | None:
         return self._turns.run(work)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         if not self._over.is_set():
             await self._drained.wait()
 

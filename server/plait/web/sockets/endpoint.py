@@ -79,7 +79,7 @@ class _Place:
         if self.connection is None:
             leave()
         else:
-            self.connection.when_settled(leave)
+            self.connection.call_when_turns_end(leave)
 
 
 class _Opening:
@@ -207,7 +207,7 @@ class _Opening:
             rights = await self._rights_by_token(key, join.token)
             await self._context.compatibility.check(key.kind, join.schema)
             actor = await self._actor(key)
-            with actor.held():
+            with actor.keep_awake():
                 id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)
                 connection = Connection(id, socket, actor.pipeline.after, rights=rights, wire=PLAIT)
                 self._place.connection = connection
@@ -250,7 +250,7 @@ class _Opening:
             write_batcher=self._context.write_batcher,
             max_size=limits.frame,
             write_buffer=limits.write_buffer,
-            bucket=limits.bucket(asyncio.get_running_loop().time()),
+            bucket=limits.make_bucket(asyncio.get_running_loop().time()),
             turns=self._context.turns,
             ended=partial(_ended, heartbeat, ended),
             shutdown=self._context.shutdown,

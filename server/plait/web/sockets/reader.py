@@ -180,7 +180,7 @@ class Reader:
         """Continue with what was received, later if the peer has sent too much."""
         if self._turn is not None:
             return
-        wait = 0.0 if self._bucket is None else min(self._bucket.until(0, self._loop.time()), _LONGEST_PAUSE)
+        wait = 0.0 if self._bucket is None else min(self._bucket.seconds_until(0, self._loop.time()), _LONGEST_PAUSE)
         if self._is_disconnected and (self._is_held or not self._incoming.is_waiting):
             self._disconnected()
         elif self._is_held:

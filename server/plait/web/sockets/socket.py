@@ -165,7 +165,7 @@ class Socket(asyncio.Protocol):
     def take_turn(self, work: Callable[[], None]) -> Ticket | None:
         return self._reader.take_turn(work)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         while self.is_backed_up and not self._is_closing:
             if self._drained is None:
                 self._drained = self._loop.create_future()

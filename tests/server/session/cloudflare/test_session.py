@@ -151,7 +151,7 @@ async def turns_end(house: House, cls: type[Room]) -> None:
     """Wait until the thread has no turns, though what they changed may be on its way to the disk."""
     actor = await house.actor(cls)
     async with asyncio.timeout(PATIENCE):
-        while not actor.mailbox.is_idle or actor._beside:  # noqa: ASYNC110
+        while not actor.mailbox.is_idle or actor._concurrent:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
@@ -212,7 +212,7 @@ async def test_a_state_that_is_pushed_before_on_connect_has_finished_waits_for_i
         assert actor.thread.state == 0
         actor.thread.gate.set()  # type: ignore[attr-defined]
         assert await client.next() == state("set by on_connect")
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [each["state"] for each in other.transport.sent if each["type"] == "cf_agent_state"][-1] != 0
 
 
@@ -273,7 +273,7 @@ async def test_a_hook_that_raises_when_a_client_joins_closes_the_socket_and_says
         assert code == 1011
         assert "secret" not in reason
         assert "secret" not in str(client.transport.sent)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert len(actor.connections) == 0
 
 
@@ -287,7 +287,7 @@ async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins() -> No
         late.leave(1006)
         actor.thread.gate.set()  # type: ignore[attr-defined]
         assert await first.next() == result("1", "waited")
-        await actor.settled()
+        await actor.wait_until_idle()
         assert list(actor.connections) == [first.connection]
 
 
@@ -322,7 +322,7 @@ async def test_a_client_that_is_gone_while_it_joins_is_taken_out_again() -> None
             await actor.thread.joining.wait()  # type: ignore[attr-defined]
         client.leave()
         actor.thread.gate.set()  # type: ignore[attr-defined]
-        await actor.settled()
+        await actor.wait_until_idle()
         assert len(actor.connections) == 0
 
 
@@ -625,12 +625,12 @@ async def test_a_client_without_protocol_frames_that_comes_back_may_write_again(
         actor = await house.actor(Guarded)
         first = Client(actor, "plain")
         first.open()
-        await actor.settled()
+        await actor.wait_until_idle()
         first.leave()
         await house.handle(Guarded).set_state(1)
         second = Client(actor, "plain")
         second.open()
-        await actor.settled()
+        await actor.wait_until_idle()
         second.push(2)
         assert await house.handle(Guarded).state() == 2
 
@@ -1146,11 +1146,11 @@ async def test_when_the_socket_closes_streams_end_and_running_turns_and_what_has
             await client.next()
         client.leave()
         async with asyncio.timeout(PATIENCE):
-            while len(actor._beside) > 2:  # noqa: ASYNC110
+            while len(actor._concurrent) > 2:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert sorted(thread.ends) == ["chunk cancelled", "tell cancelled", "tell cancelled"]
         thread.gate.set()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert sorted(thread.ends[3:]) == ["error finished", "turn finished", "value finished"]
 
 
@@ -1172,7 +1172,7 @@ async def test_a_stream_is_not_begun_for_a_client_that_left_while_on_connect_ran
         client.call("2", "turn")
         client.leave()
         thread.gate.set()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert thread.ends == ["turn finished"]
 
 
@@ -1216,7 +1216,7 @@ async def test_pushes_that_come_too_fast_are_answered_with_one_state_and_logged_
         client = await house.join(Room, "a")
         for n in range(40):
             client.push(n)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [await client.next() for _ in range(21)] == [REJECTED] * 20 + [state(19)]
         assert [record.message.split(":")[0] for record in caplog.records] == ["rate_limited"]
         assert client.transport.closed is None
@@ -1230,7 +1230,7 @@ async def test_who_goes_on_pushing_too_fast_is_closed_with_1013() -> None:
             client.push(n)
         assert client.transport.closed is not None
         assert client.transport.closed[0] == 1013
-        await actor.settled()
+        await actor.wait_until_idle()
         assert actor.thread.state == 19
 
 
@@ -1272,7 +1272,7 @@ async def test_what_a_client_sends_before_it_has_joined_is_counted_too() -> None
             pass
         assert client.transport.closed is not None
         assert client.transport.closed[0] == 1013
-        await actor.settled()
+        await actor.wait_until_idle()
         assert len(actor.thread.heard) <= 5  # type: ignore[attr-defined]
 
 
@@ -1297,7 +1297,7 @@ async def test_on_close_is_told_of_each_client_that_had_joined_once() -> None:
         a.leave(1001, "bye")
         a.leave(1006)
         b.connection.close(4000, "out")
-        await actor.settled()
+        await actor.wait_until_idle()
         assert actor.thread.closed == [("a", 1001, "bye"), ("b", 4000, "out")]  # type: ignore[attr-defined]
         assert len(actor.connections) == 0
 
@@ -1331,7 +1331,7 @@ async def test_a_turn_that_closes_a_connection_is_not_interrupted_by_on_close() 
         for id in "ab":
             await house.join(Bouncer, id)
         await house.handle(Bouncer).clear()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert actor.thread.lines == ["clear begins", "clear ends", "close a", "close b"]  # type: ignore[attr-defined]
 
 
@@ -1347,7 +1347,7 @@ async def test_what_comes_behind_the_close_of_a_connection_is_not_taken(*, is_st
         client.send("late")
         client.push(2)
         house.store.release()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert actor.thread.heard == ["early"]  # type: ignore[attr-defined]
         assert actor.thread.state == 1
 
@@ -1358,7 +1358,7 @@ async def test_what_comes_behind_the_servers_end_is_not_taken() -> None:
         actor = await house.actor(Room)
         await house.node.drain(PATIENCE)
         client.send("late")
-        await actor.settled()
+        await actor.wait_until_idle()
         assert client.transport.closed is not None
         assert actor.thread.heard == []  # type: ignore[attr-defined]
 

@@ -357,7 +357,7 @@ async def test_what_a_client_that_was_sent_no_state_writes_replaces_what_is_ther
         actor = await house.actor(Silent)
         plain = Client(actor, "plain")
         plain.open()
-        await actor.settled()
+        await actor.wait_until_idle()
         plain.push({"a": 1})
         await house.handle(Silent).set_state({"a": 1, "b": 2})
         plain.push({"a": 3})

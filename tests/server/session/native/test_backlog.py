@@ -76,9 +76,9 @@ async def test_messages_behind_a_slow_turn_are_refused_when_too_many_wait_and_ta
     assert guest.closed is None
     other.send("message", data="other")
     busy(actor).gate.set()
-    await actor.settled()
+    await actor.wait_until_idle()
     guest.send("message", data="again")
-    await actor.settled()
+    await actor.wait_until_idle()
     assert busy(actor).heard == [*(f"{n}{TEXT}" for n in range(5)), "other", "again"]
     assert codes(guest) == codes(other) == []
 
@@ -88,7 +88,7 @@ async def test_one_message_that_is_larger_than_what_may_wait_is_taken_when_nothi
     guest = await joined(actor, "a")
     busy(actor).gate.set()
     guest.send("message", data="x" * 20_000)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert busy(actor).heard == ["x" * 20_000]
 
 
@@ -102,9 +102,9 @@ async def test_calls_are_refused_when_too_many_wait_or_run_and_taken_again_when_
         guest.send("call", ref=ref, method=method, args=[TEXT])
     assert codes(guest) == [("rate_limited", 5), ("rate_limited", 6)]
     busy(actor).gate.set()
-    await actor.settled()
+    await actor.wait_until_idle()
     guest.send("call", ref=5, method=method)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [(frame["ref"], frame["value"]) for frame in guest.frames] == [(n, "waited") for n in range(6)]
 
 
@@ -117,9 +117,9 @@ async def test_calls_that_were_cancelled_wait_until_they_are_skipped(house: Hous
     guest.send("call", ref=9, method="wait")
     assert codes(guest) == [("rate_limited", 9)]
     busy(actor).gate.set()
-    await actor.settled()
+    await actor.wait_until_idle()
     guest.send("call", ref=9, method="wait")
-    await actor.settled()
+    await actor.wait_until_idle()
     assert codes(guest) == [(None, 9)]
 
 
@@ -137,7 +137,7 @@ async def test_what_makes_no_turn_is_taken_whatever_waits(house: House) -> None:
     assert [frame["type"] for frame in guest.frames] == ["pong", "presence"]
     await asyncio.sleep(0)
     guest.send("call", ref=7, method="open_gate")
-    await actor.settled()
+    await actor.wait_until_idle()
     assert {"type": "result", "ref": 7, "done": True} in guest.frames
 
 
@@ -147,14 +147,14 @@ async def test_pushes_are_told_to_come_again_while_too_many_of_their_changes_wai
     for n in range(6):
         guest.push(put("/n", f"{n}{TEXT}"), base=n)
         await asyncio.sleep(0)
-        await actor.pipeline.settled()
+        await actor.pipeline.wait_until_durable()
     *acks, nack = guest.frames
     assert [frame["type"] for frame in acks] == ["ack"] * 5
     assert (nack["type"], nack["ref"], nack["code"], nack["retry_after"]) == ("nack", 6, "rate_limited", 1)
     busy(actor).gate.set()
-    await actor.settled()
+    await actor.wait_until_idle()
     guest.push(put("/n", "last"), base=5, ref=6)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [{"type": "ack", "ref": 6, "version": 6}]
 
 
@@ -175,7 +175,7 @@ async def test_of_a_cloudflare_client_calls_and_pushes_are_refused_and_behind_a_
     assert client.transport.closed is not None
     assert client.transport.closed[0] == 1013
     busy(actor).gate.set()
-    await actor.settled()
+    await actor.wait_until_idle()
     assert busy(actor).heard == [TEXT] * 5
 
 
@@ -186,11 +186,11 @@ async def test_a_connection_is_settled_when_the_last_turn_that_it_caused_has_end
     client.send("hello")
     client.leave()
     told: list[int] = []
-    client.connection.when_settled(lambda: told.append(len(busy(actor).heard)))
+    client.connection.call_when_turns_end(lambda: told.append(len(busy(actor).heard)))
     await asyncio.sleep(0)
     assert told == []
     busy(actor).gate.set()
-    await actor.settled()
+    await actor.wait_until_idle()
     assert told == [1]
-    client.connection.when_settled(lambda: told.append(2))
+    client.connection.call_when_turns_end(lambda: told.append(2))
     assert told == [1, 2]

@@ -134,7 +134,7 @@ async def test_a_call_is_answered_behind_what_it_changed(house: House) -> None:
     await until(lambda: actor.mailbox.is_idle)
     assert guest.frames == []
     house.store.release()
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [(f["type"], f.get("version"), f.get("ref"), f.get("value")) for f in guest.frames] == [
         ("change", 1, None, None),
         ("result", None, 7, 2),
@@ -149,7 +149,7 @@ async def test_a_method_that_returns_nothing_is_answered_without_a_value_and_one
     guest = await joined(await house.actor(Machine), "a")
     call(guest, 1, "nothing")
     call(guest, -5, "nothing_of_something")
-    await guest.actor.settled()
+    await guest.actor.wait_until_idle()
     assert guest.frames == [result(1), result(-5, None)]
 
 
@@ -176,13 +176,13 @@ async def test_a_call_that_fails_says_why_and_where(
 ) -> None:
     guest = await joined(await house.actor(Machine), "a")
     guest.send("call", ref=1, method=method, **arguments)
-    await guest.actor.settled()
+    await guest.actor.wait_until_idle()
     error = guest.frames[-1]
     assert (error["type"], error["ref"], error["code"], error.get("path")) == ("error", 1, code, path)
     assert error["message"]
     assert guest.closed is None
     call(guest, 1, "nothing")
-    await guest.actor.settled()
+    await guest.actor.wait_until_idle()
     assert guest.frames == [result(1)]
 
 
@@ -197,7 +197,7 @@ async def test_a_call_whose_change_could_not_be_stored_fails(house: House) -> No
     guest = await joined(await house.actor(Machine), "a")
     house.store.fail_next()
     call(guest, 1, "add", 1)
-    await guest.actor.settled()
+    await guest.actor.wait_until_idle()
     assert [(f["type"], f["code"], f["ref"]) for f in guest.frames] == [("error", "store_error", 1)]
 
 
@@ -208,7 +208,7 @@ async def test_a_ref_of_a_call_under_way_is_refused_and_the_call_goes_on(house: 
     call(guest, 1, "nothing")
     assert [(f["code"], f["ref"]) for f in guest.frames] == [("invalid_arguments", 1)]
     actor.thread.gate.set()  # type: ignore[attr-defined]
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [result(1, "waited")]
     assert actor.thread.ran == ["begun", "ended"]  # type: ignore[attr-defined]
 
@@ -221,10 +221,10 @@ async def test_a_stream_is_a_result_a_chunk_and_a_last_one(house: House) -> None
     actor.thread.gate.set()  # type: ignore[attr-defined]
     guest = await joined(actor, "a")
     call(guest, 1, "stream", 2)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [result(1, 0, done=False), result(1, 1, done=False), result(1)]
     call(guest, 1, "stream", 3)
-    await actor.settled()
+    await actor.wait_until_idle()
     *chunks, error = guest.frames
     assert chunks == [result(1, n, done=False) for n in range(3)]
     assert (error["type"], error["code"], error["message"]) == ("error", "call_failed", "too many")
@@ -233,7 +233,7 @@ async def test_a_stream_is_a_result_a_chunk_and_a_last_one(house: House) -> None
 async def test_each_chunk_comes_behind_the_change_before_it(house: House) -> None:
     guest = await joined(await house.actor(Machine), "a")
     call(guest, 1, "stream_states", 2)
-    await guest.actor.settled()
+    await guest.actor.wait_until_idle()
     assert [(f["type"], f.get("version", f.get("value"))) for f in guest.frames] == [
         ("change", 1),
         ("result", 1),
@@ -247,7 +247,7 @@ async def test_a_stream_whose_change_could_not_be_stored_ends_with_that(house: H
     guest = await joined(await house.actor(Machine), "a")
     house.store.fail_next()
     call(guest, 1, "stream_states", 2)
-    await guest.actor.settled()
+    await guest.actor.wait_until_idle()
     ends = [f for f in guest.frames if f["type"] == "error" or f.get("done")]
     assert [(f["type"], f["code"]) for f in ends] == [("error", "call_failed")]
 
@@ -269,7 +269,7 @@ async def test_the_ref_of_a_stream_that_has_ended_may_be_used_though_its_method_
     await until(lambda: len(guest.transport.sent) == 4)
     assert guest.frames == [result(1)]
     actor.thread.gate.set()  # type: ignore[attr-defined]
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == []
     assert actor.thread.ran == ["nothing", "by hand"]  # type: ignore[attr-defined]
 
@@ -279,7 +279,7 @@ async def test_a_stream_by_hand_that_is_not_ended_ends_with_its_method(house: Ho
     actor.thread.gate.set()  # type: ignore[attr-defined]
     guest = await joined(actor, "a")
     call(guest, 1, "by_hand", "not at all")
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [result(1, "first", done=False), result(1)]
 
 
@@ -292,7 +292,7 @@ async def test_a_stream_that_is_cancelled_ends_its_generator_and_is_not_answered
     call(guest, 1, "stream", 1)
     await until(lambda: len(guest.transport.sent) == 2)
     guest.send("cancel", ref=1)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [result(1, 0, done=False)]
     assert actor.thread.ran == ["closed"]  # type: ignore[attr-defined]
 
@@ -304,12 +304,12 @@ async def test_a_chunk_that_is_on_its_way_when_its_call_is_cancelled_is_not_take
     guest = await joined(actor, "a")
     house.store.is_held = True
     call(guest, 1, "stream_states", 1)
-    await until(lambda: actor.thread.state == 1 and not actor._beside)
+    await until(lambda: actor.thread.state == 1 and not actor._concurrent)
     guest.send("cancel", ref=1)
     call(guest, 1, "nothing")
     await until(lambda: actor.mailbox.is_idle)
     house.store.release()
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [frame for frame in guest.frames if frame["type"] == "result"] == [result(1)]
 
 
@@ -322,7 +322,7 @@ async def test_a_call_that_is_cancelled_before_its_turn_is_skipped(house: House)
     guest.send("cancel", ref=2)
     guest.send("cancel", ref=99)
     actor.thread.gate.set()  # type: ignore[attr-defined]
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [result(1, "waited"), result(3, None)]
     assert actor.thread.ran == ["begun", "ended"]  # type: ignore[attr-defined]
 
@@ -338,9 +338,9 @@ async def test_a_turn_that_runs_when_it_is_cancelled_ends_and_is_not_answered_bu
     guest.send("cancel", ref=1)
     guest.send("cancel", ref=2)
     call(guest, 1, "nothing_of_something")
-    await until(lambda: not actor._beside)
+    await until(lambda: not actor._concurrent)
     actor.thread.gate.set()  # type: ignore[attr-defined]
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [result(1, None)]
     assert actor.thread.ran == ["begun", "begun", "ended"]  # type: ignore[attr-defined]
 
@@ -353,9 +353,9 @@ async def test_when_the_socket_closes_streams_end_and_running_turns_finish(house
     call(guest, 3, "stream", 1)
     await until(lambda: len(guest.transport.sent) == 2)
     guest.leave()
-    await until(lambda: not actor._beside)
+    await until(lambda: not actor._concurrent)
     actor.thread.gate.set()  # type: ignore[attr-defined]
-    await actor.settled()
+    await actor.wait_until_idle()
     assert actor.thread.ran == ["begun", "closed", "ended"]  # type: ignore[attr-defined]
 
 
@@ -371,5 +371,5 @@ async def test_a_call_is_made_for_its_connection(house: House) -> None:
     async with open_house(Who) as other:
         guest = await joined(await other.actor(Who), "a")
         call(guest, 1, "who")
-        await guest.actor.settled()
+        await guest.actor.wait_until_idle()
         assert guest.frames == [result(1, [guest.connection.id])]

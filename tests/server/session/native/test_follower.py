@@ -32,7 +32,7 @@ async def deliver(actor: Actor, follower: Follower, *values: Any, in_step: bool 
     for n in values:
         await change(actor, n)
         durable = actor.pipeline.history.durable
-        follower.deliver(PLAIT.change(durable), durable, in_step=in_step)
+        follower.deliver(PLAIT.encode_change(durable), durable, in_step=in_step)
 
 
 async def test_a_reader_that_keeps_up_is_sent_each_change(house: House) -> None:

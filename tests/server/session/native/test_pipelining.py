@@ -152,13 +152,13 @@ async def _converge(actions: list[tuple[int, str, int]], count: int) -> None:
         mirrors = [Mirror(await joined(actor, f"client {n}"), 0, copy.deepcopy(state)) for n in range(count)]
         for number, (who, what, where) in enumerate(actions):
             if what == "flush":
-                await actor.settled()
+                await actor.wait_until_idle()
             else:
                 _act(mirrors[who % count], what, where, number)
         for mirror in mirrors:
             while mirror.outgoing:
                 mirror.send()
-        await actor.settled()
+        await actor.wait_until_idle()
         for mirror in mirrors:
             mirror.guest.transport.catch_up()
             mirror.read()
@@ -249,7 +249,7 @@ async def pushed(house: House, cls: type[Thread[Any]], *pushes: tuple[Sequence[A
     guest = await joined(actor, "a")
     for ops, answered in pushes:
         guest.push(*ops, base=0, **({} if answered is None else {"answered": answered}))
-    await actor.settled()
+    await actor.wait_until_idle()
     return [*guest.frames, actor.thread.state["list"]]
 
 
@@ -275,11 +275,11 @@ async def test_a_push_that_knows_who_took_the_place_of_one_before_it_stays_where
     actor = await house.actor(Items)
     guest, other = await joined(actor, "a"), await joined(actor, "b")
     other.push({"op": "remove", "path": "/list/1"}, base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     add = {"op": "add", "path": "/list/0", "value": item("n")}
     guest.push(add, {"op": "add", "path": "/list/2/tags/x", "value": 1}, base=0, answered=0)
     guest.push({"op": "remove", "path": "/list/2"}, base=1, answered=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     _, nack, ack = guest.frames
     assert (nack["ref"], nack["code"]) == (1, "conflict")
     assert ack == {"type": "ack", "ref": 2, "version": 2}
@@ -299,11 +299,11 @@ async def test_a_push_on_top_of_one_that_cannot_be_taken_back_is_refused_until_t
     else:
         house.store.fail_next()
         guest.push(add, base=0, answered=0)
-        await actor.settled()
+        await actor.wait_until_idle()
     guest.push(tag, base=0, answered=0)
     guest.push(tag, base=0, answered=1)
     guest.push(tag, base=0, answered=3)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [(frame["type"], frame.get("code")) for frame in guest.frames] == [
         ("nack", "conflict" if is_stored else "store_error"),
         ("nack", "conflict"),
@@ -352,7 +352,7 @@ async def test_what_finds_no_place_in_what_others_have_set_is_lost_and_no_later_
     guest.push({"op": "add", "path": "/list/1/tags/x", "value": 1}, base=1, answered=0)
     for n in range(3):
         guest.push({"op": "add", "path": f"/list/{n}/tags/y", "value": 1}, base=2, answered=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     frames = [frame for frame in guest.frames if frame["type"] != "change"]
     assert [(frame["type"], frame.get("code")) for frame in frames] == [("nack", "conflict"), *[("ack", None)] * 4]
     assert [item["tags"] for item in actor.thread.state["list"]] == [{"x": 1, "y": 1}, {"y": 1}, {"y": 1}, {}]
@@ -369,7 +369,7 @@ async def test_a_lost_push_does_not_end_the_refusing_of_those_that_may_have_been
     guest.push({"op": "add", "path": "/list/3/tags/x", "value": 1}, base=0, answered=0)  # What it leads into is gone.
     guest.push({"op": "add", "path": "/list/1/tags/x", "value": 1}, base=1, answered=0)
     guest.push({"op": "add", "path": "/list/0/tags/x", "value": 1}, base=1, answered=5)
-    await actor.settled()
+    await actor.wait_until_idle()
     frames = [frame for frame in guest.frames if frame["type"] != "change"]
     assert [frame.get("code") for frame in frames] == [None, *["conflict"] * 4, None]
     assert actor.thread.state["list"] == [{"id": "s0", "tags": {"x": 1}}, item("s1"), item("s3")]

@@ -101,7 +101,7 @@ async def test_an_ack_tells_the_operations_where_others_have_moved_the_place(hou
     a.push(add("/list/0", "first"), base=0)
     b.push(put("/list/2", "C"), base=0)
     b.push(put("/n", 1), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [f for f in b.frames if f["type"] == "ack"] == [
         {"type": "ack", "ref": 1, "version": 2, "rebased": True, "ops": [put("/list/3", "C")]},
         {"type": "ack", "ref": 2, "version": 3, "rebased": True},
@@ -114,7 +114,7 @@ async def test_an_ack_tells_the_operations_where_the_states_type_has_made_others
     a, b = await joined(actor, "a"), await joined(actor, "b")
     a.push(put("/x", 1), put("/tags", ["t"]), base=0)
     a.push(put("/x", 2.5), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     told = b.frames[0]["ops"]
     assert told[0] == put("/x", 1.0)
     assert told[1]["path"].startswith("/tags")
@@ -148,7 +148,7 @@ async def test_a_push_that_is_refused_says_why_and_changes_nothing(
     guest.push(add("/list", []), base=0)
     guest.push(op, base=0)
     guest.push(put("/n", 1), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     first, refusal, last = guest.frames
     assert (first["type"], last["type"], last["version"]) == ("ack", "ack", 2)
     assert (refusal["type"], refusal["ref"], refusal["version"]) == ("nack", 2, 1)
@@ -166,7 +166,7 @@ async def test_a_key_that_means_something_else_in_javascript_is_a_key_like_any_o
     guest.push(put(path, 1), base=0)
     guest.push(remove(path), base=0)
     guest.push(add(path, 2), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [(frame["type"], frame["version"]) for frame in guest.frames] == [("ack", 1), ("ack", 2), ("ack", 3)]
     assert find(actor.thread.state, parse(path)) == 2
 
@@ -176,7 +176,7 @@ async def test_whole_states_may_have_keys_that_mean_something_else_in_javascript
     state = json.loads('{"__proto__": {"x": 1}, "prototype": {"constructor": [1]}}')
     guest = await joined(actor, "a")
     guest.push(state=state, base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames[-1]["type"] == "ack"
     assert actor.thread.state == state
     await actor.thread.set_state(json.loads('{"__proto__": 7}'))
@@ -213,12 +213,12 @@ async def test_a_ref_that_is_not_the_next_is_a_gap_and_says_which_is(house: Hous
     guest = await joined(actor, "a")
     guest.push(put("/n", 1), base=0, ref=7)
     guest.push(put("/n", 2), base=0, ref=9)
-    await actor.settled()
+    await actor.wait_until_idle()
     ack, gap = guest.frames
     assert ack == {"type": "ack", "ref": 7, "version": 1}
     assert (gap["type"], gap["code"], gap["ref"], gap["expected"], gap["version"]) == ("nack", "gap", 9, 8, 1)
     guest.push(put("/n", 2), base=1, ref=8)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [{"type": "ack", "ref": 8, "version": 2}]
 
 
@@ -233,10 +233,10 @@ async def test_refs_are_from_1_to_the_last_that_every_store_can_hold(house: Hous
     actor = await house.actor(Room)
     guest = await joined(actor, "a")
     guest.push(put("/n", 1), base=0, ref=ref)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert nack(guest)["code"] == "unanswerable"
     guest.push(put("/n", 2), base=0, ref=nearest)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [{"type": "ack", "ref": nearest, "version": 1}]
     assert actor.thread.state == {"n": 2}
 
@@ -246,13 +246,13 @@ async def test_a_push_that_comes_again_is_answered_as_before_and_not_applied(hou
     guest = await joined(actor, "a")
     guest.push(put("/n", 1), base=0)
     guest.push(put("/n", "forbidden"), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     _, refusal = guest.frames
     await change(actor, 5)
     assert guest.frames
     guest.push(put("/n", 9), base=0, ref=1)
     guest.push(put("/n", 9), base=0, ref=2)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [{"type": "ack", "ref": 1, "version": 2}, {**refusal, "version": 2}]
     assert actor.thread.state == {"n": 5}
 
@@ -265,7 +265,7 @@ async def test_a_push_that_comes_again_while_it_is_on_its_way_is_answered_when_i
     guest.push(put("/n", 1), base=0, ref=1)
     assert guest.frames == []
     house.store.release()
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [{"type": "ack", "ref": 1, "version": 1}] * 2
     assert len([write for write in house.store.submitted if write.client]) == 1
 
@@ -277,15 +277,15 @@ async def test_what_became_of_a_push_is_known_from_the_store_up_to_the_last_that
         guest = await joined(actor, "a")
         for n in (1, "forbidden", 3):
             guest.push(put("/n", n), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         _, refusal, _ = guest.frames
         guest.leave()
-        await actor.settled()
+        await actor.wait_until_idle()
         guest, frame = await opening(actor, "a")
         assert frame["last_ref"] == 3
         for ref in (1, 2, 3):
             guest.push(put("/n", 9), base=2, ref=ref)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.frames == [
             {"type": "ack", "ref": 1, "version": 2},
             {**refusal, "version": 2},
@@ -298,7 +298,7 @@ async def test_after_64_more_pushes_it_is_not_known_any_more_what_became_of_one(
     guest = await joined(actor, "a")
     for n in range(65):
         guest.push(put("/n", n), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert len(guest.frames) == 65
     guest.push(put("/n", 9), base=0, ref=1)
     assert nack(guest) == {"ref": 1, "code": "unanswerable", "version": 65}
@@ -318,7 +318,7 @@ async def test_a_push_that_could_not_be_stored_is_taken_back_and_later_ones_are_
     guest.push(put("/n", "forbidden"), base=0)
     house.store.fail_next()
     house.store.release()
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [(f["type"], f["ref"], f["code"], f["version"]) for f in guest.frames] == [
         ("nack", 1, "store_error", 0),
         ("nack", 2, "store_error", 0),
@@ -328,7 +328,7 @@ async def test_a_push_that_could_not_be_stored_is_taken_back_and_later_ones_are_
     guest.push(put("/n", 3), base=0, ref=1)
     assert nack(guest)["code"] == "store_error"
     guest.push(put("/n", 4), base=0, ref=4)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [{"type": "ack", "ref": 4, "version": 1}]
     assert actor.thread.state == {"n": 4}
 
@@ -340,11 +340,11 @@ async def test_after_a_push_that_could_not_be_stored_the_next_is_brought_behind_
     guest = await joined(actor, "a")
     house.store.fail_next()
     guest.push(put("/n", 1), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert nack(guest)["code"] == "store_error"
     actor.thread.set_state({"list": ["new", "a", "b", "c"], "n": 0})
     guest.push(put("/list/0", "A"), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert actor.thread.state["list"] == ["new", "A", "b", "c"]
 
 
@@ -352,15 +352,15 @@ async def test_after_a_push_that_could_not_be_stored_what_was_in_front_of_it_sti
     actor = await house.actor(Lists)
     guest = await joined(actor, "a")
     actor.thread.set_state({"list": ["new", "a", "b", "c"], "n": 0})
-    await actor.settled()
+    await actor.wait_until_idle()
     guest.push(put("/n", 1), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     house.store.fail_next()
     guest.push(put("/n", 2), base=0)
     guest.push(remove("/list/0"), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     guest.push(put("/list/0", "A"), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert actor.thread.state == {"list": ["new", "A", "b", "c"], "n": 1}
 
 
@@ -376,7 +376,7 @@ async def test_a_push_hits_its_element_though_the_others_change_is_longer_than_t
             del draft["list"][index]
     guest.push(add("/list/3/mark", True), base=1)
     guest.push(add("/list/7/mark", True), base=1)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [item["id"] for item in actor.thread.state["list"] if "mark" in item] == [3, 7]
 
 
@@ -387,20 +387,20 @@ async def test_a_whole_state_is_compared_with_the_one_that_it_names(house: House
     actor = await house.actor(Lists)
     guest = await joined(actor, "a")
     guest.push(base=0, state={"list": ["a", "b", "c", "d"], "n": 0})
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [{"type": "ack", "ref": 1, "version": 1, "ops": [add("/list/3", "d")]}]
     actor.thread.set_state({"list": ["0", "a", "b", "c", "d"], "n": 5})
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames
     guest.push(base=1, state={"list": ["a", "B", "c", "d"], "n": 0})
     await until(lambda: actor.thread.version == 3)
-    await actor.settled()
+    await actor.wait_until_idle()
     ops = [remove("/list/2"), add("/list/2", "B")]
     ack = {"type": "ack", "ref": 2, "version": 3, "rebased": True, "ops": ops}
     assert guest.frames == [ack]
     assert actor.thread.state == {"list": ["0", "a", "B", "c", "d"], "n": 5}
     guest.push(base=3, state={"list": ["0", "a", "B", "c", "d"], "n": 5})
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames == [{"type": "ack", "ref": 3, "version": 3}]
 
 
@@ -412,7 +412,7 @@ async def test_a_whole_state_behind_a_push_that_is_not_answered_is_refused_where
     actor.thread.set_state({"list": [], "n": 0})
     guest.push(put("/n", 1), base=0)
     guest.push(base=0, state={"list": ["a", "b", "c"], "n": 2})
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [(f["type"], f.get("code")) for f in guest.frames[1:]] == [("ack", None), ("nack", "conflict")]
 
 
@@ -423,7 +423,7 @@ async def test_a_whole_state_that_nests_too_deep_is_refused(house: House) -> Non
     guest.push(base=0, state={"n": deep})
     assert nack(guest)["code"] == "too_large"
     guest.push(base=0, state={"n": deep[0]})
-    await actor.settled()
+    await actor.wait_until_idle()
     assert actor.thread.state == {"n": deep[0]}
 
 
@@ -437,7 +437,7 @@ async def test_the_last_writer_wins_unless_the_class_says_otherwise(house: House
         actor.thread.set_state({**actor.thread.state, "n": 1})
         guest.push(put("/n", 2), base=0)
         guest.push(put("/list/0", "A"), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         answers = guest.frames[1:]
         assert answers[0].get("code") == code
         assert (answers[0].get("path"), answers[1]["type"]) == (code and "/n", "ack")
@@ -454,7 +454,7 @@ async def test_a_push_into_what_is_gone_is_refused_whatever_the_class_says(
     actor.thread.set_state({"list": [], "n": 0})
     guest.push(put("/list/0/deep", 2), base=1)
     guest.push(put("/n/deep", 2), base=1)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [frame["code"] for frame in guest.frames[1:]] == ["conflict", "conflict"]
     assert actor.thread.state == {"list": [], "n": 0}
 
@@ -466,7 +466,7 @@ async def test_a_place_that_others_changed_since_the_push_was_made_is_contested_
         actor = await house.actor(cls)
         guest = await joined(actor, "a")
         actor.thread.set_state({**actor.thread.state, "n": 1})
-        await actor.settled()
+        await actor.wait_until_idle()
         guest.push(put("/n", 2), base=1, made=0)
         guest.push(put("/list/0", "A"), base=1, made=0)
         await answered(guest, 2)
@@ -479,7 +479,7 @@ async def test_elements_that_others_have_moved_since_are_contested_by_what_was_d
         guest, other = await joined(actor, "a"), await joined(actor, "b")
         other.push(put("/list/0", "A"), add("/list/0", "0"), base=0)
         other.push(remove("/list/3"), base=1)
-        await actor.settled()
+        await actor.wait_until_idle()
         guest.push(put("/list/1", "mine"), base=2, made=0)
         guest.push(put("/list/2", "B"), base=2, made=0)
         guest.push(add("/list/0", "first"), base=2, made=0)
@@ -502,7 +502,7 @@ async def test_an_element_that_is_moved_while_others_change_it_is_there_once(hou
         guest, other = await joined(actor, "a"), await joined(actor, "b")
         other.push(put("/list", [{"id": 1, "t": ""}, {"id": 2, "t": ""}]), base=0)
         other.push(put("/list/0/t", "new"), base=1)
-        await actor.settled()
+        await actor.wait_until_idle()
         guest.push(*move(0, 1, {"id": 1, "t": ""}), base=1)
         guest.push(put("/n", 1), base=1)
         await answered(guest, 2)
@@ -515,7 +515,7 @@ async def test_an_element_that_both_move_is_contested(house: House, made: int) -
         actor = await house.actor(cls)
         guest, other = await joined(actor, "a"), await joined(actor, "b")
         other.push(*move(0, 2, "a"), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         guest.push(*(move(0, 1, "a") if made == 0 else move(2, 1, "a")), base=made, made=0)
         guest.push(put("/n", 1), base=made)
         await answered(guest, 2)
@@ -538,9 +538,9 @@ async def test_what_a_client_changed_itself_since_it_made_a_push_does_not_contes
     actor = await house.actor(Rejecting)
     guest = await joined(actor, "a")
     guest.push(put("/n", 1), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     guest.push(put("/n", 2), base=1, made=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [frame["type"] for frame in guest.frames] == ["ack", "ack"]
 
 
@@ -551,7 +551,7 @@ async def test_a_push_that_says_it_was_made_on_no_version_is_refused(house: Hous
     await actor.thread.set_state({"list": [], "n": 1})
     guest.push(put("/n", 2), base=1, made=made)
     guest.push(put("/n", 3), base=1)
-    await actor.settled()
+    await actor.wait_until_idle()
     refusal, ack = guest.frames[1:]
     assert (refusal["code"], ack["type"]) == ("conflict", "ack")
 
@@ -617,7 +617,7 @@ async def test_what_a_class_makes_of_both_values_stays_what_it_was_when_the_clas
         guest = await joined(actor, "a")
         actor.thread.set_state({"list": [], "n": 1})
         guest.push(put("/n", 2), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         kept.append("later")
         assert actor.thread.state["n"] == actor.pipeline.history.current.document["n"] == ["both"]
         other = await joined(actor, "b")
@@ -718,7 +718,7 @@ async def test_what_comes_behind_a_push_for_which_the_past_is_read_is_carried_ou
         assert guest.transport.is_paused
         store.may_read.set()
         await until(lambda: not guest.transport.is_paused)
-        await actor.settled()
+        await actor.wait_until_idle()
         types = [frame["type"] for frame in guest.frames]
         assert sorted(types) == ["ack", *["pong"] * 64]
         guest.send("ping")
@@ -757,7 +757,7 @@ async def test_a_push_that_has_to_be_compared_with_much_counts_as_many_messages(
         other.push(*(add("/m", n) for n in range(100)), base=1)
         guest.push(*(add("/m", n) for n in range(6)), base=1)
         guest.push(add("/m", 1), base=1)
-        await actor.settled()
+        await actor.wait_until_idle()
         ack, nack = (frame for frame in guest.frames if frame["type"] != "change")
         assert (ack["type"], nack["code"]) == ("ack", "rate_limited")
 
@@ -771,7 +771,7 @@ async def test_a_push_that_moves_many_elements_counts_as_many_messages_and_one_t
             guest.push(*[add("/list/0", 0)] * 200, base=1)
         for _ in range(2):
             greedy.push(*[add("/list/0", 0)] * 2_000, base=3)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [(frame["type"], frame.get("code")) for frame in guest.frames] == [
             ("ack", None),
             ("ack", None),
@@ -788,7 +788,7 @@ async def test_a_push_that_would_hold_up_everybody_is_refused_and_counts_as_what
         other.push(*(add("/m", n) for n in range(251)), base=1)
         guest.push(*(add("/m", n) for n in range(100)), base=1)
         guest.push(add("/m", 1), base=1)
-        await actor.settled()
+        await actor.wait_until_idle()
         refused, next_one = (frame for frame in guest.frames if frame["type"] != "change")
         assert (refused["type"], refused["code"]) == ("nack", "conflict")
         assert "too much" in refused["message"]
@@ -800,7 +800,7 @@ async def test_elements_that_a_push_puts_into_the_array_itself_count_among_those
         actor = await house.actor(Lists)
         guest = await joined(actor, "a")
         guest.push(*[add("/list/0", 0)] * 16_000, base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         (nack,) = guest.frames
         assert nack["code"] == "conflict"
         assert "too many elements" in nack["message"]
@@ -811,7 +811,7 @@ async def test_elements_of_an_array_that_a_push_has_brought_itself_are_counted_t
         actor = await house.actor(Room)
         guest = await joined(actor, "a")
         guest.push(add("/list", [0] * 100_000), *[add("/list/0", 0)] * 2_000, base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         (nack,) = guest.frames
         assert nack["code"] == "conflict"
         assert "too many elements" in nack["message"]
@@ -822,7 +822,7 @@ async def test_many_keys_that_look_like_indices_are_no_elements() -> None:
         actor = await house.actor(Room)
         guest = await joined(actor, "a")
         guest.push(*(add(f"/{n}", 0) for n in range(16_000)), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [frame["type"] for frame in guest.frames] == ["ack"]
 
 
@@ -833,7 +833,7 @@ async def test_a_whole_state_that_differs_in_too_many_places_replaces_the_one_be
         states = [{"list": [{"n": n, "text": "x" * 100}] * 6_000} for n in range(2)]
         for version, state in enumerate(states):
             guest.push(base=version, state=state)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.frames[-1]["ops"] == [put("", states[1])]
         assert actor.thread.state == states[1]
 
@@ -843,10 +843,10 @@ async def test_many_elements_are_put_into_a_list_also_where_conflicts_are_refuse
         actor = await house.actor(Rejecting)
         guest, other = await joined(actor, "a"), await joined(actor, "b")
         guest.push(*[add("/list/-", 0)] * 6_000, base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [frame["type"] for frame in guest.frames] == ["ack"]
         other.push(*[add("/list/0", 0)] * 1_000, base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert "too much" in other.frames[-1]["message"]
 
 
@@ -864,7 +864,7 @@ async def test_a_large_push_counts_as_several_messages(ops: list[Any], second: s
         guest = await joined(actor, "a")
         for version in range(2):
             guest.push(*ops, base=version)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [frame.get("code") for frame in guest.frames] == [None, second]
 
 
@@ -874,7 +874,7 @@ async def test_a_base_from_before_the_join_is_brought_behind_what_came_since() -
         await actor.thread.set_state({"list": ["0", "a", "b", "c"], "n": 0})
         guest = await joined(actor, "a")
         guest.push(put("/list/0", "A"), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert actor.thread.state["list"] == ["0", "A", "b", "c"]
 
 
@@ -897,7 +897,7 @@ async def test_a_base_that_is_kept_nowhere_is_a_conflict_and_one_that_cannot_be_
         await until(lambda: guest.transport.sent[-1].get("ref") == 2)
         assert nack(guest)["code"] == "store_error"
         guest.push(put("/n", "mine"), base=400)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.frames[-1]["type"] == "ack"
 
 
@@ -944,7 +944,7 @@ async def test_a_client_that_is_gone_while_the_past_is_read_for_it_changes_nothi
         await until(lambda: store.reads)
         guest.leave()
         store.may_read.set()
-        await actor.settled()
+        await actor.wait_until_idle()
         await until(lambda: actor.clients.get("a") is None)
         assert actor.thread.state["n"] == 399
 

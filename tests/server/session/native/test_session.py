@@ -58,13 +58,13 @@ async def test_a_push_from_before_principals_were_stored_with_clients_is_not_app
         actor = await house.actor(Room)
         former, _ = await opening(actor, "a")
         former.push(put("/n", 1), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         former.leave()
         guest, frame = await opening(actor, "a", principal=Principal("ada"))
         assert frame["last_ref"] == 1
         guest.push(put("/n", 1), base=0, ref=1)
         guest.push(put("/n", 2), base=1, ref=2)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.frames == [{"type": "ack", "ref": 1, "version": 1}, {"type": "ack", "ref": 2, "version": 2}]
         # What she pushes from there on is told to her alone.
         _, frame = await opening(actor, "a", principal=Principal("grace"))
@@ -94,7 +94,7 @@ async def test_a_client_is_told_which_members_identify_the_elements_of_lists() -
         _, frame = await opening(actor, "a")
         assert frame["list_keys"] == {"/columns/*/cards": "slug"}
         actor.thread.update("/n", 1)
-        await actor.settled()
+        await actor.wait_until_idle()
         _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 0))
         assert frame["ops"]
         assert frame["list_keys"] == {"/columns/*/cards": "slug"}
@@ -230,7 +230,7 @@ async def test_a_thread_without_state_says_so_by_version_0_and_nothing_else() ->
         guest, frame = await opening(actor, "a")
         assert frame == {"version": 0}
         guest.push(base=0, state={"n": 1})
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.frames == [{"type": "ack", "ref": 1, "version": 1, "ops": [put("", {"n": 1})]}]
         _, frame = await opening(actor, "b")
         assert frame == {"version": 1, "state": {"n": 1}}
@@ -243,11 +243,11 @@ async def test_the_last_ref_is_told_from_memory_and_from_the_store_and_to_its_ow
         assert "last_ref" not in frame
         a.push(put("/n", 1), base=0)
         a.push(put("/n", 2), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         again, frame = await opening(actor, "a")
         assert frame["last_ref"] == 2
         again.leave()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert actor.clients.get(again.connection.id) is None
         _, frame = await opening(actor, "a")
         assert frame["last_ref"] == 2
@@ -274,7 +274,7 @@ async def test_who_joins_while_a_change_is_on_its_way_to_the_disk_is_told_of_it_
         assert joins(frames := guest.frames) == {"version": 2, "state": {"n": 2}}
         assert frames[1:] == []
         house.store.release()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.frames == [{"type": "change", "version": 3, "ops": [put("/n", 3)], "source": "server"}]
 
 
@@ -314,7 +314,7 @@ async def test_changes_while_the_hooks_look_at_a_client_are_in_what_it_is_sent_f
         await change(actor, 1)
         assert guest.frames == []
         actor.thread.gate.set()  # type: ignore[attr-defined]
-        await actor.settled()
+        await actor.wait_until_idle()
         assert joins(guest.frames) == {"version": 1, "state": {"n": 1}}
         assert guest.connection.tags == ("tagged",)
 
@@ -333,7 +333,7 @@ async def test_what_comes_before_on_connect_has_finished_waits_for_it_and_in_the
         assert guest.transport.is_paused
         assert actor.thread.state == {"n": 0}
         actor.thread.gate.set()  # type: ignore[attr-defined]
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [frame["version"] for frame in guest.frames if frame["type"] == "ack"] == [*range(1, 66)]
         assert not guest.transport.is_paused
 
@@ -364,7 +364,7 @@ async def test_a_few_large_messages_before_on_connect_has_finished_are_enough_th
         guest.send("message", data="x" * 600_000)
         assert guest.transport.is_paused
         actor.thread.gate.set()  # type: ignore[attr-defined]
-        await actor.settled()
+        await actor.wait_until_idle()
         assert not guest.transport.is_paused
         assert actor.thread.heard == ["x" * 600_000] * 2  # type: ignore[attr-defined]
 
@@ -380,7 +380,7 @@ async def test_a_hook_that_raises_closes_with_1011_and_says_nothing() -> None:
         actor = await house.actor(Failing)
         guest = Guest(actor, "a")
         await guest.open()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.closed == 1011
         assert "secret" not in str(guest.transport.closed)
         assert len(actor.connections) == 0
@@ -414,7 +414,7 @@ async def test_nothing_is_done_of_what_a_client_sent_before_on_connect_closed_it
         guest.send("message", data="still here")
         guest.push(put("/n", 4), base=0)
         house.store.release()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.closed == 4403
         assert guest.frames[-2:] == [{"type": "message", "data": "goodbye"}, None]
         assert actor.thread.heard == []  # type: ignore[attr-defined]
@@ -430,7 +430,7 @@ async def test_those_who_come_at_the_same_time_are_no_more_than_a_thread_may_hav
             await guest.open()
         if isinstance(actor.thread, Slow):
             actor.thread.gate.set()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [guest.closed for guest in guests] == [None, None, 1013]
         assert [each.id for each in actor.connections] == [guest.connection.id for guest in guests[:2]]
 
@@ -464,7 +464,7 @@ async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins_and_is_
         late.push(put("/n", 1), base=0)
         late.leave()
         actor.thread.gate.set()  # type: ignore[attr-defined]
-        await actor.settled()
+        await actor.wait_until_idle()
         assert list(actor.connections) == [first.connection]
         assert actor.thread.state == {"n": 0}
         assert actor.clients.get("b") is None
@@ -491,7 +491,7 @@ async def test_the_same_client_on_another_socket_closes_the_older_one_with_4408(
         assert newer.connection.id == older.connection.id
         assert list(actor.connections) == [other.connection, newer.connection]
         newer.push(put("/n", 1), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert newer.frames == [{"type": "ack", "ref": 1, "version": 1}]
 
 
@@ -520,7 +520,7 @@ async def test_the_newer_socket_of_a_client_is_connected_when_on_close_is_told_o
         ]
         assert actor.thread.state == {"players": {newer.connection.id: 1}}
         newer.leave()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert actor.thread.state == {"players": {}}
 
 
@@ -533,7 +533,7 @@ async def test_a_join_that_came_first_and_took_longer_does_not_close_the_newer_s
         assert (older.closed, newer.closed) == (4408, None)
         assert list(actor.connections) == [newer.connection]
         newer.push(put("/n", 1), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert newer.frames[-1] == {"type": "ack", "ref": 1, "version": 1}
 
 
@@ -558,14 +558,14 @@ async def test_a_push_on_the_older_socket_that_is_still_on_its_way_is_in_what_th
         if not is_stored:
             house.store.fail_next()
         house.store.release()
-        await actor.settled()
+        await actor.wait_until_idle()
         frames, version = newer.frames, int(is_stored)
         assert joins(frames[:1]) == {"version": version, "last_ref": 1, "state": {"n": version}}
         assert (frames[1]["type"], frames[1]["ref"]) == ("ack" if is_stored else "nack", 1)
         # What was sent behind a change that is not stored is not sent.
         assert frames[2:] == ([{"type": "message", "data": "to those who are here"}] if is_stored else [])
         newer.push(add("/m", 1), base=version, answered=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert newer.frames == [{"type": "ack", "ref": 2, "version": version + 1}]
 
 
@@ -577,7 +577,7 @@ async def test_a_change_goes_to_all_but_its_sender_who_gets_an_ack() -> None:
         actor = await house.actor(Room)
         a, b, c = [await joined(actor, client) for client in "abc"]
         a.push(put("/n", 1), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         told = {"type": "change", "version": 1, "ops": [put("/n", 1)], "source": a.connection.id}
         assert (b.frames, c.frames) == ([told], [told])
         assert a.frames == [{"type": "ack", "ref": 1, "version": 1}]
@@ -597,7 +597,7 @@ async def test_nothing_of_a_change_is_told_before_it_is_durable_and_then_all_in_
             await asyncio.sleep(0)
         assert (a.frames, b.frames) == ([], [])
         house.store.release()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [(each["type"], each.get("version")) for each in a.frames] == [
             ("change", 1),
             ("ack", 2),
@@ -621,10 +621,10 @@ async def test_native_and_cloudflare_clients_on_one_thread_see_each_others_chang
         assert await cloudflare.next() == {"type": "cf_agent_state", "state": {"n": 1}}
         assert native.frames == [{"type": "ack", "ref": 1, "version": 1}]
         cloudflare.push({"n": 2})
-        await actor.settled()
+        await actor.wait_until_idle()
         assert native.frames == [{"type": "change", "version": 2, "ops": [put("/n", 2)], "source": "b"}]
         native.push(put("/n", 3), base=2)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert native.frames == [{"type": "ack", "ref": 2, "version": 3}]
 
 
@@ -642,7 +642,7 @@ async def test_a_connection_without_protocol_messages_is_told_of_no_change_and_n
         actor.presence.flush()
         plain, frame = Guest(actor, "plain", principal=Principal("plain")), None
         await plain.open()
-        await actor.settled()
+        await actor.wait_until_idle()
         frame = joins(frames := plain.frames)
         assert (frame, frames[1:]) == ({"version": 0}, [])
         await change(actor, 1)
@@ -652,11 +652,11 @@ async def test_a_connection_without_protocol_messages_is_told_of_no_change_and_n
         assert plain.frames == [{"type": "message", "data": "hello"}]
         plain.push(put("/n", 2), base=1)
         plain.send("call", ref=7, method="set", args=[3])
-        await actor.settled()
+        await actor.wait_until_idle()
         assert plain.frames == [{"type": "ack", "ref": 1, "version": 2}, {"type": "result", "ref": 7, "done": True}]
         again = Guest(actor, "plain", have=(actor.pipeline.history.epoch, 0), principal=Principal("plain"))
         await again.open()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert joins(again.frames[:1]) == {"version": 0, "last_ref": 1}
 
 
@@ -671,18 +671,18 @@ async def test_a_readonly_connection_is_told_so_and_its_pushes_are_refused() -> 
         actor = await house.actor(Guarded)
         guest = Guest(actor, "a")
         await guest.open()
-        await actor.settled()
+        await actor.wait_until_idle()
         assert joins(guest.frames)["readonly"] is True
         guest.push(put("/n", 1), base=0)
         guest.send("call", ref=1, method="set", args=[1])
-        await actor.settled()
+        await actor.wait_until_idle()
         nack, error = guest.frames
         assert (nack["type"], nack["ref"], nack["code"], nack["version"]) == ("nack", 1, "readonly", 0)
         assert (error["type"], error["ref"], error["code"]) == ("error", 1, "readonly")
         assert actor.thread.state == {"n": 0}
         guest.connection.readonly = False
         guest.push(put("/n", 1), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.frames == [{"type": "ack", "ref": 2, "version": 1}]
 
 
@@ -698,7 +698,7 @@ async def test_a_message_reaches_its_hook_a_string_as_it_is_and_anything_else_as
         guest = await joined(actor, "a")
         guest.send_text(f'{{"type": "message", "data": {sent}}}')
         guest.session.receive(b"\x00\xff", is_text=False)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert actor.thread.heard == [heard, b"\x00\xff"]  # type: ignore[attr-defined]
 
 
@@ -771,7 +771,7 @@ async def test_what_comes_behind_a_bad_frame_is_not_looked_at() -> None:
         guest.send("message", data="hello")
         guest.send("call", ref=1, method="set", args=[1])
         actor.thread.gate.set()  # type: ignore[attr-defined]
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.closed == 4400
         assert actor.thread.state == {"n": 0}
         assert actor.thread.heard == []  # type: ignore[attr-defined]
@@ -794,7 +794,7 @@ async def test_pushes_that_come_too_fast_are_told_when_to_come_again_and_those_b
         guest = await joined(actor, "a")
         for n in range(1, 6):
             guest.push(put("/n", n), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         *acks, first, second = guest.frames
         assert [frame["type"] for frame in acks] == ["ack"] * 3
         # Until then the server takes as many as it has refused.
@@ -807,7 +807,7 @@ async def test_pushes_that_come_too_fast_are_told_when_to_come_again_and_those_b
         assert (gap["type"], gap["code"], gap["ref"], gap["expected"]) == ("nack", "gap", 5, 4)
         guest.push(put("/n", 4), base=3, ref=4)
         guest.push(put("/n", 5), base=3, ref=5)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.frames == [{"type": "ack", "ref": 4, "version": 4}, {"type": "ack", "ref": 5, "version": 5}]
 
 
@@ -823,7 +823,7 @@ async def test_a_first_push_that_came_too_fast_is_not_taken_for_done_when_the_ne
         guest.push(put("/n", 1), base=0, ref=1)
         _refill(guest)
         guest.push(add("/two", 2), base=0, ref=2)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert actor.thread.state == {"n": 1, "two": 2}
         assert [(f["type"], f["ref"], f.get("code")) for f in guest.frames if f["type"] != "pong"] == [
             ("nack", 1, "rate_limited"),
@@ -842,7 +842,7 @@ async def test_calls_messages_and_presences_that_come_too_fast_are_refused_with_
         guest.send("call", ref=9, method="set", args=[1])
         guest.send("message", data="hello")
         guest.session.receive(b"hello", is_text=False)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [(f.get("code"), f.get("ref")) for f in guest.frames[3:]] == [
             ("rate_limited", 9),
             ("rate_limited", None),
@@ -866,7 +866,7 @@ async def test_what_came_too_fast_is_told_apart_with_when_it_may_come_again() ->
         guest.send("auth", token="fresh")
         guest.session.receive(b"four", is_text=False)
         guest.send("ping", messages=4)
-        await actor.settled()
+        await actor.wait_until_idle()
         frames = [frame for frame in guest.frames if frame is not None]
         refusals = [frame for frame in frames if frame["type"] == "error"]
         assert [(frame["refused"], frame.get("messages")) for frame in refusals] == [
@@ -889,7 +889,7 @@ async def test_what_says_how_many_messages_were_taken_comes_after_the_errors_bef
         guest.push(put("/n", 2), base=0)
         guest.send("message", data="refused")
         guest.send("ping", messages=1)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [frame["type"] for frame in guest.frames] == ["pong", "ack", "error", "pong"]
 
 
@@ -906,7 +906,7 @@ async def test_a_cancel_and_a_ping_that_come_too_fast_are_carried_out() -> None:
         guest = await joined(actor, "a")
         guest.send("call", ref=1, method="wait")
         guest.send("cancel", ref=1)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert guest.frames == []
         _refill(guest)
         guest.send("ping")
@@ -949,7 +949,7 @@ async def test_who_goes_on_regardless_is_closed_though_each_now_and_then_is_take
 def _refill(guest: Guest) -> None:
     """Let all of the guest's messages be long ago."""
     assert guest.session._limiter is not None
-    guest.session._limiter = guest.actor.limits.limiter(asyncio.get_running_loop().time())
+    guest.session._limiter = guest.actor.limits.make_limiter(asyncio.get_running_loop().time())
 
 
 # Slow readers
@@ -959,7 +959,7 @@ async def test_a_slow_reader_is_sent_no_states_until_it_has_caught_up_and_then_a
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         actor.thread.set_state({"n": 0, "text": "x" * 500})
-        await actor.settled()
+        await actor.wait_until_idle()
         slow, fast = await joined(actor, "slow"), await joined(actor, "fast")
         await change(actor, 1)
         slow.transport.is_backed_up = True
@@ -984,7 +984,7 @@ async def test_a_slow_reader_is_sent_the_state_where_that_is_smaller_or_the_chan
         slow.transport.catch_up()
         assert slow.frames == [{"type": "snapshot", "epoch": epoch, "version": 3, "state": {"n": LARGE[-1]}}]
         actor.thread.set_state({"n": 3, "text": "x" * 100_000})
-        await actor.settled()
+        await actor.wait_until_idle()
         slow.transport.take()
         slow.transport.is_backed_up = True
         await change(actor, *range(400))
@@ -999,7 +999,7 @@ async def test_whatever_else_a_slow_reader_is_sent_comes_behind_the_changes_befo
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         actor.thread.set_state({"n": 0, "text": "x" * 500})
-        await actor.settled()
+        await actor.wait_until_idle()
         slow = await joined(actor, "slow")
         acts: list[tuple[str, Callable[[], object]]] = [
             ("result", lambda: slow.send("call", ref=1, method="set", args=[2])),
@@ -1012,7 +1012,7 @@ async def test_whatever_else_a_slow_reader_is_sent_comes_behind_the_changes_befo
             slow.transport.is_backed_up = True
             await change(actor, n)
             act()
-            await actor.settled()
+            await actor.wait_until_idle()
             if kind not in ("ack", "nack"):
                 assert slow.frames == []
                 slow.transport.catch_up()
@@ -1033,7 +1033,7 @@ async def test_events_bring_no_states_to_a_slow_reader_and_come_in_their_order_w
             await change(actor, LARGE[n % 3] + str(n))
             actor.thread.emit("tick", n)
         slow.send("call", ref=1, method="set", args=[1])
-        await actor.settled()
+        await actor.wait_until_idle()
         assert slow.frames == []
         slow.transport.catch_up()
         state, *others = slow.frames
@@ -1049,7 +1049,7 @@ async def test_what_waits_for_a_slow_reader_comes_in_front_of_the_answer_to_its_
         await change(actor, 1)
         actor.thread.emit("tick")
         slow.push(add("/own", 1), base=1)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert [frame["type"] for frame in slow.frames] == ["changes", "event", "ack"]
 
 
@@ -1243,7 +1243,7 @@ async def test_the_server_may_show_somebody_without_a_connection_behind_the_chan
         actor.presence.flush()
         assert guest.frames == []
         house.store.release()
-        await actor.settled()
+        await actor.wait_until_idle()
         actor.presence.flush()
         frames = guest.frames
         assert [f["type"] for f in frames] == ["change", "presence"]
@@ -1270,7 +1270,7 @@ async def test_a_client_leaves_no_trace_but_what_is_stored(house: House) -> None
     guest.leave()
     assert actor.clients.get(guest.connection.id) is not None
     house.store.release()
-    await actor.settled()
+    await actor.wait_until_idle()
     assert actor.clients.get(guest.connection.id) is None
     assert len(actor.connections) == 0
     assert actor.thread.state == {"n": 1}
@@ -1292,7 +1292,7 @@ async def test_a_slow_reader_is_sent_each_change_between_its_push_and_the_ack_so
     slow.push(put("/n", 6), base=1)
     actor.thread.set_state({"n": 7})
     house.store.release()
-    await actor.settled()
+    await actor.wait_until_idle()
     assert [(f["type"], f.get("version", f.get("to"))) for f in slow.frames] == [
         ("changes", 2),
         ("change", 3),

@@ -125,7 +125,7 @@ async def test_a_fresh_token_that_is_not_good_closes_the_socket(
         assert guest.closed == code
         assert "secret" not in str(guest.transport.closed)
         assert ("secret" in caplog.text) == (token == "broken")
-        await guest.actor.settled()
+        await guest.actor.wait_until_idle()
         assert len(guest.actor.connections) == 0
 
 

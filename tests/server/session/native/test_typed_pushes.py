@@ -51,7 +51,7 @@ async def test_what_is_not_of_the_type_is_refused_wherever_it_is(house: House, o
     actor = await house.actor(Typed)
     guest = await joined(actor, "a")
     guest.push(op, base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     (nack,) = guest.frames
     assert (nack["type"], nack["code"]) == ("nack", "invalid_state")
     assert actor.thread.state == Board()
@@ -70,7 +70,7 @@ async def test_named_tuples_and_dataclasses_are_changed_in_part(house: House, op
     actor = await house.actor(Typed)
     guest = await joined(actor, "a")
     guest.push(op, base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert guest.frames[0]["type"] == "ack"
     assert actor.thread.state == expected
 
@@ -79,11 +79,11 @@ async def test_a_state_that_is_a_dataclass_is_pushed_to_updated_and_edited(house
     actor = await house.actor(Whole)
     guest = await joined(actor, "a")
     guest.push(put("/title", "b"), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     actor.thread.update("/at/0", 5)
     with actor.thread.edit() as draft:
         draft.at[1] += 10
-    await actor.settled()
+    await actor.wait_until_idle()
     assert actor.thread.state == Card("b", Point(5, 12))
 
 
@@ -101,14 +101,14 @@ async def test_a_push_to_a_field_that_is_not_there_is_refused_with_the_nearest_n
     actor = await house.actor(Whole)
     guest = await joined(actor, "a")
     guest.send("push", ref=1, base=[actor.pipeline.history.epoch, 0], **fields)
-    await actor.settled()
+    await actor.wait_until_idle()
     (nack,) = guest.frames
     assert (nack["code"], nack["path"]) == ("invalid_state", "/titel")
     assert nack["message"].endswith("did you mean /title?")
     assert actor.thread.state == Card()
     # What comes after it is taken.
     guest.push(put("/title", "c"), base=0, ref=2)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert actor.thread.state == Card("c")
 
 
@@ -126,7 +126,7 @@ async def test_several_operations_in_one_object_lead_on_from_each_other(house: H
     guest = await joined(actor, "a")
     before = actor.pipeline.history.current.base
     guest.push(add("/numbers/a", 1), put("/numbers/a", 2), add("/numbers/b", 3), remove("/numbers/a"), base=0)
-    await actor.settled()
+    await actor.wait_until_idle()
     assert actor.thread.state.numbers == {"b": 3}
     assert before == Board()
 
@@ -152,7 +152,7 @@ async def test_many_operations_in_a_long_tuple_are_carried_out_on_the_whole() ->
         actor = await house.actor(Rows)
         guest = await joined(actor, "a")
         guest.push(*(put(f"/numbers/{n}", -1) for n in range(200)), put("/numbers/0", -2), base=0)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert actor.thread.state.numbers == (-2, *[-1] * 199, *range(200, 10_000))
         (ack,) = guest.frames
         # What is different, without what came to the same place before.

@@ -319,7 +319,7 @@ async def test_a_reader_that_is_sent_much_at_once_is_waited_for_until_it_has_bee
     async with asyncio.timeout(20):
         for _ in range(30):
             peer.socket.send(large)
-            await peer.socket.drained()
+            await peer.socket.drain()
             assert not peer.socket.is_backed_up
     await until(lambda: len(peer.pipe.written) > 3_000_000)
 
