@@ -22,7 +22,7 @@ class Room(Thread[Game]):
 
 
 def test_an_app_has_at_least_one_class() -> None:
-    with pytest.raises(TypeError, match=re.escape("give it those that it is to serve, such as Plait(GameRoom)")):
+    with pytest.raises(TypeError, match=re.escape("needs at least one Thread class, such as Plait(GameRoom)")):
         Plait(store=MemoryStore())
 
 

@@ -150,7 +150,7 @@ async def test_what_came_before_a_socket_was_closed_is_taken_though_it_waits_for
         await until(lambda: "connected" in thread.heard)
         client.leave()
         await until(lambda: "closed" in thread.heard)
-        await actor.settled()
+        await actor.wait_until_idle()
         assert thread.heard == ["connected", "last", "closed"]
         assert actor.pipeline.state == {"n": 7}
 
