@@ -153,11 +153,10 @@ class Peer:
         return answer
 
     def _apply(self, link: Link, frame: messages.Push) -> messages.Ack | messages.Nack:
-        pushed = [] if frame.ops is msgspec.UNSET else frame.ops
         if frame.base[0] != self.epoch:
             return messages.Nack(frame.ref, "conflict", "another history", self.version)
         others = [entry.ops for entry in self.history[frame.base[1] :] if entry.client != link.client]
-        moved = rebase(pushed, itertools.chain(*others), self.state)
+        moved = rebase(frame.ops, itertools.chain(*others), self.state)
         try:
             state = apply(self.state, moved.ops)
         except PatchError as error:
@@ -169,7 +168,7 @@ class Peer:
             return messages.Nack(frame.ref, "rejected", refusal, self.version, path=self.refused_at)
         if moved.ops:
             self.change(moved.ops, client=link.client, source=link)
-        applied = msgspec.UNSET if encode_json(moved.ops) == encode_json(pushed) else moved.ops
+        applied = msgspec.UNSET if encode_json(moved.ops) == encode_json(frame.ops) else moved.ops
         return messages.Ack(frame.ref, self.version, rebased=bool(others), ops=applied)
 
     def receive(self, link: Link, frame: ClientMessage) -> None:

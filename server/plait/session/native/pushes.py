@@ -8,7 +8,6 @@ back a push that was refused: those behind it were made as if it were there.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -18,12 +17,10 @@ from plait.actor.logs import log_error
 from plait.errors import (
     Conflict,
     Gap,
-    InvalidState,
     PlaitError,
     Readonly,
     Reject,
     StoreError,
-    TooLarge,
     TooMany,
     Unanswerable,
 )
@@ -31,12 +28,11 @@ from plait.session.native.concurrent import ConcurrentOps, Lookup, NeedsPast, Ot
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.conflicts import merge
 from plait.state.push_log import MOST_PUSHES, Client
-from plait.state.types import MOST_OPS
 from plait.state.work import carried_out, compared, count_moves
 from plait.store.protocol import ChangeRow
-from plait_schemas.codec import NOT_JSON, decode_json, encode_json, nests_deeper
+from plait_schemas.codec import encode_json
 from plait_schemas.messages import Nack, Push, encode
-from plait_schemas.patch import Op, PatchError, decode_ops, diff
+from plait_schemas.patch import Op, PatchError, decode_ops
 from plait_schemas.rebase import Rebased, rebase, taking_back
 from plait_schemas.trace import Origin, trace
 
@@ -175,10 +171,9 @@ class Pushes:
         if not 0 <= base <= pipeline.history.current.version:
             raise Conflict("its base is not a version of this thread")
         concurrent = self._bridge_from(push, known)
-        ops = self._ops(push, concurrent, known)
-        compared(ops, len(concurrent), self._charge)
-        carried_out(ops, document, self._charge)
-        rebased = rebase(ops, (other.op for other in concurrent), document)
+        compared(push.ops, len(concurrent), self._charge)
+        carried_out(push.ops, document, self._charge)
+        rebased = rebase(push.ops, (other.op for other in concurrent), document)
         behind = [concurrent[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
         policy = self._actor.kind.policy(self._actor.thread)
         origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, known)
@@ -237,19 +232,6 @@ class Pushes:
             behind = [*behind, *(Other(op, current.version, push.ref) for op in back)]
         return ConcurrentOps(behind, current.version, push.base[1], push.ref)
 
-    def _ops(self, push: Push, concurrent: Sequence[object], known: Lookup) -> Sequence[Op]:
-        if push.ops is not msgspec.UNSET:
-            return push.ops
-        if push.state is msgspec.UNSET:
-            raise InvalidState("a push has ops or a state")
-        state = _read_state(bytes(push.state), self._actor.limits.depth)
-        base, keys = push.base[1], self._actor.kind.state_type.keys
-        if not concurrent:
-            return diff(self._actor.pipeline.history.current.document, state, keys, most=MOST_OPS)
-        if self._concurrent.to > base:
-            raise Conflict("a whole state is pushed when the push before it has been answered")
-        return diff(known.document(base), state, keys, most=MOST_OPS)
-
     def _origins(self, push: Push, ops: Sequence[Op], known: Lookup) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
         epoch, made = push.made or push.base
@@ -278,7 +260,7 @@ class Pushes:
         answer = b'{"type":"ack","ref":%d,"version":%d' % (push.ref, version)
         if is_rebased:
             answer += b',"rebased":true'
-        if change is not None and (push.ops is msgspec.UNSET or change.ops != encode_json(push.ops)):
+        if change is not None and change.ops != encode_json(push.ops):
             answer += b',"ops":' + change.ops
         self._answer(answer + b"}", version)
 
@@ -311,12 +293,3 @@ class Pushes:
             self._answer(encode(nack), version)
 
         self._actor.pipeline.after(tell)
-
-
-def _read_state(data: bytes, depth: int) -> Any:
-    if nests_deeper(data, depth):
-        raise TooLarge(f"JSON is nested more than {depth} deep", path="")
-    try:
-        return decode_json(data)
-    except NOT_JSON as error:
-        raise InvalidState(str(error), path="") from None
