@@ -32,6 +32,8 @@ class Link:
         # Whether it reads so slowly that changes are kept from it, and what else waits meanwhile.
         self.is_slow = False
         self.told = 0
+        # The last push that was refused on it.
+        self.refused = 0
         self.waiting: list[ServerMessage] = []
 
 
@@ -147,7 +149,11 @@ class Peer:
         if self.hasty:
             self.hasty -= 1
             return messages.Nack(frame.ref, "rate_limited", "slow down", self.version, retry_after=self.retry_after)
+        if frame.answered is not None and frame.answered < link.refused:
+            return messages.Nack(frame.ref, "gap", "one before it was refused", self.version, expected=frame.ref)
         answers[frame.ref] = answer = self._apply(link, frame)
+        if isinstance(answer, messages.Nack):
+            link.refused = frame.ref
         for ref in [ref for ref in answers if ref <= frame.ref - messages.UNANSWERED]:
             del answers[ref]
         return answer

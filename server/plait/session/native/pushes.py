@@ -1,8 +1,8 @@
 """The pushes of one client: brought onto the current state, applied once, and answered in order. No I/O.
 
 What others change while pushes are under way is kept as it is behind the pushes that came meanwhile, so that the next
-one, which was made on top of those, can be brought behind it (as in Jupiter: Nichols et al., 1995). So is what takes
-back a push that was refused: those behind it were made as if it were there.
+one, which was made on top of those, can be brought behind it (as in Jupiter: Nichols et al., 1995). What was made as if
+a refused push were there is to come again.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from plait.store.protocol import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import Nack, Push, encode
 from plait_schemas.patch import Op, PatchError, decode_ops
-from plait_schemas.rebase import Rebased, rebase, taking_back
+from plait_schemas.rebase import rebase
 from plait_schemas.trace import Origin, trace
 
 __all__ = ["Pushes"]
@@ -49,8 +49,8 @@ class Pushes:
         "_client",
         "_concurrent",
         "_connection",
-        "_joined",
         "_queue",
+        "_refused",
         "_storing",
         "_task",
     )
@@ -61,7 +61,6 @@ class Pushes:
         connection: Connection,
         client: Client,
         queue: ReceiveQueue,
-        joined: int,
         *,
         answer: Callable[[bytes, int], None],
         charge: Callable[[float], None],
@@ -71,13 +70,13 @@ class Pushes:
         self._client = client
         # Holds what comes behind a push for which the past is read.
         self._queue = queue
-        # The version that the client has joined at.
-        self._joined = joined
         # Sends an answer, which says that the client is at a version, behind what was sent before.
         self._answer = answer
         # Counts work as so many messages of the client.
         self._charge = charge
         self._concurrent = ConcurrentOps()
+        # The last push that was refused on this socket.
+        self._refused = 0
         # How many pushes are on their way to the disk.
         self._storing = 0
         # Reads the past for a push.
@@ -94,13 +93,8 @@ class Pushes:
 
     def refuse(self, push: Push, error: PlaitError) -> None:
         """Refuse a push of which only the number could be read, in its turn."""
-        if not self._client.is_next(push.ref):
-            self._take(push, Lookup())  # It has been answered for, or is not the next: what it says is not looked at.
-            return
-        self._client.expect(push.ref)
-        if self._concurrent.ref is None:
-            self._concurrent = ConcurrentOps(ref=self._client.ref)
-        self._refuse(push.ref, error)
+        if self._is_due(push):
+            self._refuse(push.ref, error)
 
     def limit(self, push: Push, wait: float, error: PlaitError) -> None:
         """Refuse to look at a push that came too fast; it may come again."""
@@ -114,18 +108,24 @@ class Pushes:
 
     # Inside
 
-    def _take(self, push: Push, known: Lookup) -> None:
-        client = self._client
-        if push.ref <= client.ref:
-            self._actor.pipeline.after(lambda _: self._repeat(push.ref))
-        elif push.ref > MOST_PUSHES:
-            self._nack(push.ref, Unanswerable(f"pushes are numbered up to {MOST_PUSHES}"))
-        elif not client.is_next(push.ref):
-            self._nack(push.ref, Gap(f"push {client.ref + 1} is to come first"), expected=client.ref + 1)
+    def _is_due(self, push: Push) -> bool:
+        """Whether it is the turn of a push; one whose turn it is not is answered."""
+        client, ref = self._client, push.ref
+        if ref <= client.ref:
+            self._actor.pipeline.after(lambda _: self._repeat(ref))
+        elif ref > MOST_PUSHES:
+            self._nack(ref, Unanswerable(f"pushes are numbered up to {MOST_PUSHES}"))
+        elif not client.is_next(ref):
+            self._nack(ref, Gap(f"push {client.ref + 1} is to come first"), expected=client.ref + 1)
+        elif push.answered is not None and push.answered < self._refused and not self._connection.readonly:
+            self._nack(ref, Gap(f"push {self._refused} was refused: what was made on it is to come anew"), expected=ref)
         else:
-            client.expect(push.ref)
-            if self._concurrent.ref is None:
-                self._concurrent = ConcurrentOps(ref=client.ref)
+            client.expect(ref)
+            return True
+        return False
+
+    def _take(self, push: Push, known: Lookup) -> None:
+        if self._is_due(push):
             try:
                 self._apply(push, known)
             except NeedsPast as needs:
@@ -146,8 +146,6 @@ class Pushes:
             known = await known.read(self._actor.change_log, needs)
         except PlaitError as error:
             self._task = None
-            if isinstance(error, Conflict) and push.base[1] < self._joined:
-                self._pass_over(push)
             self._refuse(push.ref, error)
         except Exception as error:  # Not every store is plait's own.
             self._task = None
@@ -166,7 +164,6 @@ class Pushes:
         document = pipeline.history.current.tree
         epoch, base = push.base
         if epoch != pipeline.history.epoch:
-            self._pass_over(push)
             raise Conflict("its base is in a history that is gone")
         if not 0 <= base <= pipeline.history.current.version:
             raise Conflict("its base is not a version of this thread")
@@ -181,21 +178,14 @@ class Pushes:
         if callable(policy) and any(each.is_contested for each in origins):
             made_on = known.document((push.made or push.base)[1])
         before = pipeline.history.current
-        try:
-            merged = partial(merge, rebased, origins, document=document, policy=policy, base=made_on)
-            ops = pipeline.ask(merged)
-            commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
-        except Exception:
-            last, self._concurrent = self._concurrent, self._bridge_behind_refused(push, rebased, behind)
-            pipeline.after(partial(self._take_back, last))
-            raise
+        ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=made_on))
+        commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         self._client.ref = push.ref
-        last, self._concurrent = self._concurrent, ConcurrentOps(behind, commit.version, base, push.ref)
+        last, self._concurrent = self._concurrent, ConcurrentOps(behind, commit.version, base)
         change = None if commit.revision is before else commit.revision.change
         self._storing += 1
         commit.then(partial(self._take_back, last))
-        is_rebased = any(other.refused is None for other in concurrent)
-        commit.then(partial(self._committed, push, commit.version, change, is_rebased))
+        commit.then(partial(self._committed, push, commit.version, change, bool(concurrent)))
 
     def _bridge_from(self, push: Push, known: Lookup) -> list[Other]:
         """Return what the client did not know of when it pushed, as it is behind its pushes so far.
@@ -206,31 +196,8 @@ class Pushes:
         rows = known.changes(history, max(base, self._concurrent.to), history.current.version)
         if base < self._concurrent.since or any(row.source == self._connection.id for row in rows):
             # It was made behind other pushes of this client, which by then were elsewhere than they have come to be.
-            self._pass_over(push)
             raise Conflict("others have taken away what it was made on")
-        return self._concurrent.unknown(push, rows)
-
-    def _pass_over(self, push: Push) -> None:
-        """Take note that a client has not shown a push since it was lost, so that those behind it were made without.
-
-        They may have been made on those in front of it all the same.
-        """
-        if self._concurrent.ref == push.ref - 1:
-            self._concurrent = self._concurrent._replace(ref=push.ref)
-
-    def _bridge_behind_refused(self, push: Push, rebased: Rebased, behind: list[Other]) -> ConcurrentOps:
-        """Return the bridge behind a push that was compared, and refused.
-
-        Its client shows it until it is told, or until it knows of who has taken its place away. When it stopped showing
-        one that does not fit is not known: that one stays out, and those that may have been made on it are refused.
-        """
-        current = self._actor.pipeline.history.current
-        if not rebased.is_lost:
-            back = taking_back(rebased.ops, current.tree)
-            if len(back) < len(rebased.ops):
-                return self._concurrent
-            behind = [*behind, *(Other(op, current.version, push.ref) for op in back)]
-        return ConcurrentOps(behind, current.version, push.base[1], push.ref)
+        return self._concurrent.unknown(base, rows)
 
     def _origins(self, push: Push, ops: Sequence[Op], known: Lookup) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
@@ -281,6 +248,7 @@ class Pushes:
             self._nack(ref, Unanswerable("it was answered too long ago"))
 
     def _refuse(self, ref: int, error: PlaitError) -> None:
+        self._refused = max(self._refused, ref)
         self._client.refuse(ref, error)
         self._nack(ref, error)
 

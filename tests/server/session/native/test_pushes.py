@@ -851,8 +851,11 @@ async def test_what_was_made_behind_a_push_that_was_lost_on_a_base_that_is_gone_
         guest = await joined(actor, "a")
         guest.send("push", ref=1, base=[epoch or actor.pipeline.history.epoch, 0], ops=[put("/list/0", "A")])
         guest.push(put("/n", "mine"), base=400, answered=0, ref=2)
-        await until(lambda: guest.transport.sent[-1]["type"] == "ack")
-        assert [(frame["type"], frame["ref"]) for frame in guest.frames] == [("nack", 1), ("ack", 2)]
+        await until(lambda: guest.transport.sent[-1].get("ref") == 2)
+        assert [frame["code"] for frame in guest.frames] == ["conflict", "gap"]
+        guest.push(put("/n", "mine"), base=400, answered=1, ref=2)
+        await actor.settled()
+        assert [(frame["type"], frame["ref"]) for frame in guest.frames] == [("ack", 2)]
 
 
 async def test_a_client_that_is_gone_while_the_past_is_read_for_it_changes_nothing() -> None:
