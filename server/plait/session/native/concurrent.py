@@ -1,7 +1,9 @@
 """The changes that a client had not seen when it sent a push, and the reading of older ones."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from plait.errors import Conflict, NotFound
 from plait.state.history import History
@@ -9,7 +11,7 @@ from plait.state.log import ChangeLog
 from plait.store.protocol import ChangeRow
 from plait_schemas.patch import Op, decode_ops
 
-__all__ = ["TOO_OLD", "ConcurrentOps", "Lookup", "NeedsPast", "Other"]
+__all__ = ["TOO_OLD", "ConcurrentOps", "Needs", "Other", "Past"]
 
 
 class Other(NamedTuple):
@@ -42,44 +44,30 @@ class ConcurrentOps(NamedTuple):
 TOO_OLD = "it was made on a version that is too old"
 
 
-class NeedsPast(Exception):
-    """What is in memory is not enough: the changes behind a version are needed, and maybe a state."""
+class Past(NamedTuple):
+    """What was read for one push: the changes behind a version, and the state that it was made on."""
 
-    def __init__(self, after: int, document: int | None = None) -> None:
-        self.after = after
-        self.document = document
-
-
-class Lookup(NamedTuple):
-    """What was read for one push: the changes behind a version, and states, by their versions."""
-
-    after: int | None = None
     rows: Sequence[ChangeRow] = ()
-    documents: Mapping[int, Any] = {}
+    document: Any = msgspec.UNSET
 
-    async def read(self, change_log: ChangeLog, needs: NeedsPast) -> "Lookup":
-        """Return it with what is needed, too. Raises Conflict where that is not kept, and StoreError."""
-        after = needs.after if self.after is None else min(needs.after, self.after)
-        documents = {**self.documents}
+    def since(self, history: History, version: int) -> list[ChangeRow] | None:
+        """Return the changes behind a version; None when some of them are to be read."""
+        return history.since(version, history.current.version, self.rows)
+
+
+class Needs(NamedTuple):
+    """What is to be read before a push is judged: the changes behind a version, and maybe the state at another."""
+
+    after: int
+    document: int | None = None
+
+    async def read(self, change_log: ChangeLog) -> Past:
+        """Read it. Raises Conflict where it is not kept, and StoreError."""
         try:
-            rows = await change_log.changes(after)
-            if needs.document is not None:
-                documents[needs.document] = await change_log.document(needs.document)
+            rows = await change_log.changes(self.after)
+            document = msgspec.UNSET if self.document is None else await change_log.document(self.document)
         except NotFound:
             raise Conflict(TOO_OLD) from None
         if rows is None:
             raise Conflict(TOO_OLD)
-        return Lookup(after, rows, documents)
-
-    def changes(self, history: History, after: int, to: int) -> list[ChangeRow]:
-        """Return the changes behind a version, up to another. Raises NeedsPast."""
-        rows = history.since(after, to, self.rows)
-        if rows is None:
-            raise NeedsPast(after)
-        return rows
-
-    def document(self, version: int) -> Any:
-        """Return the state at a version as JSON values. Raises NeedsPast."""
-        if version not in self.documents:
-            raise NeedsPast(version, version)
-        return self.documents[version]
+        return Past(rows, document)

@@ -24,9 +24,9 @@ from plait.errors import (
     TooMany,
     Unanswerable,
 )
-from plait.session.native.concurrent import ConcurrentOps, Lookup, NeedsPast, Other
+from plait.session.native.concurrent import ConcurrentOps, Needs, Other, Past
 from plait.session.receive_queue import ReceiveQueue
-from plait.state.conflicts import merge
+from plait.state.conflicts import Policy, Resolve, may_meet, merge
 from plait.state.push_log import MOST_PUSHES, Client
 from plait.state.work import carried_out, compared, count_moves
 from plait.store.protocol import ChangeRow
@@ -89,7 +89,7 @@ class Pushes:
 
     def receive(self, push: Push) -> None:
         """Take a push."""
-        self._take(push, Lookup())
+        self._take(push, Past())
 
     def refuse(self, push: Push, error: PlaitError) -> None:
         """Refuse a push of which only the number could be read, in its turn."""
@@ -124,90 +124,119 @@ class Pushes:
             return True
         return False
 
-    def _take(self, push: Push, known: Lookup) -> None:
-        if self._is_due(push):
-            try:
-                self._apply(push, known)
-            except NeedsPast as needs:
-                self._queue.hold()
-                self._task = asyncio.get_running_loop().create_task(self._read(push, known, needs), name="plait past")
-            except (TooMany, Gap, Unanswerable) as error:  # An author's: as codes of a nack they say something else.
-                self._refuse(push.ref, Reject(str(error), path=error.path))
-            except PlaitError as error:
-                self._refuse(push.ref, error)
-            except PatchError as error:
-                self._refuse(push.ref, Conflict(str(error)))
-            except Exception as error:  # Whatever the author's hooks raise refuses the change.
-                log_error(error, self._actor.key, self._connection)
-                self._refuse(push.ref, Reject("State update rejected"))
-
-    async def _read(self, push: Push, known: Lookup, needs: NeedsPast) -> None:
+    def _take(self, push: Push, past: Past) -> None:
+        """Judge a push, once all is read that it is judged by: what came meanwhile may ask for more."""
+        if not self._is_due(push):
+            return
         try:
-            known = await known.read(self._actor.change_log, needs)
+            self._check(push)
+            needs = self._needs(push, past)
+            if needs is None:
+                self._judge(push, past)
+                return
+        except (TooMany, Gap, Unanswerable) as error:  # An author's: as codes of a nack they say something else.
+            self._refuse(push.ref, Reject(str(error), path=error.path))
         except PlaitError as error:
-            self._task = None
             self._refuse(push.ref, error)
-        except Exception as error:  # Not every store is plait's own.
-            self._task = None
+        except PatchError as error:
+            self._refuse(push.ref, Conflict(str(error)))
+        except Exception as error:  # Whatever the author's hooks raise refuses the change.
             log_error(error, self._actor.key, self._connection)
-            self._refuse(push.ref, StoreError("the past could not be read"))
+            self._refuse(push.ref, Reject("State update rejected"))
         else:
-            self._task = None
-            self._take(push, known)
+            self._queue.hold()
+            self._task = asyncio.get_running_loop().create_task(self._read(push, needs), name="plait past")
+
+    async def _read(self, push: Push, needs: Needs) -> None:
+        past: Past | PlaitError
+        try:
+            past = await needs.read(self._actor.change_log)
+        except PlaitError as error:
+            past = error
+        except Exception as error:  # Not every store is plait's own.
+            log_error(error, self._actor.key, self._connection)
+            past = StoreError("the past could not be read")
+        self._task = None
+        if isinstance(past, Past):
+            self._take(push, past)
+        else:
+            self._refuse(push.ref, past)
         if self._task is None:
             self._queue.release()
 
-    def _apply(self, push: Push, known: Lookup) -> None:
+    def _check(self, push: Push) -> None:
+        """Raise what refuses a push whatever it does."""
         if self._connection.readonly:
             raise Readonly("Connection is readonly")
+        history = self._actor.pipeline.history
+        epoch, base = push.base
+        if epoch != history.epoch:
+            raise Conflict("its base is in a history that is gone")
+        if not 0 <= base <= history.current.version:
+            raise Conflict("its base is not a version of this thread")
+        if push.made is not None and self._policy != "last-writer":
+            if push.made[0] != epoch:
+                raise Conflict("it was made on a history that is gone")
+            if not 0 <= push.made[1] <= base:
+                raise Conflict("it was made on a version that its base does not have")
+
+    @property
+    def _policy(self) -> Policy | Resolve:
+        return self._actor.kind.policy(self._actor.thread)
+
+    def _needs(self, push: Push, past: Past) -> Needs | None:
+        """Return what is to be read to judge a push, None where nothing is.
+
+        The state that it was made on is for who makes one of two values, where others may have changed the same.
+        """
+        history, policy = self._actor.pipeline.history, self._policy
+        after, made = max(push.base[1], self._concurrent.to), (push.made or push.base)[1]
+        if policy != "last-writer":
+            after = min(after, made)
+        rows = past.since(history, after)
+        if rows is not None:
+            since = (row for row in rows if row.version > made and row.source != self._connection.id)
+            over = (op for row in since for op in decode_ops(row.ops))
+            if not callable(policy) or past.document is not msgspec.UNSET or not may_meet(push.ops, over):
+                return None
+        return Needs(after, made if callable(policy) else None)
+
+    def _judge(self, push: Push, past: Past) -> None:
         pipeline = self._actor.pipeline
         document = pipeline.history.current.tree
-        epoch, base = push.base
-        if epoch != pipeline.history.epoch:
-            raise Conflict("its base is in a history that is gone")
-        if not 0 <= base <= pipeline.history.current.version:
-            raise Conflict("its base is not a version of this thread")
-        concurrent = self._bridge_from(push, known)
+        concurrent = self._bridge_from(push, past)
         compared(push.ops, len(concurrent), self._charge)
         carried_out(push.ops, document, self._charge)
         rebased = rebase(push.ops, (other.op for other in concurrent), document)
         behind = [concurrent[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
-        policy = self._actor.kind.policy(self._actor.thread)
-        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, known)
-        made_on = msgspec.UNSET
-        if callable(policy) and any(each.is_contested for each in origins):
-            made_on = known.document((push.made or push.base)[1])
+        policy = self._policy
+        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, past)
         before = pipeline.history.current
-        ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=made_on))
+        ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=past.document))
         commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         self._client.ref = push.ref
-        last, self._concurrent = self._concurrent, ConcurrentOps(behind, commit.version, base)
+        last, self._concurrent = self._concurrent, ConcurrentOps(behind, commit.version, push.base[1])
         change = None if commit.revision is before else commit.revision.change
         self._storing += 1
         commit.then(partial(self._take_back, last))
         commit.then(partial(self._committed, push, commit.version, change, bool(concurrent)))
 
-    def _bridge_from(self, push: Push, known: Lookup) -> list[Other]:
+    def _bridge_from(self, push: Push, past: Past) -> list[Other]:
         """Return what the client did not know of when it pushed, as it is behind its pushes so far.
 
         Raises Conflict where the client has pushed on a later version already: an old one names what it has lost.
         """
-        base, history = push.base[1], self._actor.pipeline.history
-        rows = known.changes(history, max(base, self._concurrent.to), history.current.version)
+        base = push.base[1]
+        rows = past.since(self._actor.pipeline.history, max(base, self._concurrent.to)) or []
         if base < self._concurrent.since or any(row.source == self._connection.id for row in rows):
             # It was made behind other pushes of this client, which by then were elsewhere than they have come to be.
             raise Conflict("others have taken away what it was made on")
         return self._concurrent.unknown(base, rows)
 
-    def _origins(self, push: Push, ops: Sequence[Op], known: Lookup) -> list[Origin]:
+    def _origins(self, push: Push, ops: Sequence[Op], past: Past) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
-        epoch, made = push.made or push.base
-        if epoch != push.base[0]:
-            raise Conflict("it was made on a history that is gone")
-        if not 0 <= made <= push.base[1]:
-            raise Conflict("it was made on a version that its base does not have")
         history = self._actor.pipeline.history
-        rows = known.changes(history, made, history.current.version)
+        rows = past.since(history, (push.made or push.base)[1]) or []
         over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
         if not over:
             return [Origin(op.path, op.path, is_contested=False) for op in ops]

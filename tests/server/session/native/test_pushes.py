@@ -619,6 +619,28 @@ async def test_a_push_made_long_ago_on_another_version_than_its_base_is_judged_b
                 assert actor.thread.asked == [(0, 400, "mine", "/n")]  # type: ignore[attr-defined]
 
 
+async def test_what_a_push_was_made_on_is_read_only_where_others_may_have_changed_the_same() -> None:
+    class Counting(TroubledStore):
+        reads = 0
+
+        async def load(self, *args: Any, **kwargs: Any) -> Any:
+            self.reads += 1
+            return await super().load(*args, **kwargs)
+
+    async with open_house(Resolving, store=(store := Counting())) as house:
+        actor = await house.actor(Resolving)
+        guest = await joined(actor, "a")
+        await change(actor, 1)
+        reads = store.reads
+        guest.push(put("/list/0", "A"), base=0)
+        await answered(guest, 1)
+        assert store.reads == reads
+        guest.push(put("/n", 2), base=1, made=0)
+        await answered(guest, 2)
+        assert store.reads == reads + 1
+        assert actor.thread.state["n"] == [1, 2]
+
+
 # Bases that are not in memory any more
 
 
