@@ -26,7 +26,7 @@ from plait.errors import (
 )
 from plait.session.native.concurrent import ConcurrentOps, Needs, Other, Past
 from plait.session.receive_queue import ReceiveQueue
-from plait.state.conflicts import Policy, Resolve, may_meet, merge
+from plait.state.conflicts import may_meet, merge
 from plait.state.push_log import MOST_PUSHES, Client
 from plait.state.work import carried_out, compared, count_moves
 from plait.store.protocol import ChangeRow
@@ -49,6 +49,7 @@ class Pushes:
         "_client",
         "_concurrent",
         "_connection",
+        "_policy",
         "_queue",
         "_refused",
         "_storing",
@@ -67,6 +68,8 @@ class Pushes:
     ) -> None:
         self._actor = actor
         self._connection = connection
+        # What is done where others have changed the same.
+        self._policy = actor.kind.policy(actor.thread)
         self._client = client
         # Holds what comes behind a push for which the past is read.
         self._queue = queue
@@ -180,10 +183,6 @@ class Pushes:
             if not 0 <= push.made[1] <= base:
                 raise Conflict("it was made on a version that its base does not have")
 
-    @property
-    def _policy(self) -> Policy | Resolve:
-        return self._actor.kind.policy(self._actor.thread)
-
     def _needs(self, push: Push, past: Past) -> Needs | None:
         """Return what is to be read to judge a push, None where nothing is.
 
@@ -193,6 +192,8 @@ class Pushes:
         after, made = max(push.base[1], self._concurrent.to), (push.made or push.base)[1]
         if policy != "last-writer":
             after = min(after, made)
+        if after == history.current.version:
+            return None
         rows = past.since(history, after)
         if rows is not None:
             since = (row for row in rows if row.version > made and row.source != self._connection.id)
