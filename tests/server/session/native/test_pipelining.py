@@ -17,7 +17,8 @@ from tests.server.session.guests import Guest, joined
 from plait.actor.connection import Source
 from plait.actor.thread import Thread
 from plait.errors import Reject
-from plait_schemas.patch import Op, apply, invert
+from plait_schemas.inverse import invert
+from plait_schemas.patch import Op, apply
 from plait_schemas.rebase import rebase
 
 
