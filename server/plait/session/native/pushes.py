@@ -26,9 +26,9 @@ from plait.errors import (
 )
 from plait.session.native.concurrent import ConcurrentOps, Needs, Other, Past
 from plait.session.receive_queue import ReceiveQueue
-from plait.state.conflicts import may_meet, merge
+from plait.state.conflicts import Policy, Resolve, may_meet, merge
 from plait.state.push_log import MOST_PUSHES, Client
-from plait.state.work import carried_out, compared, count_moves
+from plait.state.work import MOST_OF_A_PUSH, Work
 from plait.store.protocol import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import Nack, Push, encode
@@ -69,7 +69,7 @@ class Pushes:
         self._actor = actor
         self._connection = connection
         # What is done where others have changed the same.
-        self._policy = actor.kind.policy(actor.thread)
+        self._policy: Policy | Resolve = actor.kind.policy(actor.thread)
         self._client = client
         # Holds what comes behind a push for which the past is read.
         self._queue = queue
@@ -206,12 +206,13 @@ class Pushes:
         pipeline = self._actor.pipeline
         document = pipeline.history.current.tree
         concurrent = self._bridge_from(push, past)
-        compared(push.ops, len(concurrent), self._charge)
-        carried_out(push.ops, document, self._charge)
+        work = Work(MOST_OF_A_PUSH, self._charge)
+        work.compare(push.ops, len(concurrent))
+        work.carry_out(push.ops, document)
         rebased = rebase(push.ops, (other.op for other in concurrent), document)
         behind = [concurrent[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
         policy = self._policy
-        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, past)
+        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, past, work)
         before = pipeline.history.current
         ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=past.document))
         commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
@@ -234,14 +235,14 @@ class Pushes:
             raise Conflict("others have taken away what it was made on")
         return self._concurrent.unknown(base, rows)
 
-    def _origins(self, push: Push, ops: Sequence[Op], past: Past) -> list[Origin]:
+    def _origins(self, push: Push, ops: Sequence[Op], past: Past, work: Work) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
         history = self._actor.pipeline.history
         rows = past.since(history, (push.made or push.base)[1]) or []
         over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
         if not over:
             return [Origin(op.path, op.path, is_contested=False) for op in ops]
-        compared(ops, len(over) + count_moves(ops), self._charge)
+        work.compare(ops, len(over), traces=True)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
 
