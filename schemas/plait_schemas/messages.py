@@ -69,7 +69,7 @@ class Join(_Frame, frozen=True):
 
 
 class Push(_Frame, frozen=True):
-    """A change of the state: `ops` on `base`, or the whole `state` as the client wants it.
+    """A change of the state: `ops` on `base`.
 
     `made` is the version on which the user made it, where it has been brought onto a newer one since. `answered` is the
     last of the client's pushes whose answer it knew of, where that is not the one before.
@@ -77,10 +77,9 @@ class Push(_Frame, frozen=True):
 
     ref: int
     base: Version
+    ops: Sequence[Op]
     made: Version | None = None
     answered: int | None = None
-    ops: Sequence[Op] | Unset = UNSET
-    state: msgspec.Raw | Unset = UNSET
 
 
 class Call(_Frame, frozen=True):

@@ -27,7 +27,6 @@ __all__ = [
     "escape",
     "find",
     "index_in",
-    "invert",
     "is_index",
     "is_same_element",
     "outline",
@@ -352,14 +351,10 @@ def apply(document: Any, ops: Iterable[Op], owned: Owned | None = None) -> Any:
     """
     owned = {} if owned is None else owned
     for op in ops:
-        document = _carried_out(document, op, parse(op.path), owned)
+        if op.value is msgspec.UNSET and op.op != "remove":
+            raise PatchError(f"{op.op} {op.path!r} has no value")
+        document = _apply(document, parse(op.path), op, owned)
     return document
-
-
-def _carried_out(document: Any, op: Op, parts: list[str], owned: Owned) -> Any:
-    if op.value is msgspec.UNSET and op.op != "remove":
-        raise PatchError(f"{op.op} {op.path!r} has no value")
-    return _apply(document, parts, op, owned)
 
 
 def _apply(node: Any, parts: list[str], op: Op, owned: Owned) -> Any:
@@ -421,7 +416,7 @@ def index_in(array: Sequence[Any], part: str, op: Op, *, is_last: bool) -> int:
     return index
 
 
-# Reading and undoing
+# Reading
 
 
 def find(document: Any, parts: Sequence[str]) -> Any:
@@ -436,28 +431,3 @@ def find(document: Any, parts: Sequence[str]) -> Any:
         else:
             return msgspec.UNSET
     return document
-
-
-def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
-    """Return the operations that lead back to `document` from what `ops` make of it. Raises PatchError."""
-    inverse: list[Op] = []
-    owned: Owned = {}
-    for op in ops:
-        parts = parse(op.path)
-        # Before it is carried out: what is taken out then is changed no more, even where it has been copied.
-        inverse.append(_inverse(op, parts, find(document, parts[:-1]), find(document, parts)))
-        if op.moved is True and len(inverse) > 1 and inverse[-2].op == "add":
-            inverse[-2] = Op("add", inverse[-2].path, inverse[-2].value, moved=True)
-        document = _carried_out(document, op, parts, owned)
-    return inverse[::-1]
-
-
-def _inverse(op: Op, parts: list[str], parent: Any, before: Any) -> Op:
-    if not parts:
-        return Op("replace", "", before)
-    if op.op == "remove":
-        return Op("add", op.path, before)
-    if op.op == "add" and isinstance(parent, list):
-        index = len(parent) if parts[-1] == "-" else parts[-1]
-        return Op("remove", f"{op.path[: op.path.rindex('/')]}/{index}")
-    return Op("remove", op.path) if before is msgspec.UNSET else Op("replace", op.path, before)

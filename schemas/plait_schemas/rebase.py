@@ -9,13 +9,12 @@ stays in front). What is done to an element that others have moved follows it.
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
-from plait_schemas.patch import Op, parse
+from plait_schemas.inverse import taking_back
+from plait_schemas.patch import Op
 from plait_schemas.shape import Shape
-from plait_schemas.step import SCALARS, Step, is_of, is_pair, leads_through, pointer
+from plait_schemas.step import Step, is_of, is_pair, leads_through
 
-__all__ = ["Rebased", "rebase", "taking_back"]
+__all__ = ["Rebased", "rebase"]
 
 
 class Rebased(NamedTuple):
@@ -63,29 +62,6 @@ def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
     )
 
 
-def taking_back(ops: Iterable[Op], document: Any) -> list[Op]:
-    """Return what would take back operations on a document, those that fit.
-
-    It has no values, which may be large: it is for others to be rebased over. What leads into a value that is not known
-    is lost.
-    """
-    shape = Shape(document)
-    inverse: list[Op] = []
-    for op in ops:
-        parts = parse(op.path)
-        container, there = shape.look(parts[:-1]), shape.look(parts)
-        if op.op == "add" and parts:
-            fits = not isinstance(container, SCALARS)
-        else:
-            fits = op.op == "add" or there is not msgspec.UNSET
-        if fits:
-            inverse.append(_inverse(op, parts, container, is_there=there is not msgspec.UNSET))
-            if op.moved is True and len(inverse) > 1 and inverse[-2].op == "add":
-                inverse[-2] = Op("add", inverse[-2].path, moved=True)
-            shape.do(op.op, parts, op.value)
-    return inverse[::-1]
-
-
 # Inside
 
 
@@ -128,14 +104,6 @@ def _done(ops: Sequence[Op], shape: Shape) -> list[Step]:
         step.look_up(shape)
         shape.do(step.name, step.parts, op.value)
     return steps
-
-
-def _inverse(op: Op, parts: Sequence[str], container: Any, *, is_there: bool) -> Op:
-    if op.op != "add":
-        return Op("add" if op.op == "remove" else "replace", op.path)
-    if parts and isinstance(container, list | tuple):
-        return Op("remove", pointer([*parts[:-1], str(len(container)) if parts[-1] == "-" else parts[-1]]))
-    return Op("replace" if is_there else "remove", op.path)
 
 
 def _without(ops: Sequence[Op], over: Sequence[Op], lost_at: int, document: Any) -> list[tuple[int, Op]]:

@@ -32,6 +32,8 @@ class Link:
         # Whether it reads so slowly that changes are kept from it, and what else waits meanwhile.
         self.is_slow = False
         self.told = 0
+        # The last push that was refused on it.
+        self.refused = 0
         self.waiting: list[ServerMessage] = []
 
 
@@ -147,17 +149,20 @@ class Peer:
         if self.hasty:
             self.hasty -= 1
             return messages.Nack(frame.ref, "rate_limited", "slow down", self.version, retry_after=self.retry_after)
+        if frame.answered is not None and frame.answered < link.refused:
+            return messages.Nack(frame.ref, "gap", "one before it was refused", self.version, expected=frame.ref)
         answers[frame.ref] = answer = self._apply(link, frame)
+        if isinstance(answer, messages.Nack):
+            link.refused = frame.ref
         for ref in [ref for ref in answers if ref <= frame.ref - messages.UNANSWERED]:
             del answers[ref]
         return answer
 
     def _apply(self, link: Link, frame: messages.Push) -> messages.Ack | messages.Nack:
-        pushed = [] if frame.ops is msgspec.UNSET else frame.ops
         if frame.base[0] != self.epoch:
             return messages.Nack(frame.ref, "conflict", "another history", self.version)
         others = [entry.ops for entry in self.history[frame.base[1] :] if entry.client != link.client]
-        moved = rebase(pushed, itertools.chain(*others), self.state)
+        moved = rebase(frame.ops, itertools.chain(*others), self.state)
         try:
             state = apply(self.state, moved.ops)
         except PatchError as error:
@@ -169,7 +174,7 @@ class Peer:
             return messages.Nack(frame.ref, "rejected", refusal, self.version, path=self.refused_at)
         if moved.ops:
             self.change(moved.ops, client=link.client, source=link)
-        applied = msgspec.UNSET if encode_json(moved.ops) == encode_json(pushed) else moved.ops
+        applied = msgspec.UNSET if encode_json(moved.ops) == encode_json(frame.ops) else moved.ops
         return messages.Ack(frame.ref, self.version, rebased=bool(others), ops=applied)
 
     def receive(self, link: Link, frame: ClientMessage) -> None:

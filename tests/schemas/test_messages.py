@@ -45,8 +45,8 @@ OPS = [Op("add", "/a/-", {"b": [1.5, None]}), Op("remove", "/b"), Op("replace", 
 CLIENT: list[Any] = [
     Join("me", ("epoch", 3), "5c4e", "secret"),
     Join("me"),
-    Push(1, ("epoch", 3), ("epoch", 1), 0, OPS, RAW),
-    Push(1, ("epoch", 0)),
+    Push(1, ("epoch", 3), OPS, ("epoch", 1), 0),
+    Push(1, ("epoch", 0), []),
     Call(1, "move", (RAW, NULL), {"to": RAW}),
     Call(-1, "move"),
     Cancel(1),
@@ -166,7 +166,7 @@ def test_a_field_of_another_type_is_an_error(decode: Decode, frame: Any) -> None
         (decode_client, Joined("c1", "room/one", "epoch", 0)),
         (decode_server, Ping()),
         (decode_server, Join("me")),
-        (decode_server, Push(1, ("epoch", 1))),
+        (decode_server, Push(1, ("epoch", 1), [])),
     ],
 )
 def test_the_frames_of_the_one_side_are_none_of_the_other(decode: Decode, other: Any) -> None:
@@ -220,7 +220,12 @@ def test_an_operation_that_is_none_is_an_error_with_its_place(op: Any) -> None:
 @pytest.mark.parametrize("base", [["e"], ["e", 1, 2], [1, "e"], ["e", 1.5], "e", {"epoch": "e", "version": 1}])
 def test_a_version_is_an_epoch_and_a_number(base: Any) -> None:
     with pytest.raises(msgspec.ValidationError, match="base"):
-        decode_client(wire({"type": "push", "ref": 1, "base": base}))
+        decode_client(wire({"type": "push", "ref": 1, "base": base, "ops": []}))
+
+
+def test_a_push_of_a_whole_state_is_an_error_that_names_the_operations_that_it_has_not() -> None:
+    with pytest.raises(msgspec.ValidationError, match="`ops`"):
+        decode_client(wire({"type": "push", "ref": 1, "base": ["e", 1], "state": {"n": 1}}))
 
 
 def test_what_passes_through_keeps_its_own_bytes() -> None:

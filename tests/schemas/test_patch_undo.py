@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.schemas.test_patch import DOCUMENTS, OPS, SMALL, Untouchable, text
 
-from plait_schemas.patch import Op, PatchError, apply, diff, find, invert, parse
+from plait_schemas.inverse import invert
+from plait_schemas.patch import Op, PatchError, apply, diff, find, parse
 
 UNSET = msgspec.UNSET
 

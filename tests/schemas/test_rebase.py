@@ -7,8 +7,9 @@ import msgspec
 import pytest
 from tests.schemas.test_patch import text
 
+from plait_schemas.inverse import taking_back
 from plait_schemas.patch import Op, PatchError, apply
-from plait_schemas.rebase import Rebased, rebase, taking_back
+from plait_schemas.rebase import Rebased, rebase
 
 UNSET = msgspec.UNSET
 Given = tuple[Any, ...]

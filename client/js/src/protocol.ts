@@ -53,7 +53,7 @@ export interface Join {
 }
 
 /**
- * A change of the state: `ops` on `base`, or the whole `state` as the client wants it.
+ * A change of the state: `ops` on `base`.
  *
  * `made` is the version on which the user made it, where it has been brought onto a newer one since. `answered` is the
  * last of the client's pushes whose answer it knew of, where that is not the one before.
@@ -62,10 +62,9 @@ export interface Push {
   readonly type: "push";
   readonly ref: number;
   readonly base: Version;
+  readonly ops: readonly Op[];
   readonly made?: Version | null;
   readonly answered?: number | null;
-  readonly ops?: readonly Op[];
-  readonly state?: Json;
 }
 
 /** A call of an rpc. `ref` is chosen by the client, and no other call under way on this socket has it. */

@@ -9,9 +9,9 @@ from plait_client.happenings import Changed
 from plait_client.pending import Pending, Push, fold
 from plait_client.replica import Gap, Replica
 from plait_schemas.codec import decode_json, encode_finite, encode_json
+from plait_schemas.inverse import taking_back
 from plait_schemas.messages import Ack, Change, Changes, Joined, Snapshot, Version
 from plait_schemas.patch import Op, apply, decode_ops
-from plait_schemas.rebase import taking_back
 
 __all__ = ["Document"]
 

@@ -166,7 +166,7 @@ class Pushes:
         answered = self._pending[0].ref - 1
         # The server knows what a settled one was, and is only asked what became of it.
         ops = [] if push.is_settled else push.ops
-        return messages.Push(push.ref, base, made, None if answered == push.ref - 1 else answered, ops)
+        return messages.Push(push.ref, base, ops, made, None if answered == push.ref - 1 else answered)
 
     def _refuse_suspect(self) -> None:
         """Refuse, in the server's place, the push that it closed the last socket for: it would do so again."""

@@ -1,6 +1,6 @@
 """Conflict resolution: what happens when a change and the changes of others affect the same place."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -9,14 +9,27 @@ from plait.errors import Conflict, InvalidState
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.patch import Op, find, parse
 from plait_schemas.rebase import Rebased
+from plait_schemas.step import is_place
 from plait_schemas.trace import Origin
 
-__all__ = ["Policy", "Resolve", "merge"]
+__all__ = ["Policy", "Resolve", "may_meet", "merge"]
 
 Policy = Literal["last-writer", "reject"]
 Resolve = Callable[[Any, Any, Any, str], Any]
 """Takes the value that the change was made on, the current value and the proposed value (None for no value), and the
 path; returns the value to set."""
+
+
+def may_meet(ops: Iterable[Op], others: Iterable[Op]) -> bool:
+    """Tell whether any of two lists of operations may be at one place, wherever the elements of arrays have moved."""
+    there = {_kind_of_place(other.path) for other in others}
+    around = {place[:depth] for place in there for depth in range(len(place))}
+    places = [_kind_of_place(op.path) for op in ops] if there else []
+    return any(place in around or any(place[:depth] in there for depth in range(len(place) + 1)) for place in places)
+
+
+def _kind_of_place(path: str) -> tuple[str, ...]:
+    return tuple("-" if is_place(part) else part for part in parse(path))
 
 
 def merge(

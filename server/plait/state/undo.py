@@ -10,7 +10,8 @@ from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.work import Work
 from plait.store.protocol import ChangeRow
-from plait_schemas.patch import Op, Owned, PatchError, apply, invert
+from plait_schemas.inverse import invert
+from plait_schemas.patch import Op, Owned, PatchError, apply
 
 __all__ = ["UNDO_PREFIX", "Step", "drop_undone", "parse_undone", "undo"]
 

@@ -88,7 +88,7 @@ class Guest:
         self.session.receive(text.encode(), is_text=True)
 
     def push(self, *ops: Any, base: int, ref: int | None = None, made: int | None = None, **fields: Any) -> int:
-        """Push operations, or with `state` a whole state; refs count up. Returns the ref."""
+        """Push operations; refs count up. Returns the ref."""
         self._ref = self._ref + 1 if ref is None else ref
         epoch = self.actor.pipeline.history.epoch
         self.send(
@@ -96,8 +96,7 @@ class Guest:
             ref=self._ref,
             base=[epoch, base],
             **({} if made is None else {"made": [epoch, made]}),
-            **({"ops": ops} if ops else {}),
-            **fields,
+            **{"ops": ops, **fields},
         )
         return self._ref
 

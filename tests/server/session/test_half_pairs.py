@@ -199,7 +199,7 @@ async def answer(guest: Guest) -> Any:
     [
         {"ops": [put("/text", HALF)]},
         {"ops": [add(f"/{HALF}", 1)]},
-        {"state": {"text": HALF}},
+        {"ops": [put("", {"text": HALF})]},
         {"ops": [put("/text", "a")], "unknown": HALF},
     ],
     ids=["value", "path", "state", "unknown"],

@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plait.errors import Conflict
-from plait.state.conflicts import Policy, Resolve, merge
-from plait_schemas.patch import Op, apply
+from plait.state.conflicts import Policy, Resolve, may_meet, merge
+from plait_schemas.patch import Op, apply, diff
 from plait_schemas.rebase import rebase
 from plait_schemas.trace import Origin, trace
 
@@ -130,3 +132,37 @@ def test_a_hook_may_change_what_it_is_given_and_nothing_else_changes() -> None:
     ops, state = merged([Op("replace", "/list", ["c"])], [Op("replace", "/list", current)], grow)
     assert ops == [Op("replace", "/list", ["x", "c"])]
     assert (current, BASE["list"], state["list"]) == (["x"], ["a", "b"], ["x", "c"])
+
+
+# Whether a hook may be asked
+
+
+ITEM = st.fixed_dictionaries({"id": st.sampled_from("abcde"), "1": st.integers(0, 2)})
+ITEMS = st.lists(ITEM, max_size=5, unique_by=lambda item: item["id"])
+STATE = st.fixed_dictionaries({"list": ITEMS, "o": st.dictionaries(st.sampled_from(["a", "0", "-"]), ITEM)})
+
+
+@given(STATE, STATE, STATE)
+def test_whatever_others_have_changed_too_may_meet(state: Any, wanted: Any, theirs: Any) -> None:
+    ops, others = diff(state, wanted), diff(state, theirs)
+    document = apply(state, others)
+    origins = trace(rebase(ops, others, document).ops, others, document)
+    if any(origin.is_contested for origin in origins):
+        assert may_meet(ops, others)
+
+
+@pytest.mark.parametrize(
+    ("path", "other", "may"),
+    [
+        ("/n", "/n", True),
+        ("/n", "/m", False),
+        ("/n", "", True),
+        ("/o", "/o/a/b", True),
+        ("/o/a/b", "/o", True),
+        ("/list/1/n", "/list/2/n", True),
+        ("/list/1/n", "/list/1/m", False),
+        ("/list/1/n", "/list/0", True),
+    ],
+)
+def test_places_may_meet_wherever_elements_have_moved(path: str, other: str, may: bool) -> None:
+    assert may_meet([Op("replace", path, 1)], [Op("replace", other, 2)]) is may

@@ -13,7 +13,7 @@ from plait.state.commit import Commit
 from plait.state.conflicts import merge
 from plait.state.revision import Revision
 from plait.state.types import MOST_OPS
-from plait.state.work import carried_out, compared
+from plait.state.work import MOST_OF_A_PUSH, Work
 from plait_schemas.align import Keys, id_of
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import Op, decode_ops, diff
@@ -97,8 +97,9 @@ class WholeStates:
         ops, theirs = _to_json_ops(ops), _to_json_ops(_diff(base, current, self._type.keys))
         if any(op.path == "" and isinstance(op.value, dict | list) for op in (*ops, *theirs)):
             raise Conflict("too much has changed at once to be merged")
-        compared(ops, len(theirs), self._charge)
-        carried_out(ops, document, self._charge)
+        work = Work(MOST_OF_A_PUSH, self._charge)
+        work.compare(ops, len(theirs))
+        work.carry_out(ops, document)
         rebased = rebase(ops, theirs, document)
         policy = kind.policy(self._actor.thread)
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)

@@ -1,55 +1,38 @@
 """The changes that a client had not seen when it sent a push, and the reading of older ones."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from plait.errors import Conflict, NotFound
 from plait.state.history import History
 from plait.state.log import ChangeLog
 from plait.store.protocol import ChangeRow
-from plait_schemas.messages import UNANSWERED, Push
 from plait_schemas.patch import Op, decode_ops
 
-__all__ = ["TOO_OLD", "ConcurrentOps", "Lookup", "NeedsPast", "Other"]
+__all__ = ["TOO_OLD", "ConcurrentOps", "Needs", "Other", "Past"]
 
 
 class Other(NamedTuple):
-    """An operation that the client has not made: one of others in a version, or of what takes back a refused push.
-
-    A push whose place others have taken away is taken back in that very version: its client stops showing it then.
-    """
+    """An operation that others have made, in a version."""
 
     op: Op
     version: int
-    # The number of the push whose refusal lets the client know of it.
-    refused: int | None = None
 
 
 class ConcurrentOps(NamedTuple):
-    """All such operations behind the last push of a client, as they are behind all its pushes so far."""
+    """All such operations behind the last push of a client that was taken, as they are behind all its pushes so far."""
 
     others: Sequence[Other] = ()
-    # The version at which that push was judged, up to which it goes.
+    # The version that this push has made, up to which it goes.
     to: int = 0
     # The base of that push, from which on it goes.
     since: int = 0
-    # The number of that push; None before the first one.
-    ref: int | None = None
 
-    def unknown(self, push: Push, rows: Iterable[ChangeRow]) -> list[Other]:
-        """Return what the client did not know of when it sent a push; `rows` are the changes behind the bridge.
-
-        Raises Conflict when it may have been made on top of a refused push that it is not known how to take back.
-        """
-        base = push.base[1]
-        answered = push.ref - 1 if push.answered is None else max(push.answered, push.ref - 1 - UNANSWERED)
-        if self.ref is not None and self.ref < push.ref - 1 and answered < push.ref - 1:
-            raise Conflict("a push that it may have been made on was refused")
-        found = [
-            other
-            for other in self.others
-            if (other.version > base if other.refused is None else other.refused > answered)
-        ]
+    def unknown(self, base: int, rows: Iterable[ChangeRow]) -> list[Other]:
+        """Return what a client at the version `base` does not know of; `rows` are the changes behind these."""
+        found = [other for other in self.others if other.version > base]
         return found + [Other(op, row.version) for row in rows for op in decode_ops(row.ops)]
 
     def back_to(self, version: int) -> "ConcurrentOps":
@@ -61,44 +44,30 @@ class ConcurrentOps(NamedTuple):
 TOO_OLD = "it was made on a version that is too old"
 
 
-class NeedsPast(Exception):
-    """What is in memory is not enough: the changes behind a version are needed, and maybe a state."""
+class Past(NamedTuple):
+    """What was read for one push: the changes behind a version, and the state that it was made on."""
 
-    def __init__(self, after: int, document: int | None = None) -> None:
-        self.after = after
-        self.document = document
-
-
-class Lookup(NamedTuple):
-    """What was read for one push: the changes behind a version, and states, by their versions."""
-
-    after: int | None = None
     rows: Sequence[ChangeRow] = ()
-    documents: Mapping[int, Any] = {}
+    document: Any = msgspec.UNSET
 
-    async def read(self, change_log: ChangeLog, needs: NeedsPast) -> "Lookup":
-        """Return it with what is needed, too. Raises Conflict where that is not kept, and StoreError."""
-        after = needs.after if self.after is None else min(needs.after, self.after)
-        documents = {**self.documents}
+    def since(self, history: History, version: int) -> list[ChangeRow] | None:
+        """Return the changes behind a version; None when some of them are to be read."""
+        return history.since(version, history.current.version, self.rows)
+
+
+class Needs(NamedTuple):
+    """What is to be read before a push is judged: the changes behind a version, and maybe the state at another."""
+
+    after: int
+    document: int | None = None
+
+    async def read(self, change_log: ChangeLog) -> Past:
+        """Read it. Raises Conflict where it is not kept, and StoreError."""
         try:
-            rows = await change_log.changes(after)
-            if needs.document is not None:
-                documents[needs.document] = await change_log.document(needs.document)
+            rows = await change_log.changes(self.after)
+            document = msgspec.UNSET if self.document is None else await change_log.document(self.document)
         except NotFound:
             raise Conflict(TOO_OLD) from None
         if rows is None:
             raise Conflict(TOO_OLD)
-        return Lookup(after, rows, documents)
-
-    def changes(self, history: History, after: int, to: int) -> list[ChangeRow]:
-        """Return the changes behind a version, up to another. Raises NeedsPast."""
-        rows = history.since(after, to, self.rows)
-        if rows is None:
-            raise NeedsPast(after)
-        return rows
-
-    def document(self, version: int) -> Any:
-        """Return the state at a version as JSON values. Raises NeedsPast."""
-        if version not in self.documents:
-            raise NeedsPast(version, version)
-        return self.documents[version]
+        return Past(rows, document)

@@ -1,14 +1,13 @@
 """The pushes of one client: brought onto the current state, applied once, and answered in order. No I/O.
 
 What others change while pushes are under way is kept as it is behind the pushes that came meanwhile, so that the next
-one, which was made on top of those, can be brought behind it (as in Jupiter: Nichols et al., 1995). So is what takes
-back a push that was refused: those behind it were made as if it were there.
+one, which was made on top of those, can be brought behind it (as in Jupiter: Nichols et al., 1995). What was made as if
+a refused push were there is to come again.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -18,26 +17,23 @@ from plait.actor.logs import log_error
 from plait.errors import (
     Conflict,
     Gap,
-    InvalidState,
     PlaitError,
     Readonly,
     Reject,
     StoreError,
-    TooLarge,
     TooMany,
     Unanswerable,
 )
-from plait.session.native.concurrent import ConcurrentOps, Lookup, NeedsPast, Other
+from plait.session.native.concurrent import ConcurrentOps, Needs, Other, Past
 from plait.session.receive_queue import ReceiveQueue
-from plait.state.conflicts import merge
+from plait.state.conflicts import Policy, Resolve, may_meet, merge
 from plait.state.push_log import MOST_PUSHES, Client
-from plait.state.types import MOST_OPS
-from plait.state.work import carried_out, compared, count_moves
+from plait.state.work import MOST_OF_A_PUSH, Work
 from plait.store.protocol import ChangeRow
-from plait_schemas.codec import NOT_JSON, decode_json, encode_json, nests_deeper
+from plait_schemas.codec import encode_json
 from plait_schemas.messages import Nack, Push, encode
-from plait_schemas.patch import Op, PatchError, decode_ops, diff
-from plait_schemas.rebase import Rebased, rebase, taking_back
+from plait_schemas.patch import Op, PatchError, decode_ops
+from plait_schemas.rebase import rebase
 from plait_schemas.trace import Origin, trace
 
 __all__ = ["Pushes"]
@@ -53,8 +49,9 @@ class Pushes:
         "_client",
         "_concurrent",
         "_connection",
-        "_joined",
+        "_policy",
         "_queue",
+        "_refused",
         "_storing",
         "_task",
     )
@@ -65,23 +62,24 @@ class Pushes:
         connection: Connection,
         client: Client,
         queue: ReceiveQueue,
-        joined: int,
         *,
         answer: Callable[[bytes, int], None],
         charge: Callable[[float], None],
     ) -> None:
         self._actor = actor
         self._connection = connection
+        # What is done where others have changed the same.
+        self._policy: Policy | Resolve = actor.kind.policy(actor.thread)
         self._client = client
         # Holds what comes behind a push for which the past is read.
         self._queue = queue
-        # The version that the client has joined at.
-        self._joined = joined
         # Sends an answer, which says that the client is at a version, behind what was sent before.
         self._answer = answer
         # Counts work as so many messages of the client.
         self._charge = charge
         self._concurrent = ConcurrentOps()
+        # The last push that was refused on this socket.
+        self._refused = 0
         # How many pushes are on their way to the disk.
         self._storing = 0
         # Reads the past for a push.
@@ -94,17 +92,12 @@ class Pushes:
 
     def receive(self, push: Push) -> None:
         """Take a push."""
-        self._take(push, Lookup())
+        self._take(push, Past())
 
     def refuse(self, push: Push, error: PlaitError) -> None:
         """Refuse a push of which only the number could be read, in its turn."""
-        if not self._client.is_next(push.ref):
-            self._take(push, Lookup())  # It has been answered for, or is not the next: what it says is not looked at.
-            return
-        self._client.expect(push.ref)
-        if self._concurrent.ref is None:
-            self._concurrent = ConcurrentOps(ref=self._client.ref)
-        self._refuse(push.ref, error)
+        if self._is_due(push):
+            self._refuse(push.ref, error)
 
     def limit(self, push: Push, wait: float, error: PlaitError) -> None:
         """Refuse to look at a push that came too fast; it may come again."""
@@ -118,151 +111,138 @@ class Pushes:
 
     # Inside
 
-    def _take(self, push: Push, known: Lookup) -> None:
-        client = self._client
-        if push.ref <= client.ref:
-            self._actor.pipeline.after(lambda _: self._repeat(push.ref))
-        elif push.ref > MOST_PUSHES:
-            self._nack(push.ref, Unanswerable(f"pushes are numbered up to {MOST_PUSHES}"))
-        elif not client.is_next(push.ref):
-            self._nack(push.ref, Gap(f"push {client.ref + 1} is to come first"), expected=client.ref + 1)
+    def _is_due(self, push: Push) -> bool:
+        """Whether it is the turn of a push; one whose turn it is not is answered."""
+        client, ref = self._client, push.ref
+        if ref <= client.ref:
+            self._actor.pipeline.after(lambda _: self._repeat(ref))
+        elif ref > MOST_PUSHES:
+            self._nack(ref, Unanswerable(f"pushes are numbered up to {MOST_PUSHES}"))
+        elif not client.is_next(ref):
+            self._nack(ref, Gap(f"push {client.ref + 1} is to come first"), expected=client.ref + 1)
+        elif push.answered is not None and push.answered < self._refused and not self._connection.readonly:
+            self._nack(ref, Gap(f"push {self._refused} was refused: what was made on it is to come anew"), expected=ref)
         else:
-            client.expect(push.ref)
-            if self._concurrent.ref is None:
-                self._concurrent = ConcurrentOps(ref=client.ref)
-            try:
-                self._apply(push, known)
-            except NeedsPast as needs:
-                self._queue.hold()
-                self._task = asyncio.get_running_loop().create_task(self._read(push, known, needs), name="plait past")
-            except (TooMany, Gap, Unanswerable) as error:  # An author's: as codes of a nack they say something else.
-                self._refuse(push.ref, Reject(str(error), path=error.path))
-            except PlaitError as error:
-                self._refuse(push.ref, error)
-            except PatchError as error:
-                self._refuse(push.ref, Conflict(str(error)))
-            except Exception as error:  # Whatever the author's hooks raise refuses the change.
-                log_error(error, self._actor.key, self._connection)
-                self._refuse(push.ref, Reject("State update rejected"))
+            client.expect(ref)
+            return True
+        return False
 
-    async def _read(self, push: Push, known: Lookup, needs: NeedsPast) -> None:
+    def _take(self, push: Push, past: Past) -> None:
+        """Judge a push, once all is read that it is judged by: what came meanwhile may ask for more."""
+        if not self._is_due(push):
+            return
         try:
-            known = await known.read(self._actor.change_log, needs)
+            self._check(push)
+            needs = self._needs(push, past)
+            if needs is None:
+                self._judge(push, past)
+                return
+        except (TooMany, Gap, Unanswerable) as error:  # An author's: as codes of a nack they say something else.
+            self._refuse(push.ref, Reject(str(error), path=error.path))
         except PlaitError as error:
-            self._task = None
-            if isinstance(error, Conflict) and push.base[1] < self._joined:
-                self._pass_over(push)
             self._refuse(push.ref, error)
-        except Exception as error:  # Not every store is plait's own.
-            self._task = None
+        except PatchError as error:
+            self._refuse(push.ref, Conflict(str(error)))
+        except Exception as error:  # Whatever the author's hooks raise refuses the change.
             log_error(error, self._actor.key, self._connection)
-            self._refuse(push.ref, StoreError("the past could not be read"))
+            self._refuse(push.ref, Reject("State update rejected"))
         else:
-            self._task = None
-            self._take(push, known)
+            self._queue.hold()
+            self._task = asyncio.get_running_loop().create_task(self._read(push, needs), name="plait past")
+
+    async def _read(self, push: Push, needs: Needs) -> None:
+        past: Past | PlaitError
+        try:
+            past = await needs.read(self._actor.change_log)
+        except PlaitError as error:
+            past = error
+        except Exception as error:  # Not every store is plait's own.
+            log_error(error, self._actor.key, self._connection)
+            past = StoreError("the past could not be read")
+        self._task = None
+        if isinstance(past, Past):
+            self._take(push, past)
+        else:
+            self._refuse(push.ref, past)
         if self._task is None:
             self._queue.release()
 
-    def _apply(self, push: Push, known: Lookup) -> None:
+    def _check(self, push: Push) -> None:
+        """Raise what refuses a push whatever it does."""
         if self._connection.readonly:
             raise Readonly("Connection is readonly")
+        history = self._actor.pipeline.history
+        epoch, base = push.base
+        if epoch != history.epoch:
+            raise Conflict("its base is in a history that is gone")
+        if not 0 <= base <= history.current.version:
+            raise Conflict("its base is not a version of this thread")
+        if push.made is not None and self._policy != "last-writer":
+            if push.made[0] != epoch:
+                raise Conflict("it was made on a history that is gone")
+            if not 0 <= push.made[1] <= base:
+                raise Conflict("it was made on a version that its base does not have")
+
+    def _needs(self, push: Push, past: Past) -> Needs | None:
+        """Return what is to be read to judge a push, None where nothing is.
+
+        The state that it was made on is for who makes one of two values, where others may have changed the same.
+        """
+        history, policy = self._actor.pipeline.history, self._policy
+        after, made = max(push.base[1], self._concurrent.to), (push.made or push.base)[1]
+        if policy != "last-writer":
+            after = min(after, made)
+        if after == history.current.version:
+            return None
+        rows = past.since(history, after)
+        if rows is not None:
+            since = (row for row in rows if row.version > made and row.source != self._connection.id)
+            over = (op for row in since for op in decode_ops(row.ops))
+            if not callable(policy) or past.document is not msgspec.UNSET or not may_meet(push.ops, over):
+                return None
+        return Needs(after, made if callable(policy) else None)
+
+    def _judge(self, push: Push, past: Past) -> None:
         pipeline = self._actor.pipeline
         document = pipeline.history.current.tree
-        epoch, base = push.base
-        if epoch != pipeline.history.epoch:
-            self._pass_over(push)
-            raise Conflict("its base is in a history that is gone")
-        if not 0 <= base <= pipeline.history.current.version:
-            raise Conflict("its base is not a version of this thread")
-        concurrent = self._bridge_from(push, known)
-        ops = self._ops(push, concurrent, known)
-        compared(ops, len(concurrent), self._charge)
-        carried_out(ops, document, self._charge)
-        rebased = rebase(ops, (other.op for other in concurrent), document)
+        concurrent = self._bridge_from(push, past)
+        work = Work(MOST_OF_A_PUSH, self._charge)
+        work.compare(push.ops, len(concurrent))
+        work.carry_out(push.ops, document)
+        rebased = rebase(push.ops, (other.op for other in concurrent), document)
         behind = [concurrent[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
-        policy = self._actor.kind.policy(self._actor.thread)
-        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, known)
-        made_on = msgspec.UNSET
-        if callable(policy) and any(each.is_contested for each in origins):
-            made_on = known.document((push.made or push.base)[1])
+        policy = self._policy
+        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, past, work)
         before = pipeline.history.current
-        try:
-            merged = partial(merge, rebased, origins, document=document, policy=policy, base=made_on)
-            ops = pipeline.ask(merged)
-            commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
-        except Exception:
-            last, self._concurrent = self._concurrent, self._bridge_behind_refused(push, rebased, behind)
-            pipeline.after(partial(self._take_back, last))
-            raise
+        ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=past.document))
+        commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         self._client.ref = push.ref
-        last, self._concurrent = self._concurrent, ConcurrentOps(behind, commit.version, base, push.ref)
+        last, self._concurrent = self._concurrent, ConcurrentOps(behind, commit.version, push.base[1])
         change = None if commit.revision is before else commit.revision.change
         self._storing += 1
         commit.then(partial(self._take_back, last))
-        is_rebased = any(other.refused is None for other in concurrent)
-        commit.then(partial(self._committed, push, commit.version, change, is_rebased))
+        commit.then(partial(self._committed, push, commit.version, change, bool(concurrent)))
 
-    def _bridge_from(self, push: Push, known: Lookup) -> list[Other]:
+    def _bridge_from(self, push: Push, past: Past) -> list[Other]:
         """Return what the client did not know of when it pushed, as it is behind its pushes so far.
 
         Raises Conflict where the client has pushed on a later version already: an old one names what it has lost.
         """
-        base, history = push.base[1], self._actor.pipeline.history
-        rows = known.changes(history, max(base, self._concurrent.to), history.current.version)
+        base = push.base[1]
+        rows = past.since(self._actor.pipeline.history, max(base, self._concurrent.to)) or []
         if base < self._concurrent.since or any(row.source == self._connection.id for row in rows):
             # It was made behind other pushes of this client, which by then were elsewhere than they have come to be.
-            self._pass_over(push)
             raise Conflict("others have taken away what it was made on")
-        return self._concurrent.unknown(push, rows)
+        return self._concurrent.unknown(base, rows)
 
-    def _pass_over(self, push: Push) -> None:
-        """Take note that a client has not shown a push since it was lost, so that those behind it were made without.
-
-        They may have been made on those in front of it all the same.
-        """
-        if self._concurrent.ref == push.ref - 1:
-            self._concurrent = self._concurrent._replace(ref=push.ref)
-
-    def _bridge_behind_refused(self, push: Push, rebased: Rebased, behind: list[Other]) -> ConcurrentOps:
-        """Return the bridge behind a push that was compared, and refused.
-
-        Its client shows it until it is told, or until it knows of who has taken its place away. When it stopped showing
-        one that does not fit is not known: that one stays out, and those that may have been made on it are refused.
-        """
-        current = self._actor.pipeline.history.current
-        if not rebased.is_lost:
-            back = taking_back(rebased.ops, current.tree)
-            if len(back) < len(rebased.ops):
-                return self._concurrent
-            behind = [*behind, *(Other(op, current.version, push.ref) for op in back)]
-        return ConcurrentOps(behind, current.version, push.base[1], push.ref)
-
-    def _ops(self, push: Push, concurrent: Sequence[object], known: Lookup) -> Sequence[Op]:
-        if push.ops is not msgspec.UNSET:
-            return push.ops
-        if push.state is msgspec.UNSET:
-            raise InvalidState("a push has ops or a state")
-        state = _read_state(bytes(push.state), self._actor.limits.depth)
-        base, keys = push.base[1], self._actor.kind.state_type.keys
-        if not concurrent:
-            return diff(self._actor.pipeline.history.current.document, state, keys, most=MOST_OPS)
-        if self._concurrent.to > base:
-            raise Conflict("a whole state is pushed when the push before it has been answered")
-        return diff(known.document(base), state, keys, most=MOST_OPS)
-
-    def _origins(self, push: Push, ops: Sequence[Op], known: Lookup) -> list[Origin]:
+    def _origins(self, push: Push, ops: Sequence[Op], past: Past, work: Work) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
-        epoch, made = push.made or push.base
-        if epoch != push.base[0]:
-            raise Conflict("it was made on a history that is gone")
-        if not 0 <= made <= push.base[1]:
-            raise Conflict("it was made on a version that its base does not have")
         history = self._actor.pipeline.history
-        rows = known.changes(history, made, history.current.version)
+        rows = past.since(history, (push.made or push.base)[1]) or []
         over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
         if not over:
             return [Origin(op.path, op.path, is_contested=False) for op in ops]
-        compared(ops, len(over) + count_moves(ops), self._charge)
+        work.compare(ops, len(over), traces=True)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
 
@@ -278,7 +258,7 @@ class Pushes:
         answer = b'{"type":"ack","ref":%d,"version":%d' % (push.ref, version)
         if is_rebased:
             answer += b',"rebased":true'
-        if change is not None and (push.ops is msgspec.UNSET or change.ops != encode_json(push.ops)):
+        if change is not None and change.ops != encode_json(push.ops):
             answer += b',"ops":' + change.ops
         self._answer(answer + b"}", version)
 
@@ -299,6 +279,7 @@ class Pushes:
             self._nack(ref, Unanswerable("it was answered too long ago"))
 
     def _refuse(self, ref: int, error: PlaitError) -> None:
+        self._refused = max(self._refused, ref)
         self._client.refuse(ref, error)
         self._nack(ref, error)
 
@@ -311,12 +292,3 @@ class Pushes:
             self._answer(encode(nack), version)
 
         self._actor.pipeline.after(tell)
-
-
-def _read_state(data: bytes, depth: int) -> Any:
-    if nests_deeper(data, depth):
-        raise TooLarge(f"JSON is nested more than {depth} deep", path="")
-    try:
-        return decode_json(data)
-    except NOT_JSON as error:
-        raise InvalidState(str(error), path="") from None

@@ -186,9 +186,8 @@ class PlaitSession:
         actor, connection = self._actor, self._connection
         joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
         self._rows = None
-        client, version = self._client, self._follower.version
         answer, charge = self._answer, self._charge
-        self._pushes = Pushes(actor, connection, client, self._queue, version, answer=answer, charge=charge)
+        self._pushes = Pushes(actor, connection, self._client, self._queue, answer=answer, charge=charge)
         self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
         # Send an empty presence, too, if the client may have an older one.
         if connection.protocol_enabled and (actor.presence or self._join_frame.have is not None):

@@ -1,7 +1,8 @@
 """Clients that push on without waiting for answers: every edit hits the very element that was meant."""
 
 import copy
-from collections import defaultdict
+import itertools
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +17,30 @@ from tests.server.session.guests import Guest, joined
 from plait.actor.connection import Source
 from plait.actor.thread import Thread
 from plait.errors import Reject
-from plait_schemas.patch import Op, apply, invert
+from plait_schemas.inverse import invert
+from plait_schemas.patch import Op, apply
 from plait_schemas.rebase import rebase
+
+
+class Pending:
+    """A push without an answer; it has no operations where its place is gone."""
+
+    def __init__(self, ref: int, ops: list[Op], meaning: "Meaning") -> None:
+        self.ref = ref
+        self.ops: list[Op] | None = ops
+        self.meaning = meaning
+        self.refused: str | None = None
+
+
+class Sending(NamedTuple):
+    """A push as it is sent, and in which round of sending."""
+
+    push: Pending
+    ref: int
+    base: int
+    answered: int
+    ops: list[Op]
+    round: int
 
 
 class Mirror:
@@ -27,16 +50,13 @@ class Mirror:
         self.guest = guest
         self.version = version
         self.confirmed = state
-        # Refs and operations; None for those whose place is gone.
-        self.pending: list[tuple[int, list[Op] | None]] = []
-        self.refused: dict[int, str] = {}
-        # What each push is to do, by refs.
-        self.meant: dict[int, Meaning] = {}
+        self.pushes: list[Pending] = []
+        self.pending: list[Pending] = []
         self.waiting: list[Any] = []
-        # Pushes that have not arrived at the server: ref, base, answered and operations.
-        self.outgoing: list[tuple[int, int, int, list[Op]]] = []
-        self._ref = 0
-        self._sent: dict[int, list[Op]] = {}
+        # What has not arrived at the server, and what has, without an answer.
+        self.outgoing: list[Sending] = []
+        self._arrived: deque[Sending] = deque()
+        self._ref = self._round = 0
 
     @property
     def shown(self) -> Any:
@@ -44,21 +64,27 @@ class Mirror:
 
     def _shown(self, count: int) -> Any:
         """Return the confirmed state with the first pending pushes; one whose place is gone is left out."""
-        return apply(self.confirmed, [op for _, ops in self.pending[:count] for op in ops or ()])
+        return apply(self.confirmed, [op for push in self.pending[:count] for op in push.ops or ()])
 
     def edit(self, ops: Iterable[Op], meaning: "Meaning") -> None:
         self._ref += 1
-        made = list(ops)
-        self.meant[self._ref] = meaning
-        self.pending.append((self._ref, made))
-        self.outgoing.append((self._ref, self.version, self.pending[0][0] - 1, made))
+        push = Pending(self._ref, list(ops), meaning)
+        self.pushes.append(push)
+        self.pending.append(push)
+        self._put(push)
+
+    def _put(self, push: Pending) -> None:
+        assert push.ops is not None
+        answered = self.pending[0].ref - 1
+        self.outgoing.append(Sending(push, push.ref, self.version, answered, push.ops, self._round))
 
     def send(self) -> None:
         """Let the next push arrive."""
         if self.outgoing:
-            ref, base, answered, ops = self.outgoing.pop(0)
-            self._sent[ref] = ops
-            self.guest.push(*msgspec.to_builtins(ops), base=base, ref=ref, answered=answered)
+            sending = self.outgoing.pop(0)
+            self._arrived.append(sending)
+            ops = msgspec.to_builtins(sending.ops)
+            self.guest.push(*ops, base=sending.base, ref=sending.ref, answered=sending.answered)
 
     def read(self) -> None:
         """Take in the next frame."""
@@ -74,31 +100,52 @@ class Mirror:
             case "changes":
                 assert frame["from"] == self.version
                 self._others(frame["to"], _ops(frame))
-            case "ack":
-                ref, _ = self.pending.pop(0)
-                assert ref == frame["ref"]
-                if frame["version"] > self.version:
-                    assert frame["version"] == self.version + 1
-                    self.version = frame["version"]
-                    self.confirmed = apply(self.confirmed, _ops(frame) if "ops" in frame else self._sent[ref])
-            case "nack":
-                ref, ops = self.pending.pop(0)
-                assert ref == frame["ref"]
-                self.refused[ref] = frame["code"]
-                if ops is not None:
-                    self._bring_behind(invert(self.confirmed, ops))
+            case "ack" | "nack":
+                sending = self._arrived.popleft()
+                assert sending.ref == frame["ref"]
+                self._answered(sending, frame)
             case type:
                 raise AssertionError(type)
+
+    def _answered(self, sending: Sending, frame: dict[str, Any]) -> None:
+        if frame.get("code") == "gap":
+            if sending.round == self._round:
+                assert frame["expected"] == self.pending[0].ref
+                self._send_again()
+            return
+        push = self.pending.pop(0)
+        assert push is sending.push
+        assert sending.round == self._round
+        if frame["type"] == "nack":
+            push.refused = frame["code"]
+            if push.ops is not None:
+                self._bring_behind(invert(self.confirmed, push.ops))
+        elif frame["version"] > self.version:
+            assert frame["version"] == self.version + 1
+            self.version = frame["version"]
+            self.confirmed = apply(self.confirmed, _ops(frame) if "ops" in frame else sending.ops)
+
+    def _send_again(self) -> None:
+        """Send all that is pending; what has lost its place is refused here."""
+        self._round += 1
+        first = self.pending[0].ref
+        for push in self.pending:
+            push.refused = "conflict" if push.ops is None else None
+        self.pending = [push for push in self.pending if push.refused is None]
+        for ref, push in enumerate(self.pending, first):
+            push.ref = ref
+            self._put(push)
+        self._ref = first + len(self.pending) - 1
 
     def _others(self, version: int, over: list[Op]) -> None:
         self.version, self.confirmed = version, apply(self.confirmed, over)
         self._bring_behind(over)
 
     def _bring_behind(self, over: list[Op]) -> None:
-        for index, (ref, ops) in enumerate(self.pending):
-            if ops is not None:
-                result = rebase(ops, over, self._shown(index))
-                self.pending[index] = (ref, None if result.is_lost else result.ops)
+        for index, push in enumerate(self.pending):
+            if push.ops is not None:
+                result = rebase(push.ops, over, self._shown(index))
+                push.ops = None if result.is_lost else result.ops
                 over = result.over
 
 
@@ -155,27 +202,32 @@ async def _converge(actions: list[tuple[int, str, int]], count: int) -> None:
                 await actor.wait_until_idle()
             else:
                 _act(mirrors[who % count], what, where, number)
-        for mirror in mirrors:
-            while mirror.outgoing:
-                mirror.send()
-        await actor.wait_until_idle()
-        for mirror in mirrors:
-            mirror.guest.transport.catch_up()
-            mirror.read()
-            while mirror.waiting:
+        for rounds in itertools.count():
+            left = sum(len(mirror.pending) for mirror in mirrors)
+            for mirror in mirrors:
+                while mirror.outgoing:
+                    mirror.send()
+            await actor.wait_until_idle()
+            for mirror in mirrors:
+                mirror.guest.transport.catch_up()
                 mirror.read()
+                while mirror.waiting:
+                    mirror.read()
+            if not left:
+                break
+            assert rounds == 0 or sum(len(mirror.pending) for mirror in mirrors) < left, "a round has answered nothing"
         final = actor.thread.state
         _check(final["list"], {item["id"] for item in state["list"]}, mirrors)
         for mirror in mirrors:
             assert mirror.pending == []
-            assert set(mirror.refused.values()) <= {"rejected", "conflict"}
+            assert {push.refused for push in mirror.pushes} <= {None, "rejected", "conflict"}
             assert (mirror.version, mirror.confirmed, mirror.shown) == (actor.thread.version, final, final)
 
 
 def _check(items: list[Any], ids: set[str], mirrors: Sequence[Mirror]) -> None:
     """Whatever was not refused has been done, and only what leads into an element that is not there was refused."""
     tags: defaultdict[str, set[str]] = defaultdict(set)
-    all_meant = [(meaning, mirror.refused.get(ref)) for mirror in mirrors for ref, meaning in mirror.meant.items()]
+    all_meant = [(push.meaning, push.refused) for mirror in mirrors for push in mirror.pushes]
     done = [meaning for meaning, refused in all_meant if refused is None]
     ids |= {meaning.inserted for meaning in done if meaning.inserted}
     ids -= {meaning.removed for meaning in done if meaning.removed}
@@ -253,123 +305,114 @@ async def pushed(house: House, cls: type[Thread[Any]], *pushes: tuple[Sequence[A
     return [*guest.frames, actor.thread.state["list"]]
 
 
-async def test_a_push_behind_a_refused_insertion_is_told_where_it_went(house: House) -> None:
-    add = {"op": "add", "path": "/list/0", "value": item("bad")}
-    tag = {"op": "add", "path": "/list/1/tags/x", "value": 1}
-    refused, ack, state = await pushed(house, Items, ([add], 0), ([tag], 0))
-    assert (refused["type"], refused["code"]) == ("nack", "rejected")
-    assert ack == {"type": "ack", "ref": 2, "version": 1, "ops": [{**tag, "path": "/list/0/tags/x"}]}
-    assert state[0]["tags"] == {"x": 1}
+def answers(guest: Guest) -> list[tuple[str, int, str | None, int | None]]:
+    """Return what has been answered to pushes: type, ref, code and the push that is expected."""
+    frames = [frame for frame in guest.frames if frame["type"] != "change"]
+    return [(frame["type"], frame["ref"], frame.get("code"), frame.get("expected")) for frame in frames]
+
+
+BAD = {"op": "add", "path": "/list/0", "value": item("bad")}
+
+
+def tag(index: int, name: str = "x") -> dict[str, Any]:
+    return {"op": "add", "path": f"/list/{index}/tags/{name}", "value": 1}
+
+
+async def test_what_was_sent_before_a_refusal_was_known_is_to_come_again(house: House) -> None:
+    actor = await house.actor(Items)
+    guest = await joined(actor, "a")
+    for op in (BAD, tag(1), tag(1, "y"), tag(0)):
+        guest.push(op, base=0, answered=0)
+    await actor.wait_until_idle()
+    gaps = [("nack", ref, "gap", 2) for ref in (2, 3, 4)]
+    assert answers(guest) == [("nack", 1, "rejected", None), *gaps]
+    guest.push(tag(0), base=0, answered=1, ref=2)
+    guest.push(tag(0, "y"), base=0, answered=1, ref=3)
+    await actor.wait_until_idle()
+    assert answers(guest) == [("ack", 2, None, None), ("ack", 3, None, None)]
+    assert [item["tags"] for item in actor.thread.state["list"]] == [{"x": 1, "y": 1}, {}, {}, {}]
+
+
+async def test_each_of_several_refusals_answers_one_push_for_good(house: House) -> None:
+    actor = await house.actor(Items)
+    guest = await joined(actor, "a")
+    for first in (1, 2, 3):
+        for ref in range(first, 5):
+            guest.push(BAD if ref < 4 else tag(0), base=0, answered=first - 1, ref=ref)
+        await actor.wait_until_idle()
+        gaps = [("nack", ref, "gap", first + 1) for ref in range(first + 1, 5)]
+        assert answers(guest) == [("nack", first, "rejected", None), *gaps]
+    guest.push(tag(0), base=0, answered=3, ref=4)
+    await actor.wait_until_idle()
+    assert answers(guest) == [("ack", 4, None, None)]
+
+
+async def test_what_a_readonly_connection_pushes_is_refused_at_once(house: House) -> None:
+    actor = await house.actor(Items)
+    guest = await joined(actor, "a")
+    guest.connection.readonly = True
+    for _ in range(3):
+        guest.push(tag(0), base=0, answered=0)
+    await actor.wait_until_idle()
+    assert answers(guest) == [("nack", ref, "readonly", None) for ref in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("answered", [1, None])
 async def test_a_push_that_knows_of_the_refusal_stays_where_it_is(house: House, answered: int | None) -> None:
-    add = {"op": "add", "path": "/list/0", "value": item("bad")}
-    tag = {"op": "add", "path": "/list/1/tags/x", "value": 1}
-    _, ack, state = await pushed(house, Items, ([add], 0), ([tag], answered))
+    _, ack, state = await pushed(house, Items, ([BAD], 0), ([tag(1)], answered))
     assert ack == {"type": "ack", "ref": 2, "version": 1}
     assert state[1]["tags"] == {"x": 1}
 
 
-async def test_a_push_that_knows_who_took_the_place_of_one_before_it_stays_where_it_is(house: House) -> None:
+async def test_a_push_behind_one_whose_place_others_have_taken_is_to_come_again(house: House) -> None:
     actor = await house.actor(Items)
     guest, other = await joined(actor, "a"), await joined(actor, "b")
     other.push({"op": "remove", "path": "/list/1"}, base=0)
     await actor.wait_until_idle()
     add = {"op": "add", "path": "/list/0", "value": item("n")}
-    guest.push(add, {"op": "add", "path": "/list/2/tags/x", "value": 1}, base=0, answered=0)
-    guest.push({"op": "remove", "path": "/list/2"}, base=1, answered=0)
+    guest.push(add, tag(2), base=0, answered=0)
+    guest.push({"op": "remove", "path": "/list/3"}, base=0, answered=0)
     await actor.wait_until_idle()
-    _, nack, ack = guest.frames
-    assert (nack["ref"], nack["code"]) == (1, "conflict")
-    assert ack == {"type": "ack", "ref": 2, "version": 2}
-    assert [item["id"] for item in actor.thread.state["list"]] == ["s0", "s2"]
+    assert answers(guest) == [("nack", 1, "conflict", None), ("nack", 2, "gap", 2)]
+    guest.push({"op": "remove", "path": "/list/1"}, base=1, answered=1, ref=2)
+    await actor.wait_until_idle()
+    assert answers(guest) == [("ack", 2, None, None)]
+    assert [item["id"] for item in actor.thread.state["list"]] == ["s0", "s3"]
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
-async def test_a_push_on_top_of_one_that_cannot_be_taken_back_is_refused_until_the_client_knows(
-    house: House, is_stored: bool
-) -> None:
+async def test_a_push_on_top_of_one_that_could_not_be_stored_is_to_come_again(house: House) -> None:
     actor = await house.actor(Items)
     guest = await joined(actor, "a")
-    add = {"op": "add", "path": "/list/0", "value": item("n")}
-    tag = {"op": "add", "path": "/list/1/tags/x", "value": 1}
-    if is_stored:
-        guest.push(add, {"op": "add", "path": "/marks/m/o", "value": 1}, base=0, answered=0)  # It does not fit.
-    else:
-        house.store.fail_next()
-        guest.push(add, base=0, answered=0)
-        await actor.wait_until_idle()
-    guest.push(tag, base=0, answered=0)
-    guest.push(tag, base=0, answered=1)
-    guest.push(tag, base=0, answered=3)
+    house.store.fail_next()
+    for _ in range(2):
+        guest.push({"op": "add", "path": "/list/0", "value": item("n")}, base=0, answered=0)
     await actor.wait_until_idle()
-    assert [(frame["type"], frame.get("code")) for frame in guest.frames] == [
-        ("nack", "conflict" if is_stored else "store_error"),
-        ("nack", "conflict"),
-        ("nack", "conflict"),
-        ("ack", None),
-    ]
+    guest.push(tag(1), base=0, answered=0)
+    guest.push(tag(1), base=0, answered=1, ref=3)
+    guest.push(tag(1), base=0, answered=2, ref=3)
+    await actor.wait_until_idle()
+    failed = [("nack", ref, "store_error", None) for ref in (1, 2)]
+    assert answers(guest) == [*failed, ("nack", 3, "gap", 3), ("nack", 3, "gap", 3), ("ack", 3, None, None)]
     assert [item["tags"] for item in actor.thread.state["list"]] == [{}, {"x": 1}, {}, {}]
 
 
-async def test_a_push_into_what_was_refused_is_a_conflict(house: House) -> None:
-    add = {"op": "add", "path": "/list/0", "value": item("bad")}
-    tag = {"op": "add", "path": "/list/0/tags/x", "value": 1}
-    _, nack, state = await pushed(house, Items, ([add], 0), ([tag], 0))
-    assert (nack["type"], nack["code"]) == ("nack", "conflict")
-    assert all(item["tags"] == {} for item in state)
+async def test_what_was_refused_on_an_earlier_socket_keeps_nothing_waiting(house: House) -> None:
+    actor = await house.actor(Items)
+    guest = await joined(actor, "a")
+    guest.push(BAD, base=0, answered=0)
+    guest.push(tag(1), base=0, answered=0)
+    await actor.wait_until_idle()
+    again = await joined(actor, "a")
+    again.push(base=0, answered=0, ref=1)
+    again.push(tag(0), base=0, answered=0, ref=2)
+    await actor.wait_until_idle()
+    assert answers(again) == [("nack", 1, "rejected", None), ("ack", 2, None, None)]
+    assert actor.thread.state["list"][0]["tags"] == {"x": 1}
 
 
 async def test_what_was_refused_is_not_taken_for_a_change_of_others(house: House) -> None:
     bad = {"op": "replace", "path": "/list/0/id", "value": "bad"}
     good = {"op": "replace", "path": "/list/0/id", "value": "good"}
-    _, ack, state = await pushed(house, Guarded, ([bad], 0), ([good], 0))
+    _, ack, state = await pushed(house, Guarded, ([bad], 0), ([good], 1))
     assert ack == {"type": "ack", "ref": 2, "version": 1}
     assert state[0]["id"] == "good"
-
-
-@pytest.mark.parametrize("in_place", ["/list/0", "/marks"])
-async def test_what_leads_into_a_refused_replacement_is_not_done_to_what_was_there(house: House, in_place: str) -> None:
-    replace = {"op": "replace", "path": in_place, "value": item("bad")}
-    bad = {"op": "add", "path": "/list/-", "value": item("bad")}
-    tag = {"op": "add", "path": f"{in_place}/tags/x", "value": 1}
-    refused, nack, state = await pushed(house, Items, ([replace, bad], 0), ([tag], 0))
-    assert (refused["code"], nack["code"]) == ("rejected", "conflict")
-    assert state == [item(f"s{n}") for n in range(4)]
-
-
-async def test_what_finds_no_place_in_what_others_have_set_is_lost_and_no_later_push_is_refused_for_it(
-    house: House,
-) -> None:
-    actor = await house.actor(Items)
-    actor.thread.set_state({**actor.thread.state, "marks": {"m": {"n": 0}}})
-    guest, other = await joined(actor, "a"), await joined(actor, "b")
-    other.push({"op": "replace", "path": "/marks", "value": {"z": 1}}, base=1)
-    other.push({"op": "add", "path": "/marks/m", "value": {"n": 1}}, base=2)
-    add = {"op": "add", "path": "/list/0", "value": item("n")}
-    guest.push(add, {"op": "replace", "path": "/marks/m/n", "value": 2}, base=1, answered=0)
-    guest.push({"op": "add", "path": "/list/1/tags/x", "value": 1}, base=1, answered=0)
-    for n in range(3):
-        guest.push({"op": "add", "path": f"/list/{n}/tags/y", "value": 1}, base=2, answered=0)
-    await actor.wait_until_idle()
-    frames = [frame for frame in guest.frames if frame["type"] != "change"]
-    assert [(frame["type"], frame.get("code")) for frame in frames] == [("nack", "conflict"), *[("ack", None)] * 4]
-    assert [item["tags"] for item in actor.thread.state["list"]] == [{"x": 1, "y": 1}, {"y": 1}, {"y": 1}, {}]
-    assert actor.thread.state["marks"] == {"z": 1, "m": {"n": 1}}
-
-
-async def test_a_lost_push_does_not_end_the_refusing_of_those_that_may_have_been_made_on_another(house: House) -> None:
-    actor = await house.actor(Items)
-    guest, other = await joined(actor, "a"), await joined(actor, "b")
-    other.push({"op": "remove", "path": "/list/2"}, base=0)
-    guest.push({"op": "add", "path": "/marks/m", "value": 1}, base=1)
-    guest.push({"op": "add", "path": "/marks/n/o", "value": 1}, base=1, answered=0)  # It does not fit.
-    guest.push({"op": "add", "path": "/list/0", "value": item("n")}, base=1, answered=0)
-    guest.push({"op": "add", "path": "/list/3/tags/x", "value": 1}, base=0, answered=0)  # What it leads into is gone.
-    guest.push({"op": "add", "path": "/list/1/tags/x", "value": 1}, base=1, answered=0)
-    guest.push({"op": "add", "path": "/list/0/tags/x", "value": 1}, base=1, answered=5)
-    await actor.wait_until_idle()
-    frames = [frame for frame in guest.frames if frame["type"] != "change"]
-    assert [frame.get("code") for frame in frames] == [None, *["conflict"] * 4, None]
-    assert actor.thread.state["list"] == [{"id": "s0", "tags": {"x": 1}}, item("s1"), item("s3")]

@@ -229,9 +229,9 @@ async def test_a_thread_without_state_says_so_by_version_0_and_nothing_else() ->
         actor = await house.actor(Empty)
         guest, frame = await opening(actor, "a")
         assert frame == {"version": 0}
-        guest.push(base=0, state={"n": 1})
+        guest.push(put("", {"n": 1}), base=0)
         await actor.wait_until_idle()
-        assert guest.frames == [{"type": "ack", "ref": 1, "version": 1, "ops": [put("", {"n": 1})]}]
+        assert guest.frames == [{"type": "ack", "ref": 1, "version": 1}]
         _, frame = await opening(actor, "b")
         assert frame == {"version": 1, "state": {"n": 1}}
 
@@ -742,7 +742,8 @@ async def test_a_ping_is_answered_at_once() -> None:
         "{}",
         '{"type": "pushy"}',
         '{"type": "push"}',
-        '{"type": "push", "ref": "1", "base": ["e", 1]}',
+        '{"type": "push", "ref": 1, "base": ["e", 0], "state": {"n": 1}}',
+        '{"type": "push", "ref": "1", "base": ["e", 1], "ops": []}',
         '{"type": "push", "ref": 1, "base": ["e", 1], "ops": [{"op": "move", "path": ""}]}',
         '{"type": "call", "ref": 1.5, "method": "set"}',
         '{"type": "join", "client": "a"}',

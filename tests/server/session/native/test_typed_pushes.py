@@ -88,26 +88,24 @@ async def test_a_state_that_is_a_dataclass_is_pushed_to_updated_and_edited(house
 
 
 @pytest.mark.parametrize(
-    "fields",
+    "op",
     [
-        {"ops": [add("/titel", "b")]},
-        {"state": {"titel": "b", "at": [1, 2]}},
-        {"state": {"title": "a", "at": [1, 2], "titel": "b"}},
+        add("/titel", "b"),
+        put("", {"titel": "b", "at": [1, 2]}),
+        put("", {"title": "a", "at": [1, 2], "titel": "b"}),
     ],
 )
-async def test_a_push_to_a_field_that_is_not_there_is_refused_with_the_nearest_name(
-    house: House, fields: dict[str, Any]
-) -> None:
+async def test_a_push_to_a_field_that_is_not_there_is_refused_with_the_nearest_name(house: House, op: Any) -> None:
     actor = await house.actor(Whole)
     guest = await joined(actor, "a")
-    guest.send("push", ref=1, base=[actor.pipeline.history.epoch, 0], **fields)
+    guest.push(op, base=0)
     await actor.wait_until_idle()
     (nack,) = guest.frames
     assert (nack["code"], nack["path"]) == ("invalid_state", "/titel")
     assert nack["message"].endswith("did you mean /title?")
     assert actor.thread.state == Card()
     # What comes after it is taken.
-    guest.push(put("/title", "c"), base=0, ref=2)
+    guest.push(put("/title", "c"), base=0)
     await actor.wait_until_idle()
     assert actor.thread.state == Card("c")
 

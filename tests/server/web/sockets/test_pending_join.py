@@ -61,7 +61,7 @@ async def test_a_join_that_comes_later_is_waited_for() -> None:
     [
         (b"nonsense", True),
         (b'{"type": "ping"}', True),
-        (b'{"type": "push", "ref": 1, "base": ["e", 1]}', True),
+        (b'{"type": "push", "ref": 1, "base": ["e", 1], "ops": []}', True),
         (b'{"type": "join"}', True),
         (b'{"type": "join", "client": ""}', True),
         (b'{"type": "join", "client": "%s"}' % (b"x" * 129), True),

@@ -1,0 +1,61 @@
+"""What takes operations back."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from plait_schemas.patch import Op, Owned, apply, find, parse
+from plait_schemas.shape import Shape
+from plait_schemas.step import SCALARS
+
+__all__ = ["invert", "taking_back"]
+
+
+def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
+    """Return the operations that lead back to `document` from what `ops` make of it. Raises PatchError."""
+    inverse: list[Op] = []
+    owned: Owned = {}
+    for op in ops:
+        parts = parse(op.path)
+        # Before it is carried out: what is taken out then is changed no more, even where it has been copied.
+        _take_back(op, parts, find(document, parts[:-1]), find(document, parts), inverse)
+        document = apply(document, [op], owned)
+    return inverse[::-1]
+
+
+def taking_back(ops: Iterable[Op], document: Any) -> list[Op]:
+    """Return what would take back operations on a document, those that fit.
+
+    It has no values, which may be large: it is for others to be rebased over. What leads into a value that is not known
+    is lost.
+    """
+    shape = Shape(document)
+    inverse: list[Op] = []
+    for op in ops:
+        parts = parse(op.path)
+        container, there = shape.look(parts[:-1]), shape.look(parts)
+        if op.op == "add" and parts:
+            fits = not isinstance(container, SCALARS)
+        else:
+            fits = op.op == "add" or there is not msgspec.UNSET
+        if fits:
+            _take_back(op, parts, container, there, inverse)
+            shape.do(op.op, parts, op.value)
+    return [Op(op.op, op.path, moved=op.moved) for op in inverse[::-1]]
+
+
+def _take_back(op: Op, parts: Sequence[str], container: Any, there: Any, inverse: list[Op]) -> None:
+    """Append what takes back an operation, given what it is done in and what was there; of a move that is one, too."""
+    if not parts:
+        back = Op("replace", "", there)
+    elif op.op == "remove":
+        back = Op("add", op.path, there)
+    elif op.op == "add" and isinstance(container, list | tuple):
+        index = len(container) if parts[-1] == "-" else parts[-1]
+        back = Op("remove", f"{op.path[: op.path.rindex('/')]}/{index}")
+    else:
+        back = Op("remove", op.path) if there is msgspec.UNSET else Op("replace", op.path, there)
+    if op.moved is True and inverse and inverse[-1].op == "add":
+        inverse[-1] = Op("add", inverse[-1].path, inverse[-1].value, moved=True)
+    inverse.append(back)
