@@ -19,7 +19,7 @@ from plait.state.storable import takes
 
 __all__ = ["LoadError", "check_target", "find_plaits", "load", "load_plait"]
 
-_PLAIT: Final = str(Path(__file__).parent)
+_PLAIT: Final = str(Path(__file__).parents[1])
 # Where code is that is not the app's own.
 _LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
