@@ -21,6 +21,7 @@ from plait.store.protocol import ThreadKey
 __all__ = ["Client", "House", "make_request", "open_house"]
 
 STOP_TIMEOUT = 5.0
+SWEEP_INTERVAL = 0.05
 
 
 def make_request(path: str = "/", **headers: str) -> Request:
@@ -115,7 +116,7 @@ async def open_house(
 ) -> AsyncIterator[House]:
     """Run a node that knows some classes."""
     async with store or TroubledStore() as opened:
-        node = Node([cls._kind for cls in classes], opened, limits)
+        node = Node([cls._kind for cls in classes], opened, limits, sweep_interval=SWEEP_INTERVAL)
         node.start()
         try:
             yield House(node, opened)

@@ -57,12 +57,21 @@ class SqliteStore:
 
     With `synchronous="FULL"` what was acknowledged survives a loss of power; with `"NORMAL"` it survives the end of
     the process, but not of the machine. `readonly=True` is for looking at a file that a server may have open.
+    A write that another process keeps from the file for `lock_timeout` seconds fails.
     """
 
-    def __init__(self, path: str | Path, *, synchronous: Synchronous = "FULL", readonly: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        synchronous: Synchronous = "FULL",
+        readonly: bool = False,
+        lock_timeout: float = 5.0,
+    ) -> None:
         self.path = Path(path)
         self._synchronous = synchronous
         self._readonly = readonly
+        self._lock_timeout = lock_timeout
         self._pending = WriteQueue()
         # Set while no transaction is on its way.
         self._idle = asyncio.Event()
@@ -81,7 +90,7 @@ class SqliteStore:
 
     def reader(self) -> "SqliteStore":
         """Return a store that only reads the same file, which a server may have open."""
-        return SqliteStore(self.path, readonly=True)
+        return SqliteStore(self.path, readonly=True, lock_timeout=self._lock_timeout)
 
     async def __aenter__(self) -> Self:
         if self._is_entered:
@@ -94,9 +103,9 @@ class SqliteStore:
             if not self._readonly:
                 self._lock = StoreLock(self.path)
                 self._work = Writer(self.path, self._lock)
-                self._writer = await _connect(self.path, readonly=False)
+                self._writer = await _connect(self.path, readonly=False, lock_timeout=self._lock_timeout)
                 await self._writer.post(self._work.open, self._synchronous)
-            self._reader = await _connect(self.path, readonly=True)
+            self._reader = await _connect(self.path, readonly=True, lock_timeout=self._lock_timeout)
             await self._reader.post(schema.check)
             if self._writer is not None and self._work is not None:
                 await self._writer.post(self._work.begin)
@@ -252,10 +261,10 @@ def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
         future.set_exception(error)
 
 
-async def _connect(path: Path, *, readonly: bool) -> _Connection:
+async def _connect(path: Path, *, readonly: bool, lock_timeout: float) -> _Connection:
     def connector() -> sqlite3.Connection:
         uri = f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
-        return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
+        return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=lock_timeout, check_same_thread=False)
 
     # What prevents it is found here, where there is no OS thread yet that would have to be ended.
     connector().close()
