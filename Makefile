@@ -1,27 +1,45 @@
 PYTHON ?= python3
 PORT ?= 8000
-VENV := .venv
+# Each Python that is asked for has an environment of its own: make test PYTHON=python3.13 uses .venv-3.13.
+VENV := .venv$(if $(filter command% environment%,$(origin PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
+# Processes among which the tests are divided. Half of their time they wait, so there are more of them than processors.
+WORKERS ?= 4
 
-.PHONY: demo test check client bench docs clean system
+.PHONY: demo test test-all check client pytest bench docs clean system
 
 # The examples on one index page, kept in plait-demo.db.
 demo: $(VENV)/.installed
 	$(BIN)/plait demo --port $(PORT)
 
-test: system check client
-	$(BIN)/python -m pytest
+# All at the same time; what each of them says comes when it has ended. Installs and builds come before, for all.
+test: system $(VENV)/.installed-dev client/js/node_modules/.installed client/js/dist/.compiled
+	@echo "testing with `$(BIN)/python -V` ($(BIN)/python)"
+	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target pytest check client
+	@echo "tested with `$(BIN)/python -V`: pytest, checks and the TypeScript client passed"
+
+# Everything, and pytest with each newer Python that is there.
+test-all: test
+	@for version in 3.12 3.13; do \
+		python=`command -v ~/.pyenv/versions/$$version*/bin/python python$$version | head -1`; \
+		if [ -z "$$python" ]; then echo "Python $$version is not there"; continue; fi; \
+		$(MAKE) --no-print-directory pytest PYTHON=$$python || exit 1; \
+		echo "tested with Python $$version"; \
+	done
+
+pytest: system $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m plait_schemas.export --check
 
 # The TypeScript client: types, format, tests, and whether the bundle that servers hand out is the one that it makes.
 client: system $(VENV)/.installed-dev client/js/node_modules/.installed
-	cd client/js && npm run --silent check
+	cd client/js && PLAIT_PYTHON=$(abspath $(BIN)/python) npm run --silent check
 
 bench: system $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
@@ -56,5 +74,9 @@ client/js/node_modules/.installed: client/js/package.json
 	cd client/js && npm install --no-audit --no-fund --loglevel=error
 	@touch $@
 
+client/js/dist/.compiled: client/js/node_modules/.installed client/js/tsconfig.json client/js/tsconfig.build.json $(wildcard client/js/src/*)
+	cd client/js && node_modules/.bin/tsc -p tsconfig.build.json
+	@touch $@
+
 clean:
-	rm -rf $(VENV) client/js/node_modules client/js/dist dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* client/js/node_modules client/js/dist dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

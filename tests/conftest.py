@@ -1,7 +1,12 @@
 """Fixtures for all tests, how examples are searched for, and where asserts say what they compared."""
 
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 from hypothesis import settings
+
+from plait_schemas.codec import printable
 
 # A slow machine is no failure.
 settings.register_profile("patient", deadline=None)
@@ -16,6 +21,24 @@ pytest.register_assert_rewrite(
 def anyio_backend() -> str:
     """Run async tests on asyncio only."""
     return "asyncio"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Escape halves of surrogate pairs in what a worker reports: it could not be sent, and the worker would end."""
+    return _escape((yield))
+
+
+def _escape(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case dict():
+            return {_escape(key): _escape(member) for key, member in value.items()}
+        case list() | tuple():
+            return [_escape(item) for item in value]
+        case _:
+            return value
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -26,6 +26,7 @@ PlaitError
 """
 
 import asyncio
+import logging
 from typing import ClassVar
 
 from plait_schemas import codes
@@ -55,6 +56,7 @@ __all__ = [
     "Unanswerable",
     "Unauthenticated",
     "Unavailable",
+    "escape_traceback",
     "operator_message",
     "public_message",
 ]
@@ -265,3 +267,15 @@ def public_message(error: BaseException) -> str:
     if isinstance(error, OSError | SystemError | MemoryError | asyncio.CancelledError):
         return "Internal error"
     return printable(str(error)) or type(error).__name__
+
+
+def escape_traceback(record: logging.LogRecord) -> bool:
+    """Escape halves of surrogate pairs in the traceback of a log record: a file in UTF-8 does not take them.
+
+    A filter for loggers that are given what an author's code raised, as that may quote what a client has sent.
+    """
+    if record.exc_info:
+        traceback = logging.Formatter().formatException(record.exc_info)
+        if (escaped := printable(traceback)) != traceback:
+            record.exc_text = escaped
+    return True

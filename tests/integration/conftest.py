@@ -6,12 +6,19 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 from tests.integration.browser import Demo
+from tests.integration.builds import Builds
 from tests.running import Process
 
 OPTIONS = """
     --headless --no-sandbox --disable-gpu --disable-background-networking
     --disable-component-update --disable-sync --no-first-run
 """
+
+
+@pytest.fixture(scope="session")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> Builds:
+    """Share what is built with the other workers of the run."""
+    return Builds(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,15 @@ from typing import Any
 import msgspec
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import make_request
+from tests.server.sessions import make_native
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Rights
 from plait.actor.thread import Thread
 from plait.actor.transport import Frame
 from plait.errors import StoreError
 from plait.limits import UNLIMITED
 from plait.node.node import Node
-from plait.session.native.follower import PLAIT
 from plait.session.native.session import PlaitSession
-from plait.session.native.tokens import Tokens
 from plait.state.history import replay_json
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey
@@ -27,7 +25,7 @@ from plait_client.pending import Push
 from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
-from plait_schemas.messages import SUBPROTOCOL, Join, decode_client, decode_server, encode
+from plait_schemas.messages import Join, decode_client, decode_server, encode
 from plait_schemas.patch import Op, PatchError, apply, diff
 
 __all__ = ["Member", "World", "decode"]
@@ -309,9 +307,7 @@ class World:
     async def _enter(self, wire: Wire, join: Join) -> None:
         actor = await self.actor()
         with actor.keep_awake():
-            id = actor.connection_id(SUBPROTOCOL, None, join.client)
-            connection = Connection(id, wire, actor.pipeline.after, wire=PLAIT)
-            session = PlaitSession(actor, connection, wire, join, Tokens(connection, wire.send, _nobody))
+            _, session = make_native(actor, join, wire)
             await session.prepare()
             if wire.closed is not None:
                 session.close(ABNORMAL, "")
@@ -360,7 +356,3 @@ class World:
             assert stored is not None
             states.append(replay_json(self.key, stored))
         return states
-
-
-async def _nobody(token: str) -> Rights:
-    return Rights()

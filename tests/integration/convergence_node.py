@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import subprocess
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
@@ -10,35 +9,37 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tests.integration.builds import CLIENT, Builds
+
 __all__ = ["FOLDER", "Driver", "bundle_client", "bundle_sessions", "driving"]
 
 FOLDER: Final = Path(__file__).parent / "convergence_client"
-CLIENT: Final = Path(__file__).parents[2] / "client" / "js"
 TIMEOUT: Final = 60.0
 
 
-def bundle_client(folder: Path) -> Path:
-    """Bundle the client from its sources into a folder; install what that needs where that has not been done."""
-    return _bundle(folder / "client.mjs", 'export * from "./index.js";')
+def bundle_client(builds: Builds) -> Path:
+    """Bundle the client from its sources."""
+    return _bundle(builds, "client", 'export * from "./index.js";')
 
 
-def bundle_sessions(folder: Path) -> Path:
+def bundle_sessions(builds: Builds) -> Path:
     """Bundle what the client has inside: its session, and how it compares states."""
-    return _bundle(
-        folder / "sessions.mjs", 'export { Session } from "./session.js"; export { diff } from "./patch.js";'
-    )
+    return _bundle(builds, "sessions", 'export { Session } from "./session.js"; export { diff } from "./patch.js";')
 
 
-def _bundle(bundle: Path, entry: str) -> Path:
-    esbuild = CLIENT / "node_modules" / ".bin" / "esbuild"
-    if not esbuild.exists() or not (CLIENT / "node_modules" / "ws").exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            raise RuntimeError("npm is missing: install Node.js 20 or newer with npm, to test the TypeScript client")
-        subprocess.run([npm, "install", "--no-audit", "--no-fund"], cwd=CLIENT, check=True)
-    command = [str(esbuild), "--bundle", "--format=esm", "--loader=ts", "--log-level=error", f"--outfile={bundle}"]
-    subprocess.run(command, cwd=CLIENT / "src", check=True, input=entry.encode())
-    return bundle
+def _bundle(builds: Builds, name: str, entry: str) -> Path:
+    def make(folder: Path) -> None:
+        command: list[str | Path] = [
+            CLIENT / "node_modules" / ".bin" / "esbuild",
+            "--bundle",
+            "--format=esm",
+            "--loader=ts",
+        ]
+        command += ["--log-level=error", f"--outfile={folder / name}.mjs"]
+        subprocess.run(command, cwd=CLIENT / "src", check=True, input=entry.encode())
+
+    builds.install(CLIENT)
+    return builds.build(f"bundle-{name}", make) / f"{name}.mjs"
 
 
 class Driver:

@@ -4,9 +4,9 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+from tests.integration.builds import Builds
 from tests.integration.convergence import Member, World
 from tests.integration.convergence_node import FOLDER, bundle_sessions
 
@@ -35,9 +35,9 @@ class NodeSessions:
 
 
 @contextmanager
-def node_sessions(folder: Path) -> Iterator[NodeSessions]:
-    """Run the program in Node, with the client bundled into a folder."""
-    options = json.dumps({"bundle": bundle_sessions(folder).as_uri()})
+def node_sessions(builds: Builds) -> Iterator[NodeSessions]:
+    """Run the program in Node, with the client's bundle."""
+    options = json.dumps({"bundle": bundle_sessions(builds).as_uri()})
     process = subprocess.Popen(["node", FOLDER / "sessions.js", options], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         yield NodeSessions(process)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.integration.builds import Builds
 from tests.integration.convergence_app import KINDS
 from tests.integration.convergence_log import Log, Logs, canonical, logs
 from tests.integration.convergence_node import bundle_client, driving
@@ -26,23 +27,25 @@ KILLS: Final = 4
 SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
 
 
-@pytest.mark.timeout(200)
-async def test_typescript_clients_end_with_the_state_of_a_server_that_is_killed(tmp_path: Path) -> None:
-    reports = await _play(tmp_path, SCHEDULES, reloads=False)
+@pytest.mark.timeout(400)
+async def test_typescript_clients_end_with_the_state_of_a_server_that_is_killed(builds: Builds, tmp_path: Path) -> None:
+    reports = await _play(builds, tmp_path, SCHEDULES, reloads=False)
     assert not _count(reports, "reloads")
 
 
-@pytest.mark.timeout(200)
-async def test_so_do_those_that_keep_their_queue_in_a_storage_while_their_page_is_reloaded(tmp_path: Path) -> None:
-    reports = await _play(tmp_path, RELOADING, reloads=True)
+@pytest.mark.timeout(400)
+async def test_so_do_those_that_keep_their_queue_in_a_storage_while_their_page_is_reloaded(
+    builds: Builds, tmp_path: Path
+) -> None:
+    reports = await _play(builds, tmp_path, RELOADING, reloads=True)
     assert _count(reports, "reloads")
 
 
-async def _play(folder: Path, count: int, *, reloads: bool) -> list[dict[str, Any]]:
+async def _play(builds: Builds, folder: Path, count: int, *, reloads: bool) -> list[dict[str, Any]]:
     """Play schedules, and check them."""
     log.warning("PLAIT_SEED=%d", SEED)
     async with Server(folder) as server:
-        reports = await _reports(server, bundle_client(folder), count, reloads=reloads)
+        reports = await _reports(server, bundle_client(builds), count, reloads=reloads)
         for report in reports:
             at, state = await server.get(ThreadKey(report["kind"], report["name"]))
             _check_shown(report, state, int(at.partition(":")[2]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.integration.builds import Builds
 from tests.integration.convergence import World
 from tests.integration.convergence_app import KINDS
 from tests.integration.convergence_log import Log, Logs, canonical, logs
@@ -211,12 +212,12 @@ def _check_merged(shown: Any, sent: Any, after: Any) -> None:
     assert wanted - before <= there
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(400)
 async def test_clients_of_both_protocols_end_with_the_state_of_the_server(
-    agents_package: Path, tmp_path_factory: pytest.TempPathFactory
+    agents_package: Path, builds: Builds, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     log.warning("PLAIT_SEED=%d", SEED)
-    bundle = bundle_client(tmp_path_factory.mktemp("client"))
+    bundle = bundle_client(builds)
     folders = [tmp_path_factory.mktemp("lane") for _ in range(LANES)]
     async with asyncio.TaskGroup() as tasks:
         lanes = [tasks.create_task(_play(folder, lane, bundle)) for lane, folder in enumerate(folders)]

@@ -9,11 +9,11 @@ import logging
 import os
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 import pytest
+from tests.integration.builds import Builds
 from tests.integration.convergence import Member, World
 from tests.integration.convergence_sessions import NodeMember, NodeSessions, node_sessions
 from tests.integration.rebuilt_lists import (
@@ -231,12 +231,12 @@ async def play(seed: int, kind: type[Thread[Any]], node: NodeSessions) -> Counte
 
 @pytest.mark.timeout(0)
 def test_no_edit_reaches_another_element_however_the_server_rebuilds_its_lists(
-    tmp_path: Path, pytestconfig: pytest.Config
+    builds: Builds, pytestconfig: pytest.Config
 ) -> None:
     log.warning("PLAIT_SEED=%d", SEED)
     counts: Counter[str] = Counter()
     count: int = pytestconfig.getoption("schedules") or 0
-    with node_sessions(tmp_path) as node:
+    with node_sessions(builds) as node:
         for seed in range(SEED, SEED + count):
             try:
                 counts += asyncio.run(play(seed, KINDS[seed % len(KINDS)], node))

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from tests.integration.socket_client import TIMEOUT, CallError, Client, Closed, connected, http
 from tests.running import Process, running
 
-from plait import Connection, MemoryStore, Plait, Source, Thread, TurnTimeout, rpc
+from plait import Connection, MemoryStore, Plait, Source, SqliteStore, Thread, TurnTimeout, rpc
 
 REJECTED = "State update rejected"
 SECRET = "the-password-in-the-message"
@@ -193,9 +193,10 @@ async def told() -> AsyncIterator[Told]:
 
 
 @asynccontextmanager
-async def serving(store: Path) -> AsyncIterator[Told]:
+async def serving(store: Path | SqliteStore) -> AsyncIterator[Told]:
     """Serve threads from a file, and look in the end whether clients were told too much."""
-    async with running(Plait(Shaky, store=f"sqlite:///{store}")) as address:
+    app = Plait(Shaky, store=store if isinstance(store, SqliteStore) else f"sqlite:///{store}")
+    async with running(app) as address:
         told = Told(address)
         yield told
     told.check()
@@ -361,7 +362,8 @@ async def test_a_new_thread_on_a_full_disk_is_refused_and_made_when_there_is_spa
 
 
 async def test_a_database_that_somebody_has_locked_for_long_rejects_changes_and_serves_the_rest(tmp_path: Path) -> None:
-    async with serving(tmp_path / "plait.db") as told, told.connected("shaky/one") as client:
+    store = SqliteStore(tmp_path / "plait.db", lock_timeout=0.1)
+    async with serving(store) as told, told.connected("shaky/one") as client:
         assert await client.call("add") == 1
         with database(tmp_path / "plait.db") as db:
             db.execute("BEGIN IMMEDIATE")

@@ -96,7 +96,7 @@ async def under_hypercorn(app: Any) -> AsyncIterator[str]:
     config.bind = ["127.0.0.1:0"]
     config.errorlog = None
     config.accesslog = None
-    config.graceful_timeout = 5
+    config.graceful_timeout = 1
     sockets = config.create_sockets()
     (bound,) = sockets.insecure_sockets
     bound.listen()

@@ -41,7 +41,7 @@ class Ledger(Thread[dict[str, Any]]):
 app = Plait(Ledger)
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(400)
 async def test_each_push_is_applied_exactly_once_though_the_server_is_killed_again_and_again(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     log.warning("seed %d", seed)

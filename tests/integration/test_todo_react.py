@@ -1,12 +1,9 @@
 """The todo list in React: built with Vite, served by `plait serve`, used in two browsers."""
 
-import json
-import os
 import secrets
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +11,11 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from tests.integration.browser import Brake, Pages, record, recorded
+from tests.integration.builds import Builds, run_node
 from tests.running import Process
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "todo-react"
-CLIENT = ROOT / "client" / "js"
 
 SHARE = "Open this list in a second window"
 MOVE = "Drag a todo by its handle, or press the arrow keys on it"
@@ -65,38 +62,30 @@ class Lists(Pages):
 
 
 @pytest.fixture(scope="module")
-def installed() -> Path:
+def installed(builds: Builds) -> Path:
     """Install what the example and the client need and compile the client, where that has not been done."""
-    for folder in (CLIENT, EXAMPLE):
-        if not is_installed(folder):
-            npm = shutil.which("npm")
-            if npm is None:
-                raise RuntimeError("npm is missing: install Node.js 20.19 or newer with npm, to build the example")
-            command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts"]
-            subprocess.run(command, cwd=folder, check=True)
-    compiled = CLIENT / "dist" / "react.js"
-    newest = max(file.stat().st_mtime for file in (CLIENT / "src").iterdir())
-    if not compiled.is_file() or compiled.stat().st_mtime < newest:
-        # Without the bundle of `npm run build`: that is a file of the repository, which tests leave alone.
-        run_node(CLIENT, ["typescript/bin/tsc", "-p", "tsconfig.build.json"])
-    return EXAMPLE
+    builds.compile_client()
+    return builds.install(EXAMPLE, "--ignore-scripts")
 
 
 @pytest.fixture(scope="module")
-def development(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def development(installed: Path, builds: Builds) -> Path:
     """Build with the React that makes StrictMode strict, and complains."""
-    folder = tmp_path_factory.mktemp("development")
-    arguments = ["vite/bin/vite.js", "build", "--mode", "development", "--outDir", str(folder)]
-    run_node(installed, arguments, {"NODE_ENV": "development"})
-    return folder
+
+    def make(folder: Path) -> None:
+        arguments = ["vite/bin/vite.js", "build", "--mode", "development", "--outDir", str(folder)]
+        run_node(installed, arguments, {"NODE_ENV": "development"})
+
+    return builds.build("todo-development", make)
 
 
 @pytest.fixture(scope="module")
-def production(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def production(installed: Path, builds: Builds) -> Path:
     """Build as `npm run build` does."""
-    folder = tmp_path_factory.mktemp("production")
-    run_node(installed, ["vite/bin/vite.js", "build", "--outDir", str(folder)])
-    return folder
+    return builds.build(
+        "todo-production",
+        lambda folder: run_node(installed, ["vite/bin/vite.js", "build", "--outDir", str(folder)]),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -124,26 +113,6 @@ def serving(pages: Path, folder: Path) -> Process:
         "PLAIT_STATIC": str(pages),
     }
     return Process("app:app", cwd=folder, environment=environment)
-
-
-def is_installed(folder: Path) -> bool:
-    package = json.loads((folder / "package.json").read_text())
-    wanted: dict[str, str] = package.get("dependencies", {}) | package["devDependencies"]
-    for name, version in wanted.items():
-        file = folder / "node_modules" / name / "package.json"
-        if not file.is_file() or (version[0].isdigit() and json.loads(file.read_text())["version"] != version):
-            return False
-    return True
-
-
-def run_node(folder: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-    """Run a program of a folder's packages. Fails with what it said."""
-    program, *rest = arguments
-    command = ["node", f"node_modules/{program}", *rest]
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_example_has_no_type_errors(installed: Path) -> None:

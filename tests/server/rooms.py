@@ -7,20 +7,21 @@ from typing import Any
 
 from starlette.requests import Request
 from tests.server.fakes import FakeTransport, TroubledStore
+from tests.server.sessions import make_cloudflare
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.connection import Principal
 from plait.actor.thread import Thread
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node.handle import Handle
 from plait.node.node import Node
 from plait.session.cloudflare.departures import Departures
-from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Client", "House", "make_request", "open_house"]
 
 STOP_TIMEOUT = 5.0
+SWEEP_INTERVAL = 0.05
 
 
 def make_request(path: str = "/", **headers: str) -> Request:
@@ -42,10 +43,9 @@ class Client:
         departures: Departures | None = None,
     ) -> None:
         self.transport = FakeTransport(can_ping=can_ping)
-        self.connection = Connection(
-            id, self.transport, actor.pipeline.after, rights=Rights(principal), wire=CLOUDFLARE
+        self.connection, self.session = make_cloudflare(
+            actor, id, self.transport, principal=principal, departures=departures
         )
-        self.session = CloudflareSession(actor, self.connection, self.transport, departures or Departures())
         self.transport.session = self.session
 
     def open(self, request: Request | None = None) -> None:
@@ -116,7 +116,7 @@ async def open_house(
 ) -> AsyncIterator[House]:
     """Run a node that knows some classes."""
     async with store or TroubledStore() as opened:
-        node = Node([cls._kind for cls in classes], opened, limits)
+        node = Node([cls._kind for cls in classes], opened, limits, sweep_interval=SWEEP_INTERVAL)
         node.start()
         try:
             yield House(node, opened)

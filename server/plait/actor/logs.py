@@ -5,12 +5,13 @@ from typing import Any
 
 from plait.actor.connection import Connection
 from plait.actor.mailbox import current_turn
-from plait.errors import PlaitError, operator_message
+from plait.errors import PlaitError, escape_traceback, operator_message
 from plait.store.protocol import ThreadKey
 
 __all__ = ["ContextFilter", "QueryFilter", "about", "log_error"]
 
 log = logging.getLogger("plait.thread")
+log.addFilter(escape_traceback)
 
 
 def about(key: ThreadKey, connection: Connection | None = None) -> dict[str, Any]:

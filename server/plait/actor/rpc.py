@@ -7,13 +7,14 @@ from typing import Any, Final, Literal, TypeVar, get_type_hints, overload
 
 import msgspec
 
-from plait.errors import InvalidArguments
+from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, nests_deeper
 
 __all__ = ["Method", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
 
 log = logging.getLogger("plait.rpc")
+log.addFilter(escape_traceback)
 
 F = TypeVar("F", bound=Callable[..., Any])
 

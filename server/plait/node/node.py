@@ -38,10 +38,13 @@ _SWEEP_BATCH = 1000
 class Node:
     """Wakes threads when they are used, and stops them when they are idle."""
 
-    def __init__(self, kinds: Iterable[Kind], store: Store, limits: Limits) -> None:
+    def __init__(
+        self, kinds: Iterable[Kind], store: Store, limits: Limits, *, sweep_interval: float = _SWEEP_INTERVAL
+    ) -> None:
         self.kinds = {kind.name: kind for kind in kinds}
         self.limits = limits
         self._store = store
+        self._sweep_interval = sweep_interval
         self._actors: dict[ThreadKey, Actor] = {}
         # The tasks of threads that are waking or stopping; callers that need such a thread wait for its task. A thread
         # stays in `_waking` until its waiting callers have resumed, and is not stopped before.
@@ -221,7 +224,7 @@ class Node:
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_SWEEP_INTERVAL)
+            await asyncio.sleep(self._sweep_interval)
             for index, actor in enumerate([*self._actors.values(), *self._in_transition]):
                 if index % _SWEEP_BATCH == _SWEEP_BATCH - 1:
                     await asyncio.sleep(0)

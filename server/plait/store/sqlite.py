@@ -57,12 +57,21 @@ class SqliteStore:
 
     With `synchronous="FULL"`, acknowledged changes survive a power failure; with `"NORMAL"` they survive a crash of the
     process, but not of the machine. `readonly=True` reads a file that a server may have open.
+    A write fails if another process locks the file for longer than `lock_timeout` seconds.
     """
 
-    def __init__(self, path: str | Path, *, synchronous: Synchronous = "FULL", readonly: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        synchronous: Synchronous = "FULL",
+        readonly: bool = False,
+        lock_timeout: float = 5.0,
+    ) -> None:
         self.path = Path(path)
         self._synchronous = synchronous
         self._readonly = readonly
+        self._lock_timeout = lock_timeout
         self._pending = WriteQueue()
         # Set while no transaction runs.
         self._idle = asyncio.Event()
@@ -81,7 +90,7 @@ class SqliteStore:
 
     def reader(self) -> "SqliteStore":
         """Return a read-only store of the same file, which a server may have open."""
-        return SqliteStore(self.path, readonly=True)
+        return SqliteStore(self.path, readonly=True, lock_timeout=self._lock_timeout)
 
     async def __aenter__(self) -> Self:
         if self._is_entered:
@@ -92,9 +101,9 @@ class SqliteStore:
             if not self._readonly:
                 self._lock = StoreLock(self.path)
                 self._work = Writer(self.path, self._lock)
-                self._writer = await _connect(self.path, readonly=False)
+                self._writer = await _connect(self.path, readonly=False, lock_timeout=self._lock_timeout)
                 await self._writer.post(self._work.open, self._synchronous)
-            self._reader = await _connect(self.path, readonly=True)
+            self._reader = await _connect(self.path, readonly=True, lock_timeout=self._lock_timeout)
             await self._reader.post(schema.check)
             if self._writer is not None and self._work is not None:
                 await self._writer.post(self._work.begin)
@@ -250,10 +259,10 @@ def _resolve(future: asyncio.Future[None], error: StoreError | None) -> None:
         future.set_exception(error)
 
 
-async def _connect(path: Path, *, readonly: bool) -> _Connection:
+async def _connect(path: Path, *, readonly: bool, lock_timeout: float) -> _Connection:
     def connector() -> sqlite3.Connection:
         uri = f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
-        return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
+        return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=lock_timeout, check_same_thread=False)
 
     # Connect once without aiosqlite: an error here leaves no OS thread to stop.
     connector().close()

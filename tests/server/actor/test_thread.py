@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import House, open_house
+from tests.server.sessions import make_connection
 
 from plait.actor.connection import Connection, Source
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import Conflict, InvalidState, NotFound, Readonly, Reject
-from plait.session.native.follower import PLAIT
 from plait.state.log import Change
 from plait.state.retention import Retention
 from plait.store.protocol import ChangeRow
@@ -283,7 +283,7 @@ class Guest:
 
     def __init__(self, actor: Any, id: str) -> None:
         self.transport = FakeTransport()
-        self.connection = Connection(id, self.transport, actor.pipeline.after, wire=PLAIT)
+        self.connection = make_connection(actor, id, self.transport)
         actor.connections.add(self.connection)
 
 

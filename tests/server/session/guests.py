@@ -8,17 +8,16 @@ from typing import Any
 from starlette.requests import Request
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import make_request
+from tests.server.sessions import make_native, nobody
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Principal, Rights, Source
+from plait.actor.connection import Connection, Principal, Source
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.errors import CorruptThread, Reject, StoreError, Unauthenticated
-from plait.session.native.follower import PLAIT
-from plait.session.native.session import PlaitSession
-from plait.session.native.tokens import Renew, Tokens
+from plait.errors import CorruptThread, Reject, StoreError
+from plait.session.native.tokens import Renew
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
-from plait_schemas.messages import SUBPROTOCOL, Join
+from plait_schemas.messages import Join
 
 __all__ = [
     "LARGE",
@@ -31,7 +30,6 @@ __all__ = [
     "change",
     "joined",
     "joins",
-    "nobody",
     "opening",
     "put",
     "remove",
@@ -53,15 +51,14 @@ class Guest:
         *,
         have: tuple[str, int] | None = None,
         principal: Principal | None = None,
-        renew: Renew | None = None,
+        renew: Renew = nobody,
         arrival: int = 0,
     ) -> None:
         self.actor = actor
         self.transport = FakeTransport()
-        id = actor.connection_id(SUBPROTOCOL, principal, client)
-        self.connection = Connection(id, self.transport, actor.pipeline.after, rights=Rights(principal), wire=PLAIT)
-        tokens = Tokens(self.connection, self.transport.send, renew or nobody)
-        self.session = PlaitSession(actor, self.connection, self.transport, Join(client, have), tokens, arrival=arrival)
+        self.connection, self.session = make_native(
+            actor, Join(client, have), self.transport, principal=principal, renew=renew, arrival=arrival
+        )
         self._ref = 0
 
     async def open(self) -> None:
@@ -103,10 +100,6 @@ class Guest:
     def leave(self) -> None:
         """Close the socket."""
         self.transport.close(1000, "")
-
-
-async def nobody(token: str) -> Rights:
-    raise Unauthenticated("authentication required")
 
 
 async def joined(actor: Actor, client: str, **options: Any) -> Guest:

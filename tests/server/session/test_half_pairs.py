@@ -168,10 +168,14 @@ async def test_a_refusal_whose_reason_has_half_a_pair_is_told_and_logged(
         client = await house.join(Room, "a")
         client.push({"text": "", "n": n})
         assert await client.next() == REJECTED
+        (record,) = caplog.records
         if n == "forbidden":
-            (record,) = caplog.records
             assert record.levelno == logging.WARNING
             assert record.getMessage().encode() == rb"rejected: no \ud83d, at /\ud83d"
+        else:
+            line = logging.Formatter().format(record).encode()
+            assert line.startswith(b"unexpected ValueError\nTraceback")
+            assert line.endswith(rb"ValueError: broken \ud83d")
 
 
 async def test_a_close_whose_reason_has_half_a_pair_closes() -> None:

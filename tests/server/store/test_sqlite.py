@@ -633,7 +633,7 @@ async def test_a_full_disk_is_a_store_error_and_loses_nothing(path: Path) -> Non
 
 
 async def test_a_database_that_somebody_else_keeps_locked_is_a_store_error(path: Path) -> None:
-    async with SqliteStore(path) as store:
+    async with SqliteStore(path, lock_timeout=0.1) as store:
         await put(store, beginning())
         with database(path) as db:
             db.execute("BEGIN IMMEDIATE")

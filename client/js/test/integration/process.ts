@@ -12,7 +12,8 @@ import { fileURLToPath } from "node:url";
 const ROOT = fileURLToPath(new URL("../../../../", import.meta.url));
 const HERE = fileURLToPath(new URL(".", import.meta.url));
 
-export const PYTHON = join(ROOT, ".venv/bin/python");
+/** The Python that the server runs with: that of `make`, which `PLAIT_PYTHON` names where it is another. */
+export const PYTHON = process.env.PLAIT_PYTHON ?? join(ROOT, ".venv/bin/python");
 
 /** Whether the server is installed beside this package, as in a checkout of the project. */
 export const HAS_SERVER = existsSync(PYTHON);

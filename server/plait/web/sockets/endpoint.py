@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
-from plait.errors import PlaitError
+from plait.errors import PlaitError, escape_traceback
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.session.native.follower import PLAIT
 from plait.session.native.session import PlaitSession
@@ -38,6 +38,7 @@ from plait_schemas.messages import SUBPROTOCOL
 __all__ = ["SocketEndpoint"]
 
 log = logging.getLogger("plait.sockets")
+log.addFilter(escape_traceback)
 
 Join = Callable[[Socket | AsgiSocket], Awaitable[None]]
 
