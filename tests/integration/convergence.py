@@ -344,7 +344,9 @@ class World:
         wire = member.wire
         if wire is None or wire.up or wire.down or wire.is_joining or wire.closed is not None:
             return True
-        return bool(member.session.pending) or not member.has_answers
+        # Who is not told yet that it has joined has nothing to show.
+        is_joining = isinstance(member.session, Session) and member.session.status != "online"
+        return is_joining or bool(member.session.pending) or not member.has_answers
 
     async def versions(self) -> list[bytes]:
         """Return the state of each version, from the log alone."""
