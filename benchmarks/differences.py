@@ -15,7 +15,7 @@ from benchmarks.boards import SIZES, Board, FrozenBoard, document, frozen, touch
 from benchmarks.contest import Effort, turns
 from plait import Plait
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import diff
+from plait_schemas.diff import diff
 from plait_schemas.text_patch import TextDiff
 
 __all__ = ["ENCODE_FROZEN", "SET_FROZEN", "Timing", "differences"]

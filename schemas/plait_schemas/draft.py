@@ -6,8 +6,9 @@ from typing import Any, Final, SupportsIndex
 import msgspec
 
 from plait_schemas.codec import decode_json, has_non_finite
+from plait_schemas.diff import diff
 from plait_schemas.members import attributes
-from plait_schemas.patch import Op, diff, escape
+from plait_schemas.patch import Op, escape
 
 __all__ = ["Draft", "DraftList", "DraftObject", "NotFinite", "draft", "recorded"]
 

@@ -11,7 +11,8 @@ import msgspec
 
 from plait_schemas.align import ID_KEYS, Id, Keys, edits, has_repeated
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import BoundedOps, Op, TooManyOps, escape, is_same_element, outline, shares_ids
+from plait_schemas.diff import BoundedOps, TooManyOps, is_same_element, outline, shares_ids
+from plait_schemas.patch import Op, escape
 
 __all__ = ["Read", "TextDiff"]
 

@@ -1,8 +1,8 @@
 """Plait: the ASGI application, which combines threads, store, limits and identity."""
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -83,22 +83,14 @@ class Plait:
             ping_timeout=ping_timeout,
         )
         self.settings = given.with_environment()
-        for variable, near in find_unknown_variables().items():
-            hint = f"; did you mean {near}?" if near else ""
-            log.warning("the environment variable %s is not a setting and is ignored%s", variable, hint)
-        try:
-            url = self.settings.store
+        _warn_of_unknown_variables()
+        url = self.settings.store
+        with _as_setting_error("store"):
             self._store: Store = open_store(url) if url or isinstance(store, str) else store
-        except ValueError as error:
-            raise make_setting_error("store", str(error)) from None
-        try:
+        with _as_setting_error("allowed_origins"):
             self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
-        except ValueError as error:
-            raise make_setting_error("allowed_origins", str(error)) from None
-        try:
+        with _as_setting_error("allowed_hosts"):
             self._hosts = Hosts(self.settings.allowed_hosts, is_guarded=authenticate is not None)
-        except ValueError as error:
-            raise make_setting_error("allowed_hosts", str(error)) from None
         self._kinds = _check_kinds(kinds, self.settings.limits or UNLIMITED)
         self._is_running = False
         self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED)
@@ -113,14 +105,7 @@ class Plait:
             shutdown_timeout=self.settings.shutdown_timeout,
         )
         self._sockets = SocketEndpoint(self._context)
-        self._asgi = Starlette(
-            routes=self._routes(HttpEndpoint(self._context)),
-            middleware=self._middleware(),
-            lifespan=self.lifespan,
-            exception_handlers={HTTPException: _answer_error},
-        )
-        self._asgi.router.default = _answer_not_found
-        self._asgi.router.redirect_slashes = False
+        self._asgi = self._make_asgi()
 
     # Running
 
@@ -210,6 +195,17 @@ class Plait:
 
     # Inside
 
+    def _make_asgi(self) -> Starlette:
+        asgi = Starlette(
+            routes=self._routes(HttpEndpoint(self._context)),
+            middleware=self._middleware(),
+            lifespan=self.lifespan,
+            exception_handlers={HTTPException: _answer_error},
+        )
+        asgi.router.default = _answer_not_found
+        asgi.router.redirect_slashes = False
+        return asgi
+
     def _routes(self, threads: HttpEndpoint) -> list[BaseRoute]:
         routes: list[BaseRoute] = [
             Route("/healthz", _get_health),
@@ -263,6 +259,21 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 async def _answer_not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await JSONResponse(error_body("not_found", "there is nothing at this URL"), 404)(scope, receive, send)
+
+
+@contextmanager
+def _as_setting_error(name: str) -> Iterator[None]:
+    """Raise a ValueError of the block as one that names the setting."""
+    try:
+        yield
+    except ValueError as error:
+        raise make_setting_error(name, str(error)) from None
+
+
+def _warn_of_unknown_variables() -> None:
+    for variable, near in find_unknown_variables().items():
+        hint = f"; did you mean {near}?" if near else ""
+        log.warning("the environment variable %s is not a setting and is ignored%s", variable, hint)
 
 
 def _check_types(store: object, allowed_origins: object, allowed_hosts: object, **functions: object) -> None:

@@ -25,8 +25,9 @@ from plait_client.pending import Push
 from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
+from plait_schemas.diff import diff
 from plait_schemas.messages import Join, decode_client, decode_server, encode
-from plait_schemas.patch import Op, PatchError, apply, diff
+from plait_schemas.patch import Op, PatchError, apply
 
 __all__ = ["Member", "World", "decode"]
 

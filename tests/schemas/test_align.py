@@ -12,7 +12,8 @@ from tests.schemas.test_patch import text
 
 from plait_schemas.align import Keys, id_of
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import Op, apply, diff, find, parse
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op, apply, find, parse
 from plait_schemas.text_patch import TextDiff
 
 scalars = st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "a", 1.0])

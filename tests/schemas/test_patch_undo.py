@@ -8,10 +8,12 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.schemas.test_patch import DOCUMENTS, OPS, SMALL, Untouchable, text
+from tests.schemas.test_diff import Untouchable
+from tests.schemas.test_patch import DOCUMENTS, OPS, SMALL, text
 
+from plait_schemas.diff import diff
 from plait_schemas.inverse import invert
-from plait_schemas.patch import Op, PatchError, apply, diff, find, parse
+from plait_schemas.patch import Op, PatchError, apply, find, parse
 
 UNSET = msgspec.UNSET
 

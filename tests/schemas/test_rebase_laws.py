@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from tests.schemas.test_patch import text
 from tests.schemas.test_patch_undo import places
 
+from plait_schemas.diff import diff
 from plait_schemas.inverse import invert, taking_back
-from plait_schemas.patch import Op, apply, diff, find, parse
+from plait_schemas.patch import Op, apply, find, parse
 from plait_schemas.rebase import Rebased, rebase
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -8,9 +8,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.schemas.test_patch import MANY, SMALL, sent, text
+from tests.schemas.test_diff import MANY
+from tests.schemas.test_patch import SMALL, sent, text
 
-from plait_schemas.patch import Op, apply, diff
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op, apply
 from plait_schemas.text_patch import TextDiff
 
 LAYOUTS = st.sampled_from([{}, {"indent": 1}, {"separators": (" ,  ", " :\n")}, {"ensure_ascii": False}])

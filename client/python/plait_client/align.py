@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from plait_schemas.align import id_of
-from plait_schemas.patch import diff
+from plait_schemas.diff import diff
 
 __all__ = ["may_be_same", "name"]
 

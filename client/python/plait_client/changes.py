@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from plait_client.happenings import Changed
-from plait_schemas.patch import Op, diff
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op
 
 __all__ = ["Change", "Changes"]
 

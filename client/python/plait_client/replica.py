@@ -7,8 +7,9 @@ import msgspec
 
 from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json
+from plait_schemas.diff import diff
 from plait_schemas.messages import Joined, Version
-from plait_schemas.patch import Op, PatchError, apply, diff
+from plait_schemas.patch import Op, PatchError, apply
 
 __all__ = ["Gap", "Replica"]
 

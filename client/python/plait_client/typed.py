@@ -12,8 +12,9 @@ import msgspec
 from plait_client.align import may_be_same, name
 from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_finite
+from plait_schemas.diff import diff
 from plait_schemas.members import attributes
-from plait_schemas.patch import diff, escape
+from plait_schemas.patch import escape
 
 __all__ = ["written"]
 

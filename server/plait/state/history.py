@@ -15,7 +15,8 @@ from plait.state.revision import Revision
 from plait.state.types import UNDECODED, StateType, explain_invalid_state
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, Write
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
-from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops, diff
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops
 from plait_schemas.text_patch import TextDiff
 
 __all__ = ["History", "Link", "replay_document", "replay_json", "replay_steps"]

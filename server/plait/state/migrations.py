@@ -11,7 +11,7 @@ from plait.state.history import History, replay_document
 from plait.state.types import StateType, explain_invalid_state
 from plait.store.protocol import ChangeRow, Store, Stored, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
-from plait_schemas.patch import diff
+from plait_schemas.diff import diff
 
 __all__ = ["Outcome", "find_migrations", "migrate", "migrate_all", "migrate_state", "migrate_thread"]
 

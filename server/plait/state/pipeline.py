@@ -22,7 +22,8 @@ from plait.state.typed import NotTyped, apply_typed
 from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encode_value
 from plait.store.protocol import ClientRow, Store, Write
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import Op, PatchError, diff, find, parse
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op, PatchError, find, parse
 
 __all__ = ["Pipeline"]
 

@@ -14,7 +14,8 @@ from plait.limits import Limits
 from plait.state.fields import check_fields, make_plan
 from plait_schemas.align import Keys
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite, nests_deeper
-from plait_schemas.patch import Op, Owned, PatchError, apply, diff, escape, find, parse
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, parse
 from plait_schemas.text_patch import TextDiff
 
 __all__ = [

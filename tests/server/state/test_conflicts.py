@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from plait.errors import Conflict
 from plait.state.conflicts import Policy, Resolve, may_meet, merge
-from plait_schemas.patch import Op, apply, diff
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op, apply
 from plait_schemas.rebase import rebase
 from plait_schemas.trace import Origin, trace
 

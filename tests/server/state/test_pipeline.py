@@ -23,7 +23,8 @@ from plait.state.revision import Revision
 from plait.state.types import StateType
 from plait.store.protocol import ClientRow, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import Op, apply, decode_ops, diff
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op, apply, decode_ops
 
 KEY = ThreadKey("room", "one")
 PATIENCE = 10.0

@@ -23,7 +23,8 @@ from plait.state.retention import Retention
 from plait.state.types import StateType
 from plait.state.undo import undo
 from plait.store.protocol import ChangeRow, Stored, ThreadKey
-from plait_schemas.patch import Op, diff
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op
 
 KEY = ThreadKey("room", "one")
 PATIENCE = 10.0

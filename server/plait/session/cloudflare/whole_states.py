@@ -16,7 +16,8 @@ from plait.state.types import MOST_OPS
 from plait.state.work import MOST_OF_A_PUSH, Work
 from plait_schemas.align import Keys, id_of
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.patch import Op, decode_ops, diff
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op, decode_ops
 from plait_schemas.rebase import rebase
 from plait_schemas.trace import trace
 

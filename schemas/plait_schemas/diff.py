@@ -1,0 +1,281 @@
+"""Differences between two states, as JSON Patch operations.
+
+`diff` looks at the states as the JSON they are encoded to: a Struct is an object of its encoded fields, a tuple an
+array. What is the same object on both sides is not walked, and whatever compares equal in C is not walked either.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from operator import eq, is_
+from typing import Any, Final
+
+import msgspec
+
+from plait_schemas.align import Keys, edits, has_repeated, id_of, ids_of
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.members import attributes
+from plait_schemas.patch import Op, escape
+
+__all__ = ["BoundedOps", "TooManyOps", "diff", "is_same_element", "outline", "shares_ids"]
+
+_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
+
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
+_SCALARS: Final = _NUMBERS | {str}
+
+
+def diff(old: object, new: object, keys: Keys | None = None, *, most: int | None = None) -> list[Op]:
+    """Return the operations that turn `old` into `new`; none when both encode to the same JSON.
+
+    The elements of lists are told apart by identity (see `align`); `keys` says which members identify them, where
+    those have other names than usual. Where the operations would be more than `most`, it is one that replaces all.
+    """
+    ops: list[Op] = [] if most is None else BoundedOps(most)
+    try:
+        _diff(old, new, "", ops, keys)
+    except TooManyOps:
+        return [Op("replace", "", new)]
+    return ops
+
+
+class TooManyOps(Exception):
+    """More operations than are wanted: to replace the whole costs less."""
+
+
+class BoundedOps(list[Op]):
+    """A list of operations that raises TooManyOps, before it is made, instead of having more than `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def append(self, op: Op) -> None:
+        if len(self) == self._most:
+            raise TooManyOps
+        super().append(op)
+
+    def extend(self, ops: Iterable[Op]) -> None:
+        for op in ops:
+            self.append(op)
+
+
+def _diff(old: Any, new: Any, path: str, ops: list[Op], keys: Keys | None) -> None:
+    if _same(old, new):
+        return
+    match _members(old), _members(new):
+        case dict() as before, dict() as after:
+            _diff_objects(before, after, path, ops, keys)
+        case list() | tuple() as before, list() | tuple() as after:
+            _diff_arrays(before, after, path, ops, keys)
+        case _:
+            ops.append(Op("replace", path, new))
+
+
+def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: list[Op], keys: Keys | None) -> None:
+    if not old.keys() <= new.keys():
+        ops.extend(Op("remove", f"{path}/{_part(key)}") for key in old if key not in new)
+    for key, value in new.items():
+        if key not in old:
+            ops.append(Op("add", f"{path}/{_part(key)}", value))
+        elif old[key] is not value:
+            _diff(old[key], value, f"{path}/{_part(key)}", ops, keys)
+
+
+def _part(key: object) -> str:
+    """Return the key of a dict as it stands in JSON, as a part of a pointer."""
+    if not isinstance(key, str):
+        (key,) = decode_json(encode_json({key: None}))
+    return escape(str(key))
+
+
+def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op], keys: Keys | None) -> None:
+    start = _common(old, new)
+    tail = _common(old[start:][::-1], new[start:][::-1])
+    if start + tail == len(old):
+        ops.extend(Op("add", f"{path}/{index}", new[index]) for index in range(start, len(new) - tail))
+        return
+    if start + tail == len(new):
+        ops.extend(Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, start - 1, -1))
+        return
+    key = None if keys is None else keys.at(path)
+    if start + tail + 1 == len(old) == len(new):
+        before, after = old[start], new[start]
+        if type(before) in _NUMBERS and type(after) in _NUMBERS:
+            ops.append(Op("replace", f"{path}/{start}", after))
+            return
+        id = id_of(before, key)
+        if id is not None and id == id_of(after, key):
+            _diff(before, after, f"{path}/{start}", ops, keys)
+            return
+    found = edits(_Lists(old, new, start, tail, key), start + tail)
+    if found is None:
+        ops.append(Op("replace", path, new))
+        return
+    for kind, index, at, to in found:
+        place = f"{path}/{start + index}"
+        if kind == "change":
+            _diff(old[start + at], new[start + to], place, ops, keys)
+        elif kind == "remove" or kind == "out":  # noqa: PLR1714 (mypy knows by it what else there is)
+            ops.append(Op("remove", place))
+        elif kind == "in":
+            ops.append(Op("add", place, old[start + at], moved=True))
+        else:
+            ops.append(Op(kind, place, new[start + to]))
+
+
+# The elements of lists
+
+
+class _Lists:
+    """What is between the ends that two lists have in common."""
+
+    __slots__ = ("_lists", "_new", "_old", "_repeats", "ids")
+
+    def __init__(self, old: Sequence[Any], new: Sequence[Any], start: int, tail: int, key: str | None) -> None:
+        self._lists = old, new
+        self._old = old[start : len(old) - tail]
+        self._new = new[start : len(new) - tail]
+        self._repeats: bool | None = None
+        self.ids = ids_of(self._old, key), ids_of(self._new, key)
+
+    def old_name(self, index: int) -> bytes:
+        return _canonical(self._old[index])
+
+    def new_name(self, index: int) -> bytes:
+        return _canonical(self._new[index])
+
+    def changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
+        others = [(at, to) for at, to in pairs if self._old[at] is not self._new[to]]
+        old, new = [self._old[at] for at, _ in others], [self._new[to] for _, to in others]
+        alike = list(map(bool, map(eq, old, new)))
+        found = {at for (at, _), is_alike in zip(others, alike, strict=True) if not is_alike}
+        if encode_json(list(compress(old, alike))) != encode_json(list(compress(new, alike))):
+            found |= {at for at, to in compress(others, alike) if not _same(self._old[at], self._new[to])}
+        return found
+
+    def is_same(self, old: int, new: int) -> bool:
+        return is_same_element(self._old[old], self._new[new])
+
+    def outlines(self, old: Sequence[int], new: Sequence[int]) -> tuple[list[bytes | None], list[bytes | None]]:
+        return [outline(self._old[at]) for at in old], [outline(self._new[at]) for at in new]
+
+    def shares_ids(self, old: int, new: int) -> bool:
+        return shares_ids(self._old[old], self._new[new])
+
+    def repeats(self) -> bool:
+        if self._repeats is None:
+            self._repeats = any(has_repeated(list(map(_canonical, each))) for each in self._lists)
+        return self._repeats
+
+
+def is_same_element(old: Any, new: Any) -> bool:
+    """Tell whether two elements without ids in one place of a list look as one that was changed.
+
+    So do objects whose own values are the same, so that only something further inside has changed, and rows that have
+    most of their values in common, or an element with an id.
+    """
+    match _members(old), _members(new):
+        case dict() as before, dict() as after:
+            return before.keys() == after.keys() and outline(before) == outline(after)
+        case list() | tuple() as before, list() | tuple() as after:
+            is_alike = len(before) == len(after) and 2 * sum(map(_same, before, after)) > len(before)
+            return is_alike or _share_ids(before, after)
+        case _:
+            return False
+
+
+def outline(element: Any) -> bytes | None:
+    """Return the JSON of an object without what is in its lists and, if it has a text, in its objects.
+
+    None for what is no object.
+    """
+    members = _members(element)
+    if not isinstance(members, dict):
+        return None
+    has_text = any(isinstance(value, str) and value for value in members.values())
+    return _canonical({key: _outline(value, has_text) for key, value in members.items()})
+
+
+def _outline(value: Any, has_text: bool) -> Any:
+    if type(value) in _SCALARS:
+        return value
+    match _members(value):
+        case list() | tuple():
+            return []
+        case dict() as members:
+            return {} if has_text else {key: _outline(each, False) for key, each in members.items()}
+        case scalar:
+            return scalar
+
+
+def shares_ids(old: Any, new: Any) -> bool:
+    """Tell whether a list in an object, and the one at the same key of another, have elements of one id."""
+    match _members(old), _members(new):
+        case dict() as before, dict() as after:
+            lists = ((each, after[key]) for key, each in before.items() if key in after)
+            return any(
+                isinstance(mine, list | tuple) and isinstance(other, list | tuple) and _share_ids(mine, other)
+                for mine, other in lists
+            )
+        case _:
+            return False
+
+
+def _share_ids(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    ids = {id for id in ids_of(old) if id is not None}
+    return bool(ids) and not ids.isdisjoint(ids_of(new))
+
+
+# What is the same
+
+
+def _common(old: Sequence[Any], new: Sequence[Any]) -> int:
+    """Return how many elements in front are the same; those that are one object on both sides cost next to nothing."""
+    identical = bytes(map(is_, old, new))
+    alike: list[int] = []
+    count = 0
+    while (count := identical.find(0, count)) >= 0 and _is_alike(old[count], new[count]):
+        alike.append(count)
+        count += 1
+    if alike and encode_json([old[at] for at in alike]) != encode_json([new[at] for at in alike]):
+        return next((at for at in alike if not _same(old[at], new[at])), count if count >= 0 else len(identical))
+    return len(identical) if count < 0 else count
+
+
+def _is_alike(old: Any, new: Any) -> bool:
+    return type(old) is type(new) and bool(old == new)
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Tell whether both encode to the same JSON; may say False of objects whose keys are in another order."""
+    if old is new:
+        return True
+    kind = type(old)
+    if kind is not type(new) or old != new:
+        return False
+    if kind is set or kind is frozenset:
+        return True
+    # Python holds True == 1 == 1.0, JSON does not: what is equal in C is the same only if its text is.
+    return kind in _SCALARS or encode_json(old) == encode_json(new)
+
+
+def _members(value: Any) -> Any:
+    """Return `value` one level closer to JSON: a dict, a list, a tuple, or a scalar as it is."""
+    if isinstance(value, (dict, list, tuple)):
+        return value
+    if isinstance(value, msgspec.Struct):
+        config = value.__struct_config__
+        if not (config.omit_defaults or config.array_like or config.tag):
+            fields = attributes(value) or {}
+            return {key: item for key, name in fields.items() if (item := getattr(value, name)) is not msgspec.UNSET}
+    # The elements of a set have no places: it changes as a whole.
+    if type(value) in _SCALARS or isinstance(value, (set, frozenset)):
+        return value
+    members = msgspec.to_builtins(value, str_keys=True)
+    # What is in them stays what it is: a set, above all, which a list would give an order that nobody else knows.
+    names = attributes(value)
+    if names is None:
+        return members
+    if isinstance(members, list):
+        own = [getattr(value, name) for name in names.values()]
+        return [*members[: len(members) - len(own)], *own]
+    return {key: getattr(value, names[key]) if key in names else each for key, each in members.items()}
