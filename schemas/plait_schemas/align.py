@@ -18,8 +18,8 @@ ID_KEYS: Final = ("id", "key", "_id")
 
 Id = str | int
 
-_Name = tuple[Id] | bytes
-"""What an element is known by: its id, in a tuple, or without one its JSON."""
+_Name = Id | bytes
+"""What an element is known by: its id, or without one its JSON."""
 
 _Pair = tuple[int, int]
 
@@ -190,10 +190,7 @@ def _repeated(ids: Sequence[Id | None]) -> set[Id]:
 
 
 def _named(ids: Sequence[Id | None], name: Callable[[int], bytes], repeated: set[Id]) -> list[_Name]:
-    if None not in ids and not repeated:
-        known: Any = zip(ids)
-        return list(known)
-    return [(id,) if id is not None and id not in repeated else name(at) for at, id in enumerate(ids)]
+    return [id if id is not None and id not in repeated else name(at) for at, id in enumerate(ids)]
 
 
 def _numbered(names: list[_Name]) -> list[_Name]:
@@ -243,7 +240,8 @@ def _common(old: Sequence[_Name], new: Sequence[_Name]) -> tuple[list[_Pair], li
     places = {name: at for at, name in enumerate(new)}
     found = [(at, places[name]) for at, name in enumerate(old) if name in places]
     pairs = _increasing(found)
-    return pairs, [] if len(pairs) == len(found) else sorted(set(found).difference(pairs))
+    staying = {old for old, _ in pairs}
+    return pairs, [pair for pair in found if pair[0] not in staying]
 
 
 def _increasing(pairs: list[_Pair]) -> list[_Pair]:
@@ -346,12 +344,13 @@ def _twins(lists: Lists, known: Sequence[_Pair]) -> set[int]:
 
 def _in_place(lists: Lists, names: tuple[_Name, _Name], old: int, new: int) -> _InPlace | None:
     """Return what becomes of an element in whose place is another, where neither has moved; None if it goes."""
-    if any(isinstance(name, tuple) for name in names):
+    name, other = names
+    if not (isinstance(name, bytes) and isinstance(other, bytes)):
         return None
     if lists.is_same(old, new):
         return "change"
     # A text of which there is one is an element of its own, as a tag is; a number has a place, as in a point.
-    if any(name[:1] == b'"' for name in names) and not lists.repeats():
+    if b'"' in (name[:1], other[:1]) and not lists.repeats():
         return None
     return "replace"
 
