@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter, lt
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -190,6 +190,8 @@ def _repeated(ids: Sequence[Id | None]) -> set[Id]:
 
 
 def _named(ids: Sequence[Id | None], name: Callable[[int], bytes], repeated: set[Id]) -> list[_Name]:
+    if not repeated and None not in ids:
+        return [*cast("Sequence[Id]", ids)]
     return [id if id is not None and id not in repeated else name(at) for at, id in enumerate(ids)]
 
 
@@ -240,6 +242,8 @@ def _common(old: Sequence[_Name], new: Sequence[_Name]) -> tuple[list[_Pair], li
     places = {name: at for at, name in enumerate(new)}
     found = [(at, places[name]) for at, name in enumerate(old) if name in places]
     pairs = _increasing(found)
+    if len(pairs) == len(found):
+        return pairs, []
     staying = {old for old, _ in pairs}
     return pairs, [pair for pair in found if pair[0] not in staying]
 
@@ -253,18 +257,18 @@ def _increasing(pairs: list[_Pair]) -> list[_Pair]:
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []
-    top = -1
-    for at, (_, place) in enumerate(pairs):
+    top = top_at = -1
+    for at, place in enumerate(places):
         if place > top:
-            before.append(last[-1] if last else -1)
+            before.append(top_at)
             ends.append(place)
             last.append(at)
-            top = place
+            top, top_at = place, at
         else:
             length = bisect_left(ends, place)
             before.append(last[length - 1] if length else -1)
             ends[length], last[length] = place, at
-            top = ends[-1]
+            top, top_at = ends[-1], last[-1]
     found: list[_Pair] = []
     at = last[-1] if last else -1
     while at >= 0:
