@@ -10,6 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text()
 SERVER = ROOT / "server/plait"
+# Where the files are that the page names, by their paths below one of these.
+FOLDERS = (SERVER, ROOT, ROOT / "client/python/plait_client", ROOT / "client/js/src")
+FILES = sorted(set(re.findall(r"`([\w/]+\.(?:py|ts))`", PAGE)))
+NAMES = sorted(set(re.findall(r"`([A-Z]\w+(?:\.\w+)?)`", PAGE)))
 
 
 def find_packages() -> list[str]:
@@ -29,9 +33,14 @@ def defined_in(path: Path) -> Iterator[str]:
             yield node.name
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([a-z_/]+/[a-z_/]*[a-z_]+\.py)`", PAGE))))
+@pytest.mark.parametrize("name", FILES)
 def test_the_files_that_the_page_names_are_there(name: str) -> None:
-    assert (SERVER / name).is_file() or (ROOT / name).is_file()
+    assert [folder for folder in FOLDERS if (folder / name).is_file()] != []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_classes_and_methods_that_the_page_names_are_there(name: str) -> None:
+    assert [path for path in SERVER.rglob("*.py") if name in defined_in(path)] != []
 
 
 @pytest.mark.parametrize(("file", "name"), sorted(set(re.findall(r"`([a-z_/]+\.py)`: `([A-Za-z_.]+)`", PAGE))))

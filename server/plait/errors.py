@@ -12,7 +12,7 @@ PlaitError
 ├── NotFound            there is no such kind, name or version
 ├── MethodNotFound      there is no such rpc
 ├── Conflict            the state has changed since the version that the change was made on
-├── Gap                 a push arrived before an earlier push of the same client
+├── Gap                 an earlier push of the same client is missing, or was refused
 ├── Unanswerable        a push was sent again after its outcome was forgotten
 ├── Outdated            the client was built for an incompatible schema of the state
 ├── TurnTimeout         a hook or an rpc ran longer than the thread's turn_timeout
@@ -176,7 +176,7 @@ class Conflict(PlaitError):
 
 
 class Gap(PlaitError):
-    """A push arrived before an earlier push of the same client."""
+    """An earlier push of the same client is missing, or was refused."""
 
     code = "gap"
     status = 409

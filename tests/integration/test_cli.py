@@ -262,7 +262,7 @@ def test_a_module_that_raises_is_shown_by_its_own_lines(folder: Path, source: st
     assert [text for text in shown if text not in "\n".join(before)] == []
     assert last.startswith("plait: ")
     assert says in last
-    for hidden in ("Traceback", "importlib", "plait/cli.py", "plait/loading.py", "cyclopts", "json/decoder.py"):
+    for hidden in ("Traceback", "importlib", "plait/cli/", "cyclopts", "json/decoder.py"):
         assert hidden not in "".join(before)
 
 

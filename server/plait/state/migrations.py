@@ -50,8 +50,8 @@ def find_migrations(cls: type, state_version: int) -> dict[int, Callable[[Any], 
             raise TypeError(f"{cls.__name__}.{attribute} must be a plain function")
         if type(from_) is not int or not 1 <= from_ < state_version:
             raise TypeError(
-                f"{cls.__name__}.{attribute}: @migrate(from_={from_!r}) must be a version below state_version, "
-                f"{state_version}"
+                f"{cls.__name__}.{attribute}: @migrate(from_={from_!r}): from_ must be a whole number, at least 1 and "
+                f"below state_version, {state_version}"
             )
         if from_ in found:
             raise TypeError(f"{cls.__name__} has two migrations from {from_}")

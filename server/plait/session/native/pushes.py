@@ -212,7 +212,7 @@ class Pushes:
         rebased = rebase(push.ops, (other.op for other in concurrent), document)
         behind = [concurrent[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
         policy = self._policy
-        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, past, work)
+        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, past)
         before = pipeline.history.current
         ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=past.document))
         commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
@@ -235,14 +235,15 @@ class Pushes:
             raise Conflict("others have taken away what it was made on")
         return self._concurrent.unknown(base, rows)
 
-    def _origins(self, push: Push, ops: Sequence[Op], past: Past, work: Work) -> list[Origin]:
+    def _origins(self, push: Push, ops: Sequence[Op], past: Past) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
         history = self._actor.pipeline.history
         rows = past.since(history, (push.made or push.base)[1]) or []
         over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
         if not over:
             return [Origin(op.path, op.path, is_contested=False) for op in ops]
-        work.compare(ops, len(over), traces=True)
+        # What is looked at is all that others have done since, a second time and with an allowance of its own.
+        Work(MOST_OF_A_PUSH, self._charge).compare(ops, len(over), traces=True)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
 

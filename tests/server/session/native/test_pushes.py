@@ -766,6 +766,20 @@ async def test_a_push_that_would_hold_up_everybody_is_refused_and_counts_as_what
         assert next_one["code"] == "rate_limited"
 
 
+@pytest.mark.parametrize("kind", [Room, Rejecting])
+@pytest.mark.parametrize(("count", "answer"), [(120, "ack"), (130, "nack")])
+async def test_a_push_may_meet_as_many_changes_whatever_its_class_does_with_conflicts(
+    kind: type[Thread[Any]], count: int, answer: str
+) -> None:
+    async with open_house(kind, limits=UNLIMITED) as house:
+        actor = await house.actor(kind)
+        guest, other = await joined(actor, "a"), await joined(actor, "b")
+        other.push(*(add(f"/others-{n}", n) for n in range(200)), base=0)
+        guest.push(*(add(f"/own-{n}", n) for n in range(count)), base=0)
+        await actor.wait_until_idle()
+        assert [frame["type"] for frame in guest.frames if frame["type"] != "change"] == [answer]
+
+
 async def test_elements_that_a_push_puts_into_the_array_itself_count_among_those_that_it_moves() -> None:
     async with open_house(Lists) as house:
         actor = await house.actor(Lists)
