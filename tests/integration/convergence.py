@@ -26,7 +26,7 @@ from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.diff import diff
-from plait_schemas.messages import Join, decode_client, decode_server, encode
+from plait_schemas.messages import Join, Joined, decode_client, decode_server, encode
 from plait_schemas.patch import Op, PatchError, apply
 
 __all__ = ["Member", "World", "decode"]
@@ -50,6 +50,8 @@ class Wire:
         self.down: deque[bytes] = deque()
         self.session: PlaitSession | None = None
         self.is_joining = False
+        # Whether its client has been told that it has joined.
+        self.is_joined = False
         self.closed: int | None = None
 
     # The Transport of the server's end
@@ -291,7 +293,9 @@ class World:
         if wire is None:
             return
         if wire.down:
-            member.session.receive(decode_server(wire.down.popleft()))
+            frame = decode_server(wire.down.popleft())
+            wire.is_joined = wire.is_joined or isinstance(frame, Joined)
+            member.session.receive(frame)
             self._observe(member)
             member.note()
             self.flush(member)
@@ -343,11 +347,9 @@ class World:
 
     def _is_busy(self, member: Member) -> bool:
         wire = member.wire
-        if wire is None or wire.up or wire.down or wire.is_joining or wire.closed is not None:
+        if wire is None or wire.up or wire.down or not wire.is_joined or wire.closed is not None:
             return True
-        # Who is not told yet that it has joined has nothing to show.
-        is_joining = isinstance(member.session, Session) and member.session.status != "online"
-        return is_joining or bool(member.session.pending) or not member.has_answers
+        return bool(member.session.pending) or not member.has_answers
 
     async def versions(self) -> list[bytes]:
         """Return the state of each version, from the log alone."""

@@ -573,6 +573,15 @@ async def test_text_that_is_not_utf8_closes_with_1007(address: str, text: bytes)
     assert await _is_served(address)
 
 
+async def test_a_peer_that_does_not_answer_a_close_is_dropped_and_counts_no_more() -> None:
+    async with running(serve(limits=Limits(connections_per_address=1))) as address:
+        with bare_socket(address) as bare:
+            await open_socket(bare, "/threads/room/one")
+            await asyncio.get_running_loop().sock_sendall(bare, _frame(0x81, b"\xff"))
+            assert _close_code(await _read_all(bare)) == 1007
+            assert await _is_served(address)
+
+
 async def test_a_character_may_be_split_over_fragments(address: str) -> None:
     with bare_socket(address) as bare:
         await open_socket(bare, "/threads/room/one")

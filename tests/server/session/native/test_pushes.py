@@ -23,7 +23,7 @@ from tests.server.session.guests import (
 
 from plait.actor.thread import Thread
 from plait.errors import Conflict, Gap, PlaitError, TooMany, Unanswerable
-from plait.limits import Limits
+from plait.limits import UNLIMITED, Limits
 from plait.state.retention import Retention
 from plait_schemas.patch import find, parse
 
