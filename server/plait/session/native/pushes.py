@@ -162,7 +162,7 @@ class Pushes:
         self._task = None
         if isinstance(past, Past):
             self._take(push, past)
-        else:
+        elif self._is_due(push):
             self._refuse(push.ref, past)
         if self._task is None:
             self._queue.release()
