@@ -74,5 +74,5 @@ def onto(made_on: Any, ops: list[Op], shown: Any, diff: Callable[[Any, Any], lis
         return ops
     moved = rebase(ops, diff(made_on, shown), shown)
     if moved.is_lost:
-        raise Refused("conflict", "what was edited is gone", next(iter(moved.conflicts), None))
+        raise Refused("conflict", "the edited place no longer exists", next(iter(moved.conflicts), None))
     return moved.ops
