@@ -333,7 +333,7 @@ async def test_an_edit_of_what_is_gone_is_refused(server: Server) -> None:
         draft["by"]["ada"]["cards"].append(1)
         server.peer.change([Op("remove", "/by/ada")])
         await soon(room.wait_for(lambda state: not state["by"]))
-        with pytest.raises(Refused, match="gone"):
+        with pytest.raises(Refused, match="no longer exists"):
             edit.__exit__(None, None, None)
 
 
