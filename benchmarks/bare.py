@@ -1,6 +1,6 @@
 """The bare limit of a socket server: `python -m benchmarks.bare FOLDER PORT`.
 
-websockets Sans-I/O on uvloop: echo, echo behind a commit, frame-once fan-out, and nothing more.
+websockets Sans-I/O on uvloop: echo, echo after a commit, frame-once fan-out, and nothing more.
 """
 
 import asyncio

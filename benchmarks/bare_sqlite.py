@@ -81,7 +81,7 @@ async def submit_all(connection: sqlite3.Connection, seconds: float) -> int:
 
 
 def write(connection: sqlite3.Connection, pending: Pending, loop: asyncio.AbstractEventLoop) -> None:
-    """Commit what has piled up, until None comes, behind which nothing is put."""
+    """Commit all pending writes together, again and again, until None ends the queue."""
     while (first := pending.get()) is not None:
         batch = [first]
         while not pending.empty() and (following := pending.get()) is not None:

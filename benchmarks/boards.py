@@ -157,7 +157,7 @@ class Board(Measured[dict[str, Any]]):
 
     @rpc
     async def work(self, changes: int) -> int:
-        """Make many changes of one number each; the version behind them."""
+        """Make many changes of one number each, and return the version after them."""
         for n in range(changes):
             self.change("edit", 1000 + n, 1, 0)
         return self.version

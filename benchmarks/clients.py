@@ -118,7 +118,7 @@ class Clients:
         self._epoll.register(client.sock.fileno(), READ)
 
     def join(self, paths: Iterable[str]) -> list[Client]:
-        """Open one socket a path and wait until every one of them is quiet behind its first state."""
+        """Open one socket for each path, and wait until each has its first state and nothing more arrives."""
         clients = self.rush(paths)
         self.settle()
         return clients

@@ -118,7 +118,7 @@ def rpc_apart(clients: Clients, job: Job, server: list[psutil.Process]) -> Resul
 def burst(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
     """One socket writes states as fast as it can, until a second one has all of them, or the last.
 
-    A server may spare a reader what has been overtaken by then. The last state is longer than all others.
+    A server need not send a reader states that a later one has replaced. The last state is longer than all others.
     """
     source, sink = clients.join([job.path()] * 2)
     *states, last = itertools.islice(revisions(job.size), job.count)

@@ -52,7 +52,7 @@ class Left(msgspec.Struct):
         have, document = (self.place, self.document) if is_resuming else (None, None)
         client = NativeSocket(port, self.path, have, document)
         client.close()
-        assert client.place == (self.place[0], self.place[1] + CHANGES), f"{client.place} behind {self.place}"
+        assert client.place == (self.place[0], self.place[1] + CHANGES), f"{client.place} after {self.place}"
         votes = sum(card["votes"] >= CHANGES for card in client.document["cards"].values())
         assert votes == min(CHANGES, len(client.document["cards"])), "the state is not up to date"
         return Sample(client.arrived * 1000, client.shown * 1000, client.bytes, client.is_whole)
@@ -68,7 +68,7 @@ def resume(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[Re
             with serve("plait", place) as server:
                 left = [leave(server.port, f"{size}-{n}", way) for n, way in turns((RESUME, FULL_JOIN), threads)]
                 awake = back(left, server.port)
-            # Behind a restart all sleep; two that do not count warm the server up.
+            # After a restart all threads sleep; the first two joins, which are not counted, warm the server up.
             with serve("plait", place) as server:
                 for way in (RESUME, FULL_JOIN):
                     leave(server.port, f"{size}-warm", way)

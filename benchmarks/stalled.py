@@ -85,7 +85,7 @@ CASES = (
 
 
 def stalled(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[StallOutcome]:
-    """Every case, with and without in turn, behind a run that only warms the server up."""
+    """Run every case, with and without a stalled socket in turn, after a run that only warms the server up."""
     outcomes: list[StallOutcome] = []
     with serve("plait", folder / "stalled") as server:
         for case in CASES:
@@ -170,7 +170,7 @@ class Room:
         self.clients.settle(1.0)
         messages = self.stalled.texts - self.protocol.greetings
         if not 0 < messages < self.changes:
-            raise LoadError(f"the stalled socket never fell behind: {messages} messages for {self.changes} changes")
+            raise LoadError(f"the stalled socket did not lag: {messages} messages for {self.changes} changes")
         return messages
 
 

@@ -49,7 +49,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def programs(page: str) -> list[Block]:
-    """Return the programs of a page, behind the game of the README if it has no app of its own."""
+    """Return the programs of a page, after the game of the README if the page has no app of its own."""
     own = [block for block in blocks(page) if block.title]
     if not own or own[0].is_app:
         return own

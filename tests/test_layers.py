@@ -47,7 +47,7 @@ LAZY = {("plait.cli.main", "watchfiles")}
 
 
 class Import(NamedTuple):
-    """One import statement's module, or one of the names behind `from … import`."""
+    """One import statement's module, or one of the names after `from … import`."""
 
     importer: str
     imported: str

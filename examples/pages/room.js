@@ -1,5 +1,5 @@
 // @ts-check
-/** What every page has around its thread: a room, a status, notices, and the person in front of it. */
+/** What every page has around its thread: a room, a status, notices, and the person who uses the page. */
 
 import { ThreadClient } from "/plait/client.js";
 

@@ -34,7 +34,7 @@ _MOST_EDITS: Final = 64
 
 
 class Edit(NamedTuple):
-    """One edit, at the index `at` of the list as it is by then; `old` and `new` are indices in the two lists.
+    """One edit, at the index `at` of the list after the earlier edits; `old` and `new` are indices in the two lists.
 
     "change" means one element, which is different inside; "in" puts in, as it was, the element that the "out" right
     before it has taken out. Without an old element -1 stands for its index, and so without a new one.

@@ -53,7 +53,7 @@ ClientFrame = StatePush | Call
 
 
 class Identity(msgspec.Struct, frozen=True, tag_field="type", tag="cf_agent_identity", omit_defaults=True):
-    """The first frame on a socket; `state_follows` says that a state frame comes right behind."""
+    """The first frame on a socket; `state_follows` says that a state frame comes right after it."""
 
     name: str
     agent: str
@@ -84,8 +84,8 @@ class _LargePush(msgspec.Struct, frozen=True):
     state: msgspec.Raw
 
 
-# Bytes from which on a frame is first taken for a state. Clients send the type behind that, and what is decoded by its
-# type is gone through for the type first.
+# A frame of at least this many bytes is first decoded as a state. Clients send its type after the state, and decoding
+# by type would first scan the whole frame for it.
 _LARGE: Final = 1024
 
 _decoder: msgspec.json.Decoder[_Push | Call] = msgspec.json.Decoder(_Push | Call)

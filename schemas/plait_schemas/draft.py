@@ -212,7 +212,7 @@ class DraftList(Draft, MutableSequence[Any]):
         self._renumber(place, -1)
 
     def insert(self, index: SupportsIndex, value: Any) -> None:
-        """Put a value in front of an index."""
+        """Insert a value before an index."""
         place = slice(index, None).indices(len(self))[0]
         moved = value is self._out[0] and isinstance(value, Draft) and len(self._log) == self._out[1]
         value = self._taken(place, value)

@@ -71,7 +71,7 @@ class Join(_Frame, frozen=True):
 class Push(_Frame, frozen=True):
     """A change of the state: `ops` on `base`.
 
-    `made` is the version on which the user made it, where it has been brought onto a newer one since. `answered` is the
+    `made` is the version on which the user made it, where it has been rebased onto a newer one since. `answered` is the
     last of the client's pushes whose answer it knew of, where that is not the one before.
     """
 
@@ -160,7 +160,7 @@ class Change(_Frame, frozen=True):
 
 
 class Changes(_Frame, frozen=True):
-    """Several versions at once, for who had fallen behind: those after `from_`, up to `to`."""
+    """Several versions at once, for a client that lags: those after `from_`, up to `to`."""
 
     from_: int = msgspec.field(name="from")
     to: int

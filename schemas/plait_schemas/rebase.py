@@ -3,7 +3,7 @@
 Both sides of a socket do this: the server with a push that has an old base, a client with what it shows of its own
 pushes. Places are compared by JSON pointer; the indices of arrays move with what others put in and took out
 (operational transformation of insertions and deletions, Ellis & Gibbs 1989; of two insertions at one index the earlier
-stays in front). What is done to an element that others have moved follows it.
+stays before the later). What is done to an element that others have moved follows it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,8 +24,8 @@ class Rebased(NamedTuple):
     conflicts: list[str]
     # Whether a place that they lead into is gone, so that they cannot be carried out.
     is_lost: bool
-    # What they were rebased over, as it would be behind them, but for what nothing is left of. Where they are lost it
-    # takes them back, just before what took their place away, and goes on without them.
+    # What they were rebased over, as it is to be applied after them, without operations that have no effect left. If
+    # they are lost, it also takes them back, just before the operation that removed their place.
     over: list[Op]
     # What each operation of `over` has come from, or at what it is done, as an index of those that were given.
     indices: list[int]
@@ -48,7 +48,7 @@ def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
         for step in steps:
             lost_at = min(lost_at, _pass_all(step, others))
     is_lost = lost_at < len(others)
-    behind = (
+    after = (
         _without(ops, over, lost_at, document)
         if is_lost
         else [(index, other.op()) for index, other in enumerate(others) if not other.is_gone]
@@ -57,8 +57,8 @@ def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
         [step.op() for step in steps if not step.is_done],
         [step.pointer for step in steps if step.is_contested],
         is_lost,
-        [op for _, op in behind],
-        [index for index, _ in behind],
+        [op for _, op in after],
+        [index for index, _ in after],
     )
 
 
@@ -142,7 +142,7 @@ def _pass_units(mine: _Unit, others: Sequence[tuple[int, _Unit]], count: int) ->
 
 
 def _pass_unit(mine: _Unit, other: _Unit) -> None:
-    """Let `other` come before `mine`: each is afterwards as it is to be carried out behind the other."""
+    """Let `other` come before `mine`: transform each so that it is to be applied after the other."""
     if len(mine) == len(other) == 2 and mine[0].parts == other[0].parts:
         # Of two who move one element the later has it.
         mine[1].is_contested = True
@@ -186,7 +186,7 @@ def _take_along(mine: _Unit, other: Step) -> None:
 
 
 def _pass(mine: Step, other: Step) -> None:
-    """Let `other` come before `mine`: each is afterwards as it is to be carried out behind the other."""
+    """Let `other` come before `mine`: transform each so that it is to be applied after the other."""
     place, other_place = mine.parts, other.parts
     is_same = place == other_place
     if is_same and mine.name == other.name == "remove":
@@ -194,8 +194,8 @@ def _pass(mine: Step, other: Step) -> None:
     elif is_same and other.name == "replace" and other.is_element and mine.may_mean_another(other):
         mine.is_contested = mine.is_gone = True
     elif leads_through(place, other) or leads_through(other_place, mine):
-        moved = _behind(mine, other_place, other, yields=True)
-        other_moved = _behind(other, place, mine, yields=False)
+        moved = _shift_after(mine, other_place, other, yields=True)
+        other_moved = _shift_after(other, place, mine, yields=False)
         mine.is_contested |= moved is None or other_moved is None
         mine.is_gone, other.is_gone = moved is None, other_moved is None
         mine.parts, other.parts = moved or place, other_moved or other_place
@@ -209,15 +209,17 @@ def _pass(mine: Step, other: Step) -> None:
                 mine.name = "add"
 
 
-def _behind(step: Step, place: Sequence[str], other: Step, *, yields: bool) -> list[str] | None:
-    """Return the place of `step` behind `other`, which is at `place`; None when `other` has taken it away."""
+def _shift_after(step: Step, place: Sequence[str], other: Step, *, yields: bool) -> list[str] | None:
+    """Return the place of `step` after `other`, which is at `place`; None when `other` has removed it."""
     if not leads_through(step.parts, other) or "-" in (step.parts[len(place) - 1], place[-1]):
         return step.parts
     inserts = step.moves and step.name == "add" and len(step.parts) == len(place)
-    return _shifted(step.parts, place, other, inserts=inserts, yields=yields)
+    return _shift_index(step.parts, place, other, inserts=inserts, yields=yields)
 
 
-def _shifted(parts: list[str], place: Sequence[str], other: Step, *, inserts: bool, yields: bool) -> list[str] | None:
+def _shift_index(
+    parts: list[str], place: Sequence[str], other: Step, *, inserts: bool, yields: bool
+) -> list[str] | None:
     depth = len(place) - 1
     index, at = int(parts[depth]), int(place[depth])
     if other.name == "add":

@@ -42,7 +42,7 @@ class Step:
         self.name: Literal["add", "remove", "replace"] = op.op
         self.parts = parse(op.path)
         # Whether it is at an element of an array, and whether it puts one in or takes one out, so that the elements
-        # behind it move. Where nothing is known of the array, the look of an index decides.
+        # after it move. If nothing is known of the array, what looks like an index is taken for one.
         self.is_element = bool(self.parts) and is_place(self.parts[-1])
         self.moves = op.op != "replace" and self.is_element
         self.is_contested = False
@@ -117,9 +117,9 @@ class Step:
     def look_up(self, shape: Shape, *, has_happened: bool | None = None, is_exact: bool = False) -> None:
         """See what it puts an element into.
 
-        Where it is known whether it has happened already, the end of an array is given its index: `-` would be another
-        behind others who append. Whether a value is put in the place of an element matters only if something may be
-        inside it, or if that is to be known exactly.
+        If it is known whether it has happened already, `-` is replaced by its index, which would be another after
+        others append. Whether a value is put in the place of an element matters only if something may be inside it, or
+        if that is to be known exactly.
         """
         if not self.moves and not (
             self.is_element and has_happened and (is_exact or isinstance(self._value, _CONTAINERS))

@@ -41,7 +41,7 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
         traces.append(found)
         last = step
         found.go_back_all(mine)
-        found.note()
+        found.set_now()
         if step.moves:
             mine.append(step)
     shape = Shape(document)
@@ -83,8 +83,8 @@ class _Trace:
     def origin(self) -> Origin:
         return Origin(_pointer(self._parts), _pointer(self._now), self._is_contested, self.is_moved)
 
-    def note(self) -> None:
-        """Take note that this is its place on the document."""
+    def set_now(self) -> None:
+        """Keep the current place as the one on the document."""
         self._now = self._parts
 
     def meet(self, other: Step, *, is_own: bool, moves: bool = False) -> None:

@@ -119,7 +119,7 @@ class TypeScript:
         return f"{self._readonly}[{', '.join(elements)}]"
 
     def _in_brackets(self, info: inspect.Type, is_input: bool) -> str:
-        """Return a type so that `[]` or `?` behind it belongs to the whole of it."""
+        """Return a type, in parentheses if it needs them when `[]` or `?` follows."""
         text = self._type(info, is_input)
         while isinstance(info, inspect.Metadata):
             info = info.type

@@ -115,7 +115,7 @@ def test_messages_are_asked_about_now_and_then() -> None:
     assert len(session.take_frames()) == 36 + 1
 
 
-def test_what_is_asked_for_behind_messages_that_are_sent_again_waits_for_them() -> None:
+def test_what_is_asked_for_after_messages_that_are_sent_again_waits_for_them() -> None:
     session, clock = build_session()
     session.send("a")
     session.send("b")

@@ -126,7 +126,7 @@ async def test_an_edit_of_what_is_gone_is_told_like_any_refusal(server: Server) 
         draft["by"]["ada"].append(1)
         server.peer.change([Op("remove", "/by/ada")])
         await soon(room.wait_for(lambda state: not state["by"]))
-        with pytest.raises(Refused, match="gone") as caught:
+        with pytest.raises(Refused, match="no longer exists") as caught:
             edit.__exit__(None, None, None)
         assert await soon(refusals.get()) is caught.value
 

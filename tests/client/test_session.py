@@ -160,7 +160,7 @@ def throttled(*delays: float) -> tuple[Session, Clock]:
     return session, clock
 
 
-def test_what_is_behind_pushes_that_came_too_fast_goes_out_when_they_are_answered_one_by_one() -> None:
+def test_what_is_after_pushes_that_came_too_fast_goes_out_when_they_are_answered_one_by_one() -> None:
     session, clock = throttled(1, 2)
     session.send("one")
     session.send_binary(b"two")
@@ -457,7 +457,7 @@ def test_an_ack_without_operations_means_those_that_were_sent() -> None:
     assert session.shown == session.confirmed == {"items": ["m", "a", "b"]}
 
 
-def test_pushes_behind_one_that_was_applied_otherwise_are_moved() -> None:
+def test_pushes_after_one_that_was_applied_otherwise_are_moved() -> None:
     session = build_session({"items": ["a", "b"]})
     session.edit([Op("replace", "/items/0", "m")])
     session.edit([Op("replace", "/items/1", "B")])
@@ -507,7 +507,7 @@ def test_a_pending_removal_hits_its_own_element_in_a_whole_state_or_none(items: 
     assert session.shown == {"items": [item for item in items if item != "b"]}
 
 
-def test_a_push_that_was_applied_otherwise_does_not_let_those_behind_it_hit_others() -> None:
+def test_a_push_that_was_applied_otherwise_does_not_let_those_after_it_hit_others() -> None:
     session = build_session({"items": ["a", "b", "c"]})
     set_items = Op("replace", "/items", ["b", "c"])
     session.edit([Op("remove", "/items/0")])
@@ -638,7 +638,7 @@ def test_a_push_of_the_size_that_the_server_takes_is_sent_and_one_that_is_a_byte
     assert session.shown == {"n": 1}
 
 
-def test_a_push_that_is_refused_for_its_size_leaves_no_gap_and_those_behind_it_are_moved() -> None:
+def test_a_push_that_is_refused_for_its_size_leaves_no_gap_and_those_after_it_are_moved() -> None:
     session = build_session({"items": ["a", "b"]}, max_frame=200)
     session.edit([Op("add", "/items/-", "c")])
     session.edit([Op("add", "/items/0", {"text": "x" * 200})])

@@ -56,7 +56,7 @@ class Brake:
 
 
 class Pages:
-    """A server, and people in front of its pages."""
+    """A server, and people who use its pages."""
 
     def __init__(self, server: Process, browser: Browser) -> None:
         self._server = server
@@ -95,7 +95,7 @@ class Pages:
 
 
 class Demo(Pages):
-    """A server of the examples, and people in front of its pages."""
+    """A server of the examples, and people who use its pages."""
 
     # The server
 

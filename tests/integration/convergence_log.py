@@ -1,4 +1,4 @@
-"""What a store file says of a thread when all is over: each change, and the state behind each."""
+"""What a store file says of a thread at the end: each change, and the state after it."""
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from collections.abc import Set as AbstractSet

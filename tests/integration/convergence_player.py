@@ -56,7 +56,7 @@ class Player(Member):
             log.debug("a call was lost")
 
     async def sync(self) -> int:
-        """Return the thread's version, behind all that the server has been told."""
+        """Return the thread's version after everything that was sent before."""
         while True:
             try:
                 version: int = await self._room.call("sync")

@@ -202,15 +202,15 @@ class NativeClient:
             case "snapshot":
                 self._advance(frame["version"], frame)
             case "change":
-                assert frame["version"] == self.version + 1, f"a gap behind {self.version}: {frame}"
+                assert frame["version"] == self.version + 1, f"a gap after {self.version}: {frame}"
                 self._advance(frame["version"], frame)
             case "changes":
-                assert frame["from"] == self.version, f"a gap behind {self.version}: {frame}"
+                assert frame["from"] == self.version, f"a gap after {self.version}: {frame}"
                 self._advance(frame["to"], frame)
             case "ack":
                 ops = self._answered(frame).ops
                 if frame["version"] > self.version:
-                    assert frame["version"] == self.version + 1, f"a gap behind {self.version}: {frame}"
+                    assert frame["version"] == self.version + 1, f"a gap after {self.version}: {frame}"
                     self._advance(frame["version"], {"ops": ops, **frame})
             case "nack":
                 self._answered(frame)
@@ -230,7 +230,7 @@ class NativeClient:
 
     def _renumber(self, first: Push, expected: int) -> None:
         """Give the pending pushes new numbers: the server has seen none of them, and forgotten some before."""
-        assert all(push.ref != expected for push in self.pending), "a push in front of it is pending"
+        assert all(push.ref != expected for push in self.pending), "a push before it is pending"
         self.pending = [Push(ref, push.ops) for ref, push in enumerate([first, *self.pending], expected)]
         self._ref = expected + len(self.pending) - 1
         for push in self.pending:

@@ -123,7 +123,7 @@ async def test_a_connection_without_protocol_gets_none_of_its_frames_and_may_wri
         "types": [],
         "messages": [{"type": "shout", "text": "to all"}, "to all", {"binary": list(b"to all")}],
         "errors": ["State update rejected"],
-        # The error frame, and no state behind it.
+        # The error frame, and no state after it.
         "afterRejection": ["cf_agent_state_error"],
         "stored": {"n": 60},
     }

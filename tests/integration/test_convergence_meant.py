@@ -1,4 +1,4 @@
-"""Edits hit what was meant, and nothing else, also behind refusals, and whatever the network does meanwhile."""
+"""Edits change what was meant, and nothing else, also after refusals, and whatever the network does meanwhile."""
 
 import asyncio
 import copy

@@ -99,7 +99,7 @@ class Reader:
 
 @asynccontextmanager
 async def reading(web: httpx.AsyncClient, path: str = PATH, *, after: str = "", **params: str) -> AsyncIterator[Reader]:
-    """Open a stream of a thread, to go on behind an event."""
+    """Open a stream of a thread that continues after an event."""
     headers = STREAM | ({"Last-Event-ID": after} if after else {})
     async with web.stream("GET", f"{path}/changes", params=params, headers=headers) as answer:
         assert answer.status_code == 200, await answer.aread()

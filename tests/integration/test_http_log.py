@@ -106,7 +106,7 @@ async def test_a_version_that_is_to_come_is_404(web: httpx.AsyncClient) -> None:
     assert (await web.get(PAGE, params={"at": 4})).json() == {"n": 4}
 
 
-async def test_a_version_that_is_forgotten_is_404_and_those_behind_it_are_there(web: httpx.AsyncClient) -> None:
+async def test_a_version_that_is_forgotten_is_404_and_those_after_it_are_there(web: httpx.AsyncClient) -> None:
     await shortened(web)
     answers = [await web.get(BRIEF, params={"at": version}) for version in range(7)]
     assert [answer.status_code for answer in answers] == [404] * 4 + [200] * 3
@@ -157,7 +157,7 @@ async def test_changes_are_all_that_are_kept_with_their_sources_and_times(web: h
     assert before - 0.001 <= times[0] <= times[-1] <= time.time() + 0.001
 
 
-async def test_changes_since_a_version_are_those_behind_it(web: httpx.AsyncClient) -> None:
+async def test_changes_since_a_version_are_those_after_it(web: httpx.AsyncClient) -> None:
     epoch = await written(web)
     for since in range(4):
         body = (await web.get(f"{PAGE}/changes", params={"since": f"{epoch}:{since}"})).json()
@@ -191,9 +191,9 @@ async def test_changes_since_a_version_that_is_forgotten_are_404_and_all_are_tho
         for since in (0, 3):
             answer = await web.get(f"{BRIEF}/changes", params={"since": f"{epoch}:{since}"})
             assert error_of(answer) == (404, "not_found")
-        behind = (await web.get(f"{BRIEF}/changes", params={"since": f"{epoch}:4"})).json()
-        assert [each["version"] for each in behind["changes"]] == [5, 6]
-        assert (await web.get(f"{BRIEF}/changes")).json() == behind
+        later = (await web.get(f"{BRIEF}/changes", params={"since": f"{epoch}:4"})).json()
+        assert [each["version"] for each in later["changes"]] == [5, 6]
+        assert (await web.get(f"{BRIEF}/changes")).json() == later
 
 
 @pytest.mark.parametrize("since", ["", "1", ":1", "epoch", "epoch:", "epoch:-1", "epoch:one", "epoch:1.0", "e:²"])
@@ -216,8 +216,8 @@ async def test_the_log_is_there_after_a_restart(tmp_path: Path) -> None:
     async with serving(store=store) as web:
         assert (await web.get(f"{PAGE}/changes")).json() == before
         assert len(before["changes"]) == 3
-        behind = (await web.get(f"{PAGE}/changes", params={"since": f"{epoch}:2"})).json()
-        assert behind["changes"] == before["changes"][2:]
+        later = (await web.get(f"{PAGE}/changes", params={"since": f"{epoch}:2"})).json()
+        assert later["changes"] == before["changes"][2:]
         assert (await web.get(f"{PAGE}?at=1")).json() == {"n": 1}
         await web.put(PAGE, json={"n": 4})
         found = (await web.get(f"{PAGE}/changes", params={"since": f"{epoch}:2"})).json()["changes"]

@@ -33,12 +33,12 @@ class Seen:
         self.first = asyncio.Event()
 
     def see(self, thread: str, state: Mapping[str, Any]) -> None:
-        """Take note of a state frame, or of an HTTP answer."""
+        """Record the state of a frame or of an HTTP answer."""
         count, stamp = state["count"], state["stamp"]
         assert self.seen[thread].setdefault(count, stamp) == stamp
 
     def acknowledge(self, thread: str, count: int, stamp: str) -> None:
-        """Take note that the server said that a change was made."""
+        """Record a change that the server has acknowledged."""
         assert count not in self.acknowledged[thread], "two changes are said to have made one version"
         self.acknowledged[thread][count] = stamp
         self.first.set()

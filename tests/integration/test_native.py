@@ -151,7 +151,7 @@ async def test_half_a_surrogate_pair_is_refused_where_it_is_and_closes_nothing(a
         assert a.state == b.state
 
 
-async def test_what_comes_right_behind_the_join_is_not_lost(address: str) -> None:
+async def test_what_comes_right_after_the_join_is_not_lost(address: str) -> None:
     client = NativeClient(address, PATH, "a")
     await client.open()
     await client.send("call", ref=1, method="set", args=[1])
@@ -432,7 +432,7 @@ async def _frames_until(bare: Any, version: int) -> list[Any]:
 
 
 def _split(buffer: bytes) -> tuple[bytes, bytes] | None:
-    """Return the first message that a server sent, and what is behind it; None when it is not all there."""
+    """Return the first message that a server sent, and the bytes after it; None while it is incomplete."""
     if len(buffer) < 10:
         return None
     size, start = buffer[1], 2

@@ -28,7 +28,7 @@ TOO_WIDE = """() => {
 
 pages = pytest.mark.parametrize("path", CONTENT, ids=lambda path: path.strip("/") or "index")
 windows = pytest.mark.parametrize("width", [DESK, PHONE, SMALLEST])
-# What can be pressed, and what lies behind it.
+# What can be pressed, and what it lies on.
 CONTROLS = [
     ("board/", ".add-card input", ".column"),
     ("board/", "#add-column input", "body"),

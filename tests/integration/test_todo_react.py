@@ -31,7 +31,7 @@ TOO_WIDE = """() => [...document.body.querySelectorAll("*")]
 
 
 class Lists(Pages):
-    """One of the server's lists, and people in front of it."""
+    """One of the server's lists, and people who use it."""
 
     def __init__(self, server: Process, browser: Browser) -> None:
         super().__init__(server, browser)

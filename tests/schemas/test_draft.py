@@ -637,7 +637,7 @@ def test_an_element_that_is_taken_out_and_put_in_again_has_moved() -> None:
     ]
 
 
-def test_an_element_that_comes_back_behind_something_else_or_elsewhere_has_not_moved() -> None:
+def test_an_element_that_comes_back_after_something_else_or_elsewhere_has_not_moved() -> None:
     made: Any = draft({"list": [{"n": 1}, {"n": 2}], "other": []})
     first = made.list.pop(0)
     made.other.append(first)

@@ -1,4 +1,4 @@
-"""Operations brought behind those of others, branch by branch."""
+"""Operations rebased over those of others, branch by branch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,53 +33,53 @@ FREE: dict[str, tuple[Given, Given, Given]] = {
     "another key": (("replace", "/object", 1), ("replace", "/rows", 2), ("replace", "/object", 1)),
     "a key with the same beginning": (("add", "/rowsx", 1), ("replace", "/rows", 2), ("add", "/rowsx", 1)),
     "another key of the same object": (("add", "/object/a", 1), ("remove", "/object/x"), ("add", "/object/a", 1)),
-    "an element, behind an insertion in front": (
+    "an element, after an insertion before it": (
         ("replace", "/list/1", 1),
         ("add", "/list/0", 2),
         ("replace", "/list/2", 1),
     ),
-    "an element, behind an insertion at it": (
+    "an element, after an insertion at it": (
         ("replace", "/list/1", 1),
         ("add", "/list/1", 2),
         ("replace", "/list/2", 1),
     ),
-    "an element, behind an insertion after it": (
+    "an element, after an insertion after it": (
         ("replace", "/list/1", 1),
         ("add", "/list/2", 2),
         ("replace", "/list/1", 1),
     ),
-    "an element, behind an append": (("remove", "/list/2"), ("add", "/list/-", 2), ("remove", "/list/2")),
-    "an element, behind a removal in front": (
+    "an element, after an append": (("remove", "/list/2"), ("add", "/list/-", 2), ("remove", "/list/2")),
+    "an element, after a removal before it": (
         ("replace", "/list/1", 1),
         ("remove", "/list/0"),
         ("replace", "/list/0", 1),
     ),
-    "an element, behind a removal after it": (
+    "an element, after a removal after it": (
         ("replace", "/list/1", 1),
         ("remove", "/list/2"),
         ("replace", "/list/1", 1),
     ),
     "what is in an element": (("replace", "/rows/1/n", 1), ("remove", "/rows/0"), ("replace", "/rows/0/n", 1)),
-    "an insertion, behind one in front": (("add", "/list/1", 1), ("add", "/list/0", 2), ("add", "/list/2", 1)),
-    "an insertion, behind one at the same index": (("add", "/list/1", 1), ("add", "/list/1", 2), ("add", "/list/2", 1)),
-    "an insertion, behind one after it": (("add", "/list/1", 1), ("add", "/list/2", 2), ("add", "/list/1", 1)),
-    "an insertion, behind a removal in front": (("add", "/list/2", 1), ("remove", "/list/0"), ("add", "/list/1", 1)),
+    "an insertion, after one before it": (("add", "/list/1", 1), ("add", "/list/0", 2), ("add", "/list/2", 1)),
+    "an insertion, after one at the same index": (("add", "/list/1", 1), ("add", "/list/1", 2), ("add", "/list/2", 1)),
+    "an insertion, after one after it": (("add", "/list/1", 1), ("add", "/list/2", 2), ("add", "/list/1", 1)),
+    "an insertion, after a removal before it": (("add", "/list/2", 1), ("remove", "/list/0"), ("add", "/list/1", 1)),
     "an insertion before what was removed": (("add", "/list/1", 1), ("remove", "/list/1"), ("add", "/list/1", 1)),
     "an append stays one": (("add", "/list/-", 1), ("add", "/list/-", 2), ("add", "/list/-", 1)),
-    "an append, behind a removal": (("add", "/list/-", 1), ("remove", "/list/0"), ("add", "/list/-", 1)),
-    "a removal, behind one in front": (("remove", "/list/2"), ("remove", "/list/0"), ("remove", "/list/1")),
-    "a removal, behind what happened in another element": (
+    "an append, after a removal": (("add", "/list/-", 1), ("remove", "/list/0"), ("add", "/list/-", 1)),
+    "a removal, after one before it": (("remove", "/list/2"), ("remove", "/list/0"), ("remove", "/list/1")),
+    "a removal, after what happened in another element": (
         ("remove", "/rows/0"),
         ("replace", "/rows/1/n", 2),
         ("remove", "/rows/0"),
     ),
-    "an insertion, behind what happened in an element": (
+    "an insertion, after what happened in an element": (
         ("add", "/rows/0", 1),
         ("replace", "/rows/0/n", 2),
         ("add", "/rows/0", 1),
     ),
     "numbers that are keys": (("add", "/7/9", 1), ("add", "/7/0", 2), ("add", "/7/9", 1)),
-    "a number that is a key, behind its neighbour's removal": (
+    "a number that is a key, after its neighbour's removal": (
         ("replace", "/7", 1),
         ("remove", "/object"),
         ("replace", "/7", 1),
@@ -171,7 +171,7 @@ LOST: dict[str, tuple[Given, Given]] = {
         ("replace", "", {"rows": [{"n": 5}]}),
     ),
     "an element that others have left out": (("replace", "/list/2", 1), ("replace", "/list", ["A"])),
-    "an insertion behind the end of what others have left": (("add", "/list/3", 1), ("add", "/list", ["A"])),
+    "an insertion after the end of what others have left": (("add", "/list/3", 1), ("add", "/list", ["A"])),
     "in what others have replaced by a number": (("add", "/object/a", 1), ("replace", "/object", 5)),
     "in a document that is a number": (("add", "/a", 1), ("replace", "", 5)),
 }
@@ -254,7 +254,7 @@ def test_later_operations_follow_earlier_ones_of_their_own() -> None:
     assert result(DOCUMENT, mine, [("remove", "/list/1")])["list"] == ["A", "C"]
 
 
-def test_what_was_put_in_is_found_again_behind_others() -> None:
+def test_what_was_put_in_is_found_again_after_others() -> None:
     mine: list[Given] = [("add", "/rows/2", {}), ("add", "/rows/2/n", 5)]
     assert result(DOCUMENT, mine, [("add", "/rows/2", "x"), ("add", "/rows/0", "y")])["rows"] == [
         "y",
@@ -265,7 +265,7 @@ def test_what_was_put_in_is_found_again_behind_others() -> None:
     ]
 
 
-def test_what_was_appended_is_found_again_behind_what_others_have() -> None:
+def test_what_was_appended_is_found_again_after_what_others_have() -> None:
     mine: list[Given] = [("add", "/list/-", "mine"), ("replace", "/list/3", "MINE")]
     assert result(DOCUMENT, mine, [("add", "/list/-", "x"), ("replace", "/list/3", "X")])["list"] == [
         *"abc",
@@ -285,7 +285,7 @@ def test_an_operation_that_overwrites_leaves_nothing_of_theirs() -> None:
     assert (found.over, found.indices) == ([Op("add", "/new", 2)], [1])
 
 
-def test_theirs_are_given_as_they_are_behind_mine() -> None:
+def test_theirs_are_given_as_they_are_after_mine() -> None:
     found = rebased(DOCUMENT, [("add", "/list/0", 1)], [("replace", "/list/1", 2), ("add", "/list/-", 3)])
     assert [op.path for op in found.over] == ["/list/2", "/list/4"]
 

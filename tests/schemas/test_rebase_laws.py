@@ -1,4 +1,4 @@
-"""What holds of all operations that are brought behind those of others."""
+"""What holds of all operations that are rebased over those of others."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ DOCUMENTS = st.recursive(
 
 
 def draw_ops(draw: Draw, document: Any, *, prefix: str = "") -> list[Op]:
-    """Return operations that fit a document, one behind the other; nothing at or around `prefix` is changed."""
+    """Return operations that fit a document, one after the other; nothing at or around `prefix` is changed."""
     ops: list[Op] = []
     for _ in range(draw(st.integers(0, 4))):
         place = prefix + draw(st.sampled_from(places(find(document, parse(prefix)))))
@@ -59,7 +59,7 @@ def cases(draw: Draw) -> Case:
 @example(([], [Op("add", "/-", 1), Op("remove", "/0")], [Op("add", "/-", 2)]))
 @example(([0], [Op("add", "/1", 1)], [Op("add", "/-", 2), Op("replace", "/1", 3)]))
 def test_both_ways_lead_to_the_same_document(case: Case) -> None:
-    """Theirs and then mine behind them, or mine and then theirs behind mine, unless mine are lost by a conflict."""
+    """Apply theirs and then mine over them, or mine and then theirs over mine, unless mine are lost by a conflict."""
     document, mine, over = case
     newer = apply(document, over)
     found = rebase(mine, over, newer)
@@ -96,9 +96,9 @@ def apart(draw: Draw) -> Case:
 @given(apart())
 def test_operations_at_disjoint_keys_commute(case: Case) -> None:
     document, mine, over = case
-    behind, before = rebase(mine, over, apply(document, over)), rebase(over, mine, apply(document, mine))
-    assert (behind.ops, behind.conflicts, behind.is_lost) == (mine, [], False)
-    assert text(apply(apply(document, over), behind.ops)) == text(apply(apply(document, mine), before.ops))
+    after, before = rebase(mine, over, apply(document, over)), rebase(over, mine, apply(document, mine))
+    assert (after.ops, after.conflicts, after.is_lost) == (mine, [], False)
+    assert text(apply(apply(document, over), after.ops)) == text(apply(apply(document, mine), before.ops))
 
 
 # Lists of which each element is there once
@@ -159,10 +159,10 @@ def test_each_ones_own_order_is_kept(case: Case) -> None:
 
 
 @given(edited_lists(), st.booleans(), st.data())
-def test_what_was_made_behind_lost_operations_hits_the_same_element_without_them(
+def test_what_was_made_after_lost_operations_hits_the_same_element_without_them(
     case: Case, is_first: bool, data: st.DataObject
 ) -> None:
-    """Others take away the place of one of several operations, before or behind other things that they do."""
+    """Others remove the place of one of several operations, before or after other things that they do."""
     document, mine, over = case
     document = {**document, "gone": {"n": 0}}
     lost = Op("replace", "/gone/n", 1)

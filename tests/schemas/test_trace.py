@@ -61,7 +61,7 @@ def test_every_item_is_found_where_it_was(case: tuple[Any, list[Op], set[str], A
 
 
 @given(changes(), st.data())
-def test_operations_behind_each_other_come_from_where_they_would_alone(
+def test_operations_after_each_other_come_from_where_they_would_alone(
     case: tuple[Any, list[Op], set[str], Any], data: st.DataObject
 ) -> None:
     base, over, touched, document = case

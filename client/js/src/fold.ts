@@ -126,7 +126,7 @@ export class Fold {
     if (isVisible(push)) this.#refold([]);
   }
 
-  /** A push was refused: those behind it, which were made on it, are shown as they are without it. */
+  /** Removes a refused push; the pushes after it, which were made on it, are rebased and shown without it. */
   refuse(push: Pending): void {
     const index = this.#pushes.indexOf(push);
     const before = this.#pushes.slice(0, index).findLast(isVisible)?.after ?? this.#confirmed;

@@ -55,7 +55,7 @@ export interface Join {
 /**
  * A change of the state: `ops` on `base`.
  *
- * `made` is the version on which the user made it, where it has been brought onto a newer one since. `answered` is the
+ * `made` is the version on which the user made it, where it has been rebased onto a newer one since. `answered` is the
  * last of the client's pushes whose answer it knew of, where that is not the one before.
  */
 export interface Push {
@@ -140,7 +140,7 @@ export interface Change {
   readonly source: string;
 }
 
-/** Several versions at once, for who had fallen behind: those after `from_`, up to `to`. */
+/** Several versions at once, for a client that lags: those after `from_`, up to `to`. */
 export interface Changes {
   readonly type: "changes";
   readonly from: number;

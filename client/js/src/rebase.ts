@@ -19,8 +19,8 @@ export interface Rebased {
   /** Whether others have removed a place that the operations need, so that they cannot be applied. */
   isLost: boolean;
   /**
-   * What they were rebased over, as it would be behind them, but for what nothing is left of. Where they are lost it
-   * takes them back, just before what took their place away, and goes on without them.
+   * What they were rebased over, as it is to be applied after them, without operations that have no effect left. If
+   * they are lost, it also takes them back, just before the operation that removed their place.
    */
   over: Op[];
 }

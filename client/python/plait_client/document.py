@@ -84,7 +84,7 @@ class Document:
         return Changed(before, self._replica.state, *self._replica.base, ops, connection)
 
     def refused(self, push: Push, index: int) -> None:
-        """Show no more a push that was refused, and was at an index of the pending ones; those behind it move."""
+        """Stop showing a refused push that was at `index` of the pending ones, and rebase the pushes after it."""
         before = self._pending.fold(self._replica.state, index)
         over = taking_back(push.ops, before) if push.is_shown else []
         if len(over) < len(push.ops):

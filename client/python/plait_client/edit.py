@@ -9,7 +9,7 @@ from plait_schemas.draft import draft, recorded
 from plait_schemas.patch import Op
 from plait_schemas.rebase import rebase
 
-__all__ = ["AwaitableEdit", "Edit", "onto"]
+__all__ = ["AwaitableEdit", "Edit", "rebase_edit"]
 
 T = TypeVar("T")
 
@@ -65,8 +65,8 @@ class AwaitableEdit(Edit[Awaitable[int]]):
         return self.pushed.__await__()
 
 
-def onto(made_on: Any, ops: list[Op], shown: Any, diff: Callable[[Any, Any], list[Op]]) -> list[Op]:
-    """Return operations made on one state as they are on that which is shown by now. Raises Refused.
+def rebase_edit(made_on: Any, ops: list[Op], shown: Any, diff: Callable[[Any, Any], list[Op]]) -> list[Op]:
+    """Return operations made on one state, rebased onto the state shown now. Raises Refused.
 
     `diff` returns what turns one state into another.
     """
@@ -74,5 +74,5 @@ def onto(made_on: Any, ops: list[Op], shown: Any, diff: Callable[[Any, Any], lis
         return ops
     moved = rebase(ops, diff(made_on, shown), shown)
     if moved.is_lost:
-        raise Refused("conflict", "what was edited is gone", next(iter(moved.conflicts), None))
+        raise Refused("conflict", "the edited place no longer exists", next(iter(moved.conflicts), None))
     return moved.ops

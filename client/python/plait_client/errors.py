@@ -77,7 +77,7 @@ _MESSAGES: Final = {
     1000: "the client was closed",
     1008: "the server does not allow this",
     4400: "the server did not understand a frame, or had none in time",
-    4401: "the server does not know who is behind the token",
+    4401: "authentication required",
     4403: "this is not allowed",
     4404: "there is no such thread",
     4408: "another socket has joined as this client",

@@ -1,4 +1,4 @@
-"""When what is said behind pushes may go out to a server that has asked for patience."""
+"""When calls and messages that follow pushes may be sent to a server that has asked the client to wait."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """Keeps what does not come again when it is refused as far behind what was sent before as the server has asked for.
+    """Delays frames that would not be sent again if they were refused by what the server has asked for.
 
     That is the time until it takes one message more: pushes that are sent again use up all that it takes.
     """

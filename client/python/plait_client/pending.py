@@ -24,7 +24,7 @@ class Push:
         self.number = number
         self.ref = ref
         self.made = made
-        # The operations as they are on the state that is known by now, behind those of the pushes before.
+        # The operations on the latest known state, after those of the earlier pushes.
         self.ops = ops
         # The operations as they were sent last, None as long as they were not.
         self.sent: Sequence[Op] | None = None
@@ -116,7 +116,7 @@ class Pending:
         self._next_ref = start
 
     def skip(self, push: Push) -> int:
-        """Take out a push that the server will never see, so that those behind it have its number and on.
+        """Take out a push that the server will never see, and renumber the pushes after it from its number on.
 
         Returns the index at which it was.
         """
@@ -132,14 +132,14 @@ class Pending:
         return fold(state, (push for push in self._queue[:end] if push.is_shown))
 
     def fold_settled(self, state: Any, last_ref: int) -> Any:
-        """Return `state` with those that are shown, up to `last_ref`: what the pushes behind them are made on."""
+        """Return `state` with the shown pushes up to `last_ref`, on which the pushes after them were made."""
         return fold(state, (push for push in self._queue if push.is_shown and push.sent and push.ref <= last_ref))
 
     def move(self, over: Sequence[Op], state: Any, at: Version, *, start: int = 0, takes_back: bool = False) -> Any:
         """Let `over`, which led from the version `at` to `state`, come before what is shown; return the fold.
 
-        It comes before the pushes from the index `start` on; what goes over to the next one is `over` as it is behind
-        the push before. With `takes_back`, it may take back what they were made on.
+        It comes before the pushes from the index `start` on: each of them is rebased over `over` as it is after the
+        previous push. With `takes_back`, it may take back what they were made on.
         """
         for index, push in enumerate(self._queue):
             is_moved = index >= start

@@ -47,8 +47,8 @@ class Pushes:
         self.document: Final = Document(replica, self._pending)
         # The push that is taken to have been too large, unless the next join says that it was answered for.
         self._suspect: Push | None = None
-        # What is to be said behind so many pushes.
-        self._behind: deque[tuple[int, Callable[[], None], Callable[[], bool]]] = deque()
+        # What waits for pushes: how many there were before it, what sends it, and whether it may be sent.
+        self._after: deque[tuple[int, Callable[[], None], Callable[[], bool]]] = deque()
 
     @property
     def open(self) -> list[Push]:
@@ -57,15 +57,15 @@ class Pushes:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an answer to a push may still come, whose fate may be known, or something waits behind one."""
-        return len(self._pending) > 0 or len(self._behind) > 0
+        """Whether an answer to a push may still come, even to a settled one, or something waits for a push."""
+        return len(self._pending) > 0 or len(self._after) > 0
 
-    def behind(self, say: Callable[[], None], may_say: Callable[[], bool]) -> None:
-        """Call `say` when the pushes that there have been are sent and `may_say` allows it, which may be at once.
+    def call_after(self, say: Callable[[], None], may_say: Callable[[], bool]) -> None:
+        """Call `say` as soon as all pushes so far are sent and `may_say` allows it, which may be at once.
 
-        While pushes come too fast for the server it is called when they are answered, as it would be refused for them.
+        While the server refuses pushes as too fast, wait for their answers: it would refuse what `say` sends, too.
         """
-        self._behind.append((self._pending.count, say, may_say))
+        self._after.append((self._pending.count, say, may_say))
         self.send_due()
 
     # Sockets and time
@@ -88,7 +88,7 @@ class Pushes:
     @property
     def resumes_at(self) -> float | None:
         """When to go on sending, where the server has asked for patience."""
-        times = (self._sending.resumes_at, self._pace.free_at if self._behind else None)
+        times = (self._sending.resumes_at, self._pace.free_at if self._after else None)
         return min((time for time in times if time is not None), default=None)
 
     def tick(self) -> None:
@@ -147,16 +147,16 @@ class Pushes:
             self._pace.end()
 
     def _follow(self) -> bool:
-        """Say what is due behind pushes; return whether nothing keeps the next push waiting."""
-        while self._behind and self._has_come_to(self._behind[0][0]):
-            if self._pace.free_at is not None or not self._behind[0][2]():
+        """Send what is due after pushes; return whether the next push may be sent."""
+        while self._after and self._has_come_to(self._after[0][0]):
+            if self._pace.free_at is not None or not self._after[0][2]():
                 return False
             self._pace.spent()
-            self._behind.popleft()[1]()
+            self._after.popleft()[1]()
         return True
 
     def _has_come_to(self, count: int) -> bool:
-        """Return whether what is behind the first so many pushes is the next to go out."""
+        """Return whether what follows the first `count` pushes is next to be sent."""
         return self._sending.has_answers(count) if self._pace.is_slow else self._sending.has_sent(count)
 
     def _frame(self, push: Push) -> messages.Push:

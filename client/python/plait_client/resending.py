@@ -81,7 +81,7 @@ class Resending:
     def finish(self) -> list[Ping]:
         """Nothing more will be asked for: return what asks whether all that was sent was taken."""
         self._is_finishing = True
-        # What is sent again is asked about behind that.
+        # Messages that are sent again are followed by a ping of their own.
         return [self._outbox.ask()] if self._outbox.is_busy and not self.is_held else []
 
     def count(self) -> list[Ping]:

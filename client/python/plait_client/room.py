@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from plait_client.changes import Changes
-from plait_client.edit import AwaitableEdit, onto
+from plait_client.edit import AwaitableEdit, rebase_edit
 from plait_client.errors import Disconnected, Refused, Unanswered
 from plait_client.live import Live
 from plait_client.session import Status
@@ -140,7 +140,7 @@ class Room(Generic[S]):
         """Change the state by operations that were made on what was shown then. Raises ValueError, Refused."""
         self._live.check_open()
         try:
-            push = self._session.edit(onto(made_on, ops, self.shown(), self._session.diff), check=self._check)
+            push = self._session.edit(rebase_edit(made_on, ops, self.shown(), self._session.diff), check=self._check)
         except Refused as error:
             self._live.refused(error)
             raise
@@ -249,6 +249,6 @@ class Room(Generic[S]):
     async def close(self) -> None:
         """Send what is waiting, and close the connection when it is answered, which may take a few seconds.
 
-        Changes that have no answer by then, or for which there is no connection, raise Unanswered.
+        Changes that still have no answer, or for which there is no connection, raise Unanswered.
         """
         await self._live.close()

@@ -17,8 +17,8 @@ class _Sent(NamedTuple):
 class Sending:
     """The pushes on one socket: sent in order, each answered once and in order, at most UNANSWERED without an answer.
 
-    An answer may tell the client to send from some push on again. What is behind that one on the way already will be
-    answered in the same manner, and those answers must not make the client send once more.
+    An answer may tell the client to send again from some push on. The pushes after that one that were already sent
+    get the same kind of answer, and those answers must not make the client send once more.
     """
 
     def __init__(self, pending: Pending) -> None:
@@ -102,7 +102,7 @@ class Sending:
         return is_known
 
     def wait(self, ref: int, until: float) -> None:
-        """Send the push `ref` and all behind it again, not before `until`."""
+        """Send the push `ref` and all after it again, not before `until`."""
         self._back_to(self._pending.find(ref), ref)
         self._held_until = max(until, self._held_until or 0.0)
 

@@ -137,7 +137,7 @@ class Session:
     # Everything else that is said
 
     def call(self, method: str, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None) -> int:
-        """Call an rpc, behind the pushes before; return the ref that its results have. Raises TooLarge.
+        """Call an rpc, after the pushes so far; return the ref that its results have. Raises TooLarge.
 
         Only for a session that has joined.
         """
@@ -147,7 +147,7 @@ class Session:
         self._limit.check(frame)
         self._last_call = frame.ref
         self._planned.add(frame.ref)
-        self._pushes.behind(lambda: self._begin(frame), self._resending.may_send)
+        self._pushes.call_after(lambda: self._begin(frame), self._resending.may_send)
         return frame.ref
 
     def _begin(self, call: messages.Call) -> None:
@@ -164,20 +164,20 @@ class Session:
             self._send(messages.Cancel(ref))
 
     def send(self, data: Any) -> None:
-        """Send an ordinary message, behind the pushes before. Only for a session that has joined. Raises TooLarge."""
+        """Send an ordinary message, after the pushes so far. Only for a session that has joined. Raises TooLarge."""
         frame = messages.Message(msgspec.Raw(encode_finite(data)))
         self._limit.check(frame)
-        self._say_behind(frame)
+        self._send_after_pushes(frame)
 
     def send_binary(self, data: bytes) -> None:
-        """Send a binary message, behind the pushes before. Only for a session that has joined. Raises TooLarge."""
+        """Send a binary message, after the pushes so far. Only for a session that has joined. Raises TooLarge."""
         self._limit.check(data)
-        self._say_behind(data)
+        self._send_after_pushes(data)
 
-    def _say_behind(self, message: messages.Message | bytes) -> None:
+    def _send_after_pushes(self, message: messages.Message | bytes) -> None:
         if self.status == "online":
             self._frames += self._resending.count()
-        self._pushes.behind(lambda: self._say(message), self._resending.may_send)
+        self._pushes.call_after(lambda: self._say(message), self._resending.may_send)
 
     def _say(self, message: messages.Message | bytes) -> None:
         self._frames += self._resending.send(message)

@@ -71,7 +71,7 @@ class SyncRoom(Generic[S]):
         self.close()
 
     def close(self) -> None:
-        """Close the connection; no thread is left behind. What is known may still be read, all else raises Closed."""
+        """Close the connection and end its thread. What is known may still be read, all else raises Closed."""
         self._loop.close(self._close)
 
     def _wait(self, function: Callable[[], Awaitable[T]], missing: str) -> T:

@@ -7,7 +7,7 @@ import { CardDialog, askColumn } from "./dialogs.js";
 import { PointerDrag } from "./drag.js";
 import { HistoryPanel } from "./history.js";
 import { KeyboardDrag } from "./keyboard.js";
-import { isArrangedAs, orderBehind, place, placed } from "./model.js";
+import { isArrangedAs, orderAfter, place, placed } from "./model.js";
 import { People } from "./people.js";
 import { Undo } from "./undo.js";
 import { BoardView } from "./view.js";
@@ -17,7 +17,7 @@ import { BoardView } from "./view.js";
 const person = loadPerson();
 /** The card in this person's hand, and where it would go. @type {{card: string, to?: import("./drag.js").Place} | undefined} */
 let held;
-/** The card that is open in front of this person. @type {string | undefined} */
+/** The card that this person has open. @type {string | undefined} */
 let opened;
 /** The older board that is looked at. @type {Board | undefined} */
 let past;
@@ -151,7 +151,7 @@ function submitColumn(event) {
   input.value = "";
   if (!title) return;
   edit(({ columns }) => {
-    columns[randomId()] = { title, order: orderBehind(columns), limit: null };
+    columns[randomId()] = { title, order: orderAfter(columns), limit: null };
   });
 }
 

@@ -160,7 +160,7 @@ export class HistoryPanel {
 }
 
 /**
- * Get the changes behind a version, however many answers they fill.
+ * Get all changes after a version, in as many requests as that takes.
  * @param {string} since
  * @returns {Promise<{epoch: string, version: number, changes: Change[]}>}
  */

@@ -22,13 +22,13 @@ export function isArrangedAs(one, other) {
   return columns.join() === columnsOf(other).join() && here.join(";") === there.join(";");
 }
 
-/** Return the number of a column or card behind all others. @param {Record<string, {order: number}>} others */
-export function orderBehind(others) {
+/** Return the `order` of a column or card that comes after all others. @param {Record<string, {order: number}>} others */
+export function orderAfter(others) {
   return Math.max(0, ...Object.values(others).map(({ order }) => order)) + 1;
 }
 
 /**
- * Put a card in front of the first of `before` that is in the column, or at its end. Cards are replaced, not changed.
+ * Put a card before the first of `before` that is in the column, or at its end. Cards are replaced, not changed.
  * @param {Board} board
  * @param {string} id
  * @param {string} column

@@ -37,7 +37,7 @@ export class BoardView {
    * Show a board; cards that are somewhere else than before glide there.
    * @param {Board} board
    * @param {string | undefined} held the card in this person's hand
-   * @param {Selection[]} selections the cards that others have in front of them
+   * @param {Selection[]} selections the cards that others have selected
    * @param {Map<string, DOMRect>} from where cards come from, when it is not where they are
    */
   render(board, held, selections, from = new Map()) {
@@ -131,7 +131,7 @@ function fillColumn(element, { title, limit }, count) {
   find(".add-card input", element).ariaLabel = `Title of a card to add to ${title}`;
 }
 
-/** Show on a card who has it in front of them. @param {HTMLElement} element @param {Selection[]} selections */
+/** Show on a card who has it selected. @param {HTMLElement} element @param {Selection[]} selections */
 function select(element, selections) {
   element.classList.toggle("selected", selections.length > 0);
   if (selections.length) element.style.setProperty("--hue", String(selections[0].color));

@@ -1,6 +1,6 @@
 /** Dragging a row to another place, with a mouse, a pen or a finger. The list changes once, when it is dropped. */
 
-/** Follows the pointer until it is let go, and then tells the id of the row in front of which it was. */
+/** Follows the pointer until it is released, then calls `onDrop` with the id of the row before which it was. */
 export function drag(row: HTMLElement, start: PointerEvent, onDrop: (before: string | undefined) => void): void {
   const rows = row.parentElement;
   if (!rows || start.button !== 0) return;
@@ -16,8 +16,8 @@ export function drag(row: HTMLElement, start: PointerEvent, onDrop: (before: str
   const follow = (event: PointerEvent) => {
     if (event.pointerId !== start.pointerId) return;
     const by = event.clientY + scrollY - startedAt;
-    const isBehind = (each: HTMLElement) => middle(boxes.get(each)!) < top + by + (by > 0 ? height : 0);
-    to = others.filter(isBehind).length;
+    const isBefore = (each: HTMLElement) => middle(boxes.get(each)!) < top + by + (by > 0 ? height : 0);
+    to = others.filter(isBefore).length;
     rows.dataset["dragging"] = "";
     row.dataset["dragged"] = "";
     row.style.translate = `0 ${by}px`;

@@ -31,7 +31,7 @@ export function remove(list: TodoList, id: string): void {
   });
 }
 
-/** Puts a todo in front of another, or at the end. */
+/** Puts a todo before another, or at the end. */
 export function move(list: TodoList, id: string, before: string | undefined): void {
   void list.edit((draft) => {
     if (!(id in draft.todos)) return;

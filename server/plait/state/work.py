@@ -10,27 +10,27 @@ from plait_schemas.patch import Op, Owned, apply, decode_ops, find, parse
 from plait_schemas.rebase import Rebased, rebase
 from plait_schemas.step import is_place
 
-__all__ = ["MOST_OF_A_PUSH", "Work", "weigh"]
+__all__ = ["MOST_OF_A_PUSH", "Work", "count_extra_messages"]
 
-# In about microseconds, as all that is counted: of an undo, which nobody asks for often, and of a push.
+# Costs are in microseconds, roughly. The most that an undo, which is rare, and a push may cost.
 _MOST: Final = 150_000
 MOST_OF_A_PUSH: Final = 100_000
 _PER_MESSAGE: Final = 100
 _PER_PAIR: Final = 4
 _MOVED_PER_COST: Final = 1_000
-# So few operations of a push are not looked at; of more, so many count as one message.
+# Up to _FEW operations of a push are free; if it has more, _OPS_PER_MESSAGE of them count as one message.
 _FEW: Final = 100
 _OPS_PER_MESSAGE: Final = 50
-# Where the places of so many operations were is found as fast as one operation is brought behind another.
+# Tracing the original places of this many operations takes as long as rebasing one operation over another.
 _PLACES_PER_PAIR: Final = 4
-# Bytes of a message that count as one more. Smaller ones count as one, whatever they say.
+# Each so many bytes of a message count as one more message; a smaller message counts as one.
 _BYTES_PER_MESSAGE: Final = 16 * 1024
 
 
 class Work:
-    """What one undo or one push does: counted, charged as so many messages of whoever asks for it, and bounded.
+    """The cost of one undo or one push: counted, bounded, and charged to its sender as so many messages.
 
-    What is too much all together raises Conflict.
+    Raises Conflict when the cost exceeds the bound.
     """
 
     def __init__(self, most: int = _MOST, charge: Callable[[float], None] | None = None) -> None:
@@ -38,37 +38,37 @@ class Work:
         self._charge = charge
 
     def decode(self, row: ChangeRow) -> list[Op]:
-        """Return the operations of a change."""
+        """Charge for decoding the operations of a change, and return them."""
         self._take(5 + len(row.ops) // 100)
         return decode_ops(row.ops)
 
     def apply(self, document: Any, ops: Iterable[Op], owned: Owned) -> Any:
-        """Do what `apply` does."""
+        """Charge for `apply`, and call it."""
         for op in ops:
-            self._take(5 + _cost(document, [op], owned))
+            self._take(5 + _estimate_cost(document, [op], owned))
             document = apply(document, [op], owned)
         return document
 
     def rebase(self, ops: Sequence[Op], over: Sequence[Op], document: Any) -> Rebased:
-        """Do what `rebase` does."""
+        """Charge for `rebase`, and call it."""
         if over:
             self._take(20 + 3 * (len(ops) + len(over)))
-            self.compare(ops, len(over))
+            self.charge_rebase(ops, len(over))
             both = [*ops, *over]
             if any(op.op != "replace" and is_place(op.path.rpartition("/")[2]) for op in both):
-                self._take(_cost(document, both))  # It is looked at what these were made on.
+                self._take(_estimate_cost(document, both))  # Rebasing walks the arrays that these lead into.
         return rebase(ops, over, document)
 
-    def compare(self, ops: Sequence[Op], others: int, *, traces: bool = False) -> None:
-        """Count that operations are compared with so many others; `traces` says whether origins are looked for."""
+    def charge_rebase(self, ops: Sequence[Op], others: int, *, traces: bool = False) -> None:
+        """Charge for rebasing operations over `others` operations; with `traces`, for tracing their origins, too."""
         if traces:
             moving = sum(op.op != "replace" and is_place(op.path.rpartition("/")[2]) for op in ops)
             others += moving // _PLACES_PER_PAIR
         if others:
             self._take(_PER_PAIR * len(ops) * others)
 
-    def carry_out(self, ops: Sequence[Op], tree: Any) -> None:
-        """Count that many operations of a push are carried out, and the elements that they move in arrays."""
+    def charge_ops(self, ops: Sequence[Op], tree: Any) -> None:
+        """Charge for applying the operations of a push, if they are many, and for the array elements that they move."""
         if len(ops) <= _FEW:
             return
         if self._charge is not None:
@@ -83,11 +83,11 @@ class Work:
             self._charge(min(cost, self._left) / _PER_MESSAGE)
         self._left -= cost
         if self._left < 0:
-            raise Conflict("too much has been changed to be brought together")
+            raise Conflict("too many changes to merge")
 
 
-def _cost(document: Any, ops: Sequence[Op], owned: Collection[int] = ()) -> int:
-    """Return what it costs to copy what operations lead through, but for what is owned, and to move elements."""
+def _estimate_cost(document: Any, ops: Sequence[Op], owned: Collection[int] = ()) -> int:
+    """Return the cost of copying the containers on the operations' paths, except owned ones, and of moving elements."""
     copied: dict[int, int] = {}
     moved = 0
     for op in ops:
@@ -103,6 +103,6 @@ def _cost(document: Any, ops: Sequence[Op], owned: Collection[int] = ()) -> int:
     return sum(copied.values()) // 250 + moved // 2_000
 
 
-def weigh(size: int) -> float:
-    """Return as how many more messages one of so many bytes counts: it is read, decoded and compared."""
+def count_extra_messages(size: int) -> float:
+    """Return how many extra messages a message of `size` bytes counts as, for reading, decoding and comparing it."""
     return 0.0 if size < _BYTES_PER_MESSAGE else size / _BYTES_PER_MESSAGE

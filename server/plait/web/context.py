@@ -20,7 +20,7 @@ from plait.limits import Limits, TokenBucket, TokenBuckets
 from plait.node.node import Node
 from plait.session.cloudflare.departures import Departures
 from plait.state.compatibility import Compatibility
-from plait.state.work import weigh
+from plait.state.work import count_extra_messages
 from plait.web.addresses import Addresses
 from plait.web.hosts import Hosts
 from plait.web.identity import Identity
@@ -66,7 +66,7 @@ class Requests:
     def charge(self, request: Request, principal: Principal | None, size: int) -> None:
         """Charge a request for a body of `size` bytes, as for a message on a socket."""
         if self._buckets is not None:
-            self._bucket(request, principal, self._buckets).charge(weigh(size))
+            self._bucket(request, principal, self._buckets).charge(count_extra_messages(size))
 
     def _bucket(self, request: Request, principal: Principal | None, buckets: TokenBuckets) -> TokenBucket:
         host = request.client.host if request.client else ""

@@ -186,7 +186,7 @@ export class Player {
     }
   }
 
-  /** Returns the thread's version, behind all that the server has been told. */
+  /** Returns the thread's version after everything that was sent before. */
   async sync() {
     for (;;) {
       try {

@@ -149,7 +149,7 @@ async def test_turns_of_any_kind_never_overlap(seed: int) -> None:
     assert not any(isinstance(each.exception(), AssertionError) for each in futures)
 
 
-async def test_a_turn_that_is_posted_by_the_end_of_another_waits_behind_those_that_came_before() -> None:
+async def test_a_turn_that_is_posted_by_the_end_of_another_waits_for_those_that_came_before() -> None:
     mailbox, lines, gate = make_mailbox(), list[str](), asyncio.Event()
 
     def ended(*_: object) -> None:
@@ -277,9 +277,9 @@ async def test_a_call_that_comes_back_through_another_thread_runs_at_once() -> N
         return "third"
 
     _, future = post(one, first)
-    _, behind = post(one, lambda: "behind")
+    _, following = post(one, lambda: "following")
     assert await outcome(future) == "first, second, third"
-    assert await outcome(behind) == "behind"
+    assert await outcome(following) == "following"
 
 
 async def test_a_call_that_comes_back_goes_before_those_that_wait() -> None:
@@ -294,9 +294,9 @@ async def test_a_call_that_comes_back_goes_before_those_that_wait() -> None:
         await call(one, lambda: lines.append("came back"))
 
     post(one, first)
-    _, behind = post(one, lambda: lines.append("behind"))
-    await outcome(behind)
-    assert lines == ["came back", "first", "behind"]
+    _, following = post(one, lambda: lines.append("following"))
+    await outcome(following)
+    assert lines == ["came back", "first", "following"]
 
 
 async def test_a_call_from_another_thread_waits_when_it_is_no_call_chain() -> None:
@@ -327,13 +327,13 @@ async def test_a_call_that_came_back_holds_the_thread_when_its_caller_was_cancel
 
     turn, future = post(one, first)
     await outcome(third_runs.wait())
-    _, behind = post(one, log.work("behind"))
+    _, following = post(one, log.work("following"))
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):
         await outcome(future)
     gate.set()
-    await outcome(behind)
-    assert log.lines == ["third begins", "third ends", "behind begins", "behind ends"]
+    await outcome(following)
+    assert log.lines == ["third begins", "third ends", "following begins", "following ends"]
 
 
 async def test_a_call_whose_first_caller_has_ended_waits_like_any_other() -> None:
@@ -459,12 +459,12 @@ async def test_a_turn_that_shrugs_off_its_cancellation_leaves_nothing_of_it_to_t
         raise LookupError
 
     turn, future = post(mailbox, stubborn)
-    _, behind = post(mailbox, group)
+    _, following = post(mailbox, group)
     await outcome(runs.wait())
     turn.expire()
     await outcome(future)
     with pytest.raises(ExceptionGroup):
-        await outcome(behind)
+        await outcome(following)
 
 
 async def test_a_cancellation_that_is_not_the_turns_own_does_not_stop_the_thread() -> None:
@@ -476,11 +476,11 @@ async def test_a_cancellation_that_is_not_the_turns_own_does_not_stop_the_thread
         await task
 
     _, future = post(mailbox, wait_for_what_was_cancelled)
-    _, behind = post(mailbox, lambda: "behind")
+    _, following = post(mailbox, lambda: "following")
     with pytest.raises(RuntimeError, match="a task or future that it awaited was cancelled") as raised:
         await outcome(future)
     assert isinstance(raised.value.__cause__, asyncio.CancelledError)
-    assert await outcome(behind) == "behind"
+    assert await outcome(following) == "following"
 
 
 async def test_the_stack_of_a_turn_says_where_it_is() -> None:

@@ -121,7 +121,7 @@ async def test_history_since_a_version_is_what_came_after_it() -> None:
         assert [each.version for each in await thread.history(0)] == [1, 2, 3, 4, 5]
 
 
-async def test_history_has_no_more_changes_than_asked_for_the_first_behind_a_version_or_the_last_of_all() -> None:
+async def test_history_has_no_more_changes_than_asked_for_the_first_after_a_version_or_the_last_of_all() -> None:
     async with open_house(Room) as house:
         thread = await awake(house)
         for n in range(1, 700):
@@ -304,7 +304,7 @@ async def test_an_event_goes_to_everybody_but_those_left_out_and_not_to_clients_
         actor.connections.discard(b.connection)
 
 
-async def test_an_event_leaves_behind_the_changes_before_it_and_not_at_all_if_they_failed() -> None:
+async def test_an_event_leaves_after_the_changes_before_it_and_not_at_all_if_they_failed() -> None:
     async with open_house(Match) as house:
         actor = await house.actor(Match)
         guest = Guest(actor, "a")

@@ -172,7 +172,7 @@ async def test_a_streamed_rpc_is_an_iterator_of_its_chunks() -> None:
         assert await handle.call("count", 3) == [0, 1, 2]
 
 
-async def test_a_stream_that_fails_raises_behind_its_chunks() -> None:
+async def test_a_stream_that_fails_raises_after_its_chunks() -> None:
     async with open_house(Room) as house:
         stream = house.handle(Room).count(4)
         assert [await outcome(anext(stream)) for _ in range(4)] == [0, 1, 2, 3]

@@ -146,7 +146,7 @@ async def test_line_breaks_in_the_json_of_a_state_do_not_break_an_event(house: H
     assert (await reader.next())[1]["version"] == 2
 
 
-async def test_who_is_here_comes_behind_joined_and_then_what_changes(house: House) -> None:
+async def test_who_is_here_comes_after_joined_and_then_what_changes(house: House) -> None:
     actor = await house.actor(Room)
     guest = await guest_joined(actor, "a")
     guest.send("presence", data={"name": "Ada"})
@@ -252,7 +252,7 @@ async def test_who_does_not_read_costs_no_more_than_a_constant(house: House) -> 
     assert frames[-1]["state"] == {"n": HUGE[49 % 6]}
 
 
-async def test_a_message_to_who_does_not_read_comes_behind_the_changes_before_it(house: House) -> None:
+async def test_a_message_to_who_does_not_read_comes_after_the_changes_before_it(house: House) -> None:
     reader = await reading(house)
     await change(reader.actor, *HUGE[:2], 1)
     reader.actor.thread.broadcast("here")
@@ -328,7 +328,7 @@ async def test_a_stream_ends_when_the_token_of_its_reader_expires(house: House) 
     assert other.is_in
 
 
-async def test_a_stream_of_somebody_who_is_nobody_any_more_ends_behind_the_first_event(house: House) -> None:
+async def test_a_stream_of_somebody_who_is_nobody_any_more_ends_after_the_first_event(house: House) -> None:
     reader = Reader(await house.actor(Room), principal=Principal("ada", expires_at=time.time() - 60))
     await reader.open()
     assert [frame["type"] for frame in await reader.rest()] == ["joined"]

@@ -77,7 +77,7 @@ class Room(Thread[Any]):
 @pytest.mark.parametrize(
     "state",
     [{"text": HALF}, {"text": f"{WHOLE}{HALF}"}, {HALF: 1}, {"text": "\ude00"}, HALF, [[f"{HALF}a"]]],
-    ids=["value", "behind a pair", "key", "second half", "all", "within"],
+    ids=["value", "after a pair", "key", "second half", "all", "within"],
 )
 async def test_a_state_with_half_a_pair_is_rejected_and_its_sender_sent_the_state(state: Any) -> None:
     async with open_house(Room) as house:
@@ -208,7 +208,7 @@ async def answer(guest: Guest) -> Any:
     ],
     ids=["value", "path", "state", "unknown"],
 )
-async def test_a_push_with_half_a_pair_is_refused_and_those_behind_it_are_taken(change: dict[str, Any]) -> None:
+async def test_a_push_with_half_a_pair_is_refused_and_those_after_it_are_taken(change: dict[str, Any]) -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         guest = await joined(actor, "a")

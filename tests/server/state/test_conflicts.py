@@ -17,7 +17,7 @@ BASE = {"list": ["a", "b"], "n": 0, "deep": {"x": 1}}
 
 
 def merged(ops: list[Op], others: list[Op], policy: Policy | Resolve) -> tuple[list[Op], Any]:
-    """Return what becomes of `ops` behind `others`, both made on BASE, and the state that it leads to."""
+    """Return `ops` merged after `others`, both made on BASE, and the state that results."""
     document = apply(BASE, others)
     rebased = rebase(ops, others, document)
     origins = trace(rebased.ops, others, document)
@@ -109,7 +109,7 @@ def test_what_a_hook_has_nothing_for_and_was_to_go_goes() -> None:
     assert state["n"] == [0, 1, None, "/n"]
 
 
-def test_a_hook_is_told_of_the_element_that_is_meant_behind_what_the_same_push_has_put_in() -> None:
+def test_a_hook_is_told_of_the_element_that_is_meant_after_what_the_same_push_has_put_in() -> None:
     mine = [Op("add", "/list/0", "mine"), Op("replace", "/list/2", "bb")]
     _, state = merged(mine, [Op("replace", "/list/1", "B")], both)
     assert state["list"] == ["mine", "a", ["b", "B", "bb", "/list/2"]]

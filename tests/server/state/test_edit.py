@@ -411,7 +411,7 @@ async def test_a_block_may_wait_while_as_much_is_changed_as_is_remembered() -> N
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
-async def test_a_block_that_waits_while_more_is_changed_than_is_in_memory_is_brought_behind_it(
+async def test_a_block_that_waits_while_more_is_changed_than_is_in_memory_is_rebased_over_it(
     is_durable: bool,
 ) -> None:
     async with open_house(Board) as house:
@@ -444,11 +444,11 @@ async def test_a_plain_block_that_waits_while_more_is_changed_than_is_in_memory_
         assert thread.version == 300
 
 
-async def test_a_block_that_would_be_brought_behind_too_much_is_refused() -> None:
+async def test_a_block_that_would_be_rebased_over_too_much_is_refused() -> None:
     async with open_house(Board) as house:
         thread = await board(house)
         await outcome(thread.update("/text", "x" * 100_000))
-        with pytest.raises(Conflict, match="too much"):  # noqa: PT012
+        with pytest.raises(Conflict, match="too many changes"):  # noqa: PT012
             async with thread.edit() as draft:
                 for n in range(300):
                     draft.votes[f"mine {n}"] = n

@@ -413,7 +413,7 @@ def since(history: History, version: int, to: int) -> list[int] | None:
     return None if rows is None else [row.version for row in rows]
 
 
-def test_the_changes_since_a_version_are_those_behind_it_up_to_another() -> None:
+def test_the_changes_since_a_version_are_those_after_it_up_to_another() -> None:
     history, shelf = begin(ANY, 0)
     change_many(history, range(1, 11))
     assert since(history, 0, 10) == list(range(1, 11))

@@ -92,7 +92,7 @@ class Bench:
         return found
 
     async def before(self, version: int) -> list[int]:
-        """Return what is kept in front of a version, a page after the other."""
+        """Return the versions that are kept before a version, read page by page."""
         found: list[int] = []
         while rows := await self.change_log.before(found[-1] if found else version):
             found += [row.version for row in rows]
@@ -137,7 +137,7 @@ async def test_changes_that_are_not_in_memory_are_read_from_the_store_a_page_at_
 
 
 @pytest.mark.parametrize("is_woken", [False, True])
-async def test_what_is_in_front_of_a_version_is_read_the_last_change_first(is_woken: bool) -> None:
+async def test_what_is_before_a_version_is_read_the_last_change_first(is_woken: bool) -> None:
     async with bench(900, is_woken=is_woken) as b:
         for version in (901, 900, 700, 2, 1):
             assert await b.before(version) == list(range(version - 1, 0, -1))
@@ -317,6 +317,6 @@ async def test_a_log_that_is_shortened_while_it_is_read_is_not_all_there() -> No
         assert await b.changes(0) is None
 
 
-async def test_there_is_nothing_behind_a_version_that_cannot_be() -> None:
+async def test_there_is_nothing_after_a_version_that_cannot_be() -> None:
     async with bench(3) as b:
         assert await b.changes(-(10**30)) is None

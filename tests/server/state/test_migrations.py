@@ -572,7 +572,7 @@ async def test_who_comes_back_is_told_of_a_field_that_the_type_has_gained_and_no
         assert await dump(store) == before
 
 
-async def test_who_comes_back_behind_the_first_change_of_a_type_that_has_grown_is_sent_the_changes() -> None:
+async def test_who_comes_back_after_the_first_change_of_a_type_that_has_grown_is_sent_the_changes() -> None:
     store = await kept_store()
     async with open_house(OldRoom, store=store) as house:
         await outcome(house.handle(OldRoom).set_state(Old(1)))

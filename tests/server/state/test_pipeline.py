@@ -49,7 +49,7 @@ class Bench:
         )
 
     def set(self, value: object) -> Commit:
-        """Change the state, and take note of when the change is let out."""
+        """Change the state, and record when the change is released."""
         commit = self.pipeline.set(value, "server")
         commit.then(lambda error: self.told.append((type(error).__name__ if error else "durable", commit.version)))
         return commit
@@ -931,7 +931,7 @@ async def test_a_mix_of_all_that_changes_a_state_does_what_it_does_to_a_plain_va
     chance = random.Random(seed)
     async with bench(type_, initial=some(chance), validates=bool(seed % 2)) as b:
         connection = make_connection(b.pipeline)
-        # What is durable, and the states behind it, each with its change.
+        # What is durable, and the states after it, each with its change.
         model = plain(b.pipeline.state)
         tentative: list[tuple[Commit, Any]] = []
         for _ in range(80):

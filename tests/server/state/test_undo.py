@@ -177,7 +177,7 @@ async def test_when_nothing_is_left_there_is_no_change() -> None:
         assert len(await t.sources()) == 3
 
 
-async def test_a_change_behind_those_taken_back_is_the_next_to_be_taken_back() -> None:
+async def test_a_change_after_those_taken_back_is_the_next_to_be_taken_back() -> None:
     async with table({"n": 0}) as t:
         t.change("ada", Op("replace", "/n", 1))
         t.change("ada", Op("replace", "/n", 2))
@@ -601,11 +601,11 @@ async def test_two_who_take_back_in_turns_what_they_have_put_into_one_list() -> 
         assert t.state["list"] == [f"eve {n}" for n in range(19, -1, -1)]
 
 
-async def test_what_would_be_brought_behind_too_much_is_a_conflict() -> None:
+async def test_what_would_be_rebased_over_too_much_is_a_conflict() -> None:
     async with table({"mine": {}, "theirs": {}, "text": "x" * 200_000}) as t:
         t.change("ada", *(put(f"mine/{n}", n) for n in range(1_000)))
         t.change("bob", *(put(f"theirs/{n}", n) for n in range(1_000)))
-        with pytest.raises(Conflict, match="too much"):
+        with pytest.raises(Conflict, match="too many changes"):
             await t.undo("ada")
         assert await t.undo("bob") == 3
         assert await t.undo("ada") == 4
@@ -622,7 +622,7 @@ async def test_no_more_is_passed_over_than_can_be_done_in_one_go() -> None:
             if error is None:
                 assert await t.undo("bob") is None
             else:
-                with pytest.raises(error, match="too much"):
+                with pytest.raises(error, match="too many changes"):
                     await t.undo("bob")
 
 
@@ -644,7 +644,7 @@ async def test_how_much_can_be_passed_over_depends_on_how_long_the_list_is(
         if error is None:
             assert await t.undo("ada") == 202
         else:
-            with pytest.raises(error, match="too much"):
+            with pytest.raises(error, match="too many changes"):
                 await t.undo("ada")
 
 

@@ -49,7 +49,7 @@ class Model:
         return {id: self.values[id] for id in self.there}
 
     def change(self, change: Change, values: dict[int, int]) -> None:
-        """Take note of a change, and of the elements as they are behind it."""
+        """Record a change, and the elements as they are after it."""
         self._changes.append(change)
         self.values |= values
         self.there = set(values)
@@ -78,7 +78,7 @@ class Model:
 
 
 def _is_left(edit: Edit, source: str, later: list[tuple[str, Edit]]) -> bool:
-    """Tell whether an edit could be taken back behind later ones; what was put in and is gone could not."""
+    """Tell whether an edit can be undone after later ones; that of an element that was removed cannot."""
     same = [(other, each.name) for other, each in later if each.id == edit.id]
     if any(other != source and name == "set" for other, name in same):
         raise Conflict("set by somebody else")

@@ -64,7 +64,7 @@ async def versions(store: Store, key: ThreadKey = ROOM) -> tuple[int, list[int]]
 
 
 def note(done: list[int], number: int, _: object) -> None:
-    """Take note of a write that has its outcome."""
+    """Record that a write has its outcome."""
     done.append(number)
 
 
@@ -290,7 +290,7 @@ async def test_a_snapshot_may_come_without_a_change(store: Store) -> None:
         assert await versions(store) == (2, [2])
 
 
-async def test_changes_behind_a_version_are_read_in_order_and_a_page_at_a_time(store: Store) -> None:
+async def test_changes_after_a_version_are_read_in_order_and_a_page_at_a_time(store: Store) -> None:
     writes = [change(version, snapshot=b"%d" % version if version % 4 == 0 else None) for version in range(1, 12)]
     async with store:
         assert await store.changes(ROOM, after=0) == []
@@ -306,7 +306,7 @@ async def test_changes_behind_a_version_are_read_in_order_and_a_page_at_a_time(s
         assert found == [write.change for write in writes]
 
 
-async def test_changes_in_front_of_a_version_are_read_the_last_one_first_and_a_page_at_a_time(store: Store) -> None:
+async def test_changes_before_a_version_are_read_the_last_one_first_and_a_page_at_a_time(store: Store) -> None:
     writes = [change(version, snapshot=b"%d" % version if version % 4 == 0 else None) for version in range(1, 12)]
     rows = [write.change for write in reversed(writes)]
     async with store:

@@ -56,7 +56,7 @@ def test_small_writes_do_not_wait_for_large_ones_and_threads_with_large_ones_tak
     assert not queue
 
 
-def test_a_small_write_stays_behind_a_large_one_of_its_own_thread(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_small_write_stays_after_a_large_one_of_its_own_thread(loop: asyncio.AbstractEventLoop) -> None:
     queue = fill(loop, ("a", 1, MEGABYTE), ("b", 1, MEGABYTE), ("b", 2, 10), ("a", 2, 10))
     assert read(queue.take()) == [("a", 1), ("a", 2)]
     assert read(queue.take()) == [("b", 1), ("b", 2)]

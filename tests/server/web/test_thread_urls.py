@@ -40,7 +40,7 @@ def scope(raw_path: str, *, root_path: str = "", keeps_raw: bool = True) -> dict
         ("/threads/game-room/%2F/%2F", "game-room", "/", "%2F"),
     ],
 )
-def test_a_path_names_a_kind_a_thread_and_what_is_behind(path: str, kind: str, name: str, rest: str) -> None:
+def test_a_path_names_a_kind_a_thread_and_the_rest(path: str, kind: str, name: str, rest: str) -> None:
     key, found = read_address(scope(path))
     assert (key.kind, key.name, found) == (kind, name, rest)
 

@@ -24,7 +24,7 @@ from plait.session.cloudflare.seen import SeenTracker
 from plait.session.cloudflare.whole_states import WholeStates
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.revision import Revision
-from plait.state.work import weigh
+from plait.state.work import count_extra_messages
 from plait_schemas.cloudflare import (
     MCP_SERVERS,
     READONLY,
@@ -187,7 +187,7 @@ class CloudflareSession:
             self._refuse(frame or broken, error)
             return
         if self._limiter is not None:
-            self._limiter.charge(weigh(len(data)))
+            self._limiter.charge(count_extra_messages(len(data)))
         if broken is not None:
             self._refuse_broken(broken)
             return

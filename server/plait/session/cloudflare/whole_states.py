@@ -99,8 +99,8 @@ class WholeStates:
         if any(op.path == "" and isinstance(op.value, dict | list) for op in (*ops, *theirs)):
             raise Conflict("too much has changed at once to be merged")
         work = Work(MOST_OF_A_PUSH, self._charge)
-        work.compare(ops, len(theirs))
-        work.carry_out(ops, document)
+        work.charge_rebase(ops, len(theirs))
+        work.charge_ops(ops, document)
         rebased = rebase(ops, theirs, document)
         policy = kind.policy(self._actor.thread)
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)

@@ -22,21 +22,21 @@ class Other(NamedTuple):
 
 
 class ConcurrentOps(NamedTuple):
-    """All such operations behind the last push of a client that was taken, as they are behind all its pushes so far."""
+    """What a client did not know of at its last accepted push, as it is after all the client's pushes so far."""
 
     others: Sequence[Other] = ()
-    # The version that this push has made, up to which it goes.
+    # The version that this push has made: no operation is of a later one.
     to: int = 0
-    # The base of that push, from which on it goes.
+    # The base of that push: each operation is of a later version.
     since: int = 0
 
     def unknown(self, base: int, rows: Iterable[ChangeRow]) -> list[Other]:
-        """Return what a client at the version `base` does not know of; `rows` are the changes behind these."""
+        """Return what a client at the version `base` does not know of; `rows` are the changes after these."""
         found = [other for other in self.others if other.version > base]
         return found + [Other(op, row.version) for row in rows for op in decode_ops(row.ops)]
 
     def back_to(self, version: int) -> "ConcurrentOps":
-        """Return it without what came behind a version."""
+        """Return it without the operations after a version."""
         others = [other for other in self.others if other.version <= version]
         return self._replace(others=others, to=min(self.to, version))
 
@@ -45,18 +45,18 @@ TOO_OLD = "it was made on a version that is too old"
 
 
 class Past(NamedTuple):
-    """What was read for one push: the changes behind a version, and the state that it was made on."""
+    """What was read for one push: the changes after a version, and the state that it was made on."""
 
     rows: Sequence[ChangeRow] = ()
     document: Any = msgspec.UNSET
 
     def since(self, history: History, version: int) -> list[ChangeRow] | None:
-        """Return the changes behind a version; None when some of them are to be read."""
+        """Return the changes after a version; None when some of them are to be read."""
         return history.since(version, history.current.version, self.rows)
 
 
 class Needs(NamedTuple):
-    """What is to be read before a push is judged: the changes behind a version, and maybe the state at another."""
+    """What is to be read before a push is judged: the changes after a version, and maybe the state at another."""
 
     after: int
     document: int | None = None

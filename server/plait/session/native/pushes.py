@@ -1,8 +1,8 @@
-"""The pushes of one client: brought onto the current state, applied once, and answered in order. No I/O.
+"""The pushes of one client: rebased onto the current state, applied once, and answered in order. No I/O.
 
-What others change while pushes are under way is kept as it is behind the pushes that came meanwhile, so that the next
-one, which was made on top of those, can be brought behind it (as in Jupiter: Nichols et al., 1995). What was made as if
-a refused push were there is to come again.
+What others change while pushes are under way is kept as it is after the pushes that came meanwhile, so that the next
+one, which was made on top of those, can be rebased over it (as in Jupiter: Nichols et al., 1995). What was made on a
+refused push must be sent again.
 """
 
 import asyncio
@@ -71,9 +71,9 @@ class Pushes:
         # What is done where others have changed the same.
         self._policy: Policy | Resolve = actor.kind.policy(actor.thread)
         self._client = client
-        # Holds what comes behind a push for which the past is read.
+        # Holds what comes after a push for which older changes are read.
         self._queue = queue
-        # Sends an answer, which says that the client is at a version, behind what was sent before.
+        # Sends an answer, which says that the client is at a version, after what was sent before.
         self._answer = answer
         # Counts work as so many messages of the client.
         self._charge = charge
@@ -207,31 +207,31 @@ class Pushes:
         document = pipeline.history.current.tree
         concurrent = self._bridge_from(push, past)
         work = Work(MOST_OF_A_PUSH, self._charge)
-        work.compare(push.ops, len(concurrent))
-        work.carry_out(push.ops, document)
+        work.charge_rebase(push.ops, len(concurrent))
+        work.charge_ops(push.ops, document)
         rebased = rebase(push.ops, (other.op for other in concurrent), document)
-        behind = [concurrent[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
+        others = [concurrent[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
         policy = self._policy
         origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, past)
         before = pipeline.history.current
         ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=past.document))
         commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
         self._client.ref = push.ref
-        last, self._concurrent = self._concurrent, ConcurrentOps(behind, commit.version, push.base[1])
+        last, self._concurrent = self._concurrent, ConcurrentOps(others, commit.version, push.base[1])
         change = None if commit.revision is before else commit.revision.change
         self._storing += 1
         commit.then(partial(self._take_back, last))
         commit.then(partial(self._committed, push, commit.version, change, bool(concurrent)))
 
     def _bridge_from(self, push: Push, past: Past) -> list[Other]:
-        """Return what the client did not know of when it pushed, as it is behind its pushes so far.
+        """Return what the client did not know of when it pushed, as it is after its pushes so far.
 
         Raises Conflict where the client has pushed on a later version already: an old one names what it has lost.
         """
         base = push.base[1]
         rows = past.since(self._actor.pipeline.history, max(base, self._concurrent.to)) or []
         if base < self._concurrent.since or any(row.source == self._connection.id for row in rows):
-            # It was made behind other pushes of this client, which by then were elsewhere than they have come to be.
+            # It was made after other pushes of this client, which were then at other places than they are now.
             raise Conflict("others have taken away what it was made on")
         return self._concurrent.unknown(base, rows)
 
@@ -242,8 +242,8 @@ class Pushes:
         over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
         if not over:
             return [Origin(op.path, op.path, is_contested=False) for op in ops]
-        # What is looked at is all that others have done since, a second time and with an allowance of its own.
-        Work(MOST_OF_A_PUSH, self._charge).compare(ops, len(over), traces=True)
+        # These are all changes of others since the push was made, some of them a second time: a bound of their own.
+        Work(MOST_OF_A_PUSH, self._charge).charge_rebase(ops, len(over), traces=True)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
 

@@ -19,7 +19,7 @@ from plait.session.native.tokens import Tokens
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.push_log import Client
 from plait.state.revision import Revision
-from plait.state.work import weigh
+from plait.state.work import count_extra_messages
 from plait.store.protocol import ChangeRow, ClientRow
 from plait_schemas import messages
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, decode_json, nests_deeper
@@ -204,7 +204,7 @@ class PlaitSession:
         if not is_text:
             if not self._is_limited(None) and self._messages.take():
                 if self._limiter is not None:
-                    self._limiter.charge(weigh(len(data)))
+                    self._limiter.charge(count_extra_messages(len(data)))
                 self._actor.message(self._connection, data)
             return
         try:
@@ -214,12 +214,12 @@ class PlaitSession:
             if broken is None:
                 self._fail(str(error))
             elif not self._is_limited(broken):
-                self._charge(weigh(len(data)))
+                self._charge(count_extra_messages(len(data)))
                 self._refuse_broken(broken)
             return
         if not self._is_limited(message):
             if self._limiter is not None:
-                self._limiter.charge(weigh(len(data)))
+                self._limiter.charge(count_extra_messages(len(data)))
             self._handle(message, len(data))
 
     def _handle(self, message: messages.ClientMessage, size: int) -> None:

@@ -156,7 +156,7 @@ export async function busy_page_crossing(address, { rounds }) {
   for (let round = 1; round <= rounds; round += 1) {
     BusyPage.begin();
     write(other, { ...other.state, other: round });
-    await until("the state and the ping behind it have come", () => BusyPage.pings > 0 && BusyPage.waiting.length > 0);
+    await until("the state and the ping after it have come", () => BusyPage.pings > 0 && BusyPage.waiting.length > 0);
     write(busy, { ...busy.state, busy: round });
     BusyPage.end();
     await settle(busy, other);
@@ -174,7 +174,7 @@ export async function busy_page(address) {
   await settle(busy, other);
   BusyPage.begin();
   write(other, { text: "first" });
-  await until("the state and the ping behind it have come", () => BusyPage.pings > 0 && BusyPage.waiting.length > 0);
+  await until("the state and the ping after it have come", () => BusyPage.pings > 0 && BusyPage.waiting.length > 0);
   write(busy, { text: "second" });
   BusyPage.end();
   await settle(busy, other);

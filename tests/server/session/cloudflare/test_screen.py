@@ -84,7 +84,7 @@ def test_a_state_that_was_under_way_when_a_write_came_may_be_shown_or_not_until_
     assert screen.states(3) == [after.revision]
 
 
-def test_what_a_client_wrote_is_shown_no_more_when_it_has_read_a_state_that_was_sent_behind_it() -> None:
+def test_what_a_client_wrote_is_shown_no_more_when_it_has_read_a_state_that_was_sent_after_it() -> None:
     screen, (a, _, b), own = Screen(), chain(3), written()
     sent(screen, a)
     screen.note_read(0)

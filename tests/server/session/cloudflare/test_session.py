@@ -638,7 +638,7 @@ async def test_a_client_without_protocol_frames_that_comes_back_may_write_again(
 # What a client has seen
 
 
-async def test_behind_a_state_frame_goes_one_ping_until_it_is_answered() -> None:
+async def test_after_a_state_frame_goes_one_ping_until_it_is_answered() -> None:
     async with open_house(Room) as house:
         client = Client(await house.actor(Room), "a")
         client.open()
@@ -1336,7 +1336,7 @@ async def test_a_turn_that_closes_a_connection_is_not_interrupted_by_on_close() 
 
 
 @pytest.mark.parametrize("is_storing", [False, True])
-async def test_what_comes_behind_the_close_of_a_connection_is_not_taken(*, is_storing: bool) -> None:
+async def test_what_comes_after_the_close_of_a_connection_is_not_taken(*, is_storing: bool) -> None:
     async with open_house(Room) as house:
         client = await house.join(Room, "a")
         actor = await house.actor(Room)
@@ -1352,7 +1352,7 @@ async def test_what_comes_behind_the_close_of_a_connection_is_not_taken(*, is_st
         assert actor.thread.state == 1
 
 
-async def test_what_comes_behind_the_servers_end_is_not_taken() -> None:
+async def test_what_comes_after_the_servers_end_is_not_taken() -> None:
     async with open_house(Room) as house:
         client = await house.join(Room, "a")
         actor = await house.actor(Room)

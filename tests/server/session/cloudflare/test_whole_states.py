@@ -160,7 +160,7 @@ async def test_a_write_of_a_client_that_has_lost_its_last_one_from_sight_does_no
         b.push({"a": 0, "b": 1})
         assert await a.next() == state({"a": 0, "b": 1})
         a.push({"a": 0, "b": 0, "c": "mine"})
-        # It shows the state of b, which came behind its write, and adds to it before it is sent what both led to.
+        # It shows the state of b, which came after its write, and adds to it before it is sent what both led to.
         a.push({"a": 5, "b": 1})
         assert await stored(house) == {"a": 5, "b": 1, "c": "mine"}
 
@@ -175,7 +175,7 @@ async def test_typing_alone_is_answered_with_no_state() -> None:
         assert b.transport.take()[-1] == state({"a": 49, "b": 0})
 
 
-async def test_a_write_behind_one_that_was_refused_is_judged_with_what_that_changed() -> None:
+async def test_a_write_after_one_that_was_refused_is_judged_with_what_that_changed() -> None:
     async with open_house(Room) as house:
         a, b = await two(house)
         b.push({"a": 0, "b": 1})
@@ -185,7 +185,7 @@ async def test_a_write_behind_one_that_was_refused_is_judged_with_what_that_chan
         assert REJECTED in a.transport.take()
 
 
-async def test_a_write_behind_one_that_could_not_be_stored_leaves_what_others_changed() -> None:
+async def test_a_write_after_one_that_could_not_be_stored_leaves_what_others_changed() -> None:
     async with open_house(Room) as house:
         a, b = await two(house)
         house.store.fail_next()
@@ -251,7 +251,7 @@ async def test_a_write_on_a_state_before_others_were_held_back_takes_nothing_bac
         assert await stored(house) == {"a": 1, "b": 2, "c": 0}
 
 
-async def test_a_client_that_writes_is_pinged_behind_each_state_so_that_its_own_is_known() -> None:
+async def test_a_client_that_writes_is_pinged_after_each_state_so_that_its_own_is_known() -> None:
     async with open_house(Room) as house:
         a, b = await two(house)
         a.push({"a": 0, "b": 0, "text": "x" * 300_000})
@@ -432,7 +432,7 @@ async def test_a_write_of_another_type_that_crosses_another_is_refused() -> None
 
 
 async def page_that_was_sent(house: House, value: Any) -> Client:
-    """Return a page whose browser has answered the ping behind a state of another client."""
+    """Return a page whose browser has answered the ping after a state of another client."""
     page = Client(await house.actor(Room), "page")
     page.open(make_request(origin="http://localhost"))
     await page.joined()
@@ -441,7 +441,7 @@ async def page_that_was_sent(house: House, value: Any) -> Client:
     await house.handle(Room).set_state(value)
     assert await page.next() == state({"a": 0, "b": 2})
     assert await page.next() == state(value)
-    for _ in range(2):  # The one behind its first state, and then the one behind what has come since.
+    for _ in range(2):  # The one after its first state, and then the one after what has come since.
         page.transport.answer_ping()
     return page
 

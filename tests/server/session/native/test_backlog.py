@@ -1,4 +1,4 @@
-"""What waits behind a slow turn is bounded for each connection, of both protocols."""
+"""What waits for a slow turn is bounded for each connection, of both protocols."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -64,7 +64,7 @@ def codes(guest: Guest) -> list[tuple[Any, Any]]:
     return [(frame.get("code"), frame.get("ref")) for frame in guest.frames]
 
 
-async def test_messages_behind_a_slow_turn_are_refused_when_too_many_wait_and_taken_again_when_they_have_ended(
+async def test_messages_after_a_slow_turn_are_refused_when_too_many_wait_and_taken_again_when_they_have_ended(
     house: House,
 ) -> None:
     actor = await house.actor(Busy)
@@ -158,7 +158,7 @@ async def test_pushes_are_told_to_come_again_while_too_many_of_their_changes_wai
     assert guest.frames == [{"type": "ack", "ref": 6, "version": 6}]
 
 
-async def test_of_a_cloudflare_client_calls_and_pushes_are_refused_and_behind_a_message_it_is_closed(
+async def test_of_a_cloudflare_client_calls_and_pushes_are_refused_and_after_a_message_it_is_closed(
     house: House,
 ) -> None:
     actor = await house.actor(Busy)

@@ -125,7 +125,7 @@ def result(ref: int, *value: Any, done: bool = True) -> dict[str, Any]:
     return {**found, "value": value[0]} if value else found
 
 
-async def test_a_call_is_answered_behind_what_it_changed(house: House) -> None:
+async def test_a_call_is_answered_after_what_it_changed(house: House) -> None:
     actor = await house.actor(Machine)
     guest = await joined(actor, "a")
     house.store.is_held = True
@@ -230,7 +230,7 @@ async def test_a_stream_is_a_result_a_chunk_and_a_last_one(house: House) -> None
     assert (error["type"], error["code"], error["message"]) == ("error", "call_failed", "too many")
 
 
-async def test_each_chunk_comes_behind_the_change_before_it(house: House) -> None:
+async def test_each_chunk_comes_after_the_change_before_it(house: House) -> None:
     guest = await joined(await house.actor(Machine), "a")
     call(guest, 1, "stream_states", 2)
     await guest.actor.wait_until_idle()

@@ -10,7 +10,7 @@ def test_messages_are_taken_one_after_the_other() -> None:
     assert order.taken == 3
 
 
-def test_what_comes_behind_a_refused_message_is_not_taken_before_that_has_come_again() -> None:
+def test_what_comes_after_a_refused_message_is_not_taken_before_that_has_come_again() -> None:
     order = MessageOrder()
     order.expect(1)
     assert order.take()

@@ -119,7 +119,7 @@ class Mirror:
         if frame["type"] == "nack":
             push.refused = frame["code"]
             if push.ops is not None:
-                self._bring_behind(invert(self.confirmed, push.ops))
+                self._rebase_pending(invert(self.confirmed, push.ops))
         elif frame["version"] > self.version:
             assert frame["version"] == self.version + 1
             self.version = frame["version"]
@@ -139,9 +139,9 @@ class Mirror:
 
     def _others(self, version: int, over: list[Op]) -> None:
         self.version, self.confirmed = version, apply(self.confirmed, over)
-        self._bring_behind(over)
+        self._rebase_pending(over)
 
-    def _bring_behind(self, over: list[Op]) -> None:
+    def _rebase_pending(self, over: list[Op]) -> None:
         for index, push in enumerate(self.pending):
             if push.ops is not None:
                 result = rebase(push.ops, over, self._shown(index))
@@ -278,7 +278,7 @@ def _insertion(index: int, id: str) -> Op:
     return Op("add", f"/list/{index}", {"id": id, "tags": {}})
 
 
-# What a refusal leaves behind
+# After a refusal
 
 
 class Guarded(Items):
@@ -364,7 +364,7 @@ async def test_a_push_that_knows_of_the_refusal_stays_where_it_is(house: House, 
     assert state[1]["tags"] == {"x": 1}
 
 
-async def test_a_push_behind_one_whose_place_others_have_taken_is_to_come_again(house: House) -> None:
+async def test_a_push_after_one_whose_place_others_have_taken_is_to_come_again(house: House) -> None:
     actor = await house.actor(Items)
     guest, other = await joined(actor, "a"), await joined(actor, "b")
     other.push({"op": "remove", "path": "/list/1"}, base=0)

@@ -1,4 +1,4 @@
-"""Pushes of the native protocol: answered in order, refused with a reason, applied once, brought behind others."""
+"""Pushes of the native protocol: answered in order, refused with a reason, applied once, rebased over others."""
 
 import json
 from collections.abc import AsyncIterator
@@ -329,7 +329,7 @@ async def test_a_push_that_could_not_be_stored_is_taken_back_and_later_ones_are_
     assert actor.thread.state == {"n": 4}
 
 
-async def test_after_a_push_that_could_not_be_stored_the_next_is_brought_behind_what_took_its_version(
+async def test_after_a_push_that_could_not_be_stored_the_next_is_rebased_over_what_took_its_version(
     house: House,
 ) -> None:
     actor = await house.actor(Lists)
@@ -344,7 +344,7 @@ async def test_after_a_push_that_could_not_be_stored_the_next_is_brought_behind_
     assert actor.thread.state["list"] == ["new", "A", "b", "c"]
 
 
-async def test_after_a_push_that_could_not_be_stored_what_was_in_front_of_it_still_is(house: House) -> None:
+async def test_after_a_push_that_could_not_be_stored_what_came_before_it_still_does(house: House) -> None:
     actor = await house.actor(Lists)
     guest = await joined(actor, "a")
     actor.thread.set_state({"list": ["new", "a", "b", "c"], "n": 0})
@@ -644,7 +644,7 @@ async def test_what_a_push_was_made_on_is_read_only_where_others_may_have_change
 # Bases that are not in memory any more
 
 
-async def test_a_base_that_is_only_in_the_store_is_read_and_the_pushes_behind_it_keep_their_order() -> None:
+async def test_a_base_that_is_only_in_the_store_is_read_and_the_pushes_after_it_keep_their_order() -> None:
     async with open_house(Lists, store=(store := SlowReads())) as house:
         actor = await house.actor(Lists)
         actor.thread.set_state({**actor.thread.state, "text": "x" * 10_000})
@@ -675,7 +675,7 @@ async def test_a_base_that_is_only_in_the_store_is_read_and_the_pushes_behind_it
         assert actor.thread.state["n"] == 1000
 
 
-async def test_what_comes_behind_a_push_for_which_the_past_is_read_is_carried_out_after_it() -> None:
+async def test_what_comes_after_a_push_for_which_the_past_is_read_is_carried_out_after_it() -> None:
     async with open_house(Lists, store=(store := SlowReads())) as house:
         actor = await house.actor(Lists)
         guest = await joined(actor, "a")
@@ -762,7 +762,7 @@ async def test_a_push_that_would_hold_up_everybody_is_refused_and_counts_as_what
         await actor.wait_until_idle()
         refused, next_one = (frame for frame in guest.frames if frame["type"] != "change")
         assert (refused["type"], refused["code"]) == ("nack", "conflict")
-        assert "too much" in refused["message"]
+        assert "too many changes" in refused["message"]
         assert next_one["code"] == "rate_limited"
 
 
@@ -820,7 +820,7 @@ async def test_many_elements_are_put_into_a_list_also_where_conflicts_are_refuse
         assert [frame["type"] for frame in guest.frames] == ["ack"]
         other.push(*[add("/list/0", 0)] * 1_000, base=0)
         await actor.wait_until_idle()
-        assert "too much" in other.frames[-1]["message"]
+        assert "too many changes" in other.frames[-1]["message"]
 
 
 @pytest.mark.parametrize(
@@ -841,7 +841,7 @@ async def test_a_large_push_counts_as_several_messages(ops: list[Any], second: s
         assert [frame.get("code") for frame in guest.frames] == [None, second]
 
 
-async def test_a_base_from_before_the_join_is_brought_behind_what_came_since() -> None:
+async def test_a_base_from_before_the_join_is_rebased_over_what_came_since() -> None:
     async with open_house(Lists) as house:
         actor = await house.actor(Lists)
         await actor.thread.set_state({"list": ["0", "a", "b", "c"], "n": 0})
@@ -875,7 +875,7 @@ async def test_a_base_that_is_kept_nowhere_is_a_conflict_and_one_that_cannot_be_
 
 
 @pytest.mark.parametrize("epoch", [None, "gone"])
-async def test_what_was_made_behind_a_push_that_was_lost_on_a_base_that_is_gone_is_taken(epoch: str | None) -> None:
+async def test_what_was_made_after_a_push_that_was_lost_on_a_base_that_is_gone_is_taken(epoch: str | None) -> None:
     class Forgetful(Lists):
         kind = "lists"
         retention = Retention(changes=1)

@@ -562,7 +562,7 @@ async def test_a_push_on_the_older_socket_that_is_still_on_its_way_is_in_what_th
         frames, version = newer.frames, int(is_stored)
         assert joins(frames[:1]) == {"version": version, "last_ref": 1, "state": {"n": version}}
         assert (frames[1]["type"], frames[1]["ref"]) == ("ack" if is_stored else "nack", 1)
-        # What was sent behind a change that is not stored is not sent.
+        # What was broadcast after a change that is not stored is not sent.
         assert frames[2:] == ([{"type": "message", "data": "to those who are here"}] if is_stored else [])
         newer.push(add("/m", 1), base=version, answered=0)
         await actor.wait_until_idle()
@@ -762,7 +762,7 @@ async def test_a_frame_that_is_none_is_answered_with_an_error_and_closes_with_44
         assert len(actor.connections) == 0
 
 
-async def test_what_comes_behind_a_bad_frame_is_not_looked_at() -> None:
+async def test_what_comes_after_a_bad_frame_is_not_looked_at() -> None:
     async with open_house(Slow) as house:
         actor = await house.actor(Slow)
         guest = Guest(actor, "a")
@@ -789,7 +789,7 @@ async def test_fields_thatnobody_knows_are_not_looked_at() -> None:
 # Too many messages
 
 
-async def test_pushes_that_come_too_fast_are_told_when_to_come_again_and_those_behind_them_are_out_of_order() -> None:
+async def test_pushes_that_come_too_fast_are_told_when_to_come_again_and_those_after_them_are_out_of_order() -> None:
     async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=3)) as house:
         actor = await house.actor(Room)
         guest = await joined(actor, "a")
@@ -996,7 +996,7 @@ async def test_a_slow_reader_is_sent_the_state_where_that_is_smaller_or_the_chan
         assert slow.frames == []
 
 
-async def test_whatever_else_a_slow_reader_is_sent_comes_behind_the_changes_before_it() -> None:
+async def test_whatever_else_a_slow_reader_is_sent_comes_after_the_changes_before_it() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         actor.thread.set_state({"n": 0, "text": "x" * 500})
@@ -1042,7 +1042,7 @@ async def test_events_bring_no_states_to_a_slow_reader_and_come_in_their_order_w
         assert [frame.get("data", frame["type"]) for frame in others] == [*range(10), "result"]
 
 
-async def test_what_waits_for_a_slow_reader_comes_in_front_of_the_answer_to_its_push() -> None:
+async def test_what_waits_for_a_slow_reader_comes_before_the_answer_to_its_push() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         slow = await joined(actor, "slow")
@@ -1234,7 +1234,7 @@ async def test_a_presence_that_is_too_large_or_too_deep_is_refused_and_the_one_b
         assert actor.thread.presence() == {guest.connection.id: "x" * 98}
 
 
-async def test_the_server_may_show_somebody_without_a_connection_behind_the_changes_before_it() -> None:
+async def test_the_server_may_show_somebody_without_a_connection_after_the_changes_before_it() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         guest = await joined(actor, "a")

@@ -280,7 +280,7 @@ async def test_a_handshake_whose_authentication_is_cancelled_is_ended() -> None:
             assert (await _read_to_end(bare)).startswith(b"HTTP/1.1 500 ")
 
 
-async def test_blanks_behind_the_headers_of_a_websocket_are_none_of_them(address: str) -> None:
+async def test_blanks_after_the_headers_of_a_websocket_are_none_of_them(address: str) -> None:
     with bare_socket(address) as bare:
         await asyncio.get_running_loop().sock_sendall(bare, UPGRADE.replace(b"==", b"== \t") + b"\r\n")
         assert (await _read_answer(bare)).startswith(b"HTTP/1.1 101 ")
@@ -323,9 +323,9 @@ async def test_a_connection_that_is_answered_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    "behind", [b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n", UPGRADE + b"\r\n"], ids=["a request", "a socket"]
+    "later", [b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n", UPGRADE + b"\r\n"], ids=["a request", "a socket"]
 )
-async def test_an_event_stream_with_another_request_behind_it_ends_with_its_peer(behind: bytes) -> None:
+async def test_an_event_stream_with_another_request_after_it_ends_with_its_peer(later: bytes) -> None:
     app = serve(limits=Limits(connections_per_address=1))
     async with running(app) as address:
         with bare_socket(address) as bare:
@@ -335,7 +335,7 @@ async def test_an_event_stream_with_another_request_behind_it_ends_with_its_peer
             assert (await _read_answer(bare)).startswith(b"HTTP/1.1 200 ")
             async with connected(address, "/threads/room/one") as other:
                 assert await other.until_closed() == 1013
-            await loop.sock_sendall(bare, behind)
+            await loop.sock_sendall(bare, later)
             await asyncio.sleep(0.1)
         for n in range(100):
             # A change is written to the stream, whose end is noticed by that.

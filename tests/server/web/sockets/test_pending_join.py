@@ -33,7 +33,7 @@ def enter(**options: Any) -> tuple[FakeTransport, PendingJoin]:
     return transport, pending
 
 
-async def test_a_join_is_returned_and_what_comes_behind_it_is_kept_for_the_session() -> None:
+async def test_a_join_is_returned_and_what_comes_after_it_is_kept_for_the_session() -> None:
     transport, pending = enter()
     pending.receive(JOIN, is_text=True)
     assert not transport.is_paused

@@ -151,7 +151,7 @@ async def test_what_one_peer_sends_at_once_is_handled_in_turns_between_which_the
     assert 0 < most < MOST
 
 
-async def test_small_frames_behind_large_ones_are_handled_in_turns_too() -> None:
+async def test_small_frames_after_large_ones_are_handled_in_turns_too() -> None:
     peer = Peer()
     large = frame(Opcode.TEXT, b"x" * 100_000)
     peer.socket.data_received(large + frame(Opcode.PING) * MANY + large + frame(Opcode.PING) * MANY)
@@ -163,7 +163,7 @@ async def test_small_frames_behind_large_ones_are_handled_in_turns_too() -> None
     assert len(peer.session.received) == 2
 
 
-async def test_what_is_handled_in_turns_keeps_its_order_and_what_comes_meanwhile_is_behind_it() -> None:
+async def test_what_is_handled_in_turns_keeps_its_order_and_what_comes_meanwhile_follows_it() -> None:
     peer = Peer()
     data = texts(1000)
     cut = len(data) // 2 + 3
@@ -218,7 +218,7 @@ async def test_a_session_that_fails_closes_its_socket_with_1011_and_is_read_to_i
 
 
 @pytest.mark.parametrize("end", ["eof", "lost"])
-async def test_the_end_of_a_peer_comes_behind_what_it_has_said(end: str) -> None:
+async def test_the_end_of_a_peer_comes_after_what_it_has_said(end: str) -> None:
     peer = Peer()
     peer.socket.data_received(texts(1000))
     if end == "eof":
