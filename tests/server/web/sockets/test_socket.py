@@ -20,6 +20,8 @@ MANY = 20_000
 # No socket keeps the loop for more frames than this.
 MOST = 500
 MESSAGE = b'{"type":"ping"}'
+# Seconds between two looks at a clock that runs equally fast on each machine.
+TICK = 20e-6
 
 
 class Pipe(asyncio.Transport):
@@ -131,7 +133,8 @@ async def settled(peer: Peer) -> None:
 async def test_what_one_peer_sends_at_once_is_handled_in_turns_between_which_the_others_have_theirs(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = Peer()
+    clock = Clock(TICK)
+    peer = Peer(turns=Turns(clock, clock))
     parsed = 0
     recv_frame = ServerProtocol.recv_frame
 
@@ -152,7 +155,8 @@ async def test_what_one_peer_sends_at_once_is_handled_in_turns_between_which_the
 
 
 async def test_small_frames_after_large_ones_are_handled_in_turns_too() -> None:
-    peer = Peer()
+    clock = Clock(TICK)
+    peer = Peer(turns=Turns(clock, clock))
     large = frame(Opcode.TEXT, b"x" * 100_000)
     peer.socket.data_received(large + frame(Opcode.PING) * MANY + large + frame(Opcode.PING) * MANY)
     before, most = 0, 0
@@ -325,12 +329,14 @@ async def test_a_reader_that_is_sent_much_at_once_is_waited_for_until_it_has_bee
 
 
 class Clock:
-    """A clock that stands still but for the work that is done."""
+    """A clock that stands still but for the work that is done, and a tick for each look at it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tick: float = 0.0) -> None:
         self.now = 0.0
+        self._tick = tick
 
     def __call__(self) -> float:
+        self.now += self._tick
         return self.now
 
 
