@@ -13,7 +13,7 @@ demo: $(VENV)/.installed
 	$(BIN)/plait demo --port $(PORT)
 
 # All at the same time; what each of them says comes when it has ended. Installs and builds come before, for all.
-test: system $(VENV)/.installed-dev client/js/node_modules/.installed client/js/dist/.compiled
+test: system $(VENV)/.installed-dev client/js/node_modules/.installed client/js/dist/index.js
 	@echo "testing with `$(BIN)/python -V` ($(BIN)/python)"
 	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target pytest check client
 	@echo "tested with `$(BIN)/python -V`: pytest, checks and the TypeScript client passed"
@@ -74,7 +74,7 @@ client/js/node_modules/.installed: client/js/package.json
 	cd client/js && npm install --no-audit --no-fund --loglevel=error
 	@touch $@
 
-client/js/dist/.compiled: client/js/node_modules/.installed client/js/tsconfig.json client/js/tsconfig.build.json $(wildcard client/js/src/*)
+client/js/dist/index.js: client/js/node_modules/.installed client/js/tsconfig.json client/js/tsconfig.build.json $(wildcard client/js/src/*)
 	cd client/js && node_modules/.bin/tsc -p tsconfig.build.json
 	@touch $@
 

@@ -229,7 +229,7 @@ def _share_ids(old: Sequence[Any], new: Sequence[Any]) -> bool:
 
 
 def _common(old: Sequence[Any], new: Sequence[Any]) -> int:
-    """Return how many elements at the beginning are the same; those that are one object on both sides cost next to nothing."""
+    """Return how many elements at the beginning are the same; identical objects cost next to nothing."""
     identical = bytes(map(is_, old, new))
     alike: list[int] = []
     count = 0

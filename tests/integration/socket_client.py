@@ -29,7 +29,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-TIMEOUT: Final = 60.0
+TIMEOUT: Final = 30.0
 
 _WEBSOCKET_HEADERS: Final = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"

@@ -211,7 +211,7 @@ export class Pushes {
     const push = this.all[index];
     if (push === undefined) return undefined;
     if (!isUnseen) {
-      this.#answer(push, () => this.fold.refuse(push));
+      this.#answer(push, () => this.fold.refuse(push), !push.isSettled);
       const error = new PlaitError(frame.code, frame.message, { path: frame.path ?? undefined });
       return { type: "refused", push, error };
     }
@@ -236,10 +236,10 @@ export class Pushes {
     this.#isDirty = true;
   }
 
-  #answer(push: Pending, change: () => void): void {
+  #answer(push: Pending, change: () => void, isRefused = false): void {
     const index = this.all.indexOf(push);
     change();
-    this.#window.answered(index);
+    this.#window.answered(index, isRefused);
     this.#isDirty = true;
   }
 }

@@ -13,6 +13,11 @@ export class SendWindow {
   readonly #now: () => number;
   /** How many pushes, from the first on, were sent on this socket and have no answer. */
   #sent = 0;
+  /**
+   * How many may be on their way: one after a refusal, as all after that are to be sent again, and one more for each
+   * push that is accepted.
+   */
+  #most = UNANSWERED;
   /** Refs of pushes on this socket that are to be sent again: their answers are ignored. */
   #stale: number[] = [];
   // The earliest time to send pushes, where the server has asked to wait.
@@ -28,6 +33,7 @@ export class SendWindow {
   /** A new socket: nothing was sent on it. */
   reset(): void {
     this.#sent = 0;
+    this.#most = UNANSWERED;
     this.#stale = [];
     this.#heldUntil = undefined;
     this.#pace = this.#freeAt = 0;
@@ -58,7 +64,7 @@ export class SendWindow {
 
   /** Returns the next push to send, if there is one. */
   next(pushes: readonly Pending[]): Pending | undefined {
-    return this.#heldUntil === undefined && this.#sent < UNANSWERED ? pushes[this.#sent] : undefined;
+    return this.#heldUntil === undefined && this.#sent < this.#most ? pushes[this.#sent] : undefined;
   }
 
   /** The next push is sent. */
@@ -86,7 +92,8 @@ export class SendWindow {
   }
 
   /** The push at `index` is answered; as answers come in order, so is all that was sent before it. */
-  answered(index: number): void {
+  answered(index: number, isRefused: boolean): void {
+    this.#most = isRefused ? 1 : Math.min(this.#most + 1, UNANSWERED);
     if (index < this.#sent) this.#sent--;
     this.#stale = [];
     this.#spent();

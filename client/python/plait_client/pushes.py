@@ -105,7 +105,7 @@ class Pushes:
         if change is not None:
             self._tell(change)
         if push is not None:
-            self._sending.drop(push)
+            self._sending.drop(push, is_refused=False)
             self._pace.spent()
             self.document.answered(push, change)
             self._tell(Acked(push, frame.version))
@@ -125,7 +125,9 @@ class Pushes:
                 push = self._sending.look_up(frame.ref)
                 if push is not None:
                     self._pace.spent()
-                    self.document.refused(push, self._sending.drop(push))
+                    # What was answered before on another socket had no push sent after it in vain.
+                    index = self._sending.drop(push, is_refused=not push.is_settled)
+                    self.document.refused(push, index)
                     self._tell(Nacked(push, frame))
         self.send_due()
 

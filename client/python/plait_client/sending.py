@@ -29,6 +29,9 @@ class Sending:
         # What was sent and not answered, and what of it has been told to come again since.
         self._waiting: deque[_Sent] = deque()
         self._superseded: deque[_Sent] = deque()
+        # How many may be on their way: one after a refusal, as all after that are to come again, and one more for each
+        # push that is accepted.
+        self._most = UNANSWERED
         # The earliest time to go on sending, where the server has asked for patience.
         self._held_until: float | None = None
 
@@ -41,6 +44,7 @@ class Sending:
         """The socket is gone, and with it all that was on its way."""
         self._is_open = False
         self._next = 0
+        self._most = UNANSWERED
         self._waiting.clear()
         self._superseded.clear()
         self._held_until = None
@@ -61,7 +65,7 @@ class Sending:
     @property
     def due(self) -> Push | None:
         """The push that may go out at this time."""
-        if not self._is_open or self._held_until is not None or self._next >= min(len(self._pending), UNANSWERED):
+        if not self._is_open or self._held_until is not None or self._next >= min(len(self._pending), self._most):
             return None
         return self._pending[self._next]
 
@@ -85,8 +89,9 @@ class Sending:
         """Return the push that a final answer is for; None for one that was answered before."""
         return next((sent.push for sent in (*self._waiting, *self._superseded) if sent.ref == ref), None)
 
-    def drop(self, push: Push) -> int:
+    def drop(self, push: Push, *, is_refused: bool) -> int:
         """Take a push that was answered from the pending ones; return the index at which it was."""
+        self._most = 1 if is_refused else min(self._most + 1, UNANSWERED)
         index = self._pending.drop(push)
         self._next -= index < self._next
         self._waiting = deque(sent for sent in self._waiting if sent.push is not push)

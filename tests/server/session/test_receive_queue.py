@@ -14,7 +14,7 @@ from plait.web.turns import AT_ONCE
 
 
 class Desk:
-    """An inbox, and what it has handed over."""
+    """A queue, and what it has handed over."""
 
     def __init__(self, work: Work | None = None) -> None:
         self.taken: list[bytes] = []
