@@ -157,13 +157,8 @@ class Actor:
 
     def request(self, request: Request, done: Done) -> Turn:
         """Run `on_request`, and call `done` with its response when the changes before it are durable."""
-        turn = Turn(
-            "on_request",
-            lambda: self.thread.on_request(request),
-            partial(self._answer, done),
-            owner=self,
-            request=request,
-        )
+        turn = Turn("on_request", lambda: self.thread.on_request(request), owner=self, request=request)
+        turn.on_end(partial(self._answer, done))
         self.mailbox.post(turn)
         return turn
 
@@ -188,15 +183,15 @@ class Actor:
         args, kwargs = arguments
         if method.is_stream:
             assert sink is not None
-            streaming = Streaming(sink, self.pipeline.after, connection, self.hooks.report, drain)
-            done = streaming.wrap_done(done)
+            gate, report = self.pipeline.after, self.hooks.report
+            streaming = Streaming(sink, done, gate=gate, connection=connection, report=report, drain=drain)
+            done = streaming.finish
             work = partial(streaming.run, method, self.thread, args, kwargs)
         else:
             work = partial(method.function, self.thread, *args, **kwargs)
         turn = Turn(
             f"rpc {method.name}",
             work,
-            partial(self._answer, done),
             owner=self,
             connection=connection,
             request=request,
@@ -205,9 +200,11 @@ class Actor:
             origin=None if by_client else find_client_turn(),
         )
         if connection is not None:
-            turn.done = connection.track_turn(size, turn.done)
+            connection.track_turn(turn, size)
         if method.is_concurrent:
-            turn.done = partial(self._finish_concurrent, turn, turn.done)
+            turn.on_end(lambda *_: self._finish_concurrent(turn))
+        turn.on_end(partial(self._answer, done))
+        if method.is_concurrent:
             self._concurrent.add(turn)
             turn.start(self._loop)
         else:
@@ -279,7 +276,9 @@ class Actor:
     async def _wait_for_mailbox(self) -> None:
         """Wait until the turns before this call have ended, and their changes are durable or have failed."""
         event = asyncio.Event()
-        self.mailbox.post(Turn("idle", lambda: None, partial(self._answer, lambda *_: event.set()), owner=self))
+        turn = Turn("idle", lambda: None, owner=self)
+        turn.on_end(partial(self._answer, lambda *_: event.set()))
+        self.mailbox.post(turn)
         await event.wait()
 
     def _on_commit(self, commit: Commit) -> None:
@@ -312,7 +311,6 @@ class Actor:
             error = Unavailable("the server is shutting down")
         self.pipeline.after(lambda failure: done(result, failure or error))
 
-    def _finish_concurrent(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
+    def _finish_concurrent(self, turn: Turn) -> None:
         self._concurrent.discard(turn)
         self.touch()
-        done(result, error)

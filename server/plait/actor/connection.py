@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from plait.actor.mailbox import Done
+from plait.actor.mailbox import Turn
 from plait.actor.transport import Frame, Session, Transport
 from plait.errors import StoreError
 from plait.state.revision import Revision
@@ -186,19 +186,18 @@ class Connection:
         """Read nothing more from the client until the socket is closed."""
         self._transport.stop_reading()
 
-    def track_turn(self, size: int, done: Done) -> Done:
-        """Count a turn for a message of `size` bytes until the returned Done is called."""
+    def track_turn(self, turn: Turn, size: int = 0) -> None:
+        """Count a turn for a message of `size` bytes until it ends."""
         size += _TURN
         self.backlog += size
 
-        def ended(result: Any, error: BaseException | None) -> None:
+        def ended(_: object, __: object) -> None:
             self.backlog -= size
             if not self.backlog and self._on_turns_ended is not None:
                 on_ended, self._on_turns_ended = self._on_turns_ended, None
                 on_ended()
-            done(result, error)
 
-        return ended
+        turn.on_end(ended)
 
     def call_when_turns_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` when all turns of the connection have ended: at once, if none runs or waits."""

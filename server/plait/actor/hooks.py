@@ -58,8 +58,11 @@ class Hooks:
                 self.report(error, connection)
 
         work = partial(getattr(self._thread, name), *args)
-        done = finished if connection is None else connection.track_turn(size, finished)
-        self._mailbox.post(Turn(name, work, done, owner=self._owner, connection=connection, by_client=by_client))
+        turn = Turn(name, work, owner=self._owner, connection=connection, by_client=by_client)
+        if connection is not None:
+            connection.track_turn(turn, size)
+        turn.on_end(finished)
+        self._mailbox.post(turn)
 
     async def run(
         self, name: str, *args: Any, connection: Connection | None = None, request: Request | None = None
@@ -69,7 +72,8 @@ class Hooks:
             return None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         work = partial(getattr(self._thread, name), *args)
-        turn = Turn(name, work, make_resolver(future), owner=self._owner, connection=connection, request=request)
+        turn = Turn(name, work, owner=self._owner, connection=connection, request=request)
+        turn.on_end(make_resolver(future))
         self._mailbox.post(turn)
         return await future
 
@@ -117,8 +121,10 @@ class Hooks:
                 self.report(error, connection)
             done(error or refusal)
 
-        tracked = connection.track_turn(0, finished)
-        self._mailbox.post(Turn("on_connect", work, tracked, owner=self._owner, connection=connection, request=request))
+        turn = Turn("on_connect", work, owner=self._owner, connection=connection, request=request)
+        connection.track_turn(turn)
+        turn.on_end(finished)
+        self._mailbox.post(turn)
 
     async def is_readonly(self, connection: Connection, request: Request) -> bool:
         """Run `should_be_readonly` for a request."""
@@ -136,4 +142,6 @@ class Hooks:
                 log_error(failure, self._thread._core.key, connection)
 
         work = partial(self._thread.on_error, error, connection)
-        self._mailbox.post(Turn("on_error", work, finished, owner=self._owner, connection=connection))
+        turn = Turn("on_error", work, owner=self._owner, connection=connection)
+        turn.on_end(finished)
+        self._mailbox.post(turn)

@@ -6,17 +6,19 @@ callers runs; it then runs at once, nested in that caller, instead of waiting fo
 
 import asyncio
 import inspect
+import logging
 import traceback
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
-from functools import partial
 from types import CoroutineType, FrameType
 from typing import Any, Final
 
 from plait.errors import TurnTimeout
 
 __all__ = ["Done", "Mailbox", "Turn", "current_turn", "find_client_turn", "make_resolver"]
+
+log = logging.getLogger("plait.thread")
 
 Done = Callable[[Any, BaseException | None], None]
 """Called with the result of a turn, or with what it raised."""
@@ -57,7 +59,7 @@ def make_resolver(future: asyncio.Future[Any]) -> Done:
 
 
 class Turn:
-    """One run of `work`, which may return a coroutine; `done` is called with its outcome.
+    """One run of `work`, which may return a coroutine; the callbacks of `on_end` are called with its outcome.
 
     `owner` is the actor of the turn; `connection` and `request` are its cause. With `by_client` the turn does what a
     client asked for, and has no more rights than that client. `origin` is the client's turn that started this one, if
@@ -65,10 +67,10 @@ class Turn:
     """
 
     __slots__ = (
+        "_callbacks",
         "_is_cancelled",
         "by_client",
         "connection",
-        "done",
         "is_abandoned",
         "is_expired",
         "is_running",
@@ -86,7 +88,6 @@ class Turn:
         self,
         name: str,
         work: Callable[[], Any],
-        done: Done,
         *,
         owner: Any,
         connection: Any = None,
@@ -97,7 +98,8 @@ class Turn:
     ) -> None:
         self.name = name
         self.work = work
-        self.done = done
+        # Called when it has ended, in order; emptied then.
+        self._callbacks: list[Done] = []
         self.owner = owner
         self.connection = connection
         self.request = request
@@ -115,6 +117,19 @@ class Turn:
         # The task that runs it: the mailbox's, or its own.
         self.task: asyncio.Task[Any] | None = None
 
+    def on_end(self, callback: Done) -> None:
+        """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
+        self._callbacks.append(callback)
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Call the callbacks with the outcome, each once."""
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback(result, error)
+            except Exception:  # The callbacks after it must still be called.
+                log.exception("a callback of the turn %s failed", self.name)
+
     def holds(self, mailbox: "Mailbox") -> bool:
         """Whether this turn, or one that waits for it, runs in `mailbox`."""
         turn: Turn | None = self
@@ -130,14 +145,14 @@ class Turn:
         async def run() -> None:
             if self.is_abandoned:
                 self.task = None
-                self.done(None, asyncio.CancelledError())
+                self.end(None, asyncio.CancelledError())
             else:
                 await self.run(task)
 
         self.task = task = loop.create_task(run(), name=self.name)
 
     async def run(self, task: asyncio.Task[None]) -> None:
-        """Run to the end in `task`, the current task, and call `done`."""
+        """Run to the end in `task`, the current task, and call the callbacks."""
         self.task = task
         _turn.set(self)
         self.is_running = True
@@ -156,7 +171,7 @@ class Turn:
         finally:
             self.is_running = False
             self.task = None
-        self.done(result if error is None else None, error)
+        self.end(result if error is None else None, error)
         if task.cancelling():
             # The task was cancelled from outside, as when the loop is closed.
             raise asyncio.CancelledError
@@ -175,7 +190,7 @@ class Turn:
     def cancel(self) -> None:
         """Cancel the turn if it runs, and skip it if it has not begun."""
         self.is_abandoned = True
-        # A task that is cancelled before its first step would never call `done`.
+        # A task that is cancelled before its first step would never end the turn.
         if self.task is not None and self.is_running:
             self._is_cancelled = True
             self.task.cancel()
@@ -225,7 +240,7 @@ class Mailbox:
         turn.mailbox = self
         if turn.parent is not None and turn.parent.holds(self):
             self.nested.add(turn)
-            turn.done = partial(self._finish_nested, turn, turn.done)
+            turn.on_end(lambda *_: self._finish_nested(turn))
             turn.start(self._loop)
             return
         if self._queue is None:
@@ -240,7 +255,7 @@ class Mailbox:
         if self.running is not None:
             self.running.cancel()
         for turn in waiting or ():
-            turn.done(None, asyncio.CancelledError())
+            turn.end(None, asyncio.CancelledError())
 
     def _run(self) -> None:
         # Turns do not inherit the context variables of the code that posted them.
@@ -269,11 +284,10 @@ class Mailbox:
             if self._queue:
                 self._run()
 
-    def _finish_nested(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
+    def _finish_nested(self, turn: Turn) -> None:
         self.nested.discard(turn)
         if self._nested_ended is not None and not self._nested_ended.done():
             self._nested_ended.set_result(None)
-        done(result, error)
 
     def _pop(self) -> Turn | None:
         """Return the next turn that has not been abandoned."""
@@ -281,7 +295,7 @@ class Mailbox:
             turn = self._queue.popleft()
             if not turn.is_abandoned:
                 return turn
-            turn.done(None, asyncio.CancelledError())
+            turn.end(None, asyncio.CancelledError())
         self._queue = None
         return None
 

@@ -18,19 +18,22 @@ _CHUNKS_AT_ONCE: Final = 64
 
 
 class Streaming:
-    """Runs a method that streams, and passes what it sends to `sink`."""
+    """Runs a method that streams, passes what it sends to `sink`, and its outcome to `done`."""
 
-    __slots__ = ("_connection", "_drain", "_failed", "_gate", "_report", "_sink", "_stream")
+    __slots__ = ("_connection", "_done", "_drain", "_failed", "_gate", "_report", "_sink", "_stream")
 
     def __init__(
         self,
         sink: StreamSink,
+        done: Done,
+        *,
         gate: Gate,
         connection: Connection | None,
         report: Callable[[BaseException, Connection | None], None],
         drain: Callable[[], Awaitable[object]] | None,
     ) -> None:
         self._sink = sink
+        self._done = done
         self._gate = gate
         self._connection = connection
         # Called after each yielded chunk; waits while the reader is too slow.
@@ -58,14 +61,10 @@ class Streaming:
         if not stream.is_ended:
             stream.end() if result is None else stream.end(result)
 
-    def wrap_done(self, done: Done) -> Done:
-        """Return a Done that calls `done`, unless the stream has ended with an error of the store."""
-
-        def tell(result: Any, error: BaseException | None) -> None:
-            if not self._failed:
-                done(result, error)
-
-        return tell
+    def finish(self, result: Any, error: BaseException | None) -> None:
+        """Call `done` with the outcome, unless the stream has ended with an error of the store."""
+        if not self._failed:
+            self._done(result, error)
 
     # Inside
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plait.actor.mailbox import Mailbox, Turn, current_turn, make_resolver
+from plait.actor.mailbox import Done, Mailbox, Turn, current_turn, make_resolver
 from plait.errors import TurnTimeout
 
 PATIENCE = 10.0
@@ -23,9 +23,19 @@ def make_mailbox() -> Mailbox:
 def post(mailbox: Mailbox, work: Callable[[], Any], *, name: str = "turn") -> tuple[Turn, asyncio.Future[Any]]:
     """Post a turn and return it, with a future of its outcome."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    turn = Turn(name, work, make_resolver(future), owner=None, parent=current_turn())
+    turn = Turn(name, work, owner=None, parent=current_turn())
+    turn.on_end(make_resolver(future))
     mailbox.post(turn)
     return turn, future
+
+
+def post_then(mailbox: Mailbox, work: Callable[[], Any], *callbacks: Done) -> Turn:
+    """Post a turn at the end of which some callbacks are called."""
+    turn = Turn("turn", work, owner=None, parent=current_turn())
+    for callback in callbacks:
+        turn.on_end(callback)
+    mailbox.post(turn)
+    return turn
 
 
 async def call(mailbox: Mailbox, work: Callable[[], Any]) -> Any:
@@ -86,18 +96,52 @@ async def test_the_outcome_of_a_turn_is_what_its_work_returns_or_raises() -> Non
         await outcome(post(mailbox, fail_at_once)[1])
 
 
-async def test_a_turn_whose_outcome_cannot_be_handed_on_does_not_hold_up_the_next() -> None:
-    mailbox = make_mailbox()
+@pytest.mark.parametrize("is_nested", [False, True])
+async def test_the_end_of_a_turn_calls_everybody_once_in_order_though_one_of_them_fails(
+    is_nested: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    mailbox, told, ended = make_mailbox(), list[Any](), asyncio.Event()
 
     def fail(*_: object) -> None:
         raise LookupError("nobody takes it")
 
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda *_: None)
-    mailbox.post(Turn("first", lambda: None, fail, owner=None))
-    _, queued = post(mailbox, lambda: "queued")
-    assert await outcome(queued) == "queued"
+    async def run() -> None:
+        callbacks = (lambda *each: told.append((1, *each)), fail, lambda *each: told.append((2, *each)))
+        post_then(mailbox, lambda: "result", *callbacks, lambda *_: ended.set())
+        if is_nested:
+            await outcome(ended.wait())
+
+    if is_nested:
+        await call(mailbox, run)
+    else:
+        await run()
     assert await outcome(post(mailbox, lambda: "later")[1]) == "later"
+    assert told == [(1, "result", None), (2, "result", None)]
+    assert [record.exc_text is not None and "nobody takes it" in record.exc_text for record in caplog.records] == [True]
+
+
+async def test_a_turn_that_is_skipped_or_closed_tells_everybody_once_in_order() -> None:
+    mailbox, gate, told = make_mailbox(), asyncio.Event(), list[Any]()
+
+    def note(number: int) -> Done:
+        return lambda result, error: told.append((number, result, type(error)))
+
+    post(mailbox, gate.wait)
+    skipped = post_then(mailbox, lambda: "skipped", note(1), note(2))
+    _, after = post(mailbox, lambda: "after")
+    skipped.cancel()
+    gate.set()
+    await outcome(after)
+    assert told == [(1, None, asyncio.CancelledError), (2, None, asyncio.CancelledError)]
+    gate.clear()
+    _, running = post(mailbox, gate.wait)
+    post_then(mailbox, lambda: "closed", note(3), note(4))
+    await asyncio.sleep(0)
+    mailbox.close()
+    with pytest.raises(asyncio.CancelledError):
+        await outcome(running)
+    await outcome(until_idle(mailbox))
+    assert told[2:] == [(3, None, asyncio.CancelledError), (4, None, asyncio.CancelledError)]
 
 
 async def test_turns_run_in_order_of_arrival_and_never_overlap() -> None:
@@ -155,7 +199,7 @@ async def test_a_turn_that_is_posted_by_the_end_of_another_waits_for_those_that_
     def ended(*_: object) -> None:
         post(mailbox, lambda: lines.append("posted last"))
 
-    mailbox.post(Turn("first", gate.wait, ended, owner=None))
+    post_then(mailbox, gate.wait, ended)
     _, second = post(mailbox, lambda: lines.append("posted first"))
     gate.set()
     await outcome(second)
@@ -198,7 +242,7 @@ async def test_a_turn_that_posts_the_next_one_for_ever_does_not_recurse() -> Non
         nonlocal left
         left -= 1
         if left:
-            mailbox.post(Turn("again", lambda: None, again, owner=None))
+            post_then(mailbox, lambda: None, again)
         else:
             over.set()
 
