@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 
 from plait.actor.connection import Connection, Principal, Wire
+from plait.actor.connections import Connections
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
 from plait.actor.logs import about
@@ -17,7 +18,7 @@ from plait.actor.mailbox import Done, Mailbox, Turn, current_turn, find_client_t
 from plait.actor.presence import Presence
 from plait.actor.rpc import Method, StreamSink
 from plait.actor.streaming import Streaming
-from plait.actor.thread import Core, Thread
+from plait.actor.thread import Thread
 from plait.actor.transport import Frame
 from plait.errors import InvalidState, Unavailable
 from plait.limits import Limits
@@ -51,6 +52,7 @@ class Actor:
         "last_used",
         "limits",
         "mailbox",
+        "make_handle",
         "pipeline",
         "presence",
         "thread",
@@ -84,9 +86,10 @@ class Actor:
         self.change_log = ChangeLog(key, store, self.pipeline.history)
         self.presence = Presence(self._loop, self._tell_presence)
         self.clients = PushLog()
-        self.thread._core = Core(key, self.pipeline, self.change_log, self.presence, make_handle)
+        self.connections = Connections()
+        self.make_handle = make_handle
+        self.thread._core = self
         self.thread.__init__()  # type: ignore[misc]
-        self.connections = self.thread._core.connections
         self.mailbox = Mailbox(self._loop)
         self.hooks = Hooks(self, self.thread, self.mailbox)
         # When the thread was last used, by the loop's clock.

@@ -96,7 +96,7 @@ class Hooks:
             nonlocal refusal
             if connection.is_closed:
                 return False
-            refusal = self._thread._core.connections.refusal(self._owner.limits.connections_per_thread)
+            refusal = self._owner.connections.refusal(self._owner.limits.connections_per_thread)
             if refusal is None:
                 return join()
             connection.leave(TRY_AGAIN_LATER, str(refusal))
@@ -138,8 +138,8 @@ class Hooks:
 
         def finished(_: object, failure: BaseException | None) -> None:
             if failure is not None:
-                log_error(error, self._thread._core.key, connection)
-                log_error(failure, self._thread._core.key, connection)
+                log_error(error, self._owner.key, connection)
+                log_error(failure, self._owner.key, connection)
 
         work = partial(self._thread.on_error, error, connection)
         turn = Turn("on_error", work, owner=self._owner, connection=connection)

@@ -1,7 +1,7 @@
 """Thread: what an author subclasses."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -29,26 +29,16 @@ __all__ = ["Core", "Thread"]
 State = TypeVar("State")
 
 
-class Core:
-    """The parts of a thread, which its actor provides."""
+class Core(Protocol):
+    """What a thread uses of its actor."""
 
-    __slots__ = ("change_log", "connections", "key", "make_handle", "pipeline", "presence")
-
-    def __init__(
-        self,
-        key: ThreadKey,
-        pipeline: Pipeline,
-        change_log: ChangeLog,
-        presence: Presence,
-        make_handle: Callable[[Any, str], Any],
-    ) -> None:
-        self.key = key
-        self.pipeline = pipeline
-        self.change_log = change_log
-        self.presence = presence
-        self.connections = Connections()
-        # Makes a handle to another thread.
-        self.make_handle = make_handle
+    key: ThreadKey
+    pipeline: Pipeline
+    change_log: ChangeLog
+    presence: Presence
+    connections: Connections
+    # Makes a handle to another thread.
+    make_handle: Callable[[Any, str], Any]
 
 
 class Thread(Generic[State]):
