@@ -8,15 +8,14 @@ from typing import Any
 import msgspec
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import make_request
-from tests.server.sessions import make_native
+from tests.server.sessions import make_connection, make_native
 
 from plait.actor.actor import Actor
 from plait.actor.thread import Thread
-from plait.actor.transport import Frame
+from plait.actor.transport import Frame, Receiver
 from plait.errors import StoreError
 from plait.limits import UNLIMITED
 from plait.node.node import Node
-from plait.session.native.session import PlaitSession
 from plait.state.history import replay_json
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey
@@ -26,7 +25,7 @@ from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.diff import diff
-from plait_schemas.messages import Join, Joined, decode_client, decode_server, encode
+from plait_schemas.messages import SUBPROTOCOL, Join, Joined, decode_client, decode_server, encode
 from plait_schemas.patch import Op, PatchError, apply
 
 __all__ = ["Member", "World", "decode"]
@@ -48,11 +47,14 @@ class Wire:
     def __init__(self) -> None:
         self.up: deque[bytes] = deque()
         self.down: deque[bytes] = deque()
-        self.session: PlaitSession | None = None
+        self.session: Receiver | None = None
         self.is_joining = False
         # Whether its client has been told that it has joined.
         self.is_joined = False
         self.closed: int | None = None
+
+    def attach(self, receiver: Receiver) -> None:
+        self.session = receiver
 
     # The Transport of the server's end
 
@@ -312,13 +314,13 @@ class World:
     async def _enter(self, wire: Wire, join: Join) -> None:
         actor = await self.actor()
         with actor.keep_awake():
-            _, session = make_native(actor, join, wire)
-            await session.prepare()
+            connection = make_connection(actor, actor.connection_id(SUBPROTOCOL, None, join.client), wire)
+            joining = await make_native(actor, connection, wire, join)
             if wire.closed is not None:
-                session.close(ABNORMAL, "")
+                joining.close(ABNORMAL, "")
                 return
-            wire.session = session
-            session.open(make_request())
+            wire.attach(joining)
+            joining.open(make_request())
 
     def _observe(self, member: Member) -> None:
         session = member.session
