@@ -201,6 +201,12 @@ export class Player {
     await this.client.waitFor(condition, { signal: AbortSignal.timeout(TIMEOUT) });
   }
 
+  toString() {
+    const { status, trouble, version, pending } = this.client;
+    const made = `${this.#open.size} promises open, ${pending} pushes pending`;
+    return `${this.id} in life ${this.reloads + 1} is ${status} at ${version}, ${made}, trouble ${trouble}`;
+  }
+
   report() {
     const { version, state, confirmed, connection } = this.client;
     const { id, outcomes, tokens, meant, seen, problems, edits, looks, cuts, reloads } = this;
