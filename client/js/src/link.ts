@@ -91,7 +91,7 @@ export class Link {
     const { storage } = this.#options;
     if (slot || !storage) return this.#start(socket, slot);
     // Without a slot a client works, and keeps nothing.
-    void claimSlot(storage, storageKey(this.#options), pageLocks())
+    void claimSlot(storage, storageKey(this.#options), pageLocks(), () => this.#isClosing)
       .catch(() => undefined)
       .then((claimed) => this.#start(socket, claimed));
   }

@@ -96,10 +96,15 @@ export function pageLocks(): LocksLike | undefined {
 /**
  * Returns a slot that no other client has: one with a queue if there is any, else the first free one of `key`, `key#2`
  * and so on. Without locks the storage must be the tab's own, as sessionStorage is; a queue that was copied with a
- * duplicated tab is ignored.
+ * duplicated tab is ignored, and one whose client `isClosing` is waited for.
  */
-export async function claimSlot(storage: StorageLike, key: string, locks: LocksLike | undefined): Promise<Slot> {
-  if (!locks) return claimUnlocked(storage, key);
+export async function claimSlot(
+  storage: StorageLike,
+  key: string,
+  locks: LocksLike | undefined,
+  isClosing = () => false,
+): Promise<Slot> {
+  if (!locks) return claimUnlocked(storage, key, isClosing);
   const queues = queuesIn(storage, key);
   for (const [index, name] of [...queues, ...slotsOf(key)].entries()) {
     // The page before this one may not have released its lock yet.
@@ -114,10 +119,10 @@ export async function claimSlot(storage: StorageLike, key: string, locks: LocksL
   throw new Error(`all ${SLOTS} slots are taken`);
 }
 
-async function claimUnlocked(storage: StorageLike, key: string): Promise<Slot> {
+async function claimUnlocked(storage: StorageLike, key: string, isClosing: () => boolean): Promise<Slot> {
   if (!("BroadcastChannel" in globalThis)) return new Slot(storage, key, () => undefined);
   const slot: Slot = new Slot(storage, key, () => duplicates.close());
-  const duplicates = new DuplicateCheck(key, () => slot.read()?.client);
+  const duplicates = new DuplicateCheck(key, () => slot.read()?.client, isClosing);
   if (await duplicates.hasDuplicate()) slot.ignore();
   return slot;
 }
@@ -159,49 +164,65 @@ function takeLock(
 
 // Duplicated tabs
 
-/** The question whether a page uses a client id, or the answer to `to` that one does. */
-type Notice = { client: string; asker: string } | { client: string; to: string };
+/** The question whether a page uses a client id, or the answer to `to` that one does, perhaps not for long. */
+type Notice = { client: string; asker: string } | { client: string; to: string; isClosing: boolean };
 
 /** Finds out, where there are no locks, whether another page uses the same client id, as a duplicated tab does. */
 export class DuplicateCheck {
   readonly #channel: BroadcastChannel;
   readonly #client: () => string | undefined;
+  readonly #isClosing: () => boolean;
   readonly #id = randomId();
   #isAsking = false;
-  #onDuplicate: () => void = () => undefined;
+  #onAnswer: (notice: { isClosing: boolean }) => void = () => undefined;
 
   /** Answers other pages with the same `key` that ask for the id that `client` returns. */
-  constructor(key: string, client: () => string | undefined) {
+  constructor(key: string, client: () => string | undefined, isClosing: () => boolean) {
     this.#client = client;
+    this.#isClosing = isClosing;
     this.#channel = new BroadcastChannel(key);
     this.#channel.onmessage = ({ data }) => this.#receive(data as Notice);
     // An open channel would keep Node running.
     (this.#channel as { unref?: () => void }).unref?.();
   }
 
-  /** Tells whether another page uses the client id; of two pages that ask at the same time, one gets false. */
+  /**
+   * Tells whether another page uses the client id; of two pages that ask at the same time, one gets false.
+   * Waits for a client that is closing, which writes to the storage until it is closed.
+   */
   async hasDuplicate(): Promise<boolean> {
     const client = this.#client();
     if (client === undefined) return false;
     this.#isAsking = true;
-    const isFound = await new Promise<boolean>((resolve) => {
-      this.#onDuplicate = () => resolve(true);
-      setTimeout(() => resolve(false), ANSWER_TIMEOUT);
-      this.#post({ client, asker: this.#id });
-    });
+    let found = await this.#ask(client);
+    while (found === "closing" && !this.#isClosing()) found = await this.#ask(client);
     this.#isAsking = false;
-    return isFound;
+    return found === "open";
   }
 
   close(): void {
     this.#channel.close();
   }
 
+  #ask(client: string): Promise<"open" | "closing" | undefined> {
+    return new Promise((resolve) => {
+      let hasClosing = false;
+      const timer = setTimeout(() => resolve(hasClosing ? "closing" : undefined), ANSWER_TIMEOUT);
+      this.#onAnswer = ({ isClosing }) => {
+        hasClosing ||= isClosing;
+        if (isClosing) return;
+        clearTimeout(timer);
+        resolve("open");
+      };
+      this.#post({ client, asker: this.#id });
+    });
+  }
+
   #receive(notice: Notice): void {
     if (notice.client !== this.#client()) return;
-    if ("to" in notice) return notice.to === this.#id ? this.#onDuplicate() : undefined;
-    if (this.#isAsking && notice.asker > this.#id) this.#onDuplicate();
-    else this.#post({ client: notice.client, to: notice.asker });
+    if ("to" in notice) return notice.to === this.#id ? this.#onAnswer(notice) : undefined;
+    if (this.#isAsking && notice.asker > this.#id) this.#onAnswer({ isClosing: false });
+    else this.#post({ client: notice.client, to: notice.asker, isClosing: this.#isClosing() });
   }
 
   #post(notice: Notice): void {

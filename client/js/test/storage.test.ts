@@ -19,10 +19,16 @@ afterEach(() => {
 });
 
 /** Opens the check of a page that uses this client id. */
-function duplicates(client: string | undefined): DuplicateCheck {
-  const check = new DuplicateCheck("key", () => client);
+function duplicates(client: string | undefined, isClosing = () => false): DuplicateCheck {
+  const check = new DuplicateCheck("key", () => client, isClosing);
   checks.push(check);
   return check;
+}
+
+/** Waits until what pages have asked each other so far is answered. */
+async function areAnswered(): Promise<void> {
+  duplicates("another");
+  await duplicates("another").hasDuplicate();
 }
 
 function open(storage: StorageLike): ThreadClient {
@@ -255,6 +261,27 @@ test("where there are no locks, a tab that is a copy of another one is another c
   expect([ids[0], ids[0] === ids[1]]).toEqual([client, false]);
 });
 
+test("where there are no locks, a client waits for the one before it, which is closing, and goes on as that", async () => {
+  const storage = new MemoryStorage();
+  const first = open(storage);
+  const peer = await server.peer();
+  const { client } = await peer.join({ state: { n: 1 } });
+  await first.ready;
+  void first.update("/n", 2);
+  await peer.take("push");
+  // The client waits until the server has taken this.
+  peer.taken = 0;
+  first.send("bye");
+  void first.close();
+
+  const second = open(storage);
+  await areAnswered();
+  peer.drop();
+  const again = await server.peer();
+  expect(await again.take("join")).toEqual({ type: "join", client, have: ["e", 1] });
+  expect([second.state, second.pending]).toEqual([{ n: 2 }, 1]);
+});
+
 test("a slot with a queue that was left is claimed before an empty one", async () => {
   const storage = new MemoryStorage();
   const locks = new Locks();
@@ -282,4 +309,35 @@ test("of two pages that ask at the same time for one client, one has it; a page 
 test("pages with other clients, or with none, are no duplicates", async () => {
   const pages = [duplicates("one"), duplicates("two"), duplicates(undefined)];
   expect(await Promise.all(pages.map((each) => each.hasDuplicate()))).toEqual([false, false, false]);
+});
+
+test("a page that is closing is waited for; one that was closed while it asks itself, too", async () => {
+  const closing = duplicates("one", () => true);
+  let isClosed = false;
+  const second = duplicates("one", () => isClosed);
+  const asking = second.hasDuplicate();
+  await areAnswered();
+  isClosed = true;
+  const third = duplicates("one").hasDuplicate();
+  await areAnswered();
+  closing.close();
+  await asking;
+  second.close();
+  expect(await third).toBe(false);
+});
+
+test("a page that is closing is asked again, until it is closed", async () => {
+  let asked = 0;
+  const closing = duplicates("one", () => {
+    if (++asked === 2) queueMicrotask(() => closing.close());
+    return true;
+  });
+  expect(await duplicates("one").hasDuplicate()).toBe(false);
+  expect(asked).toBe(2);
+});
+
+test("a page that stays is found beside one that is closing", async () => {
+  duplicates("one", () => true);
+  duplicates("one");
+  expect(await duplicates("one").hasDuplicate()).toBe(true);
 });

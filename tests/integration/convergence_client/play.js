@@ -23,7 +23,7 @@ async function play(seed) {
     await step(dice, dice.pick(players), number);
   }
   isQuiet = true;
-  const problems = await quiet(players).catch((error) => [`it did not become quiet: ${error}`]);
+  const problems = await quiet(players).catch((error) => [`it did not become quiet: ${error}`, ...players.map(String)]);
   const report = { seed, kind, name, problems, players: players.map((player) => player.report()) };
   for (const { client } of players) client.close();
   return report;

@@ -10,7 +10,7 @@ import { troubled } from "./troubled.js";
 Object.defineProperty(globalThis, "navigator", { value: undefined, configurable: true });
 
 /** Milliseconds after which what has not happened is taken not to happen. */
-export const TIMEOUT = 30_000;
+export const TIMEOUT = 50_000;
 
 export class Player {
   /** What each edit became, by its number: "ack" or the code of the refusal. */
@@ -199,6 +199,12 @@ export class Player {
 
   async until(condition) {
     await this.client.waitFor(condition, { signal: AbortSignal.timeout(TIMEOUT) });
+  }
+
+  toString() {
+    const { status, trouble, version, pending } = this.client;
+    const made = `${this.#open.size} promises open, ${pending} pushes pending`;
+    return `${this.id} in life ${this.reloads + 1} is ${status} at ${version}, ${made}, trouble ${trouble}`;
   }
 
   report() {
