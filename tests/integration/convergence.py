@@ -198,7 +198,7 @@ class World:
         """End the server in good order."""
         assert self._node is not None
         assert self._store is not None
-        self._store.release()
+        self._store.resume()
         await self._node.stop(5.0)
         await self._store.__aexit__(None, None, None)
 
@@ -223,7 +223,7 @@ class World:
         if is_held:
             self._store.is_held = True
         else:
-            self._store.release()
+            self._store.resume()
 
     def fail_next(self) -> None:
         """Let the disk refuse the next write."""

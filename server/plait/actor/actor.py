@@ -19,7 +19,7 @@ from plait.actor.rpc import Method, StreamSink
 from plait.actor.streaming import Streaming
 from plait.actor.thread import Core, Thread
 from plait.actor.transport import Frame
-from plait.errors import InvalidState, Unavailable
+from plait.errors import InvalidState, StoreError, Unavailable
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
@@ -64,8 +64,9 @@ class Actor:
         store: Store,
         limits: Limits,
         *,
+        fence: int,
         make_handle: Callable[[Any, str], Any],
-        on_fenced: Callable[["Actor"], None],
+        on_lost: Callable[["Actor", StoreError], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.key = key
@@ -73,13 +74,20 @@ class Actor:
         self.limits = limits
         self.thread: Thread[Any] = object.__new__(kind.cls)
         self.pipeline = Pipeline(
-            History(key, kind.state_type, stored, retention=kind.cls.retention, state_version=kind.state_version),
+            History(
+                key,
+                kind.state_type,
+                stored,
+                retention=kind.cls.retention,
+                state_version=kind.state_version,
+                fence=fence,
+            ),
             kind.state_type,
             store,
             limits,
             validate=self.thread.validate_state_change if "validate_state_change" in kind.overrides else None,
             on_commit=self._on_commit,
-            on_fenced=partial(on_fenced, self),
+            on_lost=partial(on_lost, self),
         )
         self.change_log = ChangeLog(key, store, self.pipeline.history)
         self.presence = Presence(self._loop, self._tell_presence)

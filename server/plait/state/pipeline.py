@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from plait.errors import Conflict, Fenced, StoreError, Unavailable
+from plait.errors import Conflict, Fenced, Indeterminate, StoreError, Unavailable
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
@@ -20,7 +20,8 @@ from plait.state.revision import Revision
 from plait.state.source import Client, Source
 from plait.state.typed import NotTyped, apply_typed
 from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encode_value
-from plait.store.protocol import ClientRow, Store, Write
+from plait.store.protocol import ClientRow, Record, Store, Write
+from plait.store.records import check_record
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, PatchError, find, parse
@@ -37,8 +38,9 @@ class Pipeline:
         "_is_closed",
         "_is_deciding",
         "_limits",
+        "_lost",
         "_on_commit",
-        "_on_fenced",
+        "_on_lost",
         "_pending",
         "_store",
         "_type",
@@ -55,7 +57,7 @@ class Pipeline:
         *,
         validate: Callable[[Any, Any], None] | None,
         on_commit: Callable[[Commit], None],
-        on_fenced: Callable[[], None],
+        on_lost: Callable[[StoreError], None],
     ) -> None:
         self.history = history
         self._type = state_type
@@ -65,8 +67,10 @@ class Pipeline:
         self._validate = validate
         # Called for each change that became durable, in order, before the callbacks that wait for it.
         self._on_commit = on_commit
-        # Called when another process has written this thread.
-        self._on_fenced = on_fenced
+        # Called when this instance can no longer tell the thread's state: another process has written the thread, or
+        # it is not known what became of a write. The sockets must be closed before those who wait are told.
+        self._on_lost = on_lost
+        self._lost: StoreError | None = None
         # Changes that are not durable yet, in order.
         self._pending: list[Commit] = []
         self._is_closed = False
@@ -147,6 +151,13 @@ class Pipeline:
         is_in_list = bool(parts) and isinstance(find(self.history.current.tree, parts[:-1]), list | tuple)
         return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
 
+    def store(self, records: Sequence[Record]) -> Commit:
+        """Store records after the changes made so far; they fail with these. Raises ValueError and TooLarge."""
+        self._check_open()
+        for record in records:
+            check_record(record, self._limits)
+        return self._submit(self.history.put(records), "server")
+
     def ask(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function of the author that decides about a change, and that must not make a change itself."""
         self._is_deciding = True
@@ -164,7 +175,7 @@ class Pipeline:
         if self._pending:
             self._pending[-1].then(callback)
         else:
-            callback(None)
+            callback(self._lost)
 
     async def wait_until_durable(self) -> None:
         """Wait until every change made so far is durable, or has failed."""
@@ -245,8 +256,12 @@ class Pipeline:
 
     def _submit(self, write: Write, source: Source) -> Commit:
         commit = Commit(self.history.current, source)
+        has_failed = bool(self._pending) and self._pending[-1].has_failed
         self._pending.append(commit)
-        self._store.submit(write).add_done_callback(partial(self._on_stored, commit))
+        if has_failed:
+            return commit  # It fails with the one before, in this iteration of the loop. The store might accept it.
+        commit.outcome = self._store.submit(write)
+        commit.outcome.add_done_callback(partial(self._on_stored, commit))
         return commit
 
     def _on_stored(self, commit: Commit, outcome: asyncio.Future[None]) -> None:
@@ -256,17 +271,23 @@ class Pipeline:
         if error is None:
             assert self._pending[0] is commit
             del self._pending[0]
+            is_change = commit.revision is not self.history.durable
             self.history.mark_durable(commit.revision)
-            self._on_commit(commit)
+            if is_change:
+                self._on_commit(commit)
             commit.finish(None)
             return
         failure = error if isinstance(error, StoreError) else StoreError(str(error))
-        self.history.rollback()
+        if isinstance(failure, Fenced | Indeterminate):
+            # Nothing may be answered from this state, and it is not known which one is right.
+            self._is_closed = True
+            self._lost = failure
+            self._on_lost(failure)
+        else:
+            self.history.rollback()
         failed, self._pending = self._pending, []
         for each in failed:
             each.finish(failure)
-        if isinstance(failure, Fenced):
-            self._on_fenced()
 
 
 def _name(source: Source) -> str:

@@ -260,10 +260,10 @@ async def test_a_push_that_comes_again_while_it_is_on_its_way_is_answered_when_i
     guest.push(put("/n", 1), base=0, ref=1)
     guest.push(put("/n", 1), base=0, ref=1)
     assert guest.frames == []
-    house.store.release()
+    house.store.resume()
     await actor.wait_until_idle()
     assert guest.frames == [{"type": "ack", "ref": 1, "version": 1}] * 2
-    assert len([write for write in house.store.submitted if write.client]) == 1
+    assert len([write for write in house.store.submitted if write.clients]) == 1
 
 
 async def test_what_became_of_a_push_is_known_from_the_store_up_to_the_last_that_was_accepted() -> None:
@@ -313,7 +313,7 @@ async def test_a_push_that_could_not_be_stored_is_taken_back_and_later_ones_are_
     guest.push(put("/n", 2), base=0)
     guest.push(put("/n", "forbidden"), base=0)
     house.store.fail_next()
-    house.store.release()
+    house.store.resume()
     await actor.wait_until_idle()
     assert [(f["type"], f["ref"], f["code"], f["version"]) for f in guest.frames] == [
         ("nack", 1, "store_error", 0),
