@@ -150,8 +150,11 @@ class Member:
 class World:
     """Everything. Nothing moves but by the methods here."""
 
-    def __init__(self, kind: type[Thread[Any]], names: list[str]) -> None:
+    def __init__(
+        self, kind: type[Thread[Any]], names: list[str], make_store: Callable[[], TroubledStore] = TroubledStore
+    ) -> None:
         self.kind = kind
+        self.make_store = make_store
         self.key = ThreadKey(kind._kind.name, "a")
         self.now = 0.0
         self.disk = MemoryStore()
@@ -168,7 +171,7 @@ class World:
 
     async def start(self) -> None:
         """Start a server on what the disk has."""
-        self._store = TroubledStore()
+        self._store = self.make_store()
         self._store.inner = self.disk
         await self._store.__aenter__()
         self._node = Node([self.kind._kind], self._store, UNLIMITED)

@@ -155,12 +155,16 @@ class TroubledStore:
             try:
                 if failure is not None:
                     raise failure
-                await self.inner.submit(write)
+                await self.store(write)
             except StoreError as error:
                 future.set_exception(error)
                 self._fail_waiting(write.key, error)
             else:
                 future.set_result(None)
+
+    async def store(self, write: Write) -> None:
+        """Carry out a write. Raises the error that is its outcome."""
+        await self.inner.submit(write)
 
     def _fail_waiting(self, key: ThreadKey, error: StoreError) -> None:
         """Fail the waiting writes of a thread."""

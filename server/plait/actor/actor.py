@@ -276,11 +276,11 @@ class Actor:
         self.cancel_turns()
 
     def drop(self, reason: str) -> None:
-        """Close the sockets, so that their clients reconnect, and refuse further changes."""
+        """Close the sockets at once, so that their clients reconnect, and refuse further changes."""
         self.connections.close(reason)
         self.pipeline.close()
         for connection in self.connections:
-            connection.close(TRY_AGAIN_LATER, reason)
+            connection.leave(TRY_AGAIN_LATER, reason)
 
     # Inside
 

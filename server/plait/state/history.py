@@ -148,7 +148,7 @@ class History:
             after.log_size, after.snapshot_size = 0, len(after.require_json())
         self.current = after
         self._remember(after.change)
-        follows, secret = self._link(before.version)
+        follows, secret = (before.version, b"") if self._is_begun else self._link(before.version)
         return Write(
             self._key,
             self.epoch,

@@ -256,8 +256,9 @@ class Pipeline:
 
     def _submit(self, write: Write, source: Source) -> Commit:
         commit = Commit(self.history.current, source)
-        has_failed = bool(self._pending) and self._pending[-1].has_failed
-        self._pending.append(commit)
+        pending = self._pending
+        has_failed = len(pending) > 0 and pending[-1].has_failed
+        pending.append(commit)
         if has_failed:
             return commit  # It fails with the one before, in this iteration of the loop. The store might accept it.
         commit.outcome = self._store.submit(write)

@@ -241,10 +241,10 @@ def _measure(write: Write) -> int:
     size = 0
     for row in write.changes:
         size += len(row.ops)
-    for snapshot in write.snapshots:
-        size += len(snapshot.state)
-    for record in write.records:
-        size += len(record.key) + len(record.value or b"")
+    if write.snapshots:
+        size += sum(len(snapshot.state) for snapshot in write.snapshots)
+    if write.records:
+        size += sum(len(record.key) + len(record.value or b"") for record in write.records)
     return size
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from plait.store.protocol import ClientRow, Prune, Record, Write
+from plait.store.protocol import ChangeRow, ClientRow, Prune, Record, Snapshot, Write
 
 __all__ = ["coalesce"]
 
@@ -40,12 +40,17 @@ def _merge(writes: Sequence[Write]) -> Write:
     # The row of a client's last push replaces the earlier ones, and so does the last value of a record.
     clients: dict[str, ClientRow] = {}
     records: dict[tuple[str, str], Record] = {}
+    changes: list[ChangeRow] = []
+    snapshots: list[Snapshot] = []
     state_version: int | None = None
     for write in writes:
-        for client in write.clients:
-            clients[client.client] = client
-        for record in write.records:
-            records[record.part, record.key] = record
+        changes += write.changes
+        if write.snapshots:
+            snapshots += write.snapshots
+        if write.clients:
+            clients.update((client.client, client) for client in write.clients)
+        if write.records:
+            records.update(((record.part, record.key), record) for record in write.records)
         if write.state_version is not None:
             state_version = write.state_version
     return Write(
@@ -53,8 +58,8 @@ def _merge(writes: Sequence[Write]) -> Write:
         first.epoch,
         first.after,
         last.version,
-        [row for write in writes for row in write.changes],
-        [snapshot for write in writes for snapshot in write.snapshots],
+        changes,
+        snapshots,
         _merge_prunes(write.prune for write in writes),
         list(clients.values()),
         state_version,

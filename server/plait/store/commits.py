@@ -203,17 +203,22 @@ class _Transaction:
         db = self._db
         changes: list[tuple[Any, ...]] = []
         clients: list[tuple[Any, ...]] = []
+        snapshots: list[tuple[Any, ...]] = []
         for thread, write in self._accepted:
             changes += [_change_values(thread, row) for row in write.changes]
             if write.clients:
                 clients += [_client_values(thread, row) for row in write.clients]
-        db.executemany(_INSERT_CHANGE, changes)
-        db.executemany(_INSERT_CLIENT, clients)
-        for thread, write in self._accepted:
             if write.snapshots:
-                db.executemany(_INSERT_SNAPSHOT, [_snapshot_values(thread, each) for each in write.snapshots])
+                snapshots += [_snapshot_values(thread, each) for each in write.snapshots]
             if write.records:
                 self._write_records(thread, write.records)
+        if changes:
+            db.executemany(_INSERT_CHANGE, changes)
+        if clients:
+            db.executemany(_INSERT_CLIENT, clients)
+        if snapshots:
+            db.executemany(_INSERT_SNAPSHOT, snapshots)
+        for thread, write in self._accepted:
             if write.prune is not None:
                 _prune(db, thread, write.prune)
 

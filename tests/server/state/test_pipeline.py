@@ -14,14 +14,14 @@ import pytest
 from tests.server.fakes import FakeTransport, TroubledStore
 
 from plait.actor.connection import Connection, Source
-from plait.errors import Conflict, Fenced, InvalidState, Reject, StoreError, TooLarge, Unavailable
+from plait.errors import Conflict, Fenced, Indeterminate, InvalidState, Reject, StoreError, TooLarge, Unavailable
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.pipeline import Pipeline
 from plait.state.revision import Revision
 from plait.state.types import StateType
-from plait.store.protocol import ChangeRow, ClientRow, Snapshot, ThreadKey, Write
+from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, apply, decode_ops
@@ -37,6 +37,7 @@ class Bench:
         self.store = store
         self.told: list[Any] = []
         self.lost: list[type[StoreError]] = []
+        self.lose: Callable[[], None] = lambda: None
         self.refuses: Callable[[Any, Source], None] = lambda *_: None
         self.pipeline = Pipeline(
             History(KEY, state_type, None),
@@ -64,6 +65,7 @@ class Bench:
 
     def _lose(self, error: StoreError) -> None:
         self.lost.append(type(error))
+        self.lose()
 
 
 @asynccontextmanager
@@ -1186,6 +1188,136 @@ async def test_a_thread_that_somebody_else_has_written_is_told_of() -> None:
             await outcome(b.set(1))
         assert b.lost == [Fenced]
         assert await b.stored() == 7
+
+
+# Where it is not known what became of a write
+
+
+async def test_after_a_write_in_doubt_nothing_is_rolled_back_or_answered_and_callers_are_told_last() -> None:
+    async with bench() as b:
+        b.store.is_held = True
+        b.set(1)
+        b.set(2)
+        told = b.told
+        b.pipeline.after(lambda error: told.append(("after", type(error).__name__)))
+        b.lose = lambda: told.append(("lost", b.pipeline.state))
+        b.store.fail_next(Indeterminate("room/one: it is not known whether the change was stored"))
+        b.store.resume()
+        await outcome(b.pipeline.wait_until_durable())
+        assert told == [("lost", 2), ("Indeterminate", 1), ("Indeterminate", 2), ("after", "Indeterminate")]
+        assert b.lost == [Indeterminate]
+        with pytest.raises(Unavailable):
+            b.pipeline.set(3, "server")
+        with pytest.raises(Unavailable):
+            b.pipeline.store([Record("values", "a", b"1")])
+        # What a turn answers that had begun before does not leave, either.
+        b.pipeline.after(lambda error: told.append(("late", type(error).__name__)))
+        assert told[-1] == ("late", "Indeterminate")
+
+
+# Records
+
+
+async def test_records_are_stored_after_the_changes_before_them_and_make_no_version() -> None:
+    async with bench() as b:
+        b.store.is_held = True
+        commits = [b.set(1), b.pipeline.store([Record("values", "a", b"1")]), b.set(2)]
+        assert not b.pipeline.is_durable
+        b.store.resume()
+        assert [await outcome(commit) for commit in commits] == [1, 1, 2]
+        assert [line for line in b.told if line[0] == "committed"] == [("committed", 1), ("committed", 2)]
+        assert await b.store.record(KEY, "values", "a") == b"1"
+        assert b.pipeline.history.durable.version == 2
+        assert await outcome(b.pipeline.store([Record("values", "a", None)])) == 2
+        assert await b.store.records(KEY, "values") == []
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2])
+async def test_records_fail_with_the_changes_before_them_and_those_after_fail_with_them(fails: int) -> None:
+    async with bench() as b:
+        b.store.is_held = True
+        commits = [b.set(1), b.pipeline.store([Record("values", "a", b"1")]), b.set(2)]
+        b.store.resume(fails)
+        for commit in commits[:fails]:
+            await outcome(commit)
+        b.store.fail_next()
+        b.store.resume()
+        results = await asyncio.gather(*map(settled, commits))
+        assert [result is None for result in results] == [index < fails for index in range(3)]
+        assert b.pipeline.state == await b.stored() == (0, 1, 1)[fails]
+        assert await b.store.record(KEY, "values", "a") == (b"1" if fails == 2 else None)
+        # The thread goes on.
+        await outcome(b.set(5))
+        await outcome(b.pipeline.store([Record("values", "b", b"2")]))
+        assert await b.stored() == 5
+        assert b.lost == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_changes_and_records_that_fail_at_random_are_never_shown_or_stored_in_part(seed: int) -> None:
+    chance = random.Random(seed)
+    async with bench(initial=0) as b:
+        attempts: list[tuple[str, Commit]] = []
+        for number in range(80):
+            match chance.randrange(8):
+                case 0:
+                    b.store.fail_next()
+                case 1:
+                    b.store.is_held = True
+                case 2:
+                    b.store.resume()
+                case 3 | 4:
+                    attempts.append(("", b.pipeline.set(number + 1, "server")))
+                case _:
+                    attempts.append((f"{number}", b.pipeline.store([Record("p", f"{number}", b"")])))
+            if not chance.randrange(3):
+                await asyncio.sleep(0)
+        b.store.resume()
+        kept = []
+        for name, commit in attempts:
+            if await settled(commit) is None:
+                kept.append(name)
+        stored = [record.key for record in await b.store.records(KEY, "p")]
+        assert sorted(filter(None, kept)) == stored
+        assert b.pipeline.history.durable.version == kept.count("")
+        assert b.pipeline.state == await b.stored()
+        assert b.lost == []
+
+
+async def settled(commit: Commit) -> StoreError | None:
+    """Wait for a commit and return its error."""
+    try:
+        await outcome(commit)
+    except StoreError as error:
+        return error
+    return None
+
+
+async def test_a_thread_without_a_state_can_have_records_and_get_a_state_later() -> None:
+    async with TroubledStore() as store:
+        b = Bench(store, StateType(Any), DEFAULT_LIMITS)
+        store.fail_next()
+        assert await settled(b.pipeline.store([Record("values", "a", b"1")])) is not None
+        assert await outcome(b.pipeline.store([Record("values", "a", b"2")])) == 0
+        assert not b.pipeline.history.durable.has_state
+        stored = await store.load(KEY)
+        assert stored is not None
+        again = History(KEY, StateType(Any), stored)
+        assert (again.epoch, again.secret) == (b.pipeline.history.epoch, b.pipeline.history.secret)
+        assert not again.current.has_state
+        assert await outcome(b.pipeline.set(7, "server")) == 1
+        assert await b.stored() == 7
+        assert await store.record(KEY, "values", "a") == b"2"
+
+
+async def test_an_odd_or_too_large_record_is_refused_and_nothing_is_stored() -> None:
+    async with bench(limits=Limits(record=10)) as b:
+        with pytest.raises(ValueError, match="is empty"):
+            b.pipeline.store([Record("values", "a", b"1"), Record("values", "", b"")])
+        with pytest.raises(TooLarge):
+            b.pipeline.store([Record("values", "a", b"x" * 11)])
+        assert b.pipeline.is_durable
+        assert len(b.store.submitted) == 1
 
 
 async def test_a_beginning_that_could_not_be_stored_can_be_tried_again() -> None:
