@@ -13,7 +13,11 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 pytest.register_assert_rewrite(
-    "tests.integration.convergence", "tests.server.store.contract", "tests.server.rooms", "tests.server.fakes"
+    "tests.integration.convergence",
+    "tests.server.store.contract",
+    "tests.server.store.contract_records",
+    "tests.server.rooms",
+    "tests.server.fakes",
 )
 
 

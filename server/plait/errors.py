@@ -22,7 +22,8 @@ PlaitError
     ├── CorruptThread   the stored data of a thread is damaged or cannot be decoded
     ├── MigrationFailed a stored state could not be migrated to its class's state_version
     ├── NewerState      a state was stored by newer code
-    └── Fenced          another process has written this thread
+    ├── Fenced          another process has written this thread
+    └── Indeterminate   it is not known whether a change was stored
 """
 
 import asyncio
@@ -39,6 +40,7 @@ __all__ = [
     "Fenced",
     "Forbidden",
     "Gap",
+    "Indeterminate",
     "InvalidArguments",
     "InvalidState",
     "MethodNotFound",
@@ -255,6 +257,12 @@ class Fenced(StoreError):
     """A write does not follow the stored version: another process has written this thread."""
 
     code = "fenced"
+
+
+class Indeterminate(StoreError):
+    """It is not known whether a change was stored; the thread is loaded again on its next use."""
+
+    code = "indeterminate"
 
 
 def operator_message(error: BaseException) -> str:

@@ -58,6 +58,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     write_buffer: int = 4 * 1024 * 1024
     # Bytes of a connection's presence.
     presence: int = 16 * 1024
+    # Bytes of one record, which a thread keeps beside its state.
+    record: int = 1024 * 1024
     # Threads that may be awake at once.
     awake_threads: int = 100_000
 
@@ -103,6 +105,7 @@ UNLIMITED: Final = Limits(
     backlog=64 * 1024 * 1024,
     write_buffer=64 * 1024 * 1024,
     presence=_HUGE,
+    record=_HUGE,
     awake_threads=_HUGE,
 )
 """The meaning of `limits=None`: only the limits that keep the server itself working."""

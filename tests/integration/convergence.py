@@ -152,8 +152,11 @@ class Member:
 class World:
     """Everything. Nothing moves but by the methods here."""
 
-    def __init__(self, kind: type[Thread[Any]], names: list[str]) -> None:
+    def __init__(
+        self, kind: type[Thread[Any]], names: list[str], make_store: Callable[[], TroubledStore] = TroubledStore
+    ) -> None:
         self.kind = kind
+        self.make_store = make_store
         self.key = ThreadKey(kind._kind.name, "a")
         self.now = 0.0
         self.disk = MemoryStore()
@@ -170,7 +173,7 @@ class World:
 
     async def start(self) -> None:
         """Start a server on what the disk has."""
-        self._store = TroubledStore()
+        self._store = self.make_store()
         self._store.inner = self.disk
         await self._store.__aenter__()
         self._node = Node([self.kind._kind], self._store, UNLIMITED)
@@ -200,7 +203,7 @@ class World:
         """End the server in good order."""
         assert self._node is not None
         assert self._store is not None
-        self._store.release()
+        self._store.resume()
         await self._node.stop(5.0)
         await self._store.__aexit__(None, None, None)
 
@@ -225,7 +228,7 @@ class World:
         if is_held:
             self._store.is_held = True
         else:
-            self._store.release()
+            self._store.resume()
 
     def fail_next(self) -> None:
         """Let the disk refuse the next write."""

@@ -222,7 +222,7 @@ async def test_a_write_made_offline_is_accepted_when_only_its_sender_wrote_befor
         play.go_on()
         await play.reach("release")
         await asyncio.wait_for(left.wait(), 10)
-        store.release()
+        store.resume()
         play.go_on()
         assert_accepted(await play.result(), [{"text": "sent"}, {"text": "queued"}])
 

@@ -23,7 +23,7 @@ from tests.running import Process
 from plait.cli.main import cli
 from plait.settings import COMMAND_VARIABLES
 from plait.state.history import replay_document
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import Snapshot, ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
@@ -563,7 +563,7 @@ async def stored(folder: Path, *threads: tuple[str, int, bytes]) -> Path:
     store = folder / "plait.db"
     keys = [ThreadKey(*key.split("/")) for key, _, _ in threads]
     writes = [
-        Write(key, "epoch", None, 0, snapshot=state, state_version=state_version)
+        Write(key, "epoch", None, 0, snapshots=(Snapshot(0, state),), state_version=state_version)
         for key, (_, state_version, state) in zip(keys, threads, strict=True)
     ]
     async with SqliteStore(store) as opened:

@@ -15,7 +15,7 @@ from tests.integration.socket_client import TIMEOUT, http
 from tests.integration.test_cli import environment
 from tests.running import Process
 
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import Snapshot, ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 
 APPS = """
@@ -59,7 +59,9 @@ def store(tmp_path: Path) -> Path:
 async def _fill(path: Path) -> None:
     async with SqliteStore(path) as store:
         for number in range(100):
-            await store.submit(Write(ThreadKey("room", str(number)), "e1", None, 0, snapshot=b'{"n":%d}' % number))
+            await store.submit(
+                Write(ThreadKey("room", str(number)), "e1", None, 0, snapshots=(Snapshot(0, b'{"n":%d}' % number),))
+            )
 
 
 def run(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:

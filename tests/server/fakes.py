@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from plait.actor.transport import Frame, Receiver
-from plait.errors import StoreError
+from plait.errors import Fenced, StoreError
 from plait.store.memory import MemoryStore
-from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import ChangeRow, ClientRow, Record, Stored, ThreadKey, ThreadRow, Write
 from plait.web.turns import Ticket, Turns
 
 __all__ = ["FakeTransport", "TroubledStore"]
@@ -141,7 +141,7 @@ class TroubledStore:
         """Make the next load fail."""
         self._load_failure = StoreError("the disk is broken")
 
-    def release(self, count: int | None = None) -> None:
+    def resume(self, count: int | None = None) -> None:
         """Carry out waiting writes: the first `count`, or all, and those to come."""
         if count is None:
             self.is_held = False
@@ -158,11 +158,23 @@ class TroubledStore:
             try:
                 if failure is not None:
                     raise failure
-                await self.inner.submit(write)
+                await self.store(write)
             except StoreError as error:
                 future.set_exception(error)
+                self._fail_waiting(write.key, error)
             else:
                 future.set_result(None)
+
+    async def store(self, write: Write) -> None:
+        """Carry out a write. Raises the error that is its outcome."""
+        await self.inner.submit(write)
+
+    def _fail_waiting(self, key: ThreadKey, error: StoreError) -> None:
+        """Fail the waiting writes of a thread."""
+        for queue in (self._ready, self.waiting):
+            for each in [each for each in queue if each[0].key == key]:
+                queue.remove(each)
+                each[1].set_exception(error)
 
     # The Store protocol
 
@@ -173,7 +185,7 @@ class TroubledStore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.release()
+        self.resume()
         if self._task is not None:
             await self._task
         await self.inner.__aexit__(kind, error, trace)
@@ -197,6 +209,28 @@ class TroubledStore:
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         return await self.inner.client(key, client)
 
+    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
+        return await self.inner.record(key, part, name)
+
+    async def records(
+        self,
+        key: ThreadKey,
+        part: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        limit: int = 1000,
+        size: int | None = None,
+    ) -> list[Record]:
+        return await self.inner.records(key, part, prefix=prefix, after=after, limit=limit, size=size)
+
+    async def claim(self, key: ThreadKey) -> int:
+        self._fail_waiting(key, Fenced(f"{key} was written by another process"))
+        return await self.inner.claim(key)
+
+    def release(self, key: ThreadKey, fence: int) -> None:
+        self.inner.release(key, fence)
+
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return await self.inner.schema(kind, hash)
 
@@ -211,7 +245,7 @@ class TroubledStore:
         self.submitted.append(write)
         self.waiting.append((write, future))
         if not self.is_held:
-            self.release()
+            self.resume()
         return future
 
     async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:

@@ -121,5 +121,5 @@ async def open_house(
         try:
             yield House(node, opened)
         finally:
-            opened.release()
+            opened.resume()
             await node.stop(STOP_TIMEOUT)

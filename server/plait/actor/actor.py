@@ -12,7 +12,7 @@ from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
 from plait.actor.presence import Presence
 from plait.actor.turns import TurnRunner
-from plait.errors import InvalidState
+from plait.errors import InvalidState, StoreError
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
@@ -39,8 +39,9 @@ class Actor(Facade):
         store: Store,
         limits: Limits,
         *,
+        fence: int,
         make_handle: Callable[[Any, str], Any],
-        on_fenced: Callable[["Actor"], None],
+        on_lost: Callable[["Actor", StoreError], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         self.key = key
@@ -48,13 +49,20 @@ class Actor(Facade):
         self.limits = limits
         self.thread = thread = object.__new__(kind.cls)
         self.pipeline = Pipeline(
-            History(key, kind.state_type, stored, retention=kind.cls.retention, state_version=kind.state_version),
+            History(
+                key,
+                kind.state_type,
+                stored,
+                retention=kind.cls.retention,
+                state_version=kind.state_version,
+                fence=fence,
+            ),
             kind.state_type,
             store,
             limits,
             validate=thread.validate_state_change if "validate_state_change" in kind.overrides else None,
             on_commit=self._on_commit,
-            on_fenced=partial(on_fenced, self),
+            on_lost=partial(on_lost, self),
         )
         self.after = self.pipeline.after
         self.change_log = ChangeLog(key, store, self.pipeline.history)
@@ -133,11 +141,11 @@ class Actor(Facade):
         self.cancel_turns()
 
     def drop(self, reason: str) -> None:
-        """Close the sockets, so that their clients reconnect, and refuse further changes."""
+        """Close the sockets at once, so that their clients reconnect, and refuse further changes."""
         self.connections.close(reason)
         self.pipeline.close()
         for connection in self.connections:
-            connection.close(TRY_AGAIN_LATER, reason)
+            connection.leave(TRY_AGAIN_LATER, reason)
 
     # Inside
 

@@ -13,10 +13,12 @@ from plait.actor.mailbox import current_turn
 from plait.actor.thread import Thread
 from plait.errors import (
     CorruptThread,
+    Fenced,
     MigrationFailed,
     NewerState,
     NotFound,
     PlaitError,
+    StoreError,
     TooMany,
     Unavailable,
     operator_message,
@@ -168,18 +170,32 @@ class Node:
                 connection.leave(GOING_AWAY, _SHUTTING_DOWN)
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
+        fence = await self._store.claim(key)
+        try:
+            actor = await self._load(key, kind, fence)
+        except BaseException:
+            self._store.release(key, fence)
+            raise
+        if not self.is_serving:
+            actor.connections.close(_SHUTTING_DOWN)
+        self._actors[key] = actor
+        return actor
+
+    async def _load(self, key: ThreadKey, kind: Kind, fence: int) -> Actor:
+        """Return a thread as it is stored, after `on_start`."""
         try:
             stored = await self._store.load(key)
             if stored is not None:
-                stored = await migrate_thread(self._store, key, kind, stored)
+                stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
             actor = Actor(
                 key,
                 kind,
                 stored,
                 self._store,
                 self.limits,
+                fence=fence,
                 make_handle=self.handle,
-                on_fenced=self._on_fenced,
+                on_lost=self._on_lost,
             )
         except (CorruptThread, MigrationFailed, NewerState) as error:
             log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
@@ -194,9 +210,6 @@ class Node:
             raise
         finally:
             self._in_transition.discard(actor)
-        if not self.is_serving:
-            actor.connections.close(_SHUTTING_DOWN)
-        self._actors[key] = actor
         return actor
 
     def _begin_to_stop(self, actor: Actor) -> asyncio.Task[None]:
@@ -214,12 +227,20 @@ class Node:
     def _on_stopped(self, actor: Actor) -> None:
         del self._stopping[actor.key]
         self._in_transition.discard(actor)
+        self._store.release(actor.key, actor.pipeline.history.fence)
 
-    def _on_fenced(self, actor: Actor) -> None:
-        log.error("another process has written this thread; it is stopped here", extra=about(actor.key))
+    def _on_lost(self, actor: Actor, error: StoreError) -> None:
+        """Drop a thread whose state is no longer known here; the next use loads it again."""
+        if isinstance(error, Fenced):
+            log.error("another process has written this thread; it is stopped here", extra=about(actor.key))
+            reason = "the thread has moved"
+        else:
+            log.error("%s; the thread is loaded again", operator_message(error), extra=about(actor.key))
+            reason = "it is not known whether a change was stored"
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
-        actor.drop("the thread has moved")
+        self._store.release(actor.key, actor.pipeline.history.fence)
+        actor.drop(reason)
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -20,12 +20,14 @@ class Commit:
     Awaiting raises StoreError when the change could not be stored; the thread then returns to its last durable state.
     """
 
-    __slots__ = ("_callbacks", "_error", "is_done", "revision", "source")
+    __slots__ = ("_callbacks", "_error", "is_done", "outcome", "revision", "source")
 
     def __init__(self, revision: Revision, source: Source) -> None:
         self.revision = revision
         self.source: Source = source
         self.is_done = False
+        # The store's outcome of the write; None for one that is not submitted.
+        self.outcome: asyncio.Future[None] | None = None
         self._error: StoreError | None = None
         self._callbacks: list[Callable[[StoreError | None], None]] = []
 
@@ -33,6 +35,12 @@ class Commit:
     def version(self) -> int:
         """The version of the state that this change made."""
         return self.revision.version
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the store has refused the write, or was not given it as the one before had failed."""
+        outcome = self.outcome
+        return outcome is None or (outcome.done() and outcome.exception() is not None)
 
     def then(self, callback: Callable[[StoreError | None], None]) -> None:
         """Call `callback` with None when the change is durable and sent, or with the error when it has failed."""

@@ -13,7 +13,7 @@ from plait.limits import Limits
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
 from plait.state.types import UNDECODED, StateType, explain_invalid_state
-from plait.store.protocol import ChangeRow, ClientRow, Prune, Stored, ThreadKey, Write
+from plait.store.protocol import ChangeRow, ClientRow, Prune, Record, Snapshot, Stored, ThreadKey, Write
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops
@@ -62,6 +62,8 @@ class History:
     """
 
     __slots__ = (
+        "_is_begun",
+        "_is_stored",
         "_key",
         "_recent",
         "_recent_bytes",
@@ -72,6 +74,7 @@ class History:
         "current",
         "durable",
         "epoch",
+        "fence",
         "last",
         "secret",
     )
@@ -84,8 +87,11 @@ class History:
         *,
         retention: Retention = DEFAULT_RETENTION,
         state_version: int = 1,
+        fence: int = 0,
     ) -> None:
         self._key = key
+        # The number of the thread's owner, for its writes.
+        self.fence = fence
         self._type = state_type
         self._retention = retention
         self._state_version = state_version
@@ -97,7 +103,9 @@ class History:
         self.epoch = stored.epoch if stored else fresh[:8].hex()
         # Never sent to anybody; connection ids are derived from it.
         self.secret = stored.secret if stored else fresh[8:]
-        self.durable = self._replay(stored) if stored else Revision(state_type)
+        # Whether a write has begun the thread, and whether that is durable. A thread may begin without a state.
+        self._is_stored = self._is_begun = stored is not None
+        self.durable = self._replay(stored) if stored and stored.has_state else Revision(state_type)
         self.current = self.durable
         # The last durable revision; sessions follow its links.
         self.last = Link(self.durable)
@@ -106,8 +114,9 @@ class History:
         """Make `state` the initial state, version 0, and return the write for it."""
         self.current = Revision(self._type, json=data, state=state)
         self.current.snapshot_size = len(data)
-        version = self._state_version
-        return Write(self._key, self.epoch, None, 0, snapshot=data, state_version=version, secret=self.secret)
+        after, secret = self._link(0)
+        snapshots, state_version = (Snapshot(0, data),), self._state_version
+        return Write(self._key, self.epoch, after, 0, (), snapshots, None, (), state_version, secret, fence=self.fence)
 
     def diff(self, before: Revision, state: Any, data: bytes, limits: Limits) -> Sequence[Op]:
         """Return the operations from a revision to `state`, whose JSON is `data`.
@@ -120,7 +129,14 @@ class History:
             self._texts = TextDiff(self._type.keys)
         return self._type.diff((before.base, before.json), (state, data), limits, self._texts)
 
-    def append(self, ops: Sequence[Op], source: str, after: Revision, client: ClientRow | None = None) -> Write:
+    def append(
+        self,
+        ops: Sequence[Op],
+        source: str,
+        after: Revision,
+        client: ClientRow | None = None,
+        records: Sequence[Record] = (),
+    ) -> Write:
         """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable."""
         before = self.current
         encoded = encode_json(ops)
@@ -138,27 +154,40 @@ class History:
             after.log_size, after.snapshot_size = 0, len(after.require_json())
         self.current = after
         self._remember(after.change)
+        follows, secret = (before.version, b"") if self._is_begun else self._link(before.version)
         return Write(
             self._key,
             self.epoch,
-            before.version if before.has_state else None,
+            follows,
             after.version,
-            after.change,
-            after.json if is_rewritten else None,
+            (after.change,),
+            (Snapshot(after.version, after.require_json()),) if is_rewritten else (),
             self._prune(after) if is_rewritten else None,
-            client,
+            () if client is None else (client,),
             None if before.has_state else self._state_version,
-            b"" if before.has_state else self.secret,
+            secret,
+            records,
+            self.fence,
         )
+
+    def put(self, records: Sequence[Record]) -> Write:
+        """Return the write that stores records beside the current revision."""
+        version = self.current.version
+        after, secret = self._link(version)
+        return Write(self._key, self.epoch, after, version, secret=secret, records=records, fence=self.fence)
 
     def mark_durable(self, revision: Revision) -> None:
         """Record that `revision` is durable."""
+        self._is_stored = True
+        if revision is self.durable:
+            return
         self.durable = revision
         self.last = Link(revision, self.last)
         self._forget()
 
     def rollback(self) -> None:
         """Go back to the last durable revision."""
+        self._is_begun = self._is_stored
         self.durable.discard_edits()
         self.current = self.durable
         while self._recent and self._recent[-1].version > self.durable.version:
@@ -196,6 +225,13 @@ class History:
             self._recent_bytes = 0
 
     # Inside
+
+    def _link(self, after: int | None) -> tuple[int | None, bytes]:
+        """Return the version that the next write follows, and the secret if it begins the thread."""
+        if self._is_begun:
+            return after, b""
+        self._is_begun = True
+        return None, self.secret
 
     def _remember(self, row: ChangeRow) -> None:
         if self._recent is None:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 from plait.errors import MigrationFailed, NewerState, PlaitError
 from plait.state.history import History, replay_document
 from plait.state.types import StateType, explain_invalid_state
-from plait.store.protocol import ChangeRow, Store, Stored, ThreadKey, Write
+from plait.store.protocol import ChangeRow, Snapshot, Store, Stored, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.diff import diff
 
@@ -76,12 +76,12 @@ _AT_ONCE: Final = 100
 
 
 def migrate_state(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
-    """Return the stored state migrated to the version of its class, as JSON; None when it has that version.
+    """Return the stored state migrated to the version of its class, as JSON; None when it has that, or no state.
 
     Raises MigrationFailed, NewerState or CorruptThread.
     """
     version, wanted = stored.state_version, kind.state_version
-    if version == wanted:
+    if version == wanted or not stored.has_state:
         return None
     if version > wanted:
         raise NewerState(f"{key} was stored with state_version {version}, this code has {wanted}: deploy newer code")
@@ -108,8 +108,11 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | N
     return data if kind.state_type.is_plain else encode_json(state)
 
 
-async def migrate_thread(store: Store, key: ThreadKey, kind: StateClass, stored: Stored) -> Stored:
-    """Migrate a stored thread by a durable change with the source "migration", and return it as it is stored after."""
+async def migrate_thread(store: Store, key: ThreadKey, kind: StateClass, stored: Stored, *, fence: int = 0) -> Stored:
+    """Migrate a stored thread by a durable change with the source "migration", and return it as it is stored after.
+
+    `fence` is the number of the thread's owner.
+    """
     data = migrate_state(key, kind, stored)
     if data is None:
         return stored
@@ -118,7 +121,17 @@ async def migrate_thread(store: Store, key: ThreadKey, kind: StateClass, stored:
         ops = b'[{"op":"replace","path":"","value":%b}]' % data
     version = stored.version + 1
     row = ChangeRow(version, ops, "migration", time.time_ns() // 1000)
-    await store.submit(Write(key, stored.epoch, stored.version, version, row, data, state_version=kind.state_version))
+    write = Write(
+        key,
+        stored.epoch,
+        stored.version,
+        version,
+        (row,),
+        (Snapshot(version, data),),
+        state_version=kind.state_version,
+        fence=fence,
+    )
+    await store.submit(write)
     return Stored(stored.epoch, version, data, (), kind.state_version, stored.secret)
 
 

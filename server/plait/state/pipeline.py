@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from plait.errors import Conflict, Fenced, StoreError, Unavailable
+from plait.errors import Conflict, Fenced, Indeterminate, StoreError, Unavailable
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
@@ -21,7 +21,8 @@ from plait.state.source import Client, Source
 from plait.state.transaction import Transaction, find_transaction
 from plait.state.typed import NotTyped, apply_typed
 from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encode_value
-from plait.store.protocol import ClientRow, Store, Write
+from plait.store.protocol import ClientRow, Record, Store, Write
+from plait.store.records import check_record
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, PatchError, find, parse
@@ -38,8 +39,9 @@ class Pipeline:
         "_is_closed",
         "_is_deciding",
         "_limits",
+        "_lost",
         "_on_commit",
-        "_on_fenced",
+        "_on_lost",
         "_pending",
         "_store",
         "_transaction",
@@ -57,7 +59,7 @@ class Pipeline:
         *,
         validate: Callable[[Any, Any], None] | None,
         on_commit: Callable[[Commit], None],
-        on_fenced: Callable[[], None],
+        on_lost: Callable[[StoreError], None],
     ) -> None:
         self.history = history
         self._type = state_type
@@ -67,8 +69,10 @@ class Pipeline:
         self._validate = validate
         # Called for each change that became durable, in order, before the callbacks that wait for it.
         self._on_commit = on_commit
-        # Called when another process has written this thread.
-        self._on_fenced = on_fenced
+        # Called when this instance can no longer tell the thread's state: another process has written the thread, or
+        # it is not known what became of a write. The sockets must be closed before those who wait are told.
+        self._on_lost = on_lost
+        self._lost: StoreError | None = None
         # Changes that are not durable yet, in order.
         self._pending: list[Commit] = []
         self._is_closed = False
@@ -157,6 +161,15 @@ class Pipeline:
         is_in_list = bool(parts) and isinstance(find(self.current.tree, parts[:-1]), list | tuple)
         return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
 
+    def store(self, records: Sequence[Record]) -> Commit:
+        """Store records after the changes made so far; they fail with these. Raises ValueError and TooLarge."""
+        self._check_open()
+        for record in records:
+            check_record(record, self._limits)
+        if (transaction := self._own_transaction()) is not None:
+            return transaction.add(transaction.revision, (), records)
+        return self._submit(self.history.put(records), "server")
+
     def ask(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function of the author that decides about a change, and that must not make a change itself."""
         self._is_deciding = True
@@ -177,10 +190,10 @@ class Pipeline:
         if self._transaction is transaction:
             self._transaction = None
 
-    def commit(self, revision: Revision, ops: Sequence[Op]) -> Commit:
-        """Make the result of a transaction the current revision."""
+    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit:
+        """Make the result of a transaction the current revision, and store it with records."""
         self._check_open()
-        return self._make_current(revision, ops, "server")
+        return self._make_current(revision, ops, "server", records=records)
 
     def ops_since(self, revision: Revision) -> list[Op] | None:
         """Return the operations since a revision of the open transaction, None if it is not one."""
@@ -200,7 +213,7 @@ class Pipeline:
         elif self._pending:
             self._pending[-1].then(callback)
         else:
-            callback(None)
+            callback(self._lost)
 
     async def wait_until_durable(self) -> None:
         """Wait until every change made so far is durable, or has failed."""
@@ -252,6 +265,7 @@ class Pipeline:
         *,
         accept: Callable[[], ClientRow] | None = None,
         name: str | None = None,
+        records: Sequence[Record] = (),
     ) -> Commit:
         """Make `after` the current revision and store it, unless it is too large, is refused, or changes nothing."""
         if not after.size:
@@ -265,9 +279,9 @@ class Pipeline:
         if self._validate is not None:
             self.ask(self._validate, after.copy(), source)
         if not ops:
-            return self._commit_unchanged(source)
+            return self._submit(self.history.put(records), source) if records else self._commit_unchanged(source)
         client = accept() if accept is not None else None
-        return self._submit(self.history.append(ops, name or _name(source), after, client), source)
+        return self._submit(self.history.append(ops, name or _name(source), after, client, records), source)
 
     def _own_transaction(self) -> Transaction | None:
         """Return the open transaction if the calling code runs in its block."""
@@ -295,8 +309,13 @@ class Pipeline:
 
     def _submit(self, write: Write, source: Source) -> Commit:
         commit = Commit(self.history.current, source)
-        self._pending.append(commit)
-        self._store.submit(write).add_done_callback(partial(self._on_stored, commit))
+        pending = self._pending
+        has_failed = len(pending) > 0 and pending[-1].has_failed
+        pending.append(commit)
+        if has_failed:
+            return commit  # It fails with the one before, in this iteration of the loop. The store might accept it.
+        commit.outcome = self._store.submit(write)
+        commit.outcome.add_done_callback(partial(self._on_stored, commit))
         return commit
 
     def _on_stored(self, commit: Commit, outcome: asyncio.Future[None]) -> None:
@@ -306,17 +325,23 @@ class Pipeline:
         if error is None:
             assert self._pending[0] is commit
             del self._pending[0]
+            is_change = commit.revision is not self.history.durable
             self.history.mark_durable(commit.revision)
-            self._on_commit(commit)
+            if is_change:
+                self._on_commit(commit)
             commit.finish(None)
             return
         failure = error if isinstance(error, StoreError) else StoreError(str(error))
-        self.history.rollback()
+        if isinstance(failure, Fenced | Indeterminate):
+            # Nothing may be answered from this state, and it is not known which one is right.
+            self._is_closed = True
+            self._lost = failure
+            self._on_lost(failure)
+        else:
+            self.history.rollback()
         failed, self._pending = self._pending, []
         for each in failed:
             each.finish(failure)
-        if isinstance(failure, Fenced):
-            self._on_fenced()
 
 
 def _name(source: Source) -> str:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol, Self
 from plait.errors import StoreError
 from plait.state.commit import Commit
 from plait.state.revision import Revision
+from plait.store.protocol import Record
 from plait_schemas.patch import Op, is_index
 
 __all__ = ["Transaction", "find_transaction"]
@@ -37,7 +38,7 @@ class Owner(Protocol):
 
     def end(self, transaction: "Transaction") -> None: ...
 
-    def commit(self, revision: Revision, ops: Sequence[Op]) -> Commit: ...
+    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit: ...
 
     def after(self, callback: Callback) -> None: ...
 
@@ -55,6 +56,7 @@ class _Step(NamedTuple):
 
     revision: Revision
     ops: Sequence[Op]
+    records: Sequence[Record]
     commit: Commit
 
 
@@ -135,8 +137,9 @@ class Transaction:
             self._undo()
             return
         ops = [op for step in self._steps for op in step.ops]
+        records = {(record.part, record.key): record for step in self._steps for record in step.records}
         try:
-            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops))
+            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), list(records.values()))
         except BaseException:
             self._undo()
             raise
@@ -164,12 +167,12 @@ class Transaction:
         assert self._start is not None
         return self._steps[-1].revision if self._steps else self._start[0]
 
-    def add(self, revision: Revision, ops: Sequence[Op]) -> Commit:
-        """Add a step: operations on the last revision, and the revision that they make."""
+    def add(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record] = ()) -> Commit:
+        """Add a step: operations on the last revision and the revision that they make, or records."""
         assert self._start is not None
         revision.version = self._start[0].version
         commit = Commit(revision, "server")
-        self._steps.append(_Step(revision, ops, commit))
+        self._steps.append(_Step(revision, ops, records, commit))
         return commit
 
     def after(self, callback: Callback) -> None:

@@ -5,15 +5,17 @@ from typing import Any
 from zlib import crc32
 
 from plait.errors import CorruptThread
-from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
+from plait.store.protocol import ChangeRow, ClientRow, Record, ThreadKey
 
 __all__ = [
     "checksum_change",
     "checksum_client",
+    "checksum_record",
     "checksum_snapshot",
     "checksum_thread",
     "read_change",
     "read_client",
+    "read_record",
     "read_snapshot",
     "read_thread",
 ]
@@ -34,9 +36,15 @@ def checksum_client(thread: int, row: ClientRow) -> int:
     return crc32(row.refused, crc32(f"{thread} {row.ref} {row.at} {row.client}".encode()))
 
 
-def checksum_thread(key: ThreadKey, state_version: int, secret: bytes) -> int:
+def checksum_record(thread: int, record: Record) -> int:
+    """Return the checksum of a record."""
+    return crc32(record.value or b"", crc32(f"{thread} {record.part} {record.key}".encode()))
+
+
+def checksum_thread(key: ThreadKey, state_version: int, secret: bytes, *, is_stateless: bool = False) -> int:
     """Return the checksum of a thread's row, without the epoch: a damaged epoch only makes clients take a snapshot."""
-    return crc32(secret, crc32(f"{state_version} {len(key.kind)} {key.kind}{key.name}".encode()))
+    mark = b" stateless" if is_stateless else b""
+    return crc32(mark, crc32(secret, crc32(f"{state_version} {len(key.kind)} {key.kind}{key.name}".encode())))
 
 
 def read_change(key: ThreadKey, thread: int, row: Sequence[Any]) -> ChangeRow:
@@ -67,13 +75,28 @@ def read_client(key: ThreadKey, thread: int, row: Sequence[Any]) -> ClientRow:
     return found
 
 
-def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int, bytes]:
-    """Return head, state_version and secret from a thread's row, which ends with the checksum. Raises CorruptThread."""
-    head, state_version, secret, checksum = row
-    is_typed = type(head) is type(state_version) is int and type(secret) is bytes
-    if not is_typed or (checksum is not None and checksum != checksum_thread(key, state_version, secret)):
+def read_record(key: ThreadKey, thread: int, row: Sequence[Any]) -> Record:
+    """Return a record from its row (part, key, value, checksum). Raises CorruptThread."""
+    part, name, value, checksum = row
+    found = Record(part, name, value)
+    if type(value) is not bytes or checksum != checksum_record(thread, found):
+        raise _make_damage_error(key, f"the record {name!r} of {part}")
+    return found
+
+
+def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int, bytes, bool]:
+    """Return head, state_version, secret and whether it began without a state from a thread's row.
+
+    The row ends with the checksum. Raises CorruptThread.
+    """
+    head, state_version, secret, stateless, checksum = row
+    is_typed = type(head) is type(state_version) is int and type(secret) is bytes and stateless in (0, 1)
+    is_stateless = bool(stateless)
+    if not is_typed or (
+        checksum is not None and checksum != checksum_thread(key, state_version, secret, is_stateless=is_stateless)
+    ):
         raise _make_damage_error(key, "the thread's own record")
-    return head, state_version, secret
+    return head, state_version, secret, is_stateless
 
 
 def _make_damage_error(key: ThreadKey, what: str) -> CorruptThread:

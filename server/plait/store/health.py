@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from plait.errors import Fenced, StoreError
+from plait.store.batches import Outcome
 
 __all__ = ["Health", "explain"]
 
@@ -31,10 +32,11 @@ class Health:
         # Failed writes that have not been logged.
         self._failed = 0
 
-    def record(self, outcomes: Sequence[StoreError | None], now: float) -> None:
-        """Record the outcomes of a batch; `now` is the time of the loop's clock."""
-        if any(outcomes):
-            self._record_failures(outcomes, now)
+    def record(self, outcomes: Sequence[Outcome], sizes: Sequence[int], now: float) -> None:
+        """Record the outcomes of groups of writes of these sizes; `now` is the time of the loop's clock."""
+        failed = [(size - stored, error) for (stored, error), size in zip(outcomes, sizes, strict=True) if error]
+        if failed:
+            self._record_failures(failed, now, has_stored=any(stored for stored, _ in outcomes))
         elif self.trouble is not None:
             self.record_success()
 
@@ -55,9 +57,9 @@ class Health:
 
     # Inside
 
-    def _record_failures(self, outcomes: Sequence[StoreError | None], now: float) -> None:
-        failed = [each for each in outcomes if each is not None and not isinstance(each, Fenced)]
-        self._failed += len(failed)
+    def _record_failures(self, outcomes: Sequence[tuple[int, StoreError]], now: float, *, has_stored: bool) -> None:
+        failed = [error for _, error in outcomes if not isinstance(error, Fenced)]
+        self._failed += sum(count for count, error in outcomes if not isinstance(error, Fenced))
         if failed and now - self._last_line >= _LOG_EVERY:
             log.error("%d changes are not stored; the last: %s", self._failed, failed[-1])
             self._last_line, self._failed = now, 0
@@ -66,7 +68,7 @@ class Health:
         if causes:
             self.trouble = str(causes[-1])
             self._last_failure = now
-        elif self.trouble is not None and None in outcomes:
+        elif self.trouble is not None and has_stored:
             self.record_success()
 
 

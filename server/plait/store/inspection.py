@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.store import rows, schema
-from plait.store.checksums import read_change, read_client, read_snapshot, read_thread
+from plait.store.checksums import read_change, read_client, read_record, read_snapshot, read_thread
 from plait.store.health import explain
 from plait.store.protocol import Stored, ThreadKey
 
@@ -19,6 +19,7 @@ _COLUMNS: Final = {
     "changes": "version, ops, source, at, checksum",
     "snapshots": "version, state, checksum",
     "clients": "client, ref, refused, at, checksum",
+    "records": "part, key, value, checksum",
 }
 
 
@@ -76,8 +77,8 @@ class Inspection:
 
     def _inspect_thread(self, db: sqlite3.Connection, id: int) -> Iterator[str]:
         found = db.execute(
-            "SELECT CAST(kind AS BLOB), CAST(name AS BLOB), head, state_version, secret, checksum FROM threads"
-            " WHERE id = ?",
+            "SELECT CAST(kind AS BLOB), CAST(name AS BLOB), head, state_version, secret, stateless, checksum"
+            " FROM threads WHERE id = ?",
             (id,),
         ).fetchone()
         if found is None:
@@ -120,10 +121,10 @@ class Inspection:
             read_thread(key, thread)
         except PlaitError as error:
             yield str(error)
-        check_client = partial(read_client, key, id)
         yield from _check_each(db, key, id, "changes", check_change)
         yield from _check_each(db, key, id, "snapshots", check_snapshot)
-        yield from _check_each(db, key, id, "clients", check_client)
+        yield from _check_each(db, key, id, "clients", partial(read_client, key, id))
+        yield from _check_each(db, key, id, "records", partial(read_record, key, id))
 
 
 def _check_each(

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import deque
+from collections.abc import Sequence
 from itertools import takewhile
 from types import TracebackType
 from typing import Self
@@ -10,6 +10,8 @@ from typing import Self
 import msgspec
 
 from plait.errors import StoreError
+from plait.store.batches import Batches, Group, Outcome
+from plait.store.coalescing import coalesce
 from plait.store.page import take_page
 from plait.store.protocol import (
     CLIENT_DAYS,
@@ -17,6 +19,7 @@ from plait.store.protocol import (
     ChangeRow,
     ClientRow,
     Prune,
+    Record,
     Stored,
     ThreadKey,
     ThreadRow,
@@ -26,15 +29,35 @@ from plait.store.protocol import (
 __all__ = ["MemoryStore"]
 
 
-class _Record(msgspec.Struct):
+class _Row(msgspec.Struct):
+    """A thread."""
+
     epoch: str
-    version: int
-    changes: list[ChangeRow]
-    # By version, in order.
-    snapshots: dict[int, bytes]
-    clients: dict[str, ClientRow]
     secret: bytes
+    version: int = 0
     state_version: int = 1
+    changes: list[ChangeRow] = []
+    # By version, in order.
+    snapshots: dict[int, bytes] = {}
+    clients: dict[str, ClientRow] = {}
+    # By part and key.
+    records: dict[str, dict[str, bytes]] = {}
+
+    def apply(self, write: Write) -> None:
+        """Carry out a write that follows this version."""
+        self.version = write.version
+        self.state_version = write.state_version or self.state_version
+        self.changes += write.changes
+        self.snapshots.update((each.version, each.state) for each in write.snapshots)
+        self.clients.update((row.client, row) for row in write.clients)
+        for record in write.records:
+            part = self.records.setdefault(record.part, {})
+            if record.value is None:
+                part.pop(record.key, None)
+            else:
+                part[record.key] = record.value
+        if write.prune is not None:
+            self.forget(write.prune)
 
     def forget(self, prune: Prune) -> None:
         """Forget what is older than the newest snapshot that is past a bound."""
@@ -59,63 +82,76 @@ class MemoryStore:
     """Keeps threads in a dict; they are lost with the object."""
 
     def __init__(self) -> None:
-        self._records: dict[ThreadKey, _Record] = {}
+        self._threads: dict[ThreadKey, _Row] = {}
         self._schemas: dict[tuple[str, str], bytes] = {}
-        self._pending: deque[tuple[Write, asyncio.Future[None]]] = deque()
-        self._open = False
+        self._batches = Batches(self._write)
 
     async def __aenter__(self) -> Self:
-        if self._open:
+        if self._batches.is_open:
             raise StoreError("the store is already open: open it once, or give each app its own store")
-        self._open = True
+        self._batches.is_open = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open = False
-        self._commit()
+        await self._batches.close()
 
     async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
-        record = self._records.get(key)
-        if record is None:
+        row = self._threads.get(key)
+        if row is None:
             return None
-        to = record.version if version is None else version
-        if not min(record.snapshots, default=0) <= to <= record.version:
+        to = row.version if version is None else version
+        if not min(row.snapshots, default=0) <= to <= row.version:
             return None
-        since = max((at for at in record.snapshots if at <= to), default=0)
-        changes = [row for row in record.changes if since < row.version <= to]
-        return Stored(record.epoch, to, record.snapshots.get(since), changes, record.state_version, record.secret)
+        since = max((at for at in row.snapshots if at <= to), default=0)
+        changes = [each for each in row.changes if since < each.version <= to]
+        return Stored(row.epoch, to, row.snapshots.get(since), changes, row.state_version, row.secret)
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
         rows, start = self._changes(key, after + 1)
-        return take_page(rows[start : start + limit], size)
+        return take_page(rows[start : start + limit], _ops_size, size)
 
     async def changes_before(
         self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
         rows, end = self._changes(key, version)
-        return take_page(rows[max(0, end - limit) : end][::-1], size)
+        return take_page(rows[max(0, end - limit) : end][::-1], _ops_size, size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
-        record = self._records.get(key)
-        return record.clients.get(client) if record else None
+        row = self._threads.get(key)
+        return row.clients.get(client) if row else None
+
+    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
+        return self._part(key, part).get(name)
+
+    async def records(
+        self,
+        key: ThreadKey,
+        part: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        limit: int = 1000,
+        size: int | None = None,
+    ) -> list[Record]:
+        values = self._part(key, part)
+        names = sorted(name for name in values if name > after and name.startswith(prefix))[:limit]
+        return take_page([Record(part, name, values[name]) for name in names], _value_size, size)
+
+    async def claim(self, key: ThreadKey) -> int:
+        return await self._batches.claim(key)
+
+    def release(self, key: ThreadKey, fence: int) -> None:
+        self._batches.release(key, fence)
 
     def submit(self, write: Write) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        if not self._open:
-            future.set_exception(StoreError("the store is closed"))
-            return future
-        if not self._pending:
-            loop.call_soon(self._commit)
-        self._pending.append((write, future))
-        return future
+        return self._batches.submit(write)
 
     async def check_writes(self) -> None:
-        if not self._open:
+        if not self._batches.is_open:
             raise StoreError("the store is closed")
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
@@ -125,40 +161,45 @@ class MemoryStore:
         self._schemas[kind, hash] = schema
 
     async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
-        keys = sorted(key for key in self._records if after is None or key > after)
-        return [ThreadRow(key, self._records[key].version) for key in keys[:limit]]
+        keys = sorted(key for key in self._threads if after is None or key > after)
+        return [ThreadRow(key, self._threads[key].version) for key in keys[:limit]]
+
+    # Inside
+
+    def _part(self, key: ThreadKey, part: str) -> dict[str, bytes]:
+        """Return the records of a part, which the caller must not change."""
+        row = self._threads.get(key)
+        return row.records.get(part, {}) if row else {}
 
     def _changes(self, key: ThreadKey, version: int) -> tuple[list[ChangeRow], int]:
         """Return the changes of a thread, and the index of a version among them; their versions have no gaps."""
-        record = self._records.get(key)
-        rows = record.changes if record else []
+        row = self._threads.get(key)
+        rows = row.changes if row else []
         return rows, min(max(0, version - rows[0].version), len(rows)) if rows else 0
 
-    def _commit(self) -> None:
-        while self._pending:
-            write, future = self._pending.popleft()
-            error = self._apply(write)
-            if future.done():
-                continue  # The caller was cancelled.
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
+    def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+        done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
+        done.set_result([self._apply(group) for group in batch])
+        return done
 
-    def _apply(self, write: Write) -> StoreError | None:
-        record = self._records.get(write.key)
-        if (error := write.refusal((record.epoch, record.version) if record else None)) is not None:
-            return error
-        if record is None:
-            record = self._records[write.key] = _Record(write.epoch, write.version, [], {}, {}, write.secret)
-        record.version = write.version
-        record.state_version = write.state_version or record.state_version
-        if write.change is not None:
-            record.changes.append(write.change)
-        if write.snapshot is not None:
-            record.snapshots[write.version] = write.snapshot
-        if write.client is not None:
-            record.clients[write.client.client] = write.client
-        if write.prune is not None:
-            record.forget(write.prune)
-        return None
+    def _apply(self, group: Group) -> Outcome:
+        key = group.writes[0].key
+        row = self._threads.get(key)
+        count, error = group.count_following((row.epoch, row.version) if row else None)
+        for write in coalesce(group.writes[:count]):
+            if write.is_deletion:
+                del self._threads[key]
+                continue
+            row = self._threads.get(key)
+            if row is None:
+                row = self._threads[key] = _Row(write.epoch, write.secret)
+            row.apply(write)
+        return count, error
+
+
+def _ops_size(row: ChangeRow) -> int:
+    return len(row.ops)
+
+
+def _value_size(record: Record) -> int:
+    return len(record.value or b"")

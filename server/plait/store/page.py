@@ -1,19 +1,22 @@
-"""One page of a change log."""
+"""One page of a change log, or of records."""
 
-from collections.abc import Iterable
-
-from plait.store.protocol import ChangeRow
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 __all__ = ["take_page"]
 
+T = TypeVar("T")
 
-def take_page(rows: Iterable[ChangeRow], size: int | None) -> list[ChangeRow]:
-    """Return changes up to the one at which their operations reach `size` bytes; the rows after it are not read."""
-    found: list[ChangeRow] = []
+
+def take_page(rows: Iterable[T], measure: Callable[[T], int], size: int | None) -> list[T]:
+    """Return rows up to the one at which they reach `size` bytes; the rows after it are not read."""
+    if size is None:
+        return list(rows)
+    found: list[T] = []
     total = 0
     for row in rows:
         found.append(row)
-        total += len(row.ops)
-        if size is not None and total >= size:
+        total += measure(row)
+        if total >= size:
             break
     return found

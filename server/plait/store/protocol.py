@@ -17,6 +17,8 @@ __all__ = [
     "ChangeRow",
     "ClientRow",
     "Prune",
+    "Record",
+    "Snapshot",
     "Store",
     "Stored",
     "ThreadKey",
@@ -84,32 +86,61 @@ class Prune(msgspec.Struct, frozen=True):
     bytes: int | None = None
 
 
+class Snapshot(msgspec.Struct, frozen=True):
+    """The whole state at a version, as JSON."""
+
+    version: int
+    state: bytes
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A value that a part of a thread keeps under a key; None as the value of a write deletes it."""
+
+    part: str
+    key: str
+    value: bytes | None
+
+
 class Write(msgspec.Struct, frozen=True):
-    """One write to a thread: the next change, or a snapshot, or both."""
+    """One write to a thread: its next changes, snapshots, records, or several of these, or its deletion."""
 
     key: ThreadKey
     epoch: str
     # The stored version that this write follows, None for a new thread. If another is stored, the write is Fenced.
     after: int | None
-    # The stored version after this write.
+    # The stored version after this write: each change adds 1, and anything else nothing. A new thread begins with 0.
     version: int
-    change: ChangeRow | None = None
-    # The whole state at `version`, as JSON.
-    snapshot: bytes | None = None
+    changes: Sequence[ChangeRow] = ()
+    snapshots: Sequence[Snapshot] = ()
     prune: Prune | None = None
-    # The client that made the change.
-    client: ClientRow | None = None
+    # The clients that made the changes.
+    clients: Sequence[ClientRow] = ()
     # The version of the state's type, if it changes.
     state_version: int | None = None
     # The secret of a new thread, from which the connection ids of its clients are derived.
     secret: bytes = b""
+    records: Sequence[Record] = ()
+    # The number of the owner, from `Store.claim`; 0 for a thread that nobody has claimed.
+    fence: int = 0
+    # Nothing of the thread is left after this write, and the next one may begin it again.
+    is_deletion: bool = False
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether this write begins a thread that has no state at version 0."""
+        return self.after is None and not (self.snapshots and self.snapshots[0].version == 0)
 
     def refusal(self, stored: tuple[str, int] | None) -> StoreError | None:
         """Return why this write cannot follow the stored epoch and version, None if it can."""
         if self.after != (stored[1] if stored else None) or (stored and self.epoch != stored[0]):
             return Fenced(f"{self.key} was written by another process")
-        if (change := self.change) and not change.version == self.version == (self.after or 0) + 1:
-            return StoreError(f"{self.key}: change {change.version} is not the next one")
+        version = self.after or 0
+        for row in self.changes:
+            version += 1
+            if row.version != version:
+                return StoreError(f"{self.key}: change {row.version} is not the next one")
+        if self.version != version:
+            return StoreError(f"{self.key}: version {self.version} is not the one after these changes")
         return None
 
 
@@ -124,6 +155,11 @@ class Stored(msgspec.Struct, frozen=True):
     # The secret of the thread's first write.
     secret: bytes = b""
 
+    @property
+    def has_state(self) -> bool:
+        """Whether the thread has a state: one that began with records has none until its first change."""
+        return self.snapshot is not None or bool(self.changes)
+
 
 class ThreadRow(msgspec.Struct, frozen=True):
     """One line of a listing of threads."""
@@ -136,8 +172,9 @@ class Store(Protocol):
     """Stores threads. Entering it opens the store; leaving it writes what is pending and closes it.
 
     Entering raises StoreError when the store cannot be opened or is already open; an open store stays open. A write is
-    atomic. The writes of one thread are carried out in the order of `submit`; when one fails, the writes that depend on
-    it fail, too. Writes to different threads may share one transaction.
+    atomic, and so are together the writes of one thread that are submitted without an await in between. The writes of
+    one thread are carried out in the order of `submit`; when one fails, so do all that were submitted to the thread
+    after it, at the same moment. Writes to different threads may share one transaction.
     """
 
     async def __aenter__(self) -> Self: ...
@@ -177,8 +214,43 @@ class Store(Protocol):
         """
         ...
 
+    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
+        """Return the value of a record, None if there is none. Raises CorruptThread when it is damaged."""
+        ...
+
+    async def records(
+        self,
+        key: ThreadKey,
+        part: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        limit: int = 1000,
+        size: int | None = None,
+    ) -> list[Record]:
+        """Return the records of a part whose keys begin with `prefix`, in the order of the keys' code points.
+
+        The first one has the first key after `after`. At most `limit` records are returned, and with `size` none after
+        the one at which the values reach that many bytes. Raises CorruptThread when one of them is damaged.
+        """
+        ...
+
+    async def claim(self, key: ThreadKey) -> int:
+        """Become the owner of a thread, and return the number, above 0, that the owner's writes must have as `fence`.
+
+        When this returns, the writes of earlier owners have ended, and those that they submit later are Fenced.
+        """
+        ...
+
+    def release(self, key: ThreadKey, fence: int) -> None:
+        """Give up the ownership of a thread, unless somebody else has claimed it since. Does no I/O."""
+        ...
+
     def submit(self, write: Write) -> asyncio.Future[None]:
-        """Queue a write; the future is done when the write is durable, or raises the StoreError that prevented it."""
+        """Queue a write; the future is done when the write is durable, or raises the StoreError that prevented it.
+
+        With Indeterminate it is not known whether the write is durable; with any other error it is not.
+        """
         ...
 
     async def check_writes(self) -> None:

@@ -13,16 +13,16 @@ from plait_schemas.messages import SUBPROTOCOL
 __all__ = ["begin_new_epochs", "check", "check_threads", "prepare", "rewrite_version"]
 
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
-_SCHEMA_VERSION: Final = 3
+_SCHEMA_VERSION: Final = 4
 _CHECK_SECONDS: Final = 1.0
 # A row without a checksum was written in an older format. `head` is a recent version of the thread: it is updated
-# about a second after a change.
+# about a second after a change. `stateless` is 1 for a thread that had no state at version 0.
 _SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE threads (
     id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL,
     state_version INTEGER NOT NULL DEFAULT 1, secret BLOB NOT NULL DEFAULT x'', head INTEGER NOT NULL DEFAULT 0,
-    checksum INTEGER, UNIQUE (kind, name)
+    checksum INTEGER, stateless INTEGER NOT NULL DEFAULT 0, UNIQUE (kind, name)
 ) STRICT;
 CREATE TABLE snapshots (
     thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, checksum INTEGER,
@@ -35,6 +35,10 @@ CREATE TABLE changes (
 CREATE TABLE clients (
     thread INTEGER NOT NULL, client TEXT NOT NULL, ref INTEGER NOT NULL, refused BLOB NOT NULL, at INTEGER NOT NULL,
     checksum INTEGER, PRIMARY KEY (thread, client)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE records (
+    thread INTEGER NOT NULL, part TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (thread, part, key)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE schemas (
     kind TEXT NOT NULL, hash TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (kind, hash)
@@ -77,6 +81,16 @@ UPDATE threads SET secret = randomblob(16);
 UPDATE threads AS t SET head = {LAST}, checksum = checksum_thread(kind, name, state_version, secret);
 UPDATE clients SET client = connection_id((SELECT secret FROM threads WHERE id = thread), client);
 PRAGMA user_version = 3;
+COMMIT;
+""",
+    3: """
+BEGIN IMMEDIATE;
+ALTER TABLE threads ADD COLUMN stateless INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE records (
+    thread INTEGER NOT NULL, part TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (thread, part, key)
+) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 4;
 COMMIT;
 """,
 }

@@ -1,14 +1,13 @@
 """A store in one SQLite file: one writer with group commit, and one reader.
 
-The writes that arrive during a transaction share the next one, except for large writes, which take turns. A transaction
-is one call in the writer's OS thread. A transaction that fails is repeated one thread at a time, so that only the
-thread that caused the failure is refused.
+`batches.py` says which writes share a transaction. A transaction is one call in the writer's OS thread. One that fails
+is repeated one thread at a time, so that only the thread that caused the failure is refused.
 """
 
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,10 +18,10 @@ import aiosqlite
 
 from plait.errors import CorruptThread, StoreError
 from plait.store import rows, schema
+from plait.store.batches import Batches, Group, Outcome
 from plait.store.health import Health, explain
 from plait.store.lock import StoreLock
-from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, ThreadRow, Write
-from plait.store.queue import Waiting, WriteQueue
+from plait.store.protocol import ChangeRow, ClientRow, Record, Stored, ThreadKey, ThreadRow, Write
 from plait.store.writer import Writer
 
 __all__ = ["SqliteStore", "Synchronous"]
@@ -72,14 +71,10 @@ class SqliteStore:
         self._synchronous = synchronous
         self._readonly = readonly
         self._lock_timeout = lock_timeout
-        self._pending = WriteQueue()
-        # Set while no transaction runs.
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._batches = Batches(self._write)
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Whether the store is open, being opened or being closed; and whether it accepts writes.
+        # Whether the store is open, being opened or being closed.
         self._is_entered = False
-        self._is_open = False
         self._lock: StoreLock | None = None
         self._reader: _Connection | None = None
         self._writer: _Connection | None = None
@@ -107,7 +102,7 @@ class SqliteStore:
             await self._reader.post(schema.check)
             if self._writer is not None and self._work is not None:
                 await self._writer.post(self._work.begin)
-                self._is_open = True
+                self._batches.is_open = True
         except (StoreError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
             await self._close()
             raise StoreError(f"cannot open the store {self.path}: {explain(error, self.path)}") from None
@@ -137,19 +132,29 @@ class SqliteStore:
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         return await self._read(key, rows.load_client, key, client)
 
+    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
+        return await self._read(key, rows.load_record, key, part, name)
+
+    async def records(
+        self,
+        key: ThreadKey,
+        part: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        limit: int = 1000,
+        size: int | None = None,
+    ) -> list[Record]:
+        return await self._read(key, rows.load_records, key, part, prefix, after, limit=limit, size=size)
+
+    async def claim(self, key: ThreadKey) -> int:
+        return await self._batches.claim(key)
+
+    def release(self, key: ThreadKey, fence: int) -> None:
+        self._batches.release(key, fence)
+
     def submit(self, write: Write) -> asyncio.Future[None]:
-        assert self._loop is not None, "the store has not been opened"
-        future: asyncio.Future[None] = self._loop.create_future()
-        if not self._is_open:
-            future.set_exception(StoreError("the store is closed"))
-            return future
-        if self._pending.add(write, future):
-            self._loop.call_soon(self._pending.end_unit)
-        if self._idle.is_set():
-            self._idle.clear()
-            # Writes that are submitted in this iteration of the loop share the transaction.
-            self._loop.call_soon(self._flush)
-        return future
+        return self._batches.submit(write)
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return await self._read("a schema", rows.load_schema, kind, hash)
@@ -163,7 +168,7 @@ class SqliteStore:
             raise StoreError(f"a schema could not be written: {error}") from error
 
     async def check_writes(self) -> None:
-        if not self._is_open:
+        if not self._batches.is_open:
             raise StoreError("the store is closed")
         assert self._loop is not None
         assert self._writer is not None
@@ -196,8 +201,7 @@ class SqliteStore:
             raise StoreError(f"{what} cannot be read: {error}") from error
 
     async def _close(self) -> None:
-        self._is_open = False
-        await self._idle.wait()
+        await self._batches.close()
         if self._saving_heads is not None:
             self._saving_heads.cancel()
             self._saving_heads = None
@@ -214,49 +218,30 @@ class SqliteStore:
             self._lock = None
         self._is_entered = False
 
-    def _flush(self) -> None:
-        """Give the pending writes to the writer, and repeat when it is done if there are more."""
+    def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+        """Give a batch to the writer."""
         assert self._writer is not None
         assert self._work is not None
-        batch = self._pending.take()
-        work = self._writer.post(self._work.commit, [each[0] for each in batch])
+        work = self._writer.post(self._work.commit, batch)
         work.add_done_callback(partial(self._on_written, batch))
+        return work
 
-    def _on_written(self, batch: list[Waiting], work: asyncio.Future[list[StoreError | None]]) -> None:
-        if error := work.exception():
-            log.error("the store's writer failed", exc_info=error)
-            for _, future, *_ in batch:
-                _resolve(future, StoreError("the store's writer failed"))
-        else:
-            outcomes = work.result()
-            assert self._loop is not None
-            assert self._work is not None
-            if not self._work.is_lost:  # That has been logged.
-                self._health.record(outcomes, self._loop.time())
-            if self._saving_heads is None:
-                self._saving_heads = self._loop.call_later(_SAVE_HEADS_AFTER, self._save_heads)
-            for each, outcome in zip(batch, outcomes, strict=True):
-                _resolve(each[1], outcome)
-        if self._pending:
-            self._flush()
-        else:
-            self._idle.set()
+    def _on_written(self, batch: Sequence[Group], work: asyncio.Future[Sequence[Outcome]]) -> None:
+        if work.exception() is not None:
+            return
+        assert self._loop is not None
+        assert self._work is not None
+        if not self._work.is_lost:  # That has been logged.
+            self._health.record(work.result(), [len(group.writes) for group in batch], self._loop.time())
+        if self._saving_heads is None:
+            self._saving_heads = self._loop.call_later(_SAVE_HEADS_AFTER, self._save_heads)
 
     def _save_heads(self) -> None:
         self._saving_heads = None
-        if self._is_open and self._writer is not None and self._work is not None:
+        if self._batches.is_open and self._writer is not None and self._work is not None:
             saving = self._writer.post(self._work.save_heads)
             # After a failure, it is tried again after the next change.
             saving.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-
-
-def _resolve(future: asyncio.Future[None], error: StoreError | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
 
 
 async def _connect(path: Path, *, readonly: bool, lock_timeout: float) -> _Connection:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from plait.errors import StoreError
-from plait.store import rows, schema
+from plait.store import schema
+from plait.store.batches import Group, Outcome
+from plait.store.commits import Head, Heads, commit
 from plait.store.lock import FileIdentity, Mark, StoreLock, has_write, save_heads
-from plait.store.protocol import Write
 
 __all__ = ["Writer"]
 
@@ -27,7 +28,7 @@ class Writer:
     def __init__(self, path: Path, lock: StoreLock) -> None:
         self._path = path
         self._lock = lock
-        self._heads: rows.Heads = {}
+        self._heads: Heads = {}
         # By row id: the current versions of threads whose rows have an older head.
         self._stale: dict[int, int] = {}
         self._identity: FileIdentity | None = None
@@ -58,20 +59,25 @@ class Writer:
         """Record the identity of the files. Call it when all connections are open."""
         self._identity = FileIdentity(self._path)
 
-    def commit(self, db: sqlite3.Connection, batch: Sequence[Write]) -> list[StoreError | None]:
-        """Write a batch in one transaction and return the outcome of each write."""
+    def commit(self, db: sqlite3.Connection, batch: Sequence[Group]) -> Sequence[Outcome]:
+        """Write a batch in one transaction and return the outcome of each group."""
         # Check before the commit, too: a refused write must not get into the log, which is checkpointed on closing.
         if not self._is_found_lately():
             return self._refuse(batch)
-        outcomes, written = rows.commit(db, self._heads, batch)
+        if any(write.is_deletion for group in batch for write in group.writes):
+            # Without the marked write, which may be of a deleted thread, the file would seem to have lost its end.
+            self._clear_mark()
+        result = commit(db, self._heads, batch)
         if not self._is_found_lately():
             return self._refuse(batch)
-        for head in written:
+        for thread in result.deleted:
+            self._stale.pop(thread, None)
+        for head in result.written:
             if head.version:  # The row of a new thread has its version, which is usually 0.
                 self._stale[head.thread] = head.version
-        if written:
-            self._mark(written[-1])
-        return outcomes
+        if result.written:
+            self._mark(result.written[-1])
+        return result.outcomes
 
     def save_heads(self, db: sqlite3.Connection) -> None:
         """Store the current versions of threads in their rows, to detect a loss of their last changes."""
@@ -122,18 +128,24 @@ class Writer:
         except sqlite3.DatabaseError:  # The page of that thread is damaged, which does not mean that the end was lost.
             return False
 
-    def _refuse(self, batch: Sequence[Write]) -> list[StoreError | None]:
-        refusals: list[StoreError | None] = []
-        for write in batch:
-            error = StoreError(f"{write.key} could not be written: {_LOST}")
+    def _refuse(self, batch: Sequence[Group]) -> list[Outcome]:
+        refusals: list[Outcome] = []
+        for group in batch:
+            error = StoreError(f"{group.writes[0].key} could not be written: {_LOST}")
             error.is_logged = True
-            refusals.append(error)
+            refusals.append((0, error))
         return refusals
 
-    def _mark(self, head: rows.Head) -> None:
+    def _mark(self, head: Head) -> None:
         try:
             self._lock.write(Mark.of(head.thread, head.version, head.epoch))
         except OSError as error:  # The mark only serves to detect a loss; without it nothing is lost.
+            self._warn_once("%s.lock could not be written: %s", error)
+
+    def _clear_mark(self) -> None:
+        try:
+            self._lock.clear()
+        except OSError as error:  # At worst, the next start gives the threads new epochs.
             self._warn_once("%s.lock could not be written: %s", error)
 
     def _warn_once(self, line: str, error: OSError) -> None:

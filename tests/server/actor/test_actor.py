@@ -76,7 +76,7 @@ async def test_a_change_is_told_once_with_who_made_it_and_in_order() -> None:
         client.push(1)
         (await house.actor(Counter)).thread.set_state(2)
         client.push(3)
-        house.store.release()
+        house.store.resume()
         assert await lines(house, Counter) == [(1, "a"), (2, "server"), (3, "a")]
 
 
@@ -150,7 +150,7 @@ async def test_the_result_of_a_call_waits_for_the_disk_while_the_next_call_runs(
             while len(house.store.submitted) < 6:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert not any(call.done() for call in calls)
-        house.store.release()
+        house.store.resume()
         assert await outcome(asyncio.gather(*calls)) == [1, 2, 3, 4, 5]
 
 
@@ -267,7 +267,7 @@ async def test_a_state_whose_type_refuses_it_by_then_fails_on_state_changed_and_
         house.store.is_held = True
         commit = actor.thread.set_state(Auction(1))
         gone.append("over")
-        house.store.release()
+        house.store.resume()
         assert await outcome(commit) == 1
         await actor.wait_until_idle()
         assert Room.told == ["over"]
@@ -847,7 +847,7 @@ async def test_a_request_is_a_turn_whose_answer_waits_for_the_disk() -> None:
             while len(house.store.submitted) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert not futures[0].done()
-        house.store.release()
+        house.store.resume()
         assert [(await outcome(future)).body for future in futures] == [b"1", b"2"]
 
 
@@ -886,7 +886,7 @@ async def test_a_thread_is_idle_when_nobody_needs_it() -> None:
         house.store.is_held = True
         commit = actor.thread.set_state(1)
         assert not actor.is_unused
-        house.store.release()
+        house.store.resume()
         await outcome(commit)
         assert actor.is_unused
 

@@ -312,7 +312,7 @@ async def test_an_event_leaves_after_the_changes_before_it_and_not_at_all_if_the
         commit = actor.thread.set_state({"n": 1})
         actor.thread.emit("goal", {"by": "Ada"})
         assert guest.transport.sent == []
-        house.store.release()
+        house.store.resume()
         await outcome(commit)
         assert [each["name"] for each in guest.transport.sent] == ["goal"]
         house.store.fail_next()

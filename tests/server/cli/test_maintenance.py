@@ -73,9 +73,8 @@ async def test_all_damage_is_said(path: Path) -> None:
 async def test_a_state_to_which_the_changes_do_not_lead_is_damage(path: Path) -> None:
     ops = b'[{"op":"remove","path":"/nowhere"}]'
     async with SqliteStore(path) as store:
-        bad = change(6).change
-        assert bad is not None
-        await put(store, Write(ROOM, "e1", 5, 6, type(bad)(6, ops, "server", 1)))
+        (bad,) = change(6).changes
+        await put(store, Write(ROOM, "e1", 5, 6, (type(bad)(6, ops, "server", 1),)))
     (line,) = problems(path)
     assert "room/one cannot be read" in line
 

@@ -121,7 +121,7 @@ async def test_the_state_is_told_when_it_is_durable() -> None:
         look = asyncio.create_task(handle.state())
         await asyncio.sleep(0)
         assert not look.done()
-        house.store.release()
+        house.store.resume()
         assert await outcome(look) == Game(1)
         assert await outcome(change) == 1
 
@@ -136,7 +136,7 @@ async def test_a_state_that_could_not_be_stored_is_told_to_nobody() -> None:
         look = asyncio.create_task(handle.state())
         await asyncio.sleep(0)
         house.store.fail_next()
-        house.store.release()
+        house.store.resume()
         for task in (change, look):
             with pytest.raises(StoreError):
                 await outcome(task)
@@ -271,7 +271,7 @@ async def test_a_generator_waits_for_a_reader_while_its_chunks_wait_for_the_disk
         for _ in range(1000):
             await asyncio.sleep(0)
         assert 1 < len(house.store.submitted) < 30
-        house.store.release()
+        house.store.resume()
         assert [await outcome(first), *[n async for n in stream]] == list(range(200))
 
 

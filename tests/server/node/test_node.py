@@ -15,7 +15,7 @@ from plait.actor.thread import Thread
 from plait.errors import CorruptThread, InvalidState, NotFound, PlaitError, StoreError, TooMany, Unavailable
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node.node import Node
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
 
 PATIENCE = 10.0
 
@@ -252,7 +252,7 @@ async def test_a_thread_whose_beginning_cannot_be_stored_can_be_tried_again() ->
 async def test_a_corrupt_thread_is_an_error_each_time_and_never_an_empty_one() -> None:
     async with open_house(Room) as house:
         key = ThreadKey("room", "one")
-        await house.store.inner.submit(Write(key, "epoch", None, 0, snapshot=b"{damaged"))
+        await house.store.inner.submit(Write(key, "epoch", None, 0, snapshots=(Snapshot(0, b"{damaged"),)))
         for _ in range(2):
             with pytest.raises(CorruptThread, match="room/one"):
                 await outcome(house.handle(Room).state())
@@ -459,7 +459,9 @@ async def test_a_thread_that_was_written_elsewhere_is_dropped_and_loaded_anew() 
         client = await house.join(Room, "a")
         actor = await house.actor(Room)
         epoch = actor.pipeline.history.epoch
-        await house.store.inner.submit(Write(actor.key, epoch, 0, 1, snapshot=b"50"))
+        row = ChangeRow(1, b'[{"op":"replace","path":"","value":50}]', "server", 1)
+        fence = await house.store.claim(actor.key)
+        await house.store.inner.submit(Write(actor.key, epoch, 0, 1, (row,), fence=fence))
         with pytest.raises(StoreError):
             await outcome(house.handle(Room).add(1))
         while await client.next() is not None:
@@ -522,7 +524,7 @@ async def test_the_end_waits_for_turns_and_commits_and_then_closes_sockets(worki
                 await asyncio.sleep(0)
         assert not call.done()
         assert not stop.done()
-        house.store.release()
+        house.store.resume()
         assert await outcome(call) == "done"
         await outcome(stop)
         assert await client.next() == {"type": "cf_agent_state", "state": "worked"}

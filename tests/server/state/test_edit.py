@@ -63,8 +63,7 @@ async def board(house: House) -> Any:
 
 def operations(house: House) -> list[tuple[str, str]]:
     """Return what was last written."""
-    row = house.store.submitted[-1].change
-    assert row is not None
+    (row,) = house.store.submitted[-1].changes
     return [(op.op, op.path) for op in decode_ops(row.ops)]
 
 
@@ -84,8 +83,7 @@ async def test_all_that_is_done_in_the_block_is_one_change_of_what_was_touched()
         assert thread.state["cards"] == [{"n": 0}, {"n": 5}, {"n": 2}]
         assert thread.state["votes"] == {"ada": 1}
         assert operations(house) == [("replace", "/cards/1/n"), ("add", "/cards/2"), ("add", "/votes/ada")]
-        row = house.store.submitted[-1].change
-        assert row is not None
+        (row,) = house.store.submitted[-1].changes
         assert row.source == "server"
         await outcome(thread.set_state(thread.state))
 
@@ -214,7 +212,7 @@ async def test_leaving_the_block_waits_for_the_disk_where_it_can(is_async: bool)
         for _ in range(5):
             await asyncio.sleep(0)
         assert task.done() is not is_async
-        house.store.release()
+        house.store.resume()
         commit = await outcome(task)
         assert await outcome(commit) == 1
 
@@ -467,7 +465,7 @@ async def test_an_edit_of_a_state_that_was_taken_back_meanwhile_is_a_conflict() 
             async with thread.edit() as draft:
                 draft.cards[0].n = "on what is lost"
                 house.store.fail_next()
-                house.store.release()
+                house.store.resume()
                 with pytest.raises(StoreError):
                     await outcome(lost)
                 await outcome(thread.update("/votes/other", 1))
@@ -482,7 +480,7 @@ async def test_an_edit_of_a_state_that_becomes_durable_meanwhile_is_kept() -> No
         first = thread.set_state(lambda s: {**s, "cards": [{"n": "first"}, *s["cards"]]})
         async with thread.edit() as draft:
             draft.cards[0].n = "edited"
-            house.store.release()
+            house.store.resume()
             await outcome(first)
             await outcome(thread.update("/votes/other", 1))
         assert thread.state["cards"] == [{"n": "edited"}, {"n": 0}, {"n": 1}]

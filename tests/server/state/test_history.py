@@ -33,10 +33,9 @@ class Shelf:
     def put(self, write: Write) -> None:
         assert write.after == self.version
         self._epoch, self.version = write.epoch, write.version
-        if write.change is not None:
-            self.log.append(write.change)
-        if write.snapshot is not None:
-            self._snapshots[write.version] = write.snapshot
+        self.log += write.changes
+        for snapshot in write.snapshots:
+            self._snapshots[snapshot.version] = snapshot.state
         if write.prune is not None:
             oldest = max((at for at in self._snapshots if at <= write.prune.version), default=0)
             self._snapshots = {at: state for at, state in self._snapshots.items() if at >= oldest}
@@ -180,8 +179,8 @@ def test_versions_are_dense_and_each_write_follows_the_one_before(states: list[A
     for value in states:
         if write := change(history, state_type, value):
             assert (write.after, write.version) == (version, version + 1)
-            assert write.change is not None
-            assert write.change.version == write.version
+            assert len(write.changes) == 1
+            assert write.changes[0].version == write.version
             version = write.version
             shelf.put(write)
     assert history.current.version == version
@@ -265,9 +264,9 @@ def test_a_small_change_to_a_large_state_costs_its_own_size() -> None:
     for n in range(1, 50):
         write = change(history, state_type, large_state(n))
         assert write is not None
-        assert write.snapshot is None
-        assert write.change is not None
-        assert len(write.change.ops) < 100
+        assert not write.snapshots
+        assert len(write.changes) == 1
+        assert len(write.changes[0].ops) < 100
 
 
 def test_a_change_of_a_small_state_keeps_its_operations_and_one_that_moves_elements_up_to_more_of_them() -> None:
@@ -276,8 +275,8 @@ def test_a_change_of_a_small_state_keeps_its_operations_and_one_that_moves_eleme
         history, _ = begin(state_type, list(range(count)))
         write = change(history, state_type, [])
         assert write is not None
-        assert write.change is not None
-        assert [op.op for op in decode_ops(write.change.ops)] == ["remove"] * count
+        assert len(write.changes) == 1
+        assert [op.op for op in decode_ops(write.changes[0].ops)] == ["remove"] * count
 
 
 def test_a_change_never_costs_much_more_than_the_state() -> None:
@@ -285,9 +284,9 @@ def test_a_change_never_costs_much_more_than_the_state() -> None:
     history, shelf = begin(state_type, list(range(1_000)))
     write = change(history, state_type, [n + 1 if n % 2 else n for n in range(1_000)])
     assert write is not None
-    assert write.change is not None
+    assert len(write.changes) == 1
     assert history.current.json is not None
-    assert len(write.change.ops) <= len(history.current.json) + 100
+    assert len(write.changes[0].ops) <= len(history.current.json) + 100
     shelf.put(write)
     assert History(KEY, state_type, shelf.stored()).current.state == history.current.state
 
@@ -300,7 +299,7 @@ def test_the_log_since_the_last_snapshot_does_not_outgrow_the_state_by_far() -> 
         write = change(history, state_type, {"text": "x" * 10_000, "n": n})
         assert write is not None
         shelf.put(write)
-        snapshots += write.snapshot is not None
+        snapshots += len(write.snapshots)
         assert sum(len(row.ops) for row in shelf.stored().changes) <= 10_000 + 100
     assert 1 <= snapshots < 20
 
@@ -628,8 +627,8 @@ def test_an_edit_of_every_row_of_a_long_list_is_kept_as_operations_by_which_push
     history, _ = begin(state_type, {"rows": rows})
     write = change(history, state_type, {"rows": [{**row, "n": 1} for row in rows]})
     assert write is not None
-    assert write.change is not None
-    assert len(decode_ops(write.change.ops)) == 3000
+    assert len(write.changes) == 1
+    assert len(decode_ops(write.changes[0].ops)) == 3000
 
 
 def test_an_edit_of_every_member_of_a_large_object_is_kept_as_the_whole_state_where_that_is_shorter() -> None:
@@ -637,5 +636,5 @@ def test_an_edit_of_every_member_of_a_large_object_is_kept_as_the_whole_state_wh
     history, _ = begin(state_type, {f"key{number}": 0 for number in range(3000)})
     write = change(history, state_type, {f"key{number}": 1 for number in range(3000)})
     assert write is not None
-    assert write.change is not None
-    assert [op.path for op in decode_ops(write.change.ops)] == [""]
+    assert len(write.changes) == 1
+    assert [op.path for op in decode_ops(write.changes[0].ops)] == [""]

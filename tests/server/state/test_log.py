@@ -15,7 +15,7 @@ from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.types import StateType
-from plait.store.protocol import ChangeRow, ClientRow, Stored, ThreadKey, Write
+from plait.store.protocol import ChangeRow, ClientRow, Snapshot, Stored, ThreadKey, Write
 from plait_schemas.patch import Op
 
 KEY = ThreadKey("room", "one")
@@ -70,7 +70,7 @@ class Bench:
         history = History(KEY, ANY, stored, retention=retention)
         self.store = store
         self.pipeline = Pipeline(
-            history, ANY, store, DEFAULT_LIMITS, validate=None, on_commit=lambda _: None, on_fenced=lambda: None
+            history, ANY, store, DEFAULT_LIMITS, validate=None, on_commit=lambda _: None, on_lost=lambda _: None
         )
         self.change_log = ChangeLog(KEY, store, history)
 
@@ -159,10 +159,10 @@ async def test_a_page_has_no_more_than_was_asked_for() -> None:
 
 async def test_who_is_too_far_behind_is_told_so_before_all_is_read() -> None:
     async with WatchedStore() as store:
-        first = Write(KEY, "e", None, 0, snapshot=b"0")
+        first = Write(KEY, "e", None, 0, snapshots=(Snapshot(0, b"0"),))
         ops = b'[{"op":"replace","path":"","value":0}]'
         rows = [ChangeRow(n, ops, "server", n) for n in range(1, 15_001)]
-        writes = (Write(KEY, "e", row.version - 1, row.version, row) for row in rows)
+        writes = (Write(KEY, "e", row.version - 1, row.version, (row,)) for row in rows)
         await asyncio.gather(*(store.inner.submit(write) for write in (first, *writes)))
         b = Bench(store, await store.load(KEY), DEFAULT_RETENTION)
         assert await b.changes(5_000) == list(range(5_001, 15_001))
@@ -203,7 +203,7 @@ async def test_changes_that_are_not_durable_are_no_past() -> None:
         assert await b.kept() == list(range(1, 11))
         with pytest.raises(NotFound):
             await b.change_log.document(11)
-        b.store.release()
+        b.store.resume()
 
 
 @pytest.mark.parametrize("is_woken", [False, True])

@@ -20,7 +20,7 @@ from plait.errors import CorruptThread, InvalidState, MigrationFailed, NewerStat
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
 from plait.state.migrations import migrate, migrate_thread
-from plait.store.protocol import Stored, ThreadKey, Write
+from plait.store.protocol import Snapshot, Stored, ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 from plait_schemas.patch import Op
 
@@ -97,7 +97,7 @@ class Kept(TroubledStore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.release()
+        self.resume()
 
 
 async def kept_store() -> Kept:
@@ -220,7 +220,7 @@ async def test_several_who_wake_a_thread_at_once_migrate_it_once() -> None:
         while not store.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert not any(call.done() for call in calls)
-        store.release()
+        store.resume()
         assert await outcome(asyncio.gather(*calls)) == [{"score": 5}] * 5
     assert (await dump(store))[0].version == 5
 
@@ -438,7 +438,7 @@ async def test_what_cannot_be_read_is_corrupt_and_not_migrated(
     snapshot: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await kept_store()
-    await store.inner.submit(Write(KEY, "epoch", None, 0, snapshot=snapshot))
+    await store.inner.submit(Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, snapshot),)))
     await refused(store, Second, CorruptThread, "room/one", caplog)
 
 
@@ -462,7 +462,7 @@ async def test_a_state_that_is_none_of_its_type_is_left_as_it_is_and_only_the_lo
 
     store = await kept_store()
     snapshot = b'{"score":"many"}' if type_ is Game else b'{"score":1}'
-    await store.inner.submit(Write(KEY, "epoch", None, 0, snapshot=snapshot))
+    await store.inner.submit(Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, snapshot),)))
     match = "^room/one: the stored state does not fit its class's type$"
     await refused(store, Room, CorruptThread, match, caplog, says=says)
 
@@ -470,7 +470,7 @@ async def test_a_state_that_is_none_of_its_type_is_left_as_it_is_and_only_the_lo
 async def test_a_migration_gets_a_copy_that_it_may_change() -> None:
     stored = Stored("epoch", 0, b'{"points":3}', ())
     store = await kept_store()
-    await store.inner.submit(Write(KEY, "epoch", None, 0, snapshot=b'{"points":3}'))
+    await store.inner.submit(Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, b'{"points":3}'),)))
     found = await migrate_thread(store, KEY, Second._kind, stored)
     assert (found.version, found.snapshot, found.state_version) == (1, b'{"score":3}', 2)
     assert stored.snapshot == b'{"points":3}'

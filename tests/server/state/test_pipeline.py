@@ -14,14 +14,14 @@ import pytest
 from tests.server.fakes import FakeTransport, TroubledStore
 
 from plait.actor.connection import Connection, Source
-from plait.errors import Conflict, Fenced, InvalidState, Reject, StoreError, TooLarge, Unavailable
+from plait.errors import Conflict, Fenced, Indeterminate, InvalidState, Reject, StoreError, TooLarge, Unavailable
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.pipeline import Pipeline
 from plait.state.revision import Revision
 from plait.state.types import StateType
-from plait.store.protocol import ClientRow, ThreadKey, Write
+from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, apply, decode_ops
@@ -36,7 +36,8 @@ class Bench:
     def __init__(self, store: TroubledStore, state_type: StateType, limits: Limits, *, validates: bool = True) -> None:
         self.store = store
         self.told: list[Any] = []
-        self.fences = 0
+        self.lost: list[type[StoreError]] = []
+        self.lose: Callable[[], None] = lambda: None
         self.refuses: Callable[[Any, Source], None] = lambda *_: None
         self.pipeline = Pipeline(
             History(KEY, state_type, None),
@@ -45,7 +46,7 @@ class Bench:
             limits,
             validate=self._validate if validates else None,
             on_commit=lambda commit: self.told.append(("committed", commit.version)),
-            on_fenced=self._fenced,
+            on_lost=self._lose,
         )
 
     def set(self, value: object) -> Commit:
@@ -62,8 +63,9 @@ class Bench:
     def _validate(self, state: Any, source: Source) -> None:
         self.refuses(state, source)
 
-    def _fenced(self) -> None:
-        self.fences += 1
+    def _lose(self, error: StoreError) -> None:
+        self.lost.append(type(error))
+        self.lose()
 
 
 @asynccontextmanager
@@ -97,7 +99,7 @@ async def test_a_change_is_there_at_once_and_durable_when_it_was_awaited() -> No
         assert b.pipeline.state == {"n": 1}
         assert not b.pipeline.is_durable
         assert await b.stored() == 0
-        b.store.release()
+        b.store.resume()
         assert await outcome(commit) == 1
         assert b.pipeline.is_durable
         assert await b.stored() == {"n": 1}
@@ -122,7 +124,7 @@ async def test_a_function_gets_the_state_with_all_changes_so_far() -> None:
         b.store.is_held = True
         commits = [b.pipeline.set(lambda n: n + 1, "server") for _ in range(10)]
         assert b.pipeline.state == 10
-        b.store.release()
+        b.store.resume()
         assert await outcome(asyncio.gather(*commits)) == list(range(1, 11))
 
 
@@ -152,7 +154,7 @@ async def test_a_change_to_the_same_waits_for_what_it_is_the_same_as() -> None:
         again = b.set(1)
         assert b.told == []
         b.store.fail_next()
-        b.store.release()
+        b.store.resume()
         with pytest.raises(StoreError):
             await outcome(again)
         assert b.told == [("StoreError", 1), ("StoreError", 1)]
@@ -165,12 +167,10 @@ async def test_a_client_pushes_a_state_as_json_and_is_its_source() -> None:
         assert commit.source is connection
         assert await outcome(commit) == 1
         assert b.pipeline.state == {"n": 1}
-        written = b.store.submitted[-1].change
-        assert written is not None
+        (written,) = b.store.submitted[-1].changes
         assert written.source == "client-1"
         b.pipeline.set({}, "server")
-        written = b.store.submitted[-1].change
-        assert written is not None
+        (written,) = b.store.submitted[-1].changes
         assert written.source == "server"
 
 
@@ -436,8 +436,7 @@ async def test_operations_are_carried_out_and_are_what_is_stored() -> None:
         commit = b.pipeline.change(ops, connection)
         assert b.pipeline.state == {"n": 1, "list": [2, {"a": [1]}], "text": TEXT, "b/c": None}
         assert await outcome(commit) == 1
-        row = b.store.submitted[-1].change
-        assert row is not None
+        (row,) = b.store.submitted[-1].changes
         assert (row.ops, row.source) == (msgspec.json.encode(ops), "client-1")
         assert await b.stored() == b.pipeline.state
         assert b.told == [("committed", 1)]
@@ -447,8 +446,7 @@ async def test_the_log_may_have_another_name_for_who_changed() -> None:
     async with bench(dict, initial={}) as b:
         commit = b.pipeline.change([Op("add", "/a", 1)], "server", name="undo 1 client-1")
         assert commit.source == "server"
-        row = b.store.submitted[-1].change
-        assert row is not None
+        (row,) = b.store.submitted[-1].changes
         assert row.source == "undo 1 client-1"
         await outcome(commit)
 
@@ -613,7 +611,7 @@ async def test_those_who_wait_for_a_change_do_not_wait_for_one_another(caplog: p
 
         commit.then(fail)
         commit.then(lambda _: told.append("told"))
-        b.store.release()
+        b.store.resume()
         assert await outcome(commit) == 1
         assert told == ["told"]
         assert "in a callback" in caplog.text
@@ -751,7 +749,8 @@ async def test_the_field_of_another_type_of_a_union_is_no_field() -> None:
 
 async def test_what_is_stored_may_have_fields_that_the_type_does_not_have_any_more() -> None:
     async with TroubledStore() as store:
-        write = Write(KEY, "epoch", None, 0, snapshot=b'{"status":"over","old":1,"players":{"x":{"age":3}}}')
+        data = b'{"status":"over","old":1,"players":{"x":{"age":3}}}'
+        write = Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, data),))
         await store.submit(write)
         stored = await store.load(KEY)
         assert stored is not None
@@ -896,8 +895,8 @@ def told_states(document: Any, writes: list[Write]) -> list[bytes]:
     """Return the states that a client shows who is told of the changes."""
     found = []
     for write in writes:
-        if write.change is not None:
-            document = apply(document, decode_ops(write.change.ops))
+        if write.changes:
+            document = apply(document, decode_ops(write.changes[0].ops))
             found.append(text(document))
     return found
 
@@ -916,8 +915,7 @@ async def test_the_same_change_is_stored_as_the_same_bytes_however_it_was_made(t
     for change in changes:
         async with bench(type_, initial=initial) as b:
             assert await outcome(change(b)) == 1
-            row = b.store.submitted[-1].change
-            assert row is not None
+            (row,) = b.store.submitted[-1].changes
             rows.append((row.ops, b.pipeline.history.current.json))
     assert rows == [rows[0]] * 4
     assert rows[0][1] == msgspec.json.encode(made)
@@ -950,11 +948,11 @@ async def test_a_mix_of_all_that_changes_a_state_does_what_it_does_to_a_plain_va
                 case 7:
                     b.store.is_held = not b.store.is_held
                     if not b.store.is_held:
-                        b.store.release()
+                        b.store.resume()
                 case 8:
                     b.store.fail_next()
             if chance.random() < 0.5:
-                b.store.release()
+                b.store.resume()
                 good = [state for commit, state in tentative if await outcome(settle(commit))]
                 assert good == [state for _, state in tentative[: len(good)]]
                 model = good[-1] if good else model
@@ -965,7 +963,7 @@ async def test_a_mix_of_all_that_changes_a_state_does_what_it_does_to_a_plain_va
             assert text(revision.document) == text(revision.state) == text(expected)
             if chance.random() < 0.3:
                 assert text(msgspec.json.decode(revision.require_json())) == text(expected)
-        assert b.fences == 0
+        assert b.lost == []
 
 
 async def settle(commit: Commit) -> bool:
@@ -989,7 +987,7 @@ async def test_nothing_is_let_out_before_it_is_durable() -> None:
         await asyncio.sleep(0)
         assert b.told == []
         assert not waiter.done()
-        b.store.release()
+        b.store.resume()
         await waiter
         assert b.told == [("committed", 1), ("durable", 1), ("after", None)]
 
@@ -1004,10 +1002,10 @@ async def test_what_waits_is_let_out_in_order_with_each_change_first() -> None:
         for n in (1, 2, 3):
             b.set(n)
             b.pipeline.after(partial(told, n))
-        b.store.release(1)
+        b.store.resume(1)
         await until(lambda: len(b.told) >= 3)
         assert b.told == [("committed", 1), ("durable", 1), ("after", 1)]
-        b.store.release()
+        b.store.resume()
         await outcome(b.set(4))
         assert b.told[3:9] == [
             ("committed", 2),
@@ -1043,7 +1041,7 @@ async def test_what_a_change_lets_out_may_make_another() -> None:
         b.store.is_held = True
         again: list[Commit] = []
         b.pipeline.set(1, "server").then(lambda _: again.append(b.pipeline.set(lambda n: n + 1, "server")))
-        b.store.release()
+        b.store.resume()
         await until(lambda: bool(again))
         assert await outcome(again[0]) == 2
         assert await b.stored() == 2
@@ -1055,10 +1053,10 @@ async def test_the_durable_state_is_never_ahead_of_the_disk() -> None:
         b.set(1)
         b.set(2)
         assert b.pipeline.history.durable.state == 0
-        b.store.release(1)
+        b.store.resume(1)
         await until(lambda: len(b.told) == 2)
         assert b.pipeline.history.durable.state == 1 == await b.stored()
-        b.store.release()
+        b.store.resume()
 
 
 # Failures
@@ -1094,11 +1092,11 @@ async def test_changes_that_leaned_on_a_failed_one_fail_with_it() -> None:
         commits = [b.set(n) for n in (1, 2, 3)]
         b.pipeline.after(lambda error: b.told.append(("after", type(error).__name__)))
         b.store.fail_next()
-        b.store.release()
+        b.store.resume()
         results = await outcome(asyncio.gather(*map(outcome, commits), return_exceptions=True))
         assert [str(each) for each in results] == ["the disk is full"] * 3
         assert b.told == [("StoreError", 1), ("StoreError", 2), ("StoreError", 3), ("after", "StoreError")]
-        assert b.fences == 0
+        assert b.lost == []
         assert b.pipeline.state == await b.stored() == 0
 
 
@@ -1106,10 +1104,10 @@ async def test_changes_before_a_failed_one_are_not_lost() -> None:
     async with bench() as b:
         b.store.is_held = True
         first, second, third = (b.set(n) for n in (1, 2, 3))
-        b.store.release(1)
+        b.store.resume(1)
         await outcome(first)
         b.store.fail_next()
-        b.store.release()
+        b.store.resume()
         for commit in (second, third):
             with pytest.raises(StoreError):
                 await outcome(commit)
@@ -1126,7 +1124,7 @@ async def test_a_thread_goes_on_after_a_failure_with_dense_versions() -> None:
         stored = await b.store.load(KEY)
         assert stored is not None
         assert [row.version for row in stored.changes] == [1, 2, 3, 4, 5]
-        assert b.fences == 0
+        assert b.lost == []
 
 
 async def test_a_change_that_is_made_when_a_failure_is_told_is_on_firm_ground() -> None:
@@ -1136,11 +1134,11 @@ async def test_a_change_that_is_made_when_a_failure_is_told_is_on_firm_ground() 
         for n in (10, 20):
             b.pipeline.set(n, "server").then(lambda _: again.append(b.pipeline.set(count, "server")))
         b.store.fail_next()
-        b.store.release()
+        b.store.resume()
         await until(lambda: len(again) == 2)
         assert await outcome(asyncio.gather(*map(outcome, again))) == [1, 2]
         assert b.pipeline.state == await b.stored() == 2
-        assert b.fences == 0
+        assert b.lost == []
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -1156,12 +1154,12 @@ async def test_random_failures_never_show_what_is_not_stored(seed: int) -> None:
                 case 1:
                     b.store.is_held = True
                 case 2:
-                    b.store.release()
+                    b.store.resume()
                 case _:
                     attempts.append((number, b.pipeline.set(lambda state, n=number: [*state, n], "server")))
             if not chance.randrange(3):
                 await asyncio.sleep(0)
-        b.store.release()
+        b.store.resume()
         for number, commit in attempts:
             try:
                 await outcome(commit)
@@ -1169,7 +1167,7 @@ async def test_random_failures_never_show_what_is_not_stored(seed: int) -> None:
             except StoreError:
                 pass
         assert b.pipeline.state == await b.stored() == kept
-        assert b.fences == 0
+        assert b.lost == []
 
 
 async def test_what_was_not_stored_is_told_to_nobody_who_was_told_of_what_was() -> None:
@@ -1184,11 +1182,142 @@ async def test_what_was_not_stored_is_told_to_nobody_who_was_told_of_what_was() 
 async def test_a_thread_that_somebody_else_has_written_is_told_of() -> None:
     async with bench() as b:
         epoch = b.pipeline.history.epoch
-        await b.store.inner.submit(Write(KEY, epoch, 0, 1, snapshot=b"7"))
+        row = ChangeRow(1, b'[{"op":"replace","path":"","value":7}]', "server", 1)
+        await b.store.inner.submit(Write(KEY, epoch, 0, 1, (row,)))
         with pytest.raises(Fenced):
             await outcome(b.set(1))
-        assert b.fences == 1
+        assert b.lost == [Fenced]
         assert await b.stored() == 7
+
+
+# Where it is not known what became of a write
+
+
+async def test_after_a_write_in_doubt_nothing_is_rolled_back_or_answered_and_callers_are_told_last() -> None:
+    async with bench() as b:
+        b.store.is_held = True
+        b.set(1)
+        b.set(2)
+        told = b.told
+        b.pipeline.after(lambda error: told.append(("after", type(error).__name__)))
+        b.lose = lambda: told.append(("lost", b.pipeline.state))
+        b.store.fail_next(Indeterminate("room/one: it is not known whether the change was stored"))
+        b.store.resume()
+        await outcome(b.pipeline.wait_until_durable())
+        assert told == [("lost", 2), ("Indeterminate", 1), ("Indeterminate", 2), ("after", "Indeterminate")]
+        assert b.lost == [Indeterminate]
+        with pytest.raises(Unavailable):
+            b.pipeline.set(3, "server")
+        with pytest.raises(Unavailable):
+            b.pipeline.store([Record("values", "a", b"1")])
+        # What a turn answers that had begun before does not leave, either.
+        b.pipeline.after(lambda error: told.append(("late", type(error).__name__)))
+        assert told[-1] == ("late", "Indeterminate")
+
+
+# Records
+
+
+async def test_records_are_stored_after_the_changes_before_them_and_make_no_version() -> None:
+    async with bench() as b:
+        b.store.is_held = True
+        commits = [b.set(1), b.pipeline.store([Record("values", "a", b"1")]), b.set(2)]
+        assert not b.pipeline.is_durable
+        b.store.resume()
+        assert [await outcome(commit) for commit in commits] == [1, 1, 2]
+        assert [line for line in b.told if line[0] == "committed"] == [("committed", 1), ("committed", 2)]
+        assert await b.store.record(KEY, "values", "a") == b"1"
+        assert b.pipeline.history.durable.version == 2
+        assert await outcome(b.pipeline.store([Record("values", "a", None)])) == 2
+        assert await b.store.records(KEY, "values") == []
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2])
+async def test_records_fail_with_the_changes_before_them_and_those_after_fail_with_them(fails: int) -> None:
+    async with bench() as b:
+        b.store.is_held = True
+        commits = [b.set(1), b.pipeline.store([Record("values", "a", b"1")]), b.set(2)]
+        b.store.resume(fails)
+        for commit in commits[:fails]:
+            await outcome(commit)
+        b.store.fail_next()
+        b.store.resume()
+        results = await asyncio.gather(*map(settled, commits))
+        assert [result is None for result in results] == [index < fails for index in range(3)]
+        assert b.pipeline.state == await b.stored() == (0, 1, 1)[fails]
+        assert await b.store.record(KEY, "values", "a") == (b"1" if fails == 2 else None)
+        # The thread goes on.
+        await outcome(b.set(5))
+        await outcome(b.pipeline.store([Record("values", "b", b"2")]))
+        assert await b.stored() == 5
+        assert b.lost == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_changes_and_records_that_fail_at_random_are_never_shown_or_stored_in_part(seed: int) -> None:
+    chance = random.Random(seed)
+    async with bench(initial=0) as b:
+        attempts: list[tuple[str, Commit]] = []
+        for number in range(80):
+            match chance.randrange(8):
+                case 0:
+                    b.store.fail_next()
+                case 1:
+                    b.store.is_held = True
+                case 2:
+                    b.store.resume()
+                case 3 | 4:
+                    attempts.append(("", b.pipeline.set(number + 1, "server")))
+                case _:
+                    attempts.append((f"{number}", b.pipeline.store([Record("p", f"{number}", b"")])))
+            if not chance.randrange(3):
+                await asyncio.sleep(0)
+        b.store.resume()
+        kept = []
+        for name, commit in attempts:
+            if await settled(commit) is None:
+                kept.append(name)
+        stored = [record.key for record in await b.store.records(KEY, "p")]
+        assert sorted(filter(None, kept)) == stored
+        assert b.pipeline.history.durable.version == kept.count("")
+        assert b.pipeline.state == await b.stored()
+        assert b.lost == []
+
+
+async def settled(commit: Commit) -> StoreError | None:
+    """Wait for a commit and return its error."""
+    try:
+        await outcome(commit)
+    except StoreError as error:
+        return error
+    return None
+
+
+async def test_a_thread_without_a_state_can_have_records_and_get_a_state_later() -> None:
+    async with TroubledStore() as store:
+        b = Bench(store, StateType(Any), DEFAULT_LIMITS)
+        store.fail_next()
+        assert await settled(b.pipeline.store([Record("values", "a", b"1")])) is not None
+        assert await outcome(b.pipeline.store([Record("values", "a", b"2")])) == 0
+        assert not b.pipeline.history.durable.has_state
+        stored = await store.load(KEY)
+        assert stored is not None
+        again = History(KEY, StateType(Any), stored)
+        assert (again.epoch, again.secret) == (b.pipeline.history.epoch, b.pipeline.history.secret)
+        assert not again.current.has_state
+        assert await outcome(b.pipeline.set(7, "server")) == 1
+        assert await b.stored() == 7
+        assert await store.record(KEY, "values", "a") == b"2"
+
+
+async def test_an_odd_or_too_large_record_is_refused_and_nothing_is_stored() -> None:
+    async with bench(limits=Limits(record=10)) as b:
+        with pytest.raises(ValueError, match="is empty"):
+            b.pipeline.store([Record("values", "a", b"1"), Record("values", "", b"")])
+        with pytest.raises(TooLarge):
+            b.pipeline.store([Record("values", "a", b"x" * 11)])
+        assert b.pipeline.is_durable
+        assert len(b.store.submitted) == 1
 
 
 async def test_a_beginning_that_could_not_be_stored_can_be_tried_again() -> None:
@@ -1215,7 +1344,7 @@ async def test_a_caller_that_was_cancelled_does_not_stop_its_change() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        b.store.release()
+        b.store.resume()
         await outcome(b.pipeline.set(lambda n: n + 1, "server"))
         assert await b.stored() == 2
 

@@ -22,10 +22,10 @@ def first_prune(retention: Retention, changes: int) -> tuple[Prune, int]:
         state, data = NUMBER.from_value(n, DEFAULT_LIMITS)
         ops = history.diff(history.current, state, data, DEFAULT_LIMITS)
         write = history.append(ops, "server", Revision(NUMBER, json=data, state=state))
-        assert (write.prune is None) == (write.snapshot is None)
+        assert (write.prune is None) == (not write.snapshots)
         if write.prune is not None and n >= changes:
-            assert write.change is not None
-            return write.prune, write.change.at
+            assert len(write.changes) == 1
+            return write.prune, write.changes[0].at
     raise AssertionError("there was no snapshot")
 
 

@@ -17,6 +17,7 @@ from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import Conflict, Reject, StoreError
 from plait.state.commit import Commit
+from plait.store.protocol import Record
 from plait_schemas.patch import decode_ops
 
 PATIENCE = 10.0
@@ -90,7 +91,7 @@ async def board(house: House) -> Any:
 
 def operations(house: House) -> list[list[tuple[str, str]]]:
     """Return the operations of each change that was written."""
-    rows = [write.change for write in house.store.submitted if write.change is not None]
+    rows = [row for write in house.store.submitted for row in write.changes]
     return [[(op.op, op.path) for op in decode_ops(row.ops)] for row in rows]
 
 
@@ -284,6 +285,27 @@ async def test_a_value_that_is_set_in_a_loop_is_sent_once_and_inserted_elements_
         assert thread.state["n"] == 8
         assert [card["id"] for card in thread.state["cards"]] == list("abcde")
         assert operations(house) == [[("add", "/n"), *[("add", "/cards/-")] * 3, ("add", "/cards/0/title")]]
+
+
+async def test_records_of_a_block_are_stored_with_its_change_or_not_at_all() -> None:
+    async with open_house(Board) as house:
+        actor = await house.actor(Board)
+        thread: Any = actor.thread
+        with contextlib.suppress(ZeroDivisionError), thread.transaction():
+            actor.pipeline.store([Record("values", "a", b"0")])
+            raise ZeroDivisionError
+        async with thread.transaction():
+            actor.pipeline.store([Record("values", "a", b"1"), Record("values", "b", b"1")])
+            thread.update("/n", 1)
+            actor.pipeline.store([Record("values", "a", b"2")])
+        write = house.store.submitted[-1]
+        assert (len(write.changes), write.version) == (1, 1)
+        assert write.records == [Record("values", "a", b"2"), Record("values", "b", b"1")]
+        async with thread.transaction() as transaction:
+            actor.pipeline.store([Record("values", "a", b"3")])
+        assert transaction.commit.version == 1
+        assert (house.store.submitted[-1].changes, house.store.submitted[-1].version) == ((), 1)
+        assert await house.store.record(actor.key, "values", "a") == b"3"
 
 
 async def test_when_the_change_cannot_be_stored_all_who_wait_for_a_part_of_it_are_told() -> None:

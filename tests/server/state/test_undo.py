@@ -96,7 +96,7 @@ class Table:
             DEFAULT_LIMITS,
             validate=self._validate,
             on_commit=lambda _: None,
-            on_fenced=lambda: None,
+            on_lost=lambda _: None,
         )
         self.change_log = ChangeLog(KEY, self.store, history)
 
@@ -464,7 +464,7 @@ async def test_what_is_not_kept_cannot_be_taken_back() -> None:
 async def test_where_nothing_of_the_log_is_kept_nothing_can_be_taken_back() -> None:
     async with table({"n": 0}, retention=Retention(changes=1, bytes=1)) as t:
         n = 0
-        while n == 0 or t.store.submitted[-1].snapshot is None:
+        while n == 0 or t.store.submitted[-1].snapshots == ():
             n += 1
             t.change("ada", Op("replace", "/n", n))
             await t.pipeline.wait_until_durable()
@@ -488,7 +488,7 @@ async def test_changes_that_are_on_their_way_to_the_disk_count() -> None:
         t.change("bob", Op("replace", "/n", 1))
         undoing = asyncio.create_task(t.undo("bob"))
         t.change("eve", insert(0, "eve's"))
-        t.store.release()
+        t.store.resume()
         assert await undoing == 6
         assert t.state == {"n": 2, "list": ["eve's", "bob's", "ada's"]}
 

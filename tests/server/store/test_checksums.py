@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
+from tests.server.store.contract_records import put_records
 from tests.server.store.test_sqlite import change_file, database
 
 from plait.errors import CorruptThread, StoreError
-from plait.store.checksums import checksum_change, checksum_client, checksum_snapshot, checksum_thread
-from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
+from plait.store.checksums import checksum_change, checksum_client, checksum_record, checksum_snapshot, checksum_thread
+from plait.store.protocol import ChangeRow, ClientRow, Record, ThreadKey
 from plait.store.sqlite import SqliteStore
 
 OTHER_OPS = b'[{"op":"replace","path":"","value":9}]'
@@ -78,6 +79,30 @@ async def test_what_is_known_of_a_client_is_not_believed_when_it_is_damaged(path
         with pytest.raises(CorruptThread, match="room/one"):
             await store.client(ROOM, "c")
         assert await store.client(OTHER, "c") is not None
+
+
+@pytest.mark.parametrize("damage", ["value = x'32'", "checksum = checksum + 1", "key = 'b'", "part = 'other'"])
+async def test_a_damaged_record_is_an_error_and_the_others_are_read(path: Path, damage: str) -> None:
+    async with SqliteStore(path) as store:
+        for key in (ROOM, OTHER):
+            await put(store, put_records(("a", b"1"), ("z", b"2"), after=5, key=key))
+    change_file(path, f"UPDATE records SET {damage} WHERE thread = 1 AND key = 'a'")
+    part = "other" if "part" in damage else "values"
+    async with SqliteStore(path) as store:
+        with pytest.raises(CorruptThread, match="room/one cannot be read: the record"):
+            await store.record(ROOM, part, "b" if "key" in damage else "a")
+        with pytest.raises(CorruptThread, match="room/one cannot be read: the record"):
+            await store.records(ROOM, part)
+        assert await store.record(ROOM, "values", "z") == b"2"
+        assert len(await store.records(OTHER, "values")) == 2
+        assert (await versions(store))[0] == 5
+
+
+async def test_a_thread_that_is_marked_as_stateless_by_damage_is_corrupt(path: Path) -> None:
+    change_file(path, "UPDATE threads SET stateless = 1 WHERE id = 1")
+    async with SqliteStore(path) as store:
+        with pytest.raises(CorruptThread, match="the thread's own record"):
+            await store.load(ROOM)
 
 
 async def test_a_row_of_another_thread_is_not_taken_for_one_of_this(path: Path) -> None:
@@ -149,4 +174,6 @@ def test_checksums_stay_as_they_are_in_the_files_of_earlier_versions() -> None:
         checksum_change(7, ChangeRow(3, b"[]", "séver", 5)),
         checksum_snapshot(7, 3, b"{}"),
         checksum_client(7, ClientRow("c", 3, b"[]", 5)),
-    ] == [2166661636, 3312265295, 2974010048, 83830141]
+        checksum_record(7, Record("values", "schlüssel", b"{}")),
+        checksum_thread(ThreadKey("room", "séven"), 2, b"secret", is_stateless=True),
+    ] == [2166661636, 3312265295, 2974010048, 83830141, 2034502299, 3277141854]

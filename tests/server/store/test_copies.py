@@ -177,7 +177,8 @@ async def test_a_backup_of_an_older_format_can_be_made_and_put_back(path: Path, 
     with database(path) as db:
         for table in ("threads", "snapshots", "changes", "clients"):
             db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-        for column in ("head", "secret"):
+        db.execute("DROP TABLE records")
+        for column in ("head", "secret", "stateless"):
             db.execute(f"ALTER TABLE threads DROP COLUMN {column}")
     change_file(path, "PRAGMA user_version = 2")
     assert back_up(path, copy) == 2

@@ -1,6 +1,7 @@
 """Whether writes succeed, and what is logged about that."""
 
 import sqlite3
+from collections.abc import Sequence
 
 import pytest
 
@@ -18,6 +19,11 @@ def failure(cause: Exception) -> StoreError:
 FULL = failure(sqlite3.OperationalError("database or disk is full"))
 
 
+def record(health: Health, errors: Sequence[StoreError | None], now: float) -> None:
+    """Record the outcomes of writes to as many threads."""
+    health.record([(0 if error else 1, error) for error in errors], [1] * len(errors), now)
+
+
 @pytest.fixture
 def health() -> Health:
     return Health()
@@ -25,17 +31,17 @@ def health() -> Health:
 
 def test_writes_fail_until_one_succeeds(health: Health) -> None:
     assert health.trouble is None
-    health.record([None], 0)
+    record(health, [None], 0)
     assert health.trouble is None
-    health.record([FULL], 1)
+    record(health, [FULL], 1)
     assert health.trouble == "database or disk is full"
-    health.record([Fenced("room/one was written by another process")], 2)
+    record(health, [Fenced("room/one was written by another process")], 2)
     assert health.trouble is not None
-    health.record([None, None], 3)
+    record(health, [None, None], 3)
     assert health.trouble is None
-    health.record([FULL, None], 4)
+    record(health, [FULL, None], 4)
     assert health.trouble is not None
-    health.record([Fenced("room/one was written by another process"), None], 5)
+    record(health, [Fenced("room/one was written by another process"), None], 5)
     assert health.trouble is None
 
 
@@ -49,19 +55,19 @@ def test_writes_fail_until_one_succeeds(health: Health) -> None:
     ],
 )
 def test_a_write_that_is_itself_at_fault_is_no_trouble_of_the_store(health: Health, error: StoreError) -> None:
-    health.record([error], 0)
+    record(health, [error], 0)
     assert health.trouble is None
-    health.record([FULL], 1)
-    health.record([error, None], 2)
+    record(health, [FULL], 1)
+    record(health, [error, None], 2)
     assert health.trouble is None or isinstance(error, Fenced)
 
 
 def test_of_writes_that_fail_there_is_a_line_a_second(health: Health, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(250):
-        health.record([FULL, FULL], number / 100)
+        record(health, [FULL, FULL], number / 100)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [f"{count} changes are not stored; the last: {FULL}" for count in (2, 200, 200)]
-    health.record([None], 2.5)
+    record(health, [None], 2.5)
     assert [record.getMessage() for record in caplog.records][3:] == [
         "98 more changes are not stored",
         "the store can be written again",
@@ -70,7 +76,7 @@ def test_of_writes_that_fail_there_is_a_line_a_second(health: Health, caplog: py
 
 def test_a_write_is_tried_when_nobody_has_written_for_a_while(health: Health) -> None:
     assert not health.should_try(100)
-    health.record([FULL], 100)
+    record(health, [FULL], 100)
     assert not health.should_try(104)
     assert health.should_try(105)
     health.postpone(105)

@@ -5,7 +5,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
+from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, put, versions
+from tests.server.store.contract_records import delete, put_records
 from tests.server.store.test_sqlite import change_file, database, run
 
 from plait.errors import CorruptThread, StoreError
@@ -122,6 +123,51 @@ async def test_without_full_durability_a_server_that_was_killed_begins_new_epoch
         stored = await store.load(ROOM)
         assert stored is not None
         assert (stored.epoch, stored.version) == (epoch, 21)
+
+
+# Deleted threads
+
+
+async def test_a_deletion_is_no_loss_of_the_last_write(path: Path) -> None:
+    for _ in range(2):
+        async with SqliteStore(path) as store:
+            if await store.load(OTHER) is None:
+                await put(store, beginning(key=OTHER))
+            await put(store, beginning(), change(1))
+            await put(store, delete(1))
+        assert await epochs(path) == ["none", "e1"]
+
+
+async def test_a_killed_server_that_had_deleted_a_thread_begins_no_new_epochs(path: Path) -> None:
+    script = WRITE_AND_DIE.replace(
+        "os._exit(9)",
+        """
+            await store.submit(Write(ROOM, "e1", first + 19, first + 19, is_deletion=True))
+            os._exit(9)""",
+    ).replace("    from tests", "    from plait.store.protocol import Write\n    from tests")
+    assert run(script, path, "FULL").returncode == 9
+    assert await epochs(path) == ["none", "e1"]
+
+
+async def test_a_thread_with_the_row_of_a_deleted_one_has_not_its_version(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), *(change(version) for version in range(1, 8)))
+        await put(store, delete(7))
+        await put(store, beginning(key=OTHER))
+    with database(path) as db:
+        assert db.execute("SELECT id, head FROM threads").fetchall() == [(1, 0)]
+    async with SqliteStore(path) as store:
+        assert await versions(store, OTHER) == (0, [])
+        await put(store, change(1, key=OTHER))
+
+
+async def test_nothing_of_a_deleted_thread_is_left_in_the_file(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), change(1, client=client_row()), put_records(("a", b"1"), after=1))
+        await put(store, delete(1))
+    with database(path) as db:
+        for table in ("threads", "changes", "snapshots", "clients", "records"):
+            assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
 # The newest versions

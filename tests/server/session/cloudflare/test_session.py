@@ -251,7 +251,7 @@ async def test_a_client_that_joins_while_a_change_is_on_its_way_gets_the_durable
         client = Client(actor, "a")
         client.open()
         assert (await client.joined())[1] == state(0)
-        house.store.release()
+        house.store.resume()
         assert await client.next() == state(1)
         assert await commit == 1
 
@@ -390,7 +390,7 @@ async def test_nothing_is_done_of_what_a_client_sent_before_a_hook_closed_it(
         await turns_end(house, cls)
         client.push(2)
         client.send("still here")
-        house.store.release()
+        house.store.resume()
         await changed
         await turns_end(house, cls)
         assert client.transport.closed == (4403, "you may not")
@@ -492,7 +492,7 @@ async def test_nothing_is_sent_before_it_is_durable() -> None:
         (await house.actor(Room)).thread.broadcast("after one")
         await asyncio.sleep(0)
         assert a.transport.take() == b.transport.take() == []
-        house.store.release()
+        house.store.resume()
         assert [await b.next() for _ in range(3)] == [state(1), "after one", result("1", 1)]
 
 
@@ -665,7 +665,7 @@ async def test_a_write_that_crosses_another_on_its_way_to_the_disk_is_answered_w
         house.store.is_held = True
         a.push("from a")
         b.push("from b")
-        house.store.release()
+        house.store.resume()
         await house.handle(Room).state()
         shown = {"a": "from a", "b": "from b"}
         for name, client in (("a", a), ("b", b)):
@@ -744,9 +744,9 @@ async def test_clients_that_write_at_the_same_time_end_with_the_state_of_the_ser
                 case 4:
                     house.store.is_held = True
                 case _:
-                    house.store.release()
+                    house.store.resume()
                     await asyncio.sleep(0)
-        house.store.release()
+        house.store.resume()
         final = await house.handle(Room).state()
         for number in range(4):
             read(number)
@@ -917,7 +917,7 @@ async def test_the_result_of_a_call_that_changed_the_state_waits_for_the_disk() 
         client.call("2", "add", 1)
         await submitted(house.store, 3)
         assert client.transport.take() == []
-        house.store.release()
+        house.store.resume()
         assert [await client.next() for _ in range(4)] == [state(1), result("1", 1), state(2), result("2", 2)]
 
 
@@ -1007,7 +1007,7 @@ async def test_a_refusal_is_told_even_if_a_change_before_it_could_not_be_stored(
         (await house.actor(Room)).thread.set_state(1)
         act(client)
         house.store.fail_next()
-        house.store.release()
+        house.store.resume()
         if expected is None:
             assert (await client.next())["success"] is False
         else:
@@ -1346,7 +1346,7 @@ async def test_what_comes_after_the_close_of_a_connection_is_not_taken(*, is_sto
         client.connection.close(4000, "out")
         client.send("late")
         client.push(2)
-        house.store.release()
+        house.store.resume()
         await actor.wait_until_idle()
         assert actor.thread.heard == ["early"]  # type: ignore[attr-defined]
         assert actor.thread.state == 1

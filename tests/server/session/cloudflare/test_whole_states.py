@@ -82,7 +82,7 @@ async def test_a_write_that_crosses_one_on_its_way_to_the_disk_leaves_that() -> 
         house.store.is_held = True
         a.push({"a": 1, "b": 0})
         b.push({"a": 0, "b": 1})
-        house.store.release()
+        house.store.resume()
         assert await stored(house) == {"a": 1, "b": 1}
         assert a.transport.take()[-1] == b.transport.take()[-1] == state({"a": 1, "b": 1})
 
@@ -227,9 +227,9 @@ async def test_clients_that_write_fields_of_their_own_lose_none_of_them(seed: in
                 case 4:
                     house.store.is_held = True
                 case _:
-                    house.store.release()
+                    house.store.resume()
                     await asyncio.sleep(0)
-        house.store.release()
+        house.store.resume()
         assert await stored(house) == last
 
 

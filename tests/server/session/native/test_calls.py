@@ -133,7 +133,7 @@ async def test_a_call_is_answered_after_what_it_changed(house: House) -> None:
     call(guest, 8, "add", 2, 3, sign=-1)
     await until(lambda: actor.turns.mailbox.is_idle)
     assert guest.frames == []
-    house.store.release()
+    house.store.resume()
     await actor.wait_until_idle()
     assert [(f["type"], f.get("version"), f.get("ref"), f.get("value")) for f in guest.frames] == [
         ("change", 1, None, None),
@@ -308,7 +308,7 @@ async def test_a_chunk_that_is_on_its_way_when_its_call_is_cancelled_is_not_take
     guest.send("cancel", ref=1)
     call(guest, 1, "nothing")
     await until(lambda: actor.turns.mailbox.is_idle)
-    house.store.release()
+    house.store.resume()
     await actor.wait_until_idle()
     assert [frame for frame in guest.frames if frame["type"] == "result"] == [result(1)]
 

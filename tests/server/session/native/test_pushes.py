@@ -1,5 +1,6 @@
 """Pushes of the native protocol: answered in order, refused with a reason, applied once, rebased over others."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -22,7 +23,7 @@ from tests.server.session.guests import (
 )
 
 from plait.actor.thread import Thread
-from plait.errors import Conflict, Gap, PlaitError, TooMany, Unanswerable
+from plait.errors import Conflict, Gap, Indeterminate, PlaitError, TooMany, Unanswerable
 from plait.limits import UNLIMITED, Limits
 from plait.state.retention import Retention
 from plait_schemas.patch import find, parse
@@ -260,10 +261,10 @@ async def test_a_push_that_comes_again_while_it_is_on_its_way_is_answered_when_i
     guest.push(put("/n", 1), base=0, ref=1)
     guest.push(put("/n", 1), base=0, ref=1)
     assert guest.frames == []
-    house.store.release()
+    house.store.resume()
     await actor.wait_until_idle()
     assert guest.frames == [{"type": "ack", "ref": 1, "version": 1}] * 2
-    assert len([write for write in house.store.submitted if write.client]) == 1
+    assert len([write for write in house.store.submitted if write.clients]) == 1
 
 
 async def test_what_became_of_a_push_is_known_from_the_store_up_to_the_last_that_was_accepted() -> None:
@@ -305,6 +306,36 @@ async def test_after_64_more_pushes_it_is_not_known_any_more_what_became_of_one(
 # A disk in trouble
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_a_push_in_doubt_has_no_answer_and_its_client_learns_what_became_of_it_when_it_joins_again(
+    house: House, is_stored: bool
+) -> None:
+    actor = await house.actor(Room)
+    guest, other = await joined(actor, "a"), await joined(actor, "b")
+    house.store.is_held = True
+    guest.push(put("/n", 1), base=0)
+    guest.push(put("/n", 2), base=0)
+    guest.push(put("/n", "forbidden"), base=0)
+    handle = house.handle(Room)
+    call = asyncio.ensure_future(handle.set_state(lambda state: state))
+    await asyncio.sleep(0)
+    if is_stored:
+        await house.store.store(house.store.submitted[-2])
+    house.store.fail_next(Indeterminate("room/one: it is not known whether the change was stored"))
+    house.store.resume()
+    await until(lambda: guest.closed is not None)
+    with pytest.raises(Indeterminate, match="not known whether the change was stored"):
+        await call
+    assert (guest.frames, other.frames) == ([None], [None])
+    assert (guest.closed, other.closed) == (1013, 1013)
+    # The thread is loaded again.
+    again = await house.actor(Room)
+    assert again is not actor
+    assert again.thread.state["n"] == (1 if is_stored else 0)
+    _, frame = await opening(again, "a", have=(actor.pipeline.history.epoch, 0))
+    assert frame.get("last_ref", 0) == (1 if is_stored else 0)
+
+
 async def test_a_push_that_could_not_be_stored_is_taken_back_and_later_ones_are_taken(house: House) -> None:
     actor = await house.actor(Room)
     guest, other = await joined(actor, "a"), await joined(actor, "b")
@@ -313,7 +344,7 @@ async def test_a_push_that_could_not_be_stored_is_taken_back_and_later_ones_are_
     guest.push(put("/n", 2), base=0)
     guest.push(put("/n", "forbidden"), base=0)
     house.store.fail_next()
-    house.store.release()
+    house.store.resume()
     await actor.wait_until_idle()
     assert [(f["type"], f["ref"], f["code"], f["version"]) for f in guest.frames] == [
         ("nack", 1, "store_error", 0),

@@ -265,15 +265,15 @@ async def test_who_joins_while_a_change_is_on_its_way_to_the_disk_is_told_of_it_
         await asyncio.sleep(0)
         assert guest.frames == []
         actor.thread.set_state({"n": 2})
-        house.store.release(1)
+        house.store.resume(1)
         await entering
         assert guest.frames == []
         actor.thread.set_state({"n": 3})
-        house.store.release(1)
+        house.store.resume(1)
         await until(lambda: guest.transport.sent)
         assert joins(frames := guest.frames) == {"version": 2, "state": {"n": 2}}
         assert frames[1:] == []
-        house.store.release()
+        house.store.resume()
         await actor.wait_until_idle()
         assert guest.frames == [{"type": "change", "version": 3, "ops": [put("/n", 3)], "source": "server"}]
 
@@ -413,7 +413,7 @@ async def test_nothing_is_done_of_what_a_client_sent_before_on_connect_closed_it
         assert guest.closed is None
         guest.send("message", data="still here")
         guest.push(put("/n", 4), base=0)
-        house.store.release()
+        house.store.resume()
         await actor.wait_until_idle()
         assert guest.closed == 4403
         assert guest.frames[-2:] == [{"type": "message", "data": "goodbye"}, None]
@@ -556,7 +556,7 @@ async def test_a_push_on_the_older_socket_that_is_still_on_its_way_is_in_what_th
         assert newer.frames == []
         if not is_stored:
             house.store.fail_next()
-        house.store.release()
+        house.store.resume()
         await actor.wait_until_idle()
         frames, version = newer.frames, int(is_stored)
         assert joins(frames[:1]) == {"version": version, "last_ref": 1, "state": {"n": version}}
@@ -595,7 +595,7 @@ async def test_nothing_of_a_change_is_told_before_it_is_durable_and_then_all_in_
         for _ in range(10):
             await asyncio.sleep(0)
         assert (a.frames, b.frames) == ([], [])
-        house.store.release()
+        house.store.resume()
         await actor.wait_until_idle()
         assert [(each["type"], each.get("version")) for each in a.frames] == [
             ("change", 1),
@@ -1242,7 +1242,7 @@ async def test_the_server_may_show_somebody_without_a_connection_after_the_chang
         actor.thread.set_presence("agent", {"typing": True})
         actor.presence.flush()
         assert guest.frames == []
-        house.store.release()
+        house.store.resume()
         await actor.wait_until_idle()
         actor.presence.flush()
         frames = guest.frames
@@ -1269,7 +1269,7 @@ async def test_a_client_leaves_no_trace_but_what_is_stored(house: House) -> None
     guest.push(put("/n", 1), base=0)
     guest.leave()
     assert actor.clients.get(guest.connection.id) is not None
-    house.store.release()
+    house.store.resume()
     await actor.wait_until_idle()
     assert actor.clients.get(guest.connection.id) is None
     assert len(actor.connections) == 0
@@ -1291,7 +1291,7 @@ async def test_a_slow_reader_is_sent_each_change_between_its_push_and_the_ack_so
     actor.thread.set_state({"n": 5})
     slow.push(put("/n", 6), base=1)
     actor.thread.set_state({"n": 7})
-    house.store.release()
+    house.store.resume()
     await actor.wait_until_idle()
     assert [(f["type"], f.get("version", f.get("to"))) for f in slow.frames] == [
         ("changes", 2),

@@ -1,0 +1,257 @@
+"""What all stores share: the writes that wait, which of them share a transaction, their owners and their outcomes."""
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Final
+
+from plait.errors import Fenced, Indeterminate, StoreError
+from plait.store.protocol import ThreadKey, Write
+
+__all__ = ["Batches", "Group", "Outcome"]
+
+log = logging.getLogger("plait.store")
+
+# Bytes of large writes in one transaction; the other writes wait for it.
+_MOST: Final = 1024 * 1024
+# Smaller writes are never postponed because of their size.
+_LARGE: Final = 16 * 1024
+
+
+class Group:
+    """The waiting writes of one thread, in order. A unit is what was submitted without an await in between."""
+
+    __slots__ = ("futures", "size", "sizes", "starts", "unit", "writes")
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+        self.futures: list[asyncio.Future[None]] = []
+        # The number of the last unit, and the index of the first write of each, and their sizes in bytes.
+        self.unit = -1
+        self.starts: list[int] = []
+        self.sizes: list[int] = []
+
+    def add(self, write: Write, future: asyncio.Future[None], unit: int, size: int) -> None:
+        """Add a write of the unit with this number."""
+        if unit != self.unit:
+            self.unit = unit
+            self.starts.append(len(self.writes))
+            self.sizes.append(0)
+        self.sizes[-1] += size
+        self.writes.append(write)
+        self.futures.append(future)
+
+    def split(self, units: int) -> tuple["Group", "Group"]:
+        """Return the first units, and the others."""
+        at = self.starts[units]
+        first, rest = Group(), Group()
+        first.writes, rest.writes = self.writes[:at], self.writes[at:]
+        first.futures, rest.futures = self.futures[:at], self.futures[at:]
+        first.starts, rest.starts = self.starts[:units], [start - at for start in self.starts[units:]]
+        first.sizes, rest.sizes = self.sizes[:units], self.sizes[units:]
+        rest.unit = self.unit
+        return first, rest
+
+    def count_following(self, stored: tuple[str, int] | None) -> tuple[int, StoreError | None]:
+        """Return how many of the writes can follow the stored epoch and version, and why the next one cannot.
+
+        A unit of which one write cannot follow is not counted at all.
+        """
+        for index, write in enumerate(self.writes):
+            if (error := write.refusal(stored)) is not None:
+                return self.starts[bisect_right(self.starts, index) - 1], error
+            stored = None if write.is_deletion else (write.epoch, write.version)
+        return len(self.writes), None
+
+
+Outcome = tuple[int, StoreError | None]
+"""How many writes of a group are durable, and the error of the others."""
+
+
+class Batches:
+    """Collects the waiting writes of an open store, hands them over one batch at a time, and settles their futures.
+
+    `write` is given the groups of a batch and returns a future of their outcomes. If it raises, it is not known what
+    became of the batch. `claim` and `release` are those of the Store protocol.
+    """
+
+    __slots__ = (
+        "_claims",
+        "_counter",
+        "_is_ending",
+        "_settled",
+        "_size",
+        "_unit",
+        "_waiting",
+        "_write",
+        "_writing",
+        "is_open",
+    )
+
+    def __init__(self, write: Callable[[Sequence[Group]], asyncio.Future[Sequence[Outcome]]]) -> None:
+        self._write = write
+        self.is_open = False
+        self._waiting: dict[ThreadKey, Group] = {}
+        # Total size of the waiting writes.
+        self._size = 0
+        # The number of the current unit, and whether its end has been scheduled.
+        self._unit = 0
+        self._is_ending = False
+        # The batch that is being written, and a future that is done when it is settled, if somebody waits for that.
+        self._writing: Mapping[ThreadKey, Group] = {}
+        self._settled: asyncio.Future[None] | None = None
+        # The numbers of the present owners. Those of earlier ones are never used again.
+        self._claims: dict[ThreadKey, int] = {}
+        self._counter = count(1)
+
+    def submit(self, write: Write) -> asyncio.Future[None]:
+        """Queue a write; the future has its outcome. The writes submitted in this iteration of the loop are a unit."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        key = write.key
+        if not self.is_open:
+            future.set_exception(StoreError("the store is closed"))
+            return future
+        if write.fence != self._claims.get(key, 0):
+            future.set_exception(_make_fenced(key))
+            return future
+        group = self._waiting.get(key)
+        if group is None:
+            group = self._waiting[key] = Group()
+        size = _measure(write)
+        self._size += size
+        group.add(write, future, self._unit, size)
+        if not self._is_ending:
+            self._is_ending = True
+            loop.call_soon(self._end_unit)
+        return future
+
+    async def claim(self, key: ThreadKey) -> int:
+        """Return the number of a new owner, when the writes of earlier ones have ended."""
+        fence = self._claims[key] = next(self._counter)
+        self._fail_waiting(key, _make_fenced(key))
+        while key in self._writing:
+            await self._wait_for_batch()
+        return fence
+
+    def release(self, key: ThreadKey, fence: int) -> None:
+        """End an ownership. The owner's writes that wait are still written."""
+        if self._claims.get(key) == fence:
+            del self._claims[key]
+
+    async def close(self) -> None:
+        """Refuse further writes, and wait until the waiting ones are settled."""
+        self.is_open = False
+        while self._waiting or self._writing:
+            await self._wait_for_batch()
+
+    # Inside
+
+    def _end_unit(self) -> None:
+        self._is_ending = False
+        self._unit += 1
+        if not self._writing:
+            self._begin_batch()
+
+    def _begin_batch(self) -> None:
+        if self._waiting:
+            batch = self._writing = self._take()
+            self._write(list(batch.values())).add_done_callback(partial(self._settle, batch))
+        elif self._settled is not None:
+            _finish(self._settled)
+            self._settled = None
+
+    def _settle(self, batch: Mapping[ThreadKey, Group], work: asyncio.Future[Sequence[Outcome]]) -> None:
+        self._writing = {}
+        if (failure := work.exception()) is not None:
+            log.error("the store's writer failed", exc_info=failure)
+            for key, group in batch.items():
+                self._fail(key, group.futures, Indeterminate(f"{key}: it is not known whether the change was stored"))
+        else:
+            for (key, group), (stored, error) in zip(batch.items(), work.result(), strict=True):
+                for future in group.futures[:stored] if error is not None else group.futures:
+                    if not future.done():
+                        future.set_result(None)
+                if error is not None:
+                    self._fail(key, group.futures[stored:], error)
+        if self._settled is not None:
+            _finish(self._settled)
+            self._settled = None
+        self._begin_batch()
+
+    def _fail(self, key: ThreadKey, futures: Sequence[asyncio.Future[None]], error: StoreError) -> None:
+        """Fail these writes of a thread, and those that wait: their owner does not know yet that these have failed."""
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+        self._fail_waiting(key, error)
+
+    def _fail_waiting(self, key: ThreadKey, error: StoreError) -> None:
+        if (group := self._waiting.pop(key, None)) is not None:
+            self._size -= sum(group.sizes)
+            for future in group.futures:
+                if not future.done():
+                    future.set_exception(error)
+
+    async def _wait_for_batch(self) -> None:
+        if self._settled is None:
+            self._settled = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._settled)
+
+    def _take(self) -> Mapping[ThreadKey, Group]:
+        """Remove and return the writes of the next batch, whole units.
+
+        If all would be too large for one transaction, small units go first, and then one large unit of each thread in
+        turn.
+        """
+        batch, self._waiting = self._waiting, {}
+        if self._size <= _MOST:
+            self._size = 0
+            return batch
+        taken: dict[ThreadKey, Group] = {}
+        # The threads that wait for the first time go before those of which a large unit is taken.
+        rest, served = dict[ThreadKey, Group](), dict[ThreadKey, Group]()
+        large = 0
+        for key, group in batch.items():
+            units, has_large = 0, False
+            for size in group.sizes:
+                if size >= _LARGE:
+                    if has_large or (large and large + size > _MOST):
+                        break
+                    has_large = True
+                    large += size
+                units += 1
+            if units == len(group.sizes):
+                taken[key] = group
+                continue
+            put_off = group
+            if units:
+                taken[key], put_off = group.split(units)
+            (served if has_large else rest)[key] = put_off
+        self._waiting = rest | served
+        self._size = sum(sum(group.sizes) for group in self._waiting.values())
+        return taken
+
+
+def _measure(write: Write) -> int:
+    """Return about how many bytes a write has."""
+    size = 0
+    for row in write.changes:
+        size += len(row.ops)
+    if write.snapshots:
+        size += sum(len(snapshot.state) for snapshot in write.snapshots)
+    if write.records:
+        size += sum(len(record.key) + len(record.value or b"") for record in write.records)
+    return size
+
+
+def _make_fenced(key: ThreadKey) -> Fenced:
+    return Fenced(f"{key} was written by another process")
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,288 @@
+"""The SQL statements that write to a SQLite store's file. Runs in the OS thread of the writer."""
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from plait.errors import StoreError
+from plait.store.batches import Group, Outcome
+from plait.store.checksums import (
+    checksum_change,
+    checksum_client,
+    checksum_record,
+    checksum_snapshot,
+    checksum_thread,
+)
+from plait.store.coalescing import coalesce
+from plait.store.protocol import CLIENT_DAYS, DAY, ChangeRow, ClientRow, Prune, Record, Snapshot, ThreadKey, Write
+from plait.store.rows import HEAD
+
+__all__ = ["Head", "Heads", "Result", "commit"]
+
+_INSERT_CHANGE: Final = "INSERT INTO changes (thread, version, ops, source, at, checksum) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERT_CLIENT: Final = """
+INSERT OR REPLACE INTO clients (thread, client, ref, refused, at, checksum) VALUES (?, ?, ?, ?, ?, ?)
+"""
+_INSERT_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshots (thread, version, state, checksum) VALUES (?, ?, ?, ?)"
+_INSERT_RECORD: Final = "INSERT OR REPLACE INTO records (thread, part, key, value, checksum) VALUES (?, ?, ?, ?, ?)"
+_DELETE_RECORD: Final = "DELETE FROM records WHERE thread = ? AND part = ? AND key = ?"
+_INSERT_THREAD: Final = """
+INSERT INTO threads (kind, name, epoch, state_version, secret, head, stateless, checksum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_SET_STATE_VERSION: Final = "UPDATE threads SET state_version = ?, checksum = ? WHERE id = ?"
+# What belongs to a thread, by table and column.
+_OWNED: Final = (
+    ("changes", "thread"),
+    ("snapshots", "thread"),
+    ("clients", "thread"),
+    ("records", "thread"),
+    ("threads", "id"),
+)
+# The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
+_PAST_AGE: Final = """
+SELECT max(version) FROM changes WHERE thread = :thread AND at < :at AND version < coalesce(
+    (SELECT min(version) FROM changes WHERE thread = :thread AND at BETWEEN :at AND :now), 9223372036854775807)
+"""
+_PAST_BYTES: Final = """
+SELECT max(version) FROM (
+    SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size FROM changes WHERE thread = ?
+) WHERE size > ?
+"""
+# A wrong clock must not expire clients: keep them until others have pushed on as many different days.
+_FORGET_CLIENTS: Final = """
+DELETE FROM clients WHERE thread = :thread AND at < :now - :day * :days AND at / :day < (
+    SELECT min(day) FROM (
+        SELECT DISTINCT at / :day AS day FROM clients WHERE thread = :thread AND at <= :now
+        ORDER BY day DESC LIMIT :days))
+"""
+
+
+class Head(NamedTuple):
+    """The stored head of a thread, as the writer caches it: its row id, epoch and version."""
+
+    thread: int
+    epoch: str
+    version: int
+
+
+# Only the writer changes the file, so it can cache the heads of the threads that it wrote last.
+Heads = dict[ThreadKey, Head]
+
+_HEADS_KEPT: Final = 10_000
+
+
+class Result:
+    """What became of a batch."""
+
+    __slots__ = ("deleted", "outcomes", "written")
+
+    def __init__(self, groups: int) -> None:
+        # The outcome of each group.
+        self.outcomes: list[Outcome] = [(0, None)] * groups
+        # The row ids of deleted threads; a thread that was written after that may have the same one.
+        self.deleted: list[int] = []
+        # The heads of the threads that were written, in order.
+        self.written: list[Head] = []
+
+
+def commit(db: sqlite3.Connection, heads: Heads, batch: Sequence[Group]) -> Result:
+    """Write a batch in one transaction."""
+    if len(heads) > _HEADS_KEPT:
+        heads.clear()
+    result = Result(len(batch))
+    try:
+        _transact(db, heads, list(enumerate(batch)), result)
+    except BaseException:
+        heads.clear()
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    return result
+
+
+def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, Group]], result: Result) -> None:
+    try:
+        if len(groups) == 1 and (head := _write_alone(db, heads, groups[0][1])) is not None:
+            result.outcomes[groups[0][0]] = 1, None
+            result.written.append(head)
+            return
+        db.execute("BEGIN IMMEDIATE")
+        transaction = _Transaction(db, heads)
+        outcomes = [(index, transaction.accept(group)) for index, group in groups]
+        transaction.insert()
+        db.execute("COMMIT")
+    except (sqlite3.Error, OverflowError, ValueError) as error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        for index, group in groups:
+            key = group.writes[0].key
+            heads.pop(key, None)
+            if len(groups) > 1:
+                _transact(db, heads, [(index, group)], result)
+            else:
+                result.outcomes[index] = 0, _make_error(key, error)
+        return
+    for index, outcome in outcomes:
+        result.outcomes[index] = outcome
+    result.deleted += transaction.deleted
+    result.written += transaction.written
+
+
+def _make_error(key: ThreadKey, cause: Exception) -> StoreError:
+    error = StoreError(f"{key} could not be written: {cause}")
+    error.__cause__ = cause
+    error.is_logged = True
+    return error
+
+
+def _write_alone(db: sqlite3.Connection, heads: Heads, group: Group) -> Head | None:
+    """Write a group that is one change by the server to a cached thread, as a single statement without BEGIN.
+
+    Returns None, and writes nothing, for any other group.
+    """
+    if len(group.writes) != 1:
+        return None
+    write = group.writes[0]
+    rows, head = write.changes, heads.get(write.key)
+    if len(rows) != 1 or head is None:
+        return None
+    if write != Write(write.key, write.epoch, write.after, write.version, rows, fence=write.fence):
+        return None
+    if write.refusal((head.epoch, head.version)) is not None:
+        return None
+    db.execute(_INSERT_CHANGE, _change_values(head.thread, rows[0]))
+    heads[write.key] = head = Head(head.thread, head.epoch, write.version)
+    return head
+
+
+class _Transaction:
+    """One transaction: threads are begun and deleted at once, the rows of the others are inserted together."""
+
+    __slots__ = ("_accepted", "_db", "_heads", "deleted", "written")
+
+    def __init__(self, db: sqlite3.Connection, heads: Heads) -> None:
+        self._db = db
+        self._heads = heads
+        self._accepted: list[tuple[int, Write]] = []
+        self.deleted: list[int] = []
+        self.written: list[Head] = []
+
+    def accept(self, group: Group) -> Outcome:
+        """Accept the writes of a thread that follow its stored version."""
+        key, db = group.writes[0].key, self._db
+        head = self._heads.get(key)
+        if head is None and (row := db.execute(HEAD, key).fetchone()):
+            head = Head(*row)
+        count, error = group.count_following(None if head is None else (head.epoch, head.version))
+        writes = coalesce(group.writes if error is None else group.writes[:count])
+        for write in writes:
+            if write.is_deletion:
+                assert head is not None
+                self._delete(head.thread)
+                head = None
+                continue
+            if head is None:
+                thread = self._begin_thread(write)
+            else:
+                thread = head.thread
+                if write.state_version is not None:
+                    self._set_state_version(thread, key, write.state_version)
+            head = Head(thread, write.epoch, write.version)
+            self._accepted.append((thread, write))
+        if head is None:
+            self._heads.pop(key, None)
+        elif writes:
+            self._heads[key] = head
+            self.written.append(head)
+        return count, error
+
+    def insert(self) -> None:
+        """Insert the rows of the accepted writes."""
+        db = self._db
+        changes: list[tuple[Any, ...]] = []
+        clients: list[tuple[Any, ...]] = []
+        snapshots: list[tuple[Any, ...]] = []
+        for thread, write in self._accepted:
+            changes += [_change_values(thread, row) for row in write.changes]
+            if write.clients:
+                clients += [_client_values(thread, row) for row in write.clients]
+            if write.snapshots:
+                snapshots += [_snapshot_values(thread, each) for each in write.snapshots]
+            if write.records:
+                self._write_records(thread, write.records)
+        if changes:
+            db.executemany(_INSERT_CHANGE, changes)
+        if clients:
+            db.executemany(_INSERT_CLIENT, clients)
+        if snapshots:
+            db.executemany(_INSERT_SNAPSHOT, snapshots)
+        for thread, write in self._accepted:
+            if write.prune is not None:
+                _prune(db, thread, write.prune)
+
+    def _begin_thread(self, write: Write) -> int:
+        key, version = write.key, write.state_version or 1
+        checksum = checksum_thread(key, version, write.secret, is_stateless=write.is_stateless)
+        values = (*key, write.epoch, version, write.secret, write.version, write.is_stateless, checksum)
+        thread = self._db.execute(_INSERT_THREAD, values).lastrowid
+        assert thread is not None
+        return thread
+
+    def _set_state_version(self, thread: int, key: ThreadKey, version: int) -> None:
+        secret, stateless = self._db.execute("SELECT secret, stateless FROM threads WHERE id = ?", (thread,)).fetchone()
+        checksum = checksum_thread(key, version, secret, is_stateless=bool(stateless))
+        self._db.execute(_SET_STATE_VERSION, (version, checksum, thread))
+
+    def _delete(self, thread: int) -> None:
+        for table, column in _OWNED:
+            self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (thread,))
+        self.deleted.append(thread)
+
+    def _write_records(self, thread: int, records: Sequence[Record]) -> None:
+        # The last record of a key counts.
+        last = {(record.part, record.key): record for record in records}
+        deleted = [(thread, *key) for key, record in last.items() if record.value is None]
+        stored = [_record_values(thread, record) for record in last.values() if record.value is not None]
+        if deleted:
+            self._db.executemany(_DELETE_RECORD, deleted)
+        self._db.executemany(_INSERT_RECORD, stored)
+
+
+# sqlite3 looks for an adapter for each bytes parameter, which takes longer than copying a small one; for a bytearray it
+# does not.
+
+
+def _change_values(thread: int, row: ChangeRow) -> tuple[Any, ...]:
+    return thread, row.version, bytearray(row.ops), row.source, row.at, checksum_change(thread, row)
+
+
+def _client_values(thread: int, row: ClientRow) -> tuple[Any, ...]:
+    return thread, row.client, row.ref, bytearray(row.refused), row.at, checksum_client(thread, row)
+
+
+def _snapshot_values(thread: int, row: Snapshot) -> tuple[Any, ...]:
+    return thread, row.version, row.state, checksum_snapshot(thread, row.version, row.state)
+
+
+def _record_values(thread: int, record: Record) -> tuple[Any, ...]:
+    value = record.value or b""
+    return thread, record.part, record.key, bytearray(value), checksum_record(thread, record)
+
+
+def _prune(db: sqlite3.Connection, thread: int, prune: Prune) -> None:
+    """Forget what is older than the newest snapshot that is past a bound."""
+    bounds, now = [prune.version], time.time_ns() // 1000
+    if prune.at:
+        bounds += db.execute(_PAST_AGE, {"thread": thread, "at": prune.at, "now": now}).fetchone()
+    if prune.bytes is not None:
+        bounds += db.execute(_PAST_BYTES, (thread, prune.bytes)).fetchone()
+    bound = max(each or 0 for each in bounds)
+    (oldest,) = db.execute(
+        "SELECT max(version) FROM snapshots WHERE thread = ? AND version <= ?", (thread, bound)
+    ).fetchone()
+    if oldest is not None:
+        db.execute("DELETE FROM changes WHERE thread = ? AND version <= ?", (thread, oldest))
+        db.execute("DELETE FROM snapshots WHERE thread = ? AND version < ?", (thread, oldest))
+    db.execute(_FORGET_CLIENTS, {"thread": thread, "now": now, "day": DAY, "days": CLIENT_DAYS})

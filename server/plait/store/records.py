@@ -1,0 +1,30 @@
+"""The names and sizes of records."""
+
+import re
+from typing import Final
+
+from plait.errors import TooLarge
+from plait.limits import Limits
+from plait.store.protocol import Record
+
+__all__ = ["check_record"]
+
+_PART: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+# Control characters, and halves of surrogate pairs.
+_ODD: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_KEY_BYTES: Final = 512
+
+
+def check_record(record: Record, limits: Limits) -> None:
+    """Raise ValueError for an invalid part or key, and TooLarge for a value over the limit."""
+    part, key, value = record.part, record.key, record.value
+    if not _PART.fullmatch(part):
+        raise ValueError(f"the part of a record must match {_PART.pattern}, not {part!r}")
+    if not key:
+        raise ValueError(f"the key of a record of {part} is empty")
+    if _ODD.search(key):
+        raise ValueError(f"the key of a record of {part} has a control character or half of a surrogate pair: {key!r}")
+    if (size := len(key.encode())) > _KEY_BYTES:
+        raise ValueError(f"the key of a record of {part} has {size} bytes of UTF-8; at most {_KEY_BYTES} are allowed")
+    if value is not None and len(value) > limits.record:
+        raise TooLarge(f"the record {key!r} of {part} has {len(value)} bytes; the limit is {limits.record}")

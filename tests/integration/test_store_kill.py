@@ -1,0 +1,153 @@
+"""A store whose process is killed has units of writes whole or not at all, and no deleted thread comes back."""
+
+import asyncio
+import json
+import logging
+import os
+import random
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.store.contract import change
+
+from plait.store.protocol import Record, Snapshot, ThreadKey, Write
+from plait.store.sqlite import SqliteStore
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 30
+THREADS = 8
+TABLES = ("changes", "snapshots", "clients", "records")
+
+
+def make_key(number: int) -> ThreadKey:
+    return ThreadKey("room", str(number))
+
+
+def make_records(version: int) -> Sequence[Record]:
+    """Return the records that go with a version: both name it, and a third one is there for odd versions only."""
+    value = b"%d" % version
+    return [Record("p", "a", value), Record("q", "b", value), Record("q", "odd", value if version % 2 else None)]
+
+
+# What runs in the process that is killed
+
+
+async def write(store: SqliteStore, number: int, chance: random.Random) -> None:
+    """Change, delete and begin a thread, and print what is durable."""
+    key = make_key(number)
+    stored = await store.load(key)
+    epoch, version = (stored.epoch, stored.version) if stored else ("", -1)
+    fence = await store.claim(key)
+    while True:
+        unit: list[Write]
+        if version < 0:
+            # Later beginnings have later epochs.
+            epoch, version = f"{time.time_ns():x}", 0
+            first = Write(key, epoch, None, 0, snapshots=(Snapshot(0, b"0"),), fence=fence)
+            unit = [first, Write(key, epoch, 0, 0, records=make_records(0), fence=fence)]
+        elif chance.random() < 0.1:
+            unit = [
+                Write(key, epoch, version, version, records=[Record("p", "last", b"1")], fence=fence),
+                Write(key, epoch, version, version, is_deletion=True, fence=fence),
+            ]
+            version = -1
+        else:
+            version += 1
+            rows = change(version).changes
+            snapshots = (Snapshot(version, b"%d" % version),) if chance.random() < 0.1 else ()
+            unit = [
+                Write(key, epoch, version - 1, version, rows, snapshots, fence=fence),
+                Write(key, epoch, version, version, records=make_records(version), fence=fence),
+            ]
+        await asyncio.gather(*map(store.submit, unit))
+        os.write(1, json.dumps([number, epoch, version]).encode() + b"\n")
+
+
+async def main(path: str, seed: int) -> None:
+    chance = random.Random(seed)
+    async with SqliteStore(path) as store, asyncio.TaskGroup() as tasks:
+        for number in range(THREADS):
+            tasks.create_task(write(store, number, chance))
+
+
+# The test
+
+
+@pytest.mark.timeout(400)
+async def test_a_killed_store_has_units_whole_and_no_deleted_thread_comes_back(tmp_path: Path) -> None:
+    path, seed = tmp_path / "threads.db", random.randrange(2**32)
+    log.warning("seed %d", seed)
+    chance = random.Random(seed)
+    # By thread: its epoch and version as they were last acknowledged, -1 for a deleted thread.
+    told: dict[int, tuple[str, int]] = {}
+    deletions = 0
+    for round in range(ROUNDS):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.integration.test_store_kill",
+            str(path),
+            str(seed + round),
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            lines = [await process.stdout.readline()]
+            assert lines[0], "nothing was acknowledged"
+            reading = asyncio.create_task(process.stdout.read())
+            await asyncio.sleep(chance.uniform(0, 0.3))
+            process.send_signal(signal.SIGKILL)
+            lines += (await reading).splitlines()
+            await process.wait()
+        for line in lines:
+            number, epoch, version = json.loads(line)
+            told[number] = epoch, version
+            deletions += version < 0
+        async with SqliteStore(path) as store:
+            for number in range(THREADS):
+                told[number] = await check(store, number, told.get(number, ("", -1)))
+        check_rows(path)
+    assert deletions > ROUNDS
+
+
+async def check(store: SqliteStore, number: int, told: tuple[str, int]) -> tuple[str, int]:
+    """Compare a thread with what was acknowledged last, after which one unit more may be stored; return what is."""
+    key = make_key(number)
+    stored = await store.load(key)
+    records = [*await store.records(key, "p"), *await store.records(key, "q")]
+    epoch, version = told
+    if stored is None:
+        assert records == []
+        return epoch, -1  # A deletion need not have been acknowledged.
+    assert records == [record for record in make_records(stored.version) if record.value is not None]
+    if stored.epoch == epoch:
+        assert version >= 0, "a deleted thread has come back"
+        assert stored.version in (version, version + 1)
+    else:
+        assert stored.epoch > epoch, "the history is an earlier one"
+        assert version < 0, "the history was lost"
+        assert stored.version == 0
+    return stored.epoch, stored.version
+
+
+def check_rows(path: Path) -> None:
+    """Check that no row belongs to a thread that is not there."""
+    with closing(sqlite3.connect(path)) as db:
+        found: dict[str, Any] = {
+            table: db.execute(f"SELECT count(*) FROM {table} WHERE thread NOT IN (SELECT id FROM threads)").fetchone()
+            for table in TABLES
+        }
+    assert set(found.values()) == {(0,)}, found
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))

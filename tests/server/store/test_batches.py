@@ -1,0 +1,279 @@
+"""Which of the writes that wait share a transaction, and what becomes of their futures."""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.server.store.contract import ROOM, beginning, change, outcomes
+
+from plait.errors import Fenced, Indeterminate, StoreError
+from plait.store.batches import Batches, Group, Outcome
+from plait.store.coalescing import coalesce
+from plait.store.memory import MemoryStore
+from plait.store.protocol import ChangeRow, ClientRow, Prune, Record, Snapshot, Store, ThreadKey, Write
+
+MEGABYTE = 2**20
+
+
+def write(name: str, version: int, size: int) -> Write:
+    row = ChangeRow(version, b"x" * size, "server", 0)
+    return Write(ThreadKey("room", name), "e", version - 1 or None, version, (row,))
+
+
+class Engine:
+    """Batches whose transactions the test carries out."""
+
+    def __init__(self) -> None:
+        self.batches = Batches(self._write)
+        self.batches.is_open = True
+        self.written: list[Sequence[Group]] = []
+        self._done: asyncio.Future[Sequence[Outcome]]
+
+    def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+        self.written.append(batch)
+        self._done = asyncio.get_running_loop().create_future()
+        return self._done
+
+    async def submit(self, *units: Sequence[Write]) -> list[asyncio.Future[None]]:
+        """Submit units, each in an iteration of the loop of its own."""
+        futures = []
+        for unit in units:
+            futures += [self.batches.submit(each) for each in unit]
+            await asyncio.sleep(0)
+        return futures
+
+    async def finish(self, error: BaseException | None = None, *, stored: int | None = None) -> None:
+        """End the transaction that runs: everything is stored, or of each group so many writes."""
+        batch = self.written[-1]
+        if error is not None and not isinstance(error, StoreError):
+            self._done.set_exception(error)
+        else:
+            self._done.set_result([(len(g.writes) if stored is None else stored, error) for g in batch])
+        await asyncio.sleep(0)
+
+    async def take(self) -> list[tuple[str, int]]:
+        """Return the writes of the transaction that runs, and end it."""
+        taken = read(self.written[-1])
+        await self.finish()
+        return taken
+
+
+def read(batch: Sequence[Group]) -> list[tuple[str, int]]:
+    return [(write.key.name, write.version) for group in batch for write in group.writes]
+
+
+async def fill(*units: Sequence[tuple[str, int, int]]) -> Engine:
+    """Return an engine with a first transaction of its own that runs, and units that wait for it."""
+    engine = Engine()
+    await engine.submit([write("first", 1, 1)])
+    await engine.submit(*([write(*each) for each in unit] for unit in units))
+    await engine.finish()
+    return engine
+
+
+# What shares a transaction
+
+
+async def test_what_is_not_much_shares_one_transaction() -> None:
+    engine = await fill(*([(name, version, 10_000)] for version in range(1, 10) for name in "abc"))
+    assert len(await engine.take()) == 27
+    assert len(engine.written) == 2
+
+
+async def test_small_writes_do_not_wait_for_large_ones_and_threads_with_large_ones_take_turns() -> None:
+    large = [[(name, version, MEGABYTE)] for name in "ab" for version in (1, 2)]
+    engine = await fill(*large, [("small", 1, 10)], [("small", 2, 10)])
+    assert await engine.take() == [("a", 1), ("small", 1), ("small", 2)]
+    assert [await engine.take() for _ in range(3)] == [[("b", 1)], [("a", 2)], [("b", 2)]]
+    assert len(engine.written) == 5
+
+
+async def test_a_small_write_stays_after_a_large_one_of_its_own_thread() -> None:
+    engine = await fill([("a", 1, MEGABYTE)], [("b", 1, MEGABYTE)], [("b", 2, 10)], [("a", 2, 10)])
+    assert await engine.take() == [("a", 1), ("a", 2)]
+    assert await engine.take() == [("b", 1), ("b", 2)]
+
+
+async def test_what_was_submitted_together_is_written_together() -> None:
+    unit = [("b", version, MEGABYTE) for version in (1, 2, 3)]
+    engine = await fill([("a", 1, MEGABYTE)], unit, [("b", 4, MEGABYTE)])
+    assert await engine.take() == [("a", 1)]
+    assert await engine.take() == [("b", 1), ("b", 2), ("b", 3)]
+    assert await engine.take() == [("b", 4)]
+
+
+SIZES = st.sampled_from([10, 20_000, 300_000, MEGABYTE])
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), SIZES, st.booleans()), min_size=1, max_size=40), st.integers(1, 5))
+def test_each_write_is_taken_once_and_those_of_a_thread_in_order_and_units_whole(
+    submitted: list[tuple[str, int, bool]], between: int
+) -> None:
+    versions: dict[str, int] = defaultdict(int)
+    units: list[list[tuple[str, int, int]]] = [[]]
+    for name, size, ends in submitted:
+        versions[name] += 1
+        units[-1].append((name, versions[name], size))
+        if ends:
+            units.append([])
+
+    async def play() -> list[list[tuple[str, int]]]:
+        engine, taken = Engine(), list[list[tuple[str, int]]]()
+        for number, unit in enumerate(units):
+            await engine.submit([write(*each) for each in unit])
+            if number % between == 0 and len(engine.written) > len(taken):
+                taken.append(await engine.take())
+        while len(engine.written) > len(taken):
+            taken.append(await engine.take())
+        return taken
+
+    taken = asyncio.run(play())
+    for name, last in versions.items():
+        assert [n for batch in taken for each, n in batch if each == name] == list(range(1, last + 1))
+        for unit in units:
+            of_name = {(each, n) for each, n, _ in unit if each == name}
+            assert all(not of_name & set(batch) or of_name <= set(batch) for batch in taken)
+
+
+# Outcomes
+
+
+async def test_when_the_writer_fails_it_is_not_known_what_was_stored_and_what_waits_for_the_threads_fails() -> None:
+    engine = Engine()
+    futures = await engine.submit([write("a", 1, 1)], [write("a", 2, 1), write("b", 1, 1)])
+    await engine.finish(TypeError("a mistake"))
+    assert [type(future.exception()) for future in futures[:2]] == [Indeterminate] * 2
+    await engine.finish()
+    assert await outcomes(futures[2:]) == [None]
+    assert [read(batch) for batch in engine.written] == [[("a", 1)], [("b", 1)]]
+
+
+async def test_what_waits_after_a_failed_write_is_never_written() -> None:
+    engine = Engine()
+    first, *rest = await engine.submit([write("a", 1, 1)], [write("a", 2, 1)], [write("a", 3, 1)])
+    await engine.finish(StoreError("the disk is full"), stored=0)
+    assert await outcomes([first, *rest]) == [StoreError] * 3
+    assert len(engine.written) == 1
+    # What is submitted after that is.
+    (again,) = await engine.submit([write("a", 1, 1)])
+    await engine.finish()
+    assert await outcomes([again]) == [None]
+
+
+# The owners of threads
+
+
+async def test_a_claim_refuses_what_waits_and_waits_for_what_is_being_written() -> None:
+    engine = Engine()
+    old = await engine.batches.claim(ROOM)
+    owned = [msgspec.structs.replace(each, fence=old) for each in (beginning(), change(1))]
+    futures = await engine.submit(*([each] for each in owned))
+    claim = asyncio.create_task(engine.batches.claim(ROOM))
+    await asyncio.sleep(0)
+    assert not claim.done()
+    assert [future.done() for future in futures] == [False, True]
+    await engine.finish()
+    assert await claim > old
+    assert await outcomes(futures) == [None, Fenced]
+    assert len(engine.written) == 1
+
+
+async def test_closing_waits_for_all_and_survives_a_claim_that_takes_the_last() -> None:
+    engine = Engine()
+    fence = await engine.batches.claim(ROOM)
+    (running,) = await engine.submit([write("a", 1, 1)])
+    waiting = engine.batches.submit(msgspec.structs.replace(beginning(), fence=fence))
+    closing = asyncio.create_task(engine.batches.close())
+    await asyncio.sleep(0)
+    await engine.batches.claim(ROOM)
+    await engine.finish()
+    await asyncio.wait_for(closing, 10)
+    assert await outcomes([running, waiting]) == [None, Fenced]
+
+
+# Several writes of a thread made into one
+
+
+def test_writes_are_made_into_one_with_all_their_rows_and_the_last_of_each_client_and_record() -> None:
+    clients = [ClientRow(name, ref, b"[]", ref) for name, ref in (("a", 1), ("b", 2), ("a", 3))]
+    records = [Record("p", "k", b"1"), Record("q", "k", b"2"), Record("p", "k", None)]
+    writes = [msgspec.structs.replace(beginning(), state_version=2, secret=b"s", fence=7)]
+    writes += [
+        msgspec.structs.replace(change(n, client=clients[n - 1]), records=(records[n - 1],), fence=7) for n in (1, 2, 3)
+    ]
+    writes[2] = msgspec.structs.replace(writes[2], snapshots=(Snapshot(2, b"2"),), prune=Prune(1, 5, 100))
+    writes[3] = msgspec.structs.replace(writes[3], prune=Prune(0, 9, 200))
+    rows = [row for each in writes for row in each.changes]
+    assert list(coalesce(writes)) == [
+        Write(
+            ROOM,
+            "e1",
+            None,
+            3,
+            rows,
+            [Snapshot(0, b"0"), Snapshot(2, b"2")],
+            Prune(1, 9, 100),
+            [clients[2], clients[1]],
+            2,
+            b"s",
+            [records[2], records[1]],
+            7,
+        )
+    ]
+
+
+def test_a_deletion_ends_what_is_made_into_one() -> None:
+    end = Write(ROOM, "e1", 1, 1, is_deletion=True)
+    anew = beginning(epoch="e2")
+    gone = Write(ROOM, "e1", 0, 0, is_deletion=True)
+    assert list(coalesce([change(1), end])) == [gone]
+    assert list(coalesce([beginning(), change(1), end, anew, change(1, epoch="e2")])) == list(
+        coalesce([anew, change(1, epoch="e2")])
+    )
+    assert list(coalesce([change(1), end, anew])) == [gone, anew]
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_what_is_made_into_one_has_the_effect_of_the_writes_one_by_one(seed: int) -> None:
+    chance = random.Random(seed)
+    writes: list[Write] = []
+    version: int | None = None
+    for number in range(30):
+        records = tuple(
+            Record(chance.choice("pq"), chance.choice("kl"), chance.choice([None, b"%d" % number]))
+            for _ in range(chance.randrange(3))
+        )
+        epoch = f"e{sum(write.is_deletion for write in writes)}"
+        if version is not None and chance.random() < 0.15:
+            writes.append(Write(ROOM, epoch, version, version, is_deletion=True))
+            version = None
+            continue
+        if chance.random() < 0.7:
+            now = (version or 0) + 1
+            snapshot = b"%d" % now if chance.random() < 0.3 else None
+            client = ClientRow(chance.choice("ab"), number, b"[]", number)
+            each = change(now, epoch=epoch, after=version, snapshot=snapshot, client=client)
+            writes.append(msgspec.structs.replace(each, records=records))
+            version = now
+        else:
+            version = version or 0
+            after = version if writes and not writes[-1].is_deletion else None
+            writes.append(Write(ROOM, epoch, after, version, records=records))
+    one_by_one, together = MemoryStore(), MemoryStore()
+    async with one_by_one, together:
+        for each in writes:
+            await one_by_one.submit(each)
+        assert await outcomes([together.submit(each) for each in coalesce(writes)]) == [None] * len(coalesce(writes))
+        assert await dump(one_by_one) == await dump(together)
+
+
+async def dump(store: Store) -> list[object]:
+    """Return all that a store has of a thread."""
+    clients = [await store.client(ROOM, each) for each in "ab"]
+    records = [await store.records(ROOM, each) for each in "pq"]
+    return [await store.load(ROOM), await store.changes(ROOM, after=0), clients, records]
