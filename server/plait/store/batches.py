@@ -24,7 +24,7 @@ _LARGE: Final = 16 * 1024
 class Group:
     """The waiting writes of one thread, in order. A unit is what was submitted without an await in between."""
 
-    __slots__ = ("futures", "size", "sizes", "starts", "unit", "writes")
+    __slots__ = ("futures", "sizes", "starts", "unit", "writes")
 
     def __init__(self) -> None:
         self.writes: list[Write] = []
