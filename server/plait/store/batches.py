@@ -132,7 +132,8 @@ class Batches:
     async def claim(self, key: ThreadKey) -> int:
         """Return the number of a new owner, when the writes of earlier ones have ended."""
         fence = self._claims[key] = next(self._counter)
-        self._fail_waiting(key, _make_fenced(key))
+        if key in self._waiting:
+            self._fail_waiting(key, _make_fenced(key))
         while key in self._writing:
             await self._wait_for_batch()
         return fence
