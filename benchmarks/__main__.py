@@ -18,17 +18,18 @@ from benchmarks.differences import differences
 from benchmarks.memory import Finding, idle_sockets, threads
 from benchmarks.neighbours import neighbours
 from benchmarks.peer import COLYSEUS, PeerError, install, prepare
+from benchmarks.records import records
 from benchmarks.resume import resume
 from benchmarks.rows import NATIVE, ROWS
 from benchmarks.servers import Server, ServerError, serve
 from benchmarks.stalled import stalled
-from benchmarks.sync_tables import delta_table, neighbour_table, resume_table, stall_table, timing_table
+from benchmarks.sync_tables import delta_table, neighbour_table, record_table, resume_table, stall_table, timing_table
 from benchmarks.table import memory, speed
 
 MEMORY = "memory"
 PEERS = ("plait", "cloudflare", "socket")
 # What keeping clients in sync costs, each with a table of its own.
-SYNC = ("deltas", "diff", "resume", "stall", "neighbours")
+SYNC = ("deltas", "diff", "resume", "stall", "neighbours", "records")
 # Server, kind, idle sockets, awake threads. Cloudflare's threads keep three files open each, so they are fewer.
 MEASURED = (
     ("plait", "note", 10_000, 10_000),
@@ -114,6 +115,9 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
     if "neighbours" in wanted:
         waits = neighbours(folder, pace, tell)
         measured["neighbours"] = waits, neighbour_table(waits)
+    if "records" in wanted:
+        readings = records(folder, pace, tell)
+        measured["records"] = readings, record_table(readings)
     return measured
 
 

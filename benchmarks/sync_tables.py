@@ -6,11 +6,12 @@ from benchmarks.boards import SIZES
 from benchmarks.deltas import FULL, SOCKETS, WAYS, DeltaOutcome
 from benchmarks.differences import Timing
 from benchmarks.neighbours import NeighbourOutcome
+from benchmarks.records import SIZE, Reading
 from benchmarks.resume import CHANGES, ResumeOutcome
 from benchmarks.stalled import READERS, StallOutcome
 from benchmarks.table import layout, median, ratio
 
-__all__ = ["delta_table", "neighbour_table", "resume_table", "stall_table", "timing_table"]
+__all__ = ["delta_table", "neighbour_table", "record_table", "resume_table", "stall_table", "timing_table"]
 
 P99_AIM = 1.3
 GROWTH_AIM = 2.0
@@ -90,6 +91,16 @@ def timing_table(timings: Sequence[Timing]) -> str:
         spread = f"{rounds[0]:,.0f}-{rounds[-1]:,.0f}"
         lines.append((timing.title, *cells, spread, *at_most(timing.median(largest), aim)))
     return "\n".join((layout(lines, right={1, 2, 3}), "", *TIMING_LEGEND))
+
+
+def record_table(readings: Iterable[Reading]) -> str:
+    """Time to read records."""
+    lines: list[Sequence[str]] = [(f"records of {SIZE} bytes, SQLite", "processor ms", "rounds", "aim", "")]
+    for reading in readings:
+        rounds = sorted(reading.rounds)
+        spread = f"{rounds[0]:,.1f}-{rounds[-1]:,.1f}"
+        lines.append((reading.title, f"{reading.median:,.1f}", spread, *at_most(reading.median, reading.aim)))
+    return layout(lines, right={1})
 
 
 def resume_table(outcomes: Iterable[ResumeOutcome]) -> str:

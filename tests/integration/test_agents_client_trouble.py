@@ -20,7 +20,7 @@ APP = "tests.integration.agents_client.app:app"
 
 
 class HeldStore(MemoryStore):
-    """Stores nothing between `hold` and `release`."""
+    """Stores nothing between `hold` and `resume`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class HeldStore(MemoryStore):
         """Keep back what comes from here on."""
         self._held = []
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Store what was kept back, in order."""
         held, self._held = self._held, None
         for write, future in held or ():

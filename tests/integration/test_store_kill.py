@@ -120,7 +120,7 @@ async def test_a_killed_store_has_units_whole_and_no_deleted_thread_comes_back(t
 
 
 async def check(store: SqliteStore, number: int, told: tuple[str, int]) -> tuple[str, int]:
-    """Compare a thread with what was acknowledged last, after which one unit more may be stored; return what is."""
+    """Compare a thread with what was told of it, after which one unit more may have been stored; return what is."""
     key = make_key(number)
     stored = await store.load(key)
     records = [*await store.records(key, "p"), *await store.records(key, "q")]

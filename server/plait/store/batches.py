@@ -24,7 +24,7 @@ _LARGE: Final = 16 * 1024
 class Group:
     """The waiting writes of one thread, in order. A unit is what was submitted without an await in between."""
 
-    __slots__ = ("futures", "size", "sizes", "starts", "unit", "writes")
+    __slots__ = ("futures", "sizes", "starts", "unit", "writes")
 
     def __init__(self) -> None:
         self.writes: list[Write] = []
@@ -132,7 +132,8 @@ class Batches:
     async def claim(self, key: ThreadKey) -> int:
         """Return the number of a new owner, when the writes of earlier ones have ended."""
         fence = self._claims[key] = next(self._counter)
-        self._fail_waiting(key, _make_fenced(key))
+        if key in self._waiting:
+            self._fail_waiting(key, _make_fenced(key))
         while key in self._writing:
             await self._wait_for_batch()
         return fence

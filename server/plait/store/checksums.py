@@ -1,6 +1,6 @@
 """Checksums of stored rows: rows are verified when they are read, as SQLite does not detect damaged values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -15,7 +15,7 @@ __all__ = [
     "checksum_thread",
     "read_change",
     "read_client",
-    "read_record",
+    "read_records",
     "read_snapshot",
     "read_thread",
 ]
@@ -38,7 +38,7 @@ def checksum_client(thread: int, row: ClientRow) -> int:
 
 def checksum_record(thread: int, record: Record) -> int:
     """Return the checksum of a record."""
-    return crc32(record.value or b"", crc32(f"{thread} {record.part} {record.key}".encode()))
+    return crc32(record.value or b"", crc32(record.key.encode(), _begin_record(thread, record.part)))
 
 
 def checksum_thread(key: ThreadKey, state_version: int, secret: bytes, *, is_stateless: bool = False) -> int:
@@ -75,13 +75,33 @@ def read_client(key: ThreadKey, thread: int, row: Sequence[Any]) -> ClientRow:
     return found
 
 
-def read_record(key: ThreadKey, thread: int, row: Sequence[Any]) -> Record:
-    """Return a record from its row (part, key, value, checksum). Raises CorruptThread."""
-    part, name, value, checksum = row
-    found = Record(part, name, value)
-    if type(value) is not bytes or checksum != checksum_record(thread, found):
-        raise _make_damage_error(key, f"the record {name!r} of {part}")
+def read_records(
+    key: ThreadKey, thread: int, part: str, rows: Iterable[Sequence[Any]], *, prefix: str = "", size: int | None = None
+) -> list[Record]:
+    """Return a part's records from their rows (key, value, checksum), up to the first without the prefix.
+
+    With `size`, none is returned after the one at which the values reach that many bytes. Raises CorruptThread.
+    """
+    found: list[Record] = []
+    begun = _begin_record(thread, part)
+    total = 0
+    for name, value, checksum in rows:
+        if type(name) is not str or type(value) is not bytes:
+            raise _make_damage_error(key, f"a record of {part}")
+        if not name.startswith(prefix):
+            break
+        if crc32(value, crc32(name.encode(), begun)) != checksum:
+            raise _make_damage_error(key, f"the record {name!r} of {part}")
+        found.append(Record(part, name, value))
+        total += len(value)
+        if size is not None and total >= size:
+            break
     return found
+
+
+def _begin_record(thread: int, part: str) -> int:
+    """Return what the checksums of a part's records begin with."""
+    return crc32(f"{thread} {part} ".encode())
 
 
 def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int, bytes, bool]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.store import rows, schema
-from plait.store.checksums import read_change, read_client, read_record, read_snapshot, read_thread
+from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
 from plait.store.health import explain
 from plait.store.protocol import Stored, ThreadKey
 
@@ -117,6 +117,9 @@ class Inspection:
         def check_snapshot(row: Any) -> None:
             self._replay(key, Stored("", row[0], read_snapshot(key, id, row), (), 1))
 
+        def check_record(row: Any) -> None:
+            read_records(key, id, row[0], [row[1:]])
+
         try:
             read_thread(key, thread)
         except PlaitError as error:
@@ -124,7 +127,7 @@ class Inspection:
         yield from _check_each(db, key, id, "changes", check_change)
         yield from _check_each(db, key, id, "snapshots", check_snapshot)
         yield from _check_each(db, key, id, "clients", partial(read_client, key, id))
-        yield from _check_each(db, key, id, "records", partial(read_record, key, id))
+        yield from _check_each(db, key, id, "records", check_record)
 
 
 def _check_each(

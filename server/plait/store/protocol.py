@@ -93,7 +93,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: bytes
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """A value that a part of a thread keeps under a key; None as the value of a write deletes it."""
 
     part: str

@@ -2,11 +2,10 @@
 
 import sqlite3
 from contextlib import closing
-from itertools import takewhile
 from typing import Final
 
 from plait.errors import CorruptThread
-from plait.store.checksums import read_change, read_client, read_record, read_snapshot, read_thread
+from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
 from plait.store.lock import LAST
 from plait.store.page import take_page
 from plait.store.protocol import ChangeRow, ClientRow, Record, Stored, ThreadKey, ThreadRow
@@ -30,7 +29,7 @@ SELECT t.id, t.epoch, {LAST}, t.head, t.state_version, t.secret, t.stateless, t.
 WHERE t.kind = ? AND t.name = ?
 """
 _CHANGES: Final = "SELECT version, ops, source, at, checksum FROM changes WHERE thread = ?"
-_RECORDS: Final = "SELECT part, key, value, checksum FROM records WHERE thread = ? AND part = ?"
+_RECORDS: Final = "SELECT key, value, checksum FROM records WHERE thread = ? AND part = ?"
 
 
 def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored | None:
@@ -101,8 +100,9 @@ def load_record(db: sqlite3.Connection, key: ThreadKey, part: str, name: str) ->
     """Return the value of a record, None if there is none. Raises CorruptThread."""
     if (thread := _find(db, key)) is None:
         return None
-    row = db.execute(f"{_RECORDS} AND key = ?", (thread, part, name)).fetchone()
-    return read_record(key, thread, row).value if row else None
+    rows = db.execute(f"{_RECORDS} AND key = ?", (thread, part, name))
+    found = read_records(key, thread, part, rows)
+    return found[0].value if found else None
 
 
 def load_records(
@@ -113,9 +113,7 @@ def load_records(
         return []
     which = f"{_RECORDS} AND key >= ? AND key > ? ORDER BY key LIMIT ?"
     with closing(db.execute(which, (thread, part, prefix, after, limit))) as rows:
-        # The keys with a prefix follow one another.
-        found = takewhile(lambda row: row[1].startswith(prefix), rows) if prefix else rows
-        return take_page((read_record(key, thread, row) for row in found), lambda row: len(row.value or b""), size)
+        return read_records(key, thread, part, rows, prefix=prefix, size=size)
 
 
 def load_threads(db: sqlite3.Connection, after: ThreadKey, limit: int) -> list[ThreadRow]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,7 +13,7 @@ from tests.server.rooms import House, open_house
 from plait.actor.connection import Source
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.errors import CorruptThread, InvalidState, NotFound, PlaitError, StoreError, TooMany, Unavailable
+from plait.errors import CorruptThread, Fenced, InvalidState, NotFound, PlaitError, StoreError, TooMany, Unavailable
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node.node import Node
 from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
@@ -452,6 +453,34 @@ async def test_an_on_stop_that_runs_too_long_does_not_keep_the_thread_for_ever()
         await house.handle(Hanging).add(1)
         await outcome(Hanging.stops.wait())
         assert await outcome(house.handle(Hanging).add(1)) == 2
+
+
+async def test_a_thread_that_sleeps_or_could_not_wake_has_no_owner(sleepy: type[Sleepy]) -> None:
+    class Broken(Room):
+        def on_start(self) -> None:
+            raise LookupError("not today")
+
+    async def write(key: ThreadKey) -> None:
+        """Write to the thread as nobody's owner, as soon as that is not refused."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                stored = await house.store.load(key)
+                assert stored is not None
+                with suppress(Fenced):
+                    data = (Snapshot(stored.version, b"5"),)
+                    await house.store.inner.submit(
+                        Write(key, stored.epoch, stored.version, stored.version, snapshots=data)
+                    )
+                    return
+                await asyncio.sleep(0.01)
+
+    async with open_house(sleepy, Broken) as house:
+        await house.handle(sleepy).add(1)
+        await outcome(sleepy.stopped.wait())
+        await write(ThreadKey(sleepy._kind.name, "one"))
+        with pytest.raises(LookupError):
+            await house.handle(Broken).add(1)
+        await write(ThreadKey(Broken._kind.name, "one"))
 
 
 async def test_a_thread_that_was_written_elsewhere_is_dropped_and_loaded_anew() -> None:

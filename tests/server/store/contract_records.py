@@ -132,6 +132,7 @@ async def test_a_thread_may_begin_with_records_and_has_no_state_until_its_first_
     async with store:
         await put(store, put_records(("a", b"1"), after=None))
         nothing = await store.load(ROOM)
+        assert nothing is not None
         assert nothing == Stored("e1", 0, None, [], secret=b"s")
         assert not nothing.has_state
         assert await store.load(ROOM, version=0) == nothing
