@@ -46,6 +46,24 @@ STARLETTE_TYPES = (
 LAZY = {("plait.cli.main", "watchfiles")}
 
 
+# What sessions and the web may import of the threads: the facade of an actor, and what goes in and out of it.
+OUTER = ("plait.session", "plait.web")
+FACADE = (
+    "plait.actor.connection",
+    "plait.actor.facade",
+    "plait.actor.kind",
+    "plait.actor.logs",
+    "plait.actor.outcome",
+    "plait.actor.rpc",
+    "plait.actor.transport",
+)
+# What the facade hides, by the names of classes and attributes.
+HIDDEN_CLASSES = {"Actor", "ChangeLog", "History", "Hooks", "Mailbox", "Merger", "Pipeline", "PushLog", "Thread"}
+HIDDEN = {"_core", "change_log", "history", "hooks", "mailbox", "pipeline"}
+# What may be asked of a value that an actor returned, without a name for the value in between.
+VALUES = {"current", "durable", "epoch", "key", "kind", "limits"}
+
+
 class Import(NamedTuple):
     """One import statement's module, or one of the names after `from … import`."""
 
@@ -172,6 +190,66 @@ def test_packages_from_outside_are_imported_only_where_they_may_be() -> None:
         if not (may_be or is_type):
             breaches.append(each)
     assert breaches == []
+
+
+OUTER_MODULES = [module for module in MODULES if any(is_in(module, each) for each in OUTER)]
+
+
+@pytest.mark.parametrize("module", OUTER_MODULES)
+def test_sessions_and_the_web_import_only_the_facade_of_an_actor(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text())
+    names = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(("plait.actor", "plait.state"))
+        for alias in node.names
+    ]
+    modules = [each.imported for each in find_imports(module) if is_in(each.imported, "plait.actor")]
+    assert HIDDEN_CLASSES.intersection(names) == set()
+    assert set(modules) <= set(FACADE)
+
+
+@pytest.mark.parametrize("module", OUTER_MODULES)
+def test_sessions_and_the_web_do_not_reach_through_an_actor(module: str) -> None:
+    shown, parts = find_facade()
+    found = []
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        match node:
+            case ast.Attribute(value=value, attr=attribute) if attribute in HIDDEN and ast.unparse(value) != "self":
+                found.append(ast.unparse(node))
+            case ast.Attribute(value=ast.Name(id="actor") | ast.Attribute(attr="_actor"), attr=attribute):
+                if attribute in parts or attribute not in shown:
+                    found.append(ast.unparse(node))
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="actor") | ast.Attribute(attr="_actor"), attr=between)
+            ):
+                if between not in VALUES:
+                    found.append(ast.unparse(node))
+    assert found == []
+
+
+def find_facade() -> tuple[set[str], set[str]]:
+    """Return what a facade shows, and the attributes that are its parts."""
+    tree = ast.parse(MODULES["plait.actor.facade"].read_text())
+    facade = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Facade")
+    methods = {node.name for node in facade.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    attributes = {ast.unparse(node.target) for node in facade.body if isinstance(node, ast.AnnAssign)}
+    facts = {"key", "kind", "limits", "after"}
+    return methods | facts, attributes - facts
+
+
+def test_every_part_that_is_hidden_is_there() -> None:
+    shown, parts = find_facade()
+    assert parts >= {"pipeline", "change_log", "hooks", "thread", "turns"}
+    assert shown >= VALUES
+    classes = {
+        node.name
+        for path in MODULES.values()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    assert classes >= HIDDEN_CLASSES
+    assert {each.imported for each in ALL_IMPORTS if each.importer in OUTER_MODULES} >= set(FACADE)
 
 
 def test_every_exception_is_needed() -> None:

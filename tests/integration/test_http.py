@@ -354,7 +354,7 @@ async def test_a_stream_by_hand_ends_when_its_reader_is_too_slow(tmp_path: Path)
             await _read_until(bare, b'"chunk"')
             (actor,) = app._node.actors
             async with asyncio.timeout(TIMEOUT):
-                while actor._concurrent:
+                while actor.turns._concurrent:
                     assert (await web.get("/healthz")).status_code == 200
             assert await _read_until(bare, b'{"error":"the client reads too slowly"}\n')
 

@@ -28,10 +28,16 @@ async def nobody(token: str) -> Rights:
 
 
 def make_connection(
-    actor: Actor, id: str, transport: Transport, *, principal: Principal | None = None, wire: Wire = PLAIT
+    actor: Actor,
+    id: str,
+    transport: Transport,
+    *,
+    principal: Principal | None = None,
+    wire: Wire = PLAIT,
+    arrival: int | None = None,
 ) -> Connection:
     """Return a connection to a thread, which the thread does not know yet."""
-    return Connection(id, transport, actor.pipeline.after, rights=Rights(principal), wire=wire)
+    return actor.make_connection(id, transport, rights=Rights(principal), wire=wire, arrival=arrival)
 
 
 def make_cloudflare(
@@ -48,16 +54,8 @@ def make_cloudflare(
 
 
 async def make_native(
-    actor: Actor,
-    connection: Connection,
-    transport: AttachedTransport,
-    join: Join,
-    *,
-    renew: Renew = nobody,
-    arrival: int = 0,
+    actor: Actor, connection: Connection, transport: AttachedTransport, join: Join, *, renew: Renew = nobody
 ) -> Joining:
     """Return the join of a connection of the native protocol, which is to be opened or closed."""
     tokens = Tokens(connection, transport.send, renew)
-    return await Joining.prepare(
-        actor, connection, transport, join, tokens=tokens, attach=transport.attach, arrival=arrival
-    )
+    return await Joining.prepare(actor, connection, transport, join, tokens=tokens, attach=transport.attach)

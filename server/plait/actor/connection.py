@@ -97,6 +97,7 @@ class Connection:
         "_is_readonly",
         "_on_turns_ended",
         "_transport",
+        "arrival",
         "backlog",
         "id",
         "is_closed",
@@ -110,9 +111,18 @@ class Connection:
     )
 
     def __init__(
-        self, id: str, transport: Transport, gate: Gate, *, rights: Rights = _EVERYTHING, wire: Wire = PLAIN
+        self,
+        id: str,
+        transport: Transport,
+        gate: Gate,
+        *,
+        rights: Rights = _EVERYTHING,
+        wire: Wire = PLAIN,
+        arrival: int | None = None,
     ) -> None:
         self.id = id
+        # The number of its join, in order of arrival, if a client uses only the last of its sockets.
+        self.arrival = arrival
         self.wire = wire
         # The principal, and what the app allows.
         self.rights = rights
@@ -186,7 +196,7 @@ class Connection:
         """Read nothing more from the client until the socket is closed."""
         self._transport.stop_reading()
 
-    def track_turn(self, turn: Turn, size: int = 0) -> None:
+    def track_turn(self, turn: Turn, size: int) -> None:
         """Count a turn for a message of `size` bytes until it ends."""
         size += _TURN
         self.backlog += size

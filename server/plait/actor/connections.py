@@ -8,8 +8,12 @@ from plait.actor.transport import Frame
 from plait.errors import PlaitError, TooMany, Unavailable
 from plait.state.revision import Revision
 from plait.state.source import Source
+from plait_schemas.codes import REPLACED
+from plait_schemas.messages import PresenceDiff
 
 __all__ = ["Connections"]
+
+_REPLACED: Final = "another socket has joined as this client"
 
 # Shared by all threads without connections, to save memory.
 _NOTHING: Final[dict[Any, Any]] = {}
@@ -63,6 +67,19 @@ class Connections:
         self._members[connection] = None
         self._ids[connection.id] = self._ids.get(connection.id, 0) + 1
 
+    def replace(self, connection: Connection) -> bool:
+        """Close the other sockets of a client that uses only its last one; return False if `connection` is not that."""
+        arrival = connection.arrival
+        if arrival is None:
+            return True
+        others = self.with_id(connection.id)
+        if any(other.arrival is not None and other.arrival > arrival for other in others):
+            connection.leave(REPLACED, _REPLACED)
+            return False
+        for other in others:
+            other.leave(REPLACED, _REPLACED)
+        return True
+
     def discard(self, connection: Connection) -> None:
         """Remove a connection, if it is there."""
         if connection in self._members:
@@ -93,6 +110,17 @@ class Connections:
             return self._frames[wire]
         frame = self._frames[wire] = wire.encode_change(revision)
         return frame
+
+    def send_presence(self, diff: PresenceDiff) -> None:
+        """Send a change of presence to every connection that follows the state."""
+        frames: dict[Wire, Frame | None] = {}
+        for connection in self:
+            if connection.session is None or not connection.protocol_enabled:
+                continue
+            if connection.wire not in frames:
+                frames[connection.wire] = connection.wire.encode_presence(diff)
+            if (frame := frames[connection.wire]) is not None:
+                connection.session.send_presence(frame)
 
     def broadcast(self, write: Callable[[Wire], Frame | None], *, without: Collection[Connection] = ()) -> None:
         """Send the frame that `write` returns for its Wire to every connection, except those in `without`."""

@@ -1,31 +1,20 @@
 """Runs the author's hooks of one awake thread, each as a turn."""
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 from starlette.requests import Request
 
 from plait.actor.connection import Connection
 from plait.actor.logs import log_error
-from plait.actor.mailbox import Mailbox, Turn, make_resolver
+from plait.actor.mailbox import Turn
+from plait.actor.outcome import make_resolver, maybe_await
 from plait.actor.thread import Thread
-from plait.errors import PlaitError
-from plait_schemas.codes import TRY_AGAIN_LATER
+from plait.actor.turns import TurnRunner
 
-__all__ = ["Hooks", "maybe_await"]
-
-T = TypeVar("T")
-
-
-async def maybe_await(value: Awaitable[T] | T) -> T:
-    """Return the result of a hook, which may be awaitable."""
-    if inspect.isawaitable(value):
-        return cast(T, await value)
-    return value
-
+__all__ = ["Hooks"]
 
 _CONNECT_HOOKS: Final = frozenset(
     {"connection_tags", "on_connect", "should_be_readonly", "should_send_protocol_messages"}
@@ -35,12 +24,12 @@ _CONNECT_HOOKS: Final = frozenset(
 class Hooks:
     """Runs the hooks of `thread` as turns of `owner`, and `on_error` for exceptions that they raise."""
 
-    __slots__ = ("_mailbox", "_owner", "_thread")
+    __slots__ = ("_owner", "_thread", "_turns")
 
-    def __init__(self, owner: Any, thread: Thread[Any], mailbox: Mailbox) -> None:
+    def __init__(self, owner: Any, thread: Thread[Any], turns: TurnRunner) -> None:
         self._owner = owner
         self._thread = thread
-        self._mailbox = mailbox
+        self._turns = turns
 
     def has(self, name: str) -> bool:
         """Whether the class overrides a hook."""
@@ -59,10 +48,7 @@ class Hooks:
 
         work = partial(getattr(self._thread, name), *args)
         turn = Turn(name, work, owner=self._owner, connection=connection, by_client=by_client)
-        if connection is not None:
-            connection.track_turn(turn, size)
-        turn.on_end(finished)
-        self._mailbox.post(turn)
+        self._turns.begin(turn, finished, size=size)
 
     async def run(
         self, name: str, *args: Any, connection: Connection | None = None, request: Request | None = None
@@ -73,8 +59,7 @@ class Hooks:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         work = partial(getattr(self._thread, name), *args)
         turn = Turn(name, work, owner=self._owner, connection=connection, request=request)
-        turn.on_end(make_resolver(future))
-        self._mailbox.post(turn)
+        self._turns.begin(turn, make_resolver(future))
         return await future
 
     def connect(
@@ -82,29 +67,16 @@ class Hooks:
         connection: Connection,
         request: Request,
         *,
-        join: Callable[[], bool],
+        admit: Callable[[], bool],
         done: Callable[[BaseException | None], None],
     ) -> None:
-        """Run the hooks that configure a connection, call `join` to add it to the thread, then run `on_connect`.
+        """Run the hooks that configure a connection, call `admit` to add it to the thread, then run `on_connect`.
 
-        `join` returns whether the connection has joined; it is not called if the client has disconnected. `done` is
-        called with the exception of a hook, or with the error why nobody may join.
+        `admit` returns whether the connection has joined. `done` is called with the exception of a hook, if any.
         """
-        refusal: PlaitError | None = None
-
-        def admit() -> bool:
-            nonlocal refusal
-            if connection.is_closed:
-                return False
-            refusal = self._owner.connections.refusal(self._owner.limits.connections_per_thread)
-            if refusal is None:
-                return join()
-            connection.leave(TRY_AGAIN_LATER, str(refusal))
-            return False
-
         if not _CONNECT_HOOKS & self._thread._kind.overrides:
             admit()
-            done(refusal)
+            done(None)
             return
 
         async def work() -> None:
@@ -119,12 +91,10 @@ class Hooks:
         def finished(_: object, error: BaseException | None) -> None:
             if error is not None:
                 self.report(error, connection)
-            done(error or refusal)
+            done(error)
 
         turn = Turn("on_connect", work, owner=self._owner, connection=connection, request=request)
-        connection.track_turn(turn)
-        turn.on_end(finished)
-        self._mailbox.post(turn)
+        self._turns.begin(turn, finished, size=0)
 
     async def is_readonly(self, connection: Connection, request: Request) -> bool:
         """Run `should_be_readonly` for a request."""
@@ -143,5 +113,4 @@ class Hooks:
 
         work = partial(self._thread.on_error, error, connection)
         turn = Turn("on_error", work, owner=self._owner, connection=connection)
-        turn.on_end(finished)
-        self._mailbox.post(turn)
+        self._turns.begin(turn, finished)

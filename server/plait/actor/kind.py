@@ -54,6 +54,8 @@ class Kind:
         self.methods: dict[str, Method] = find_methods(cls, frozenset(vars(hooks)))
         self.attributes = {method.attribute: method for method in self.methods.values()}
         self.state_type = read_state_type(cls, _state_argument(cls, hooks), _list_keys(cls))
+        # The members that identify the elements of lists, by the pointers of the lists.
+        self.list_keys: Mapping[str, str] = cls.list_keys
         self.state_version: int = cls.state_version
         self.migrations = find_migrations(cls, self.state_version)
         # The hooks that the class overrides; the others are never called.

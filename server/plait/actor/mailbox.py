@@ -14,14 +14,12 @@ from contextvars import Context, ContextVar, copy_context
 from types import CoroutineType, FrameType
 from typing import Any, Final
 
+from plait.actor.outcome import Done
 from plait.errors import TurnTimeout
 
-__all__ = ["Done", "Mailbox", "Turn", "current_turn", "find_client_turn", "make_resolver"]
+__all__ = ["Mailbox", "Turn", "current_turn", "find_client_turn"]
 
 log = logging.getLogger("plait.thread")
-
-Done = Callable[[Any, BaseException | None], None]
-"""Called with the result of a turn, or with what it raised."""
 
 _turn: Final[ContextVar["Turn | None"]] = ContextVar("plait_turn", default=None)
 
@@ -42,20 +40,6 @@ def find_client_turn() -> "Turn | None":
     """
     turn = _turn.get()
     return turn if turn is None or turn.by_client else turn.origin
-
-
-def make_resolver(future: asyncio.Future[Any]) -> Done:
-    """Return a Done that sets the outcome of `future`, unless it is done already."""
-
-    def done(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    return done
 
 
 class Turn:
@@ -194,6 +178,16 @@ class Turn:
         if self.task is not None and self.is_running:
             self._is_cancelled = True
             self.task.cancel()
+
+    def skip(self) -> None:
+        """Skip the turn if it has not begun."""
+        self.is_abandoned = True
+
+    def abandon(self) -> None:
+        """Skip the turn if it has not begun, and cancel it if it runs concurrently with other turns."""
+        self.is_abandoned = True
+        if self.mailbox is None:
+            self.cancel()
 
     def expire(self) -> None:
         """Cancel the turn because it runs too long; its outcome will be TurnTimeout."""

@@ -6,8 +6,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from plait.actor.connection import Connection, Gate
-from plait.actor.hooks import maybe_await
-from plait.actor.mailbox import Done
+from plait.actor.outcome import Done, maybe_await
 from plait.actor.rpc import Method, Sent, Stream, StreamSink
 from plait.errors import StoreError
 

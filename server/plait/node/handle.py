@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Final, Protocol, Self
 
-from plait.actor.actor import Actor
+from plait.actor.facade import Facade
 from plait.actor.kind import Kind
-from plait.actor.mailbox import make_resolver
+from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Method, Sent
 from plait.errors import CallFailed
 from plait.store.protocol import ThreadKey
@@ -22,7 +22,7 @@ _AHEAD: Final = 16
 class Node(Protocol):
     """Wakes threads for handles."""
 
-    async def actor(self, key: ThreadKey) -> Actor:
+    async def actor(self, key: ThreadKey) -> Facade:
         """Return the actor of a thread, waking it if needed."""
         ...
 
@@ -48,14 +48,13 @@ class Handle:
         """Return the thread's state when it is durable; a copy, if it could be changed in place."""
         actor = await self._node.actor(self._key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        state = actor.pipeline.history.current.copy()
-        actor.pipeline.after(partial(make_resolver(future), state))
+        actor.after(partial(make_resolver(future), actor.current.copy()))
         return await future
 
     async def set_state(self, value: Any) -> int:
         """Set the state to `value`, or to the result of a function for the current state; return the version."""
         actor = await self._node.actor(self._key)
-        return await actor.thread.set_state(value)
+        return await actor.set_state(value)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call an rpc by its name for clients. The chunks of a streaming rpc are returned as a list."""
@@ -81,7 +80,7 @@ class Handle:
         try:
             return await future
         except asyncio.CancelledError:
-            turn.is_abandoned = True
+            turn.skip()
             raise
 
     async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:

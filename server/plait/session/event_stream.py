@@ -8,9 +8,9 @@ from typing import Final
 
 from starlette.requests import Request
 
-from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Principal, Rights
-from plait.actor.mailbox import make_resolver
+from plait.actor.connection import Principal, Rights
+from plait.actor.facade import Facade
+from plait.actor.outcome import make_resolver
 from plait.actor.transport import HIGH_WATER, Frame
 from plait.session.native.follower import PLAIT, Follower
 from plait.session.native.tokens import seconds_left
@@ -28,14 +28,14 @@ _SILENCE: Final = 20.0
 class EventStream:
     """The session of one reader. Each frame is an event; its id is the reader's version after the event."""
 
-    def __init__(self, actor: Actor, id: str, principal: Principal | None, *, ended: Callable[[], None]) -> None:
+    def __init__(self, actor: Facade, id: str, principal: Principal | None, *, ended: Callable[[], None]) -> None:
         self._actor = actor
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
         self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close)
         self._follower = Follower(actor, self._queue)
         rights = Rights(principal, may_write=False, may_call=False)
-        self.connection = Connection(id, self._queue, actor.pipeline.after, rights=rights, wire=PLAIT)
+        self.connection = actor.make_connection(id, self._queue, rights=rights, wire=PLAIT)
         # Closes the stream when the reader's token expires.
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -44,18 +44,15 @@ class EventStream:
         rows: list[ChangeRow] | None = None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def join() -> bool:
-            self.connection.session = self
+        def welcome() -> None:
             self._queue.send(Frame(encode(self._follower.join(self.connection, have, rows))))
-            self._actor.connections.add(self.connection)
-            if self._actor.presence and self.connection.protocol_enabled:
-                self.send_presence(self._actor.presence.snapshot(PLAIT.encode_presence))
-            return True
+            if self._actor.has_presence and self.connection.protocol_enabled:
+                self.send_presence(self._actor.presence_frame(PLAIT.encode_presence))
 
         done = partial(make_resolver(future), None)
         try:
             rows = await self._follower.read_missed(have)
-            self._actor.hooks.connect(self.connection, request, join=join, done=done)
+            self._actor.join(self.connection, self, request, welcome=welcome, done=done)
             await future
         except BaseException:  # A StoreError, a hook's exception, or the request was cancelled.
             self._queue.close(INTERNAL_ERROR, "")
@@ -110,10 +107,10 @@ class EventStream:
         if self._expiry is not None:
             self._expiry.cancel()
         if self.connection.session is not None:
-            self._actor.disconnect(self.connection, code, reason)
+            self._actor.leave(self.connection, code, reason)
 
     def _event_id(self) -> bytes:
-        return b"%b:%d" % (self._actor.pipeline.history.epoch.encode(), self._follower.version)
+        return b"%b:%d" % (self._actor.epoch.encode(), self._follower.version)
 
 
 class _Queue:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from plait.actor.connection import Principal
-from plait.actor.hooks import maybe_await
+from plait.actor.outcome import maybe_await
 from plait.errors import Forbidden, Unauthenticated
 from plait.store.protocol import ThreadKey
 

@@ -13,7 +13,7 @@ from tests.server.rooms import Client, House, make_request, open_house
 
 from plait.actor.connection import Connection, Source
 from plait.actor.current import current
-from plait.actor.mailbox import make_resolver
+from plait.actor.outcome import make_resolver
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import PlaitError, Readonly, Reject, StoreError, TurnTimeout, Unavailable

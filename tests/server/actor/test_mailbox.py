@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from plait.actor.mailbox import Done, Mailbox, Turn, current_turn, make_resolver
+from plait.actor.mailbox import Mailbox, Turn, current_turn
+from plait.actor.outcome import Done, make_resolver
 from plait.errors import TurnTimeout
 
 PATIENCE = 10.0

@@ -9,7 +9,7 @@ import pytest
 from tests.server.rooms import open_house
 
 from plait.actor.current import current
-from plait.actor.mailbox import make_resolver
+from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.errors import CallFailed, InvalidState, MethodNotFound, StoreError

@@ -60,14 +60,13 @@ class Guest:
         self.actor = actor
         self.transport = FakeTransport()
         id = actor.connection_id(SUBPROTOCOL, principal, client)
-        self.connection = make_connection(actor, id, self.transport, principal=principal)
-        self._make = partial(make_native, actor, self.connection, self.transport, Join(client, have))
-        self._options: dict[str, Any] = {"renew": renew, "arrival": arrival}
+        self.connection = make_connection(actor, id, self.transport, principal=principal, arrival=arrival)
+        self._make = partial(make_native, actor, self.connection, self.transport, Join(client, have), renew=renew)
         self._ref = 0
 
     async def prepare(self) -> Joining:
         """Read what the join needs."""
-        return await self._make(**self._options)
+        return await self._make()
 
     async def open(self) -> None:
         """Ask to be let in."""

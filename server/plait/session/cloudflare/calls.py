@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from plait.actor.actor import Actor
 from plait.actor.connection import Connection
+from plait.actor.facade import Facade, RunningCall
 from plait.actor.logs import log_error
-from plait.actor.mailbox import Turn
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame, Transport
 from plait.errors import Forbidden, PlaitError, public_message
@@ -24,12 +23,12 @@ class CloudflareCalls:
 
     __slots__ = ("_actor", "_connection", "_is_closed", "_streams", "_transport")
 
-    def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
+    def __init__(self, actor: Facade, connection: Connection, transport: Transport) -> None:
         self._actor = actor
         self._connection = connection
         self._transport = transport
         # The turns that stream, by the identity of their calls, since a client may use an id twice.
-        self._streams: dict[int, Turn] = {}
+        self._streams: dict[int, RunningCall] = {}
         self._is_closed = False
 
     def receive(self, call: Call, size: int) -> None:
@@ -66,7 +65,7 @@ class CloudflareCalls:
     def fail(self, call: Call, message: str) -> None:
         """Refuse a call, after everything that was sent before, even if changes before it fail."""
         frame = Frame(encode(Result(call.id, False, error=message)))
-        self._actor.pipeline.after(lambda _: self._transport.send(frame))
+        self._actor.after(lambda _: self._transport.send(frame))
 
     # Inside
 

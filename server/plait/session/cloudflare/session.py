@@ -13,8 +13,8 @@ from typing import Final
 
 from starlette.requests import Request
 
-from plait.actor.actor import Actor
 from plait.actor.connection import Connection, PlainWire
+from plait.actor.facade import Facade
 from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import Conflict, InvalidState, Readonly, TooMany
@@ -68,7 +68,6 @@ class CloudflareSession:
         "_confirmation",
         "_connection",
         "_departures",
-        "_history",
         "_is_behind",
         "_left_at",
         "_limiter",
@@ -80,9 +79,8 @@ class CloudflareSession:
         "_writes",
     )
 
-    def __init__(self, actor: Actor, connection: Connection, transport: Transport, departures: Departures) -> None:
+    def __init__(self, actor: Facade, connection: Connection, transport: Transport, departures: Departures) -> None:
         self._actor = actor
-        self._history = actor.pipeline.history
         self._connection = connection
         self._transport = transport
         self._departures = departures
@@ -106,7 +104,7 @@ class CloudflareSession:
         """Join the thread."""
         self._left_at = self._last_shown()
         self._seen.is_page = "origin" in request.headers
-        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._queue.open)
+        self._actor.join(self._connection, self, request, welcome=self._welcome, done=self._queue.open)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Handle a message; text is valid UTF-8."""
@@ -128,8 +126,8 @@ class CloudflareSession:
         self._queue.finish()
         self._note_departure()
         # Again when its last write, which it shows, is durable.
-        self._actor.pipeline.after(self._note_departure)
-        self._actor.disconnect(self._connection, code, reason)
+        self._actor.after(self._note_departure)
+        self._actor.leave(self._connection, code, reason)
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send a state frame; a slow peer gets the last one when it has caught up."""
@@ -139,7 +137,7 @@ class CloudflareSession:
             return
         self._is_behind = False
         self._transport.send(frame)
-        self._seen.note_sent(self._history.last)
+        self._seen.note_sent(self._actor.last)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""
@@ -161,20 +159,15 @@ class CloudflareSession:
     def _note_departure(self, _: object = None) -> None:
         self._departures.add(self._actor.key, self._connection.id, self._seen.version)
 
-    def _join(self) -> bool:
-        actor, connection = self._actor, self._connection
-        connection.session = self
-        durable = self._history.durable
-        if connection.protocol_enabled:
-            has_state = durable.has_state
-            if actor.thread.send_identity:
-                identity = Identity(actor.key.name, actor.key.kind, has_state)
+    def _welcome(self) -> None:
+        actor = self._actor
+        if self._connection.protocol_enabled:
+            if actor.sends_identity:
+                identity = Identity(actor.key.name, actor.key.kind, actor.durable.has_state)
                 self._transport.send(Frame(encode(identity)))
             self._send_state(None)
             self._transport.send(_MCP_FRAME)
             self._seen.note_first()
-        actor.connections.add(connection)
-        return True
 
     def _take(self, data: bytes, is_text: bool) -> None:
         try:
@@ -210,7 +203,7 @@ class CloudflareSession:
 
     def _last_shown(self) -> int | None:
         """Return the version that this client showed on its last socket, or None if that is not known."""
-        older = self._actor.connections.with_id(self._connection.id)
+        older = self._actor.connected(self._connection.id)
         versions = [each.session._seen.version for each in older if isinstance(each.session, CloudflareSession)]
         return versions[-1] if versions else self._departures.take(self._actor.key, self._connection.id)
 
@@ -221,7 +214,7 @@ class CloudflareSession:
         """Return whether a write was made while the client was offline and the state has changed since."""
         if self._left_at is None or not self._connection.protocol_enabled or self._seen.has_all:
             return False
-        return self._left_at != self._history.current.version
+        return self._left_at != self._actor.current.version
 
     # State
 
@@ -248,7 +241,7 @@ class CloudflareSession:
 
     def _pushed(self, sent: int, is_as_sent: bool, version: int, error: BaseException | None) -> None:
         if error is not None:
-            self._seen.screen.note_lost(self._history.durable)
+            self._seen.screen.note_lost(self._actor.durable)
             self._reject(REJECTED, error)
             return
         self._seen.note_shown(version)
@@ -272,23 +265,23 @@ class CloudflareSession:
 
     def _confirm_now(self) -> None:
         self._confirmation = None
-        self._actor.pipeline.after(self._send_state)
+        self._actor.after(self._send_state)
 
     def _reject(self, reason: Reason, error: BaseException) -> None:
         log_error(error, self._actor.key, self._connection)
         self._tell_rejected(reason)
-        self._actor.pipeline.after(self._send_state)
+        self._actor.after(self._send_state)
 
     def _tell_rejected(self, reason: Reason) -> None:
         frame = Frame(encode(StateError(reason)))
         # After everything that was sent before, even if changes before it fail.
-        self._actor.pipeline.after(lambda _: self._transport.send(frame))
+        self._actor.after(lambda _: self._transport.send(frame))
 
     def _send_state(self, _: object) -> None:
         """Send the durable state, so that the client shows that instead of its own write."""
-        durable = self._history.durable
+        durable = self._actor.durable
         if durable.has_state and self._connection.protocol_enabled:
-            frame = self._actor.connections.change_frame(CLOUDFLARE, durable)
+            frame = self._actor.change_frame(CLOUDFLARE, durable)
             assert frame is not None
             self.deliver(frame, durable)
             self._seen.note_sent_again()

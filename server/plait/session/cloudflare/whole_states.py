@@ -1,25 +1,20 @@
 """Merges the whole states that a client writes, by their differences from the state that it showed. No I/O."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import is_
 from typing import Any, Final
 
-from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.errors import Conflict, InvalidState, TooLarge
+from plait.actor.facade import Facade
+from plait.errors import InvalidState, TooLarge
 from plait.session.cloudflare.seen import SeenTracker
 from plait.state.commit import Commit
-from plait.state.conflicts import merge
 from plait.state.revision import Revision
 from plait.state.types import MOST_OPS
-from plait.state.work import MOST_OF_A_PUSH, Work
 from plait_schemas.align import Keys, id_of
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
-from plait_schemas.patch import Op, decode_ops
-from plait_schemas.rebase import rebase
-from plait_schemas.trace import trace
+from plait_schemas.patch import Op
 
 __all__ = ["WholeStates"]
 
@@ -31,13 +26,12 @@ _MOST_BYTES: Final = 2 * 1024 * 1024
 class WholeStates:
     """Applies the writes of one client."""
 
-    __slots__ = ("_actor", "_charge", "_connection", "_pipeline", "_seen", "_type")
+    __slots__ = ("_actor", "_charge", "_connection", "_seen", "_type")
 
     def __init__(
-        self, actor: Actor, connection: Connection, seen: SeenTracker, charge: Callable[[float], None]
+        self, actor: Facade, connection: Connection, seen: SeenTracker, charge: Callable[[float], None]
     ) -> None:
         self._actor = actor
-        self._pipeline = actor.pipeline
         self._type = actor.kind.state_type
         self._connection = connection
         # What the client has seen.
@@ -50,12 +44,12 @@ class WholeStates:
 
         Raises Conflict, InvalidState, TooLarge, and whatever `validate_state_change` raises.
         """
-        pipeline, seen = self._pipeline, self._seen
+        actor, seen = self._actor, self._seen
         state, json = self._read(data)
-        if not (self._actor.thread.merge_whole_states and self._connection.protocol_enabled):
-            commit = pipeline.replace(state, json, self._connection)
+        if not (actor.merges_whole_states and self._connection.protocol_enabled):
+            commit = actor.replace(state, json, self._connection)
             return commit, json == data or _is_as_sent(commit, data)
-        current = pipeline.history.current
+        current = actor.current
         if not current.has_state:
             shown = []
         elif seen.screen.shows(current):
@@ -63,13 +57,13 @@ class WholeStates:
         else:
             shown = seen.states()
         if not shown or (shown == [current] and (self._type.is_plain or json == data)):
-            commit = pipeline.replace(state, json, self._connection)
+            commit = actor.replace(state, json, self._connection)
             wrote = commit.revision
             is_as_sent = json == data or _is_as_sent(commit, data)
         else:
             commit, wrote = self._write_over(shown, Revision(self._type, json=json, state=state), data)
             is_as_sent = _is_as_sent(commit, data)
-        seen.note_written(commit.revision if is_as_sent else wrote, pipeline.history.last)
+        seen.note_written(commit.revision if is_as_sent else wrote, actor.last)
         return commit, is_as_sent
 
     # Inside
@@ -80,32 +74,15 @@ class WholeStates:
 
     def _write_over(self, shown: Sequence[Revision], wrote: Revision, data: bytes) -> tuple[Commit, Revision]:
         """Merge a write that was made on one of the states `shown`; also return the state that the client now shows."""
-        pipeline, type_, json = self._pipeline, self._type, wrote.require_json()
+        actor, type_, json = self._actor, self._type, wrote.require_json()
         if type_.is_plain:
             wrote = Revision(type_, json=json, document=type_.read(json, self._actor.limits))
         base, ops = _find_base(wrote, shown, type_.keys)
         if json != data and (completed := self._complete(wrote, data, base)) is not wrote:
             wrote, ops = completed, _diff(base, completed, type_.keys)
-        if base is pipeline.history.current:
-            return pipeline.replace(wrote.base, wrote.require_json(), self._connection), wrote
-        return self._merge(base, ops), wrote
-
-    def _merge(self, base: Revision, ops: Sequence[Op]) -> Commit:
-        """Apply the operations of a client, made on `base`, to the current state."""
-        pipeline, kind = self._pipeline, self._actor.kind
-        current = pipeline.history.current
-        document = current.tree
-        ops, theirs = _to_json_ops(ops), _to_json_ops(_diff(base, current, self._type.keys))
-        if any(op.path == "" and isinstance(op.value, dict | list) for op in (*ops, *theirs)):
-            raise Conflict("too much has changed at once to be merged")
-        work = Work(MOST_OF_A_PUSH, self._charge)
-        work.charge_rebase(ops, len(theirs))
-        work.charge_ops(ops, document)
-        rebased = rebase(ops, theirs, document)
-        policy = kind.policy(self._actor.thread)
-        origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
-        merged = partial(merge, rebased, origins, document=document, policy=policy, base=base.tree)
-        return pipeline.change(pipeline.ask(merged), self._connection)
+        if base is actor.current:
+            return actor.replace(wrote.base, wrote.require_json(), self._connection), wrote
+        return actor.merge(ops, base, self._connection, self._charge), wrote
 
     def _complete(self, wrote: Revision, data: bytes, base: Revision) -> Revision:
         """Fill the fields that a client left out of a typed state with the values that it was shown.
@@ -156,11 +133,6 @@ def _find_base(wrote: Revision, shown: Sequence[Revision], keys: Keys | None) ->
             is_likeliest = not least
             best, least = each, ops
     return best, least
-
-
-def _to_json_ops(ops: Sequence[Op]) -> list[Op]:
-    """Return operations with plain JSON values, as those of a typed state may contain its objects."""
-    return decode_ops(encode_json(ops))
 
 
 def _fill_missing(wrote: Any, sent: Any, shown: Any) -> Any:

@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from plait.actor.actor import Actor
 from plait.actor.connection import Connection
+from plait.actor.facade import Facade, RunningCall
 from plait.actor.logs import log_error
-from plait.actor.mailbox import Turn
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame
 from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError, public_message
@@ -24,13 +23,13 @@ class Calls:
 
     __slots__ = ("_actor", "_calls", "_connection", "_send", "_turns")
 
-    def __init__(self, actor: Actor, connection: Connection, send: Callable[[Frame], None]) -> None:
+    def __init__(self, actor: Facade, connection: Connection, send: Callable[[Frame], None]) -> None:
         self._actor = actor
         self._connection = connection
         self._send = send
         # By ref: the call, and its turn when that has been made.
         self._calls: dict[int, Call] = {}
-        self._turns: dict[int, Turn] = {}
+        self._turns: dict[int, RunningCall] = {}
 
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
@@ -44,9 +43,7 @@ class Calls:
         self._calls.pop(ref, None)
         turn = self._turns.pop(ref, None)
         if turn is not None:
-            turn.is_abandoned = True
-            if turn.mailbox is None:
-                turn.cancel()
+            turn.abandon()
 
     def close(self) -> None:
         """Cancel all calls; those that have begun a turn of the mailbox finish."""
@@ -107,7 +104,7 @@ class Calls:
 
     def _fail(self, ref: int, error: PlaitError) -> None:
         frame = Frame(encode(Error(error.code, str(error), ref, error.path)))
-        self._actor.pipeline.after(lambda _: self._send(frame))
+        self._actor.after(lambda _: self._send(frame))
 
 
 def _make_result(ref: int, value: Any, *, done: bool) -> Frame:

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from plait.actor.actor import Actor
 from plait.actor.connection import Connection, PlainWire
+from plait.actor.facade import Facade
 from plait.actor.transport import Frame, Transport
 from plait.errors import CorruptThread
 from plait.state.revision import Revision
@@ -57,7 +57,7 @@ class Follower:
 
     __slots__ = ("_actor", "_held", "_held_size", "_misses_presence", "_transport", "is_behind", "version")
 
-    def __init__(self, actor: Actor, transport: Transport) -> None:
+    def __init__(self, actor: Facade, transport: Transport) -> None:
         self._actor = actor
         self._transport = transport
         # The last version that was sent to the reader.
@@ -75,10 +75,10 @@ class Follower:
 
         Raises StoreError.
         """
-        if have is None or have[0] != self._actor.pipeline.history.epoch:
+        if have is None or have[0] != self._actor.epoch:
             return None
         try:
-            return await self._actor.change_log.changes(have[1], size=self._worth)
+            return await self._actor.changes(have[1], size=self._worth)
         except CorruptThread:  # The state is intact; the client would otherwise ask for the changes forever.
             return None
 
@@ -89,16 +89,15 @@ class Follower:
 
         `rows` is the result of `read_missed`.
         """
-        history = self._actor.pipeline.history
-        durable = history.durable
+        actor = self._actor
+        durable = actor.durable
         self.version = durable.version
         # A client that gets no state gets no version either.
         version = durable.version if connection.protocol_enabled else 0
-        key = str(self._actor.key)
-        joined = Joined(connection.id, key, history.epoch, version, last_ref, connection.readonly)
+        joined = Joined(connection.id, str(actor.key), actor.epoch, version, last_ref, connection.readonly)
         if not connection.protocol_enabled:
             return joined
-        joined = msgspec.structs.replace(joined, list_keys=dict(self._actor.kind.cls.list_keys))
+        joined = msgspec.structs.replace(joined, list_keys=dict(actor.kind.list_keys))
         if not durable.has_state:
             return joined
         missed = self._missed(have, rows)
@@ -108,11 +107,10 @@ class Follower:
 
     def _missed(self, have: Version | None, rows: Sequence[ChangeRow] | None) -> list[ChangeRow] | None:
         """Return the changes from the version `have` to the durable one; None if they are not all there."""
-        history = self._actor.pipeline.history
-        durable = history.durable.version
-        if have is None or have[0] != history.epoch or not 0 <= have[1] <= durable or not history.durable.is_stored:
+        actor, durable = self._actor, self._actor.durable
+        if have is None or have[0] != actor.epoch or not 0 <= have[1] <= durable.version or not durable.is_stored:
             return None
-        return history.since(have[1], durable, rows or ())
+        return actor.since(have[1], durable.version, rows or ())
 
     def deliver(self, frame: Frame, revision: Revision, *, in_step: bool = False) -> None:
         """Send the frame of a change; hold it back from a slow reader, unless `in_step`."""
@@ -165,14 +163,14 @@ class Follower:
     def send_presence_snapshot(self) -> None:
         """Send the whole presence."""
         self._misses_presence = False
-        self._transport.send(self._actor.presence.snapshot(PLAIT.encode_presence))
+        self._transport.send(self._actor.presence_frame(PLAIT.encode_presence))
 
     # Inside
 
     @property
     def _worth(self) -> int:
         """Up to how many bytes of operations are sent instead of the whole state."""
-        return max(self._actor.pipeline.history.durable.size, _WORTH_IT)
+        return max(self._actor.durable.size, _WORTH_IT)
 
     def _send_held(self, held: deque[Frame]) -> None:
         frame = held.popleft()
@@ -186,15 +184,14 @@ class Follower:
         if not self.is_behind:
             return
         self.is_behind = False
-        history = self._actor.pipeline.history
-        durable = history.durable
+        durable = self._actor.durable
         if durable.version <= self.version:
             return
-        rows = history.since(self.version, durable.version)
+        rows = self._actor.since(self.version, durable.version)
         if rows is not None and _count_bytes(rows) <= self._worth:
             frame = encode(Changes(self.version, durable.version, _decode(rows)))
         else:
-            frame = encode(Snapshot(history.epoch, durable.version, msgspec.Raw(durable.require_json())))
+            frame = encode(Snapshot(self._actor.epoch, durable.version, msgspec.Raw(durable.require_json())))
         self.version = durable.version
         self._transport.send(Frame(frame))
 

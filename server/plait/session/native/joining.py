@@ -6,8 +6,8 @@ from typing import Self
 import msgspec
 from starlette.requests import Request
 
-from plait.actor.actor import Actor
 from plait.actor.connection import Connection
+from plait.actor.facade import Facade
 from plait.actor.transport import Frame, Receiver, Transport
 from plait.session.native.follower import Follower
 from plait.session.native.session import PlaitSession
@@ -16,7 +16,6 @@ from plait.session.receive_queue import ReceiveQueue
 from plait.state.push_log import Client
 from plait.state.revision import Revision
 from plait.store.protocol import ChangeRow
-from plait_schemas.codes import REPLACED
 from plait_schemas.messages import SUBPROTOCOL, Join, encode
 
 __all__ = ["Joining"]
@@ -41,19 +40,18 @@ class Joining:
         "_session",
         "_tokens",
         "_transport",
-        "arrival",
     )
 
     def __init__(
         self,
-        actor: Actor,
+        actor: Facade,
         connection: Connection,
         transport: Transport,
         join: Join,
         *,
         tokens: Tokens,
         attach: Callable[[Receiver], None],
-        arrival: int,
+        follower: Follower,
         rows: Sequence[ChangeRow] | None,
         client: Client,
     ) -> None:
@@ -65,12 +63,10 @@ class Joining:
         self._tokens = tokens
         # Passes what the peer sends to a receiver from then on.
         self._attach = attach
-        # The number of the join, in order of arrival: a client uses the last of its sockets.
-        self.arrival = arrival
         # The changes that the client has missed, if they had to be read from the store.
         self._rows = rows
         self._client = client
-        self._follower = Follower(actor, transport)
+        self._follower = follower
         self._queue = ReceiveQueue(connection, transport, _drop)
         self._is_closed = False
         # The session, when `joined` is sent.
@@ -79,29 +75,23 @@ class Joining:
     @classmethod
     async def prepare(
         cls,
-        actor: Actor,
+        actor: Facade,
         connection: Connection,
         transport: Transport,
         join: Join,
         *,
         tokens: Tokens,
         attach: Callable[[Receiver], None],
-        arrival: int = 0,
     ) -> Self:
         """Read the client's last push and the changes that it has missed. `close` must follow. Raises StoreError."""
         # The client's pushes on an earlier socket may still be on their way to the disk.
-        await actor.pipeline.wait_until_durable()
-        rows = await Follower(actor, transport).read_missed(join.have)
-        # Another principal with the same client id is another client.
-        id, change_log = connection.id, actor.change_log
-        row = None
-        if actor.clients.get(id) is None:
-            row = await change_log.client(id)
-            if row is None and connection.principal is not None:
-                # Older stores, and apps without `authenticate`, have stored clients without their principals.
-                row = await change_log.client(actor.connection_id(SUBPROTOCOL, None, join.client))
-        # Await nothing after this, so that every `enter` is followed by a `leave`.
-        client = actor.clients.enter(id, row)
+        await actor.wait_until_durable()
+        follower = Follower(actor, transport)
+        rows = await follower.read_missed(join.have)
+        # Another principal with the same client id is another client. Older stores, and apps without `authenticate`,
+        # have stored clients without their principals.
+        older = None if connection.principal is None else actor.connection_id(SUBPROTOCOL, None, join.client)
+        client = await actor.enter_client(connection.id, older)
         return cls(
             actor,
             connection,
@@ -109,14 +99,14 @@ class Joining:
             join,
             tokens=tokens,
             attach=attach,
-            arrival=arrival,
+            follower=follower,
             rows=rows,
             client=client,
         )
 
     def open(self, request: Request) -> None:
         """Join the thread."""
-        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._open_queue)
+        self._actor.join(self._connection, self, request, welcome=self._welcome, done=self._open_queue)
 
     # The Receiver of the transport, until there is a session
 
@@ -135,10 +125,10 @@ class Joining:
         self._is_closed = self._connection.is_closed = True
         self._tokens.close()
         self._queue.close()
-        self._actor.pipeline.after(lambda _: self._actor.clients.leave(self._client))
+        self._actor.leave_client(self._client)
         if self._connection.session is not None:
-            self._actor.presence.set(self._connection.id, None)
-            self._actor.disconnect(self._connection, code, reason)
+            self._actor.set_presence(self._connection.id, None)
+            self._actor.leave(self._connection, code, reason)
 
     # The Session of the connection, until there is another
 
@@ -158,22 +148,10 @@ class Joining:
 
     # Inside
 
-    def _join(self) -> bool:
-        actor, connection = self._actor, self._connection
-        older = actor.connections.with_id(connection.id)
-        if any(
-            isinstance(each.session, Joining | PlaitSession) and each.session.arrival > self.arrival for each in older
-        ):
-            connection.leave(REPLACED, "another socket has joined as this client")
-            return False
-        connection.session = self
-        for other in older:
-            other.leave(REPLACED, "another socket has joined as this client")
-        actor.connections.add(connection)
+    def _welcome(self) -> None:
         # Pushes on the older sockets may not be durable yet. `joined` has the last one, and the state after it, so it
         # waits for them.
-        actor.pipeline.after(self._make_session)
-        return True
+        self._actor.after(self._make_session)
 
     def _make_session(self, _: object) -> None:
         if self._is_closed:
@@ -188,19 +166,18 @@ class Joining:
             follower=follower,
             queue=self._queue,
             tokens=self._tokens,
-            arrival=self.arrival,
         )
         connection.session = session
         self._attach(session)
         self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
         # Send an empty presence, too, if the client may have an older one.
-        if connection.protocol_enabled and (actor.presence or have is not None):
+        if connection.protocol_enabled and (actor.has_presence or have is not None):
             follower.send_presence_snapshot()
         self._tokens.watch()
 
     def _open_queue(self, error: BaseException | None) -> None:
         """Begin to handle messages, after `joined` is sent."""
-        self._actor.pipeline.after(lambda _: self._queue.open(error))
+        self._actor.after(lambda _: self._queue.open(error))
 
 
 def _drop(data: bytes, is_text: bool) -> None:

@@ -1,18 +1,14 @@
-"""The pushes of one client: rebased onto the current state, applied once, and answered in order. No I/O.
+"""The pushes of one client: applied once each, in order, and answered in order. No I/O.
 
-What others change while pushes are under way is kept as it is after the pushes that came meanwhile, so that the next
-one, which was made on top of those, can be rebased over it (as in Jupiter: Nichols et al., 1995). What was made on a
-refused push must be sent again.
+What was made on a refused push must be sent again.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
-from plait.actor.actor import Actor
 from plait.actor.connection import Connection
+from plait.actor.facade import Facade
 from plait.actor.logs import log_error
 from plait.errors import (
     Conflict,
@@ -24,17 +20,12 @@ from plait.errors import (
     TooMany,
     Unanswerable,
 )
-from plait.session.native.concurrent import ConcurrentOps, Needs, Other, Past
 from plait.session.receive_queue import ReceiveQueue
-from plait.state.conflicts import Policy, Resolve, may_meet, merge
+from plait.state.concurrent import ConcurrentOps, Needs, Past
+from plait.state.merger import Proposal, Pushed
 from plait.state.push_log import MOST_PUSHES, Client
-from plait.state.work import MOST_OF_A_PUSH, Work
-from plait.store.protocol import ChangeRow
-from plait_schemas.codec import encode_json
 from plait_schemas.messages import Nack, Push, encode
-from plait_schemas.patch import Op, PatchError, decode_ops
-from plait_schemas.rebase import rebase
-from plait_schemas.trace import Origin, trace
+from plait_schemas.patch import PatchError
 
 __all__ = ["Pushes"]
 
@@ -47,18 +38,17 @@ class Pushes:
         "_answer",
         "_charge",
         "_client",
-        "_concurrent",
         "_connection",
-        "_policy",
         "_queue",
         "_refused",
         "_storing",
         "_task",
+        "_unknown",
     )
 
     def __init__(
         self,
-        actor: Actor,
+        actor: Facade,
         connection: Connection,
         client: Client,
         queue: ReceiveQueue,
@@ -68,8 +58,6 @@ class Pushes:
     ) -> None:
         self._actor = actor
         self._connection = connection
-        # What is done where others have changed the same.
-        self._policy: Policy | Resolve = actor.kind.policy(actor.thread)
         self._client = client
         # Holds what comes after a push for which older changes are read.
         self._queue = queue
@@ -77,7 +65,8 @@ class Pushes:
         self._answer = answer
         # Counts work as so many messages of the client.
         self._charge = charge
-        self._concurrent = ConcurrentOps()
+        # What the client did not know of at its last push.
+        self._unknown = ConcurrentOps()
         # The last push that was refused on this socket.
         self._refused = 0
         # How many pushes are on their way to the disk.
@@ -115,7 +104,7 @@ class Pushes:
         """Whether it is the turn of a push; one whose turn it is not is answered."""
         client, ref = self._client, push.ref
         if ref <= client.ref:
-            self._actor.pipeline.after(lambda _: self._repeat(ref))
+            self._actor.after(lambda _: self._repeat(ref))
         elif ref > MOST_PUSHES:
             self._nack(ref, Unanswerable(f"pushes are numbered up to {MOST_PUSHES}"))
         elif not client.is_next(ref):
@@ -132,11 +121,10 @@ class Pushes:
         if not self._is_due(push):
             return
         try:
-            self._check(push)
-            needs = self._needs(push, past)
-            if needs is None:
-                self._judge(push, past)
-                return
+            if self._connection.readonly:
+                raise Readonly("Connection is readonly")
+            proposal = Proposal(push, self._connection, self._unknown, past, self._charge)
+            pushed = self._actor.push(proposal, partial(self._client.accept, push.ref))
         except (TooMany, Gap, Unanswerable) as error:  # An author's: as codes of a nack they say something else.
             self._refuse(push.ref, Reject(str(error), path=error.path))
         except PlaitError as error:
@@ -147,13 +135,16 @@ class Pushes:
             log_error(error, self._actor.key, self._connection)
             self._refuse(push.ref, Reject("State update rejected"))
         else:
-            self._queue.hold()
-            self._task = asyncio.get_running_loop().create_task(self._read(push, needs), name="plait past")
+            if isinstance(pushed, Needs):
+                self._queue.hold()
+                self._task = asyncio.get_running_loop().create_task(self._read(push, pushed), name="plait past")
+            else:
+                self._store(push, pushed)
 
     async def _read(self, push: Push, needs: Needs) -> None:
         past: Past | PlaitError
         try:
-            past = await needs.read(self._actor.change_log)
+            past = await self._actor.read_past(needs)
         except PlaitError as error:
             past = error
         except Exception as error:  # Not every store is plait's own.
@@ -167,110 +158,38 @@ class Pushes:
         if self._task is None:
             self._queue.release()
 
-    def _check(self, push: Push) -> None:
-        """Raise what refuses a push whatever it does."""
-        if self._connection.readonly:
-            raise Readonly("Connection is readonly")
-        history = self._actor.pipeline.history
-        epoch, base = push.base
-        if epoch != history.epoch:
-            raise Conflict("its base is in a history that is gone")
-        if not 0 <= base <= history.current.version:
-            raise Conflict("its base is not a version of this thread")
-        if push.made is not None and self._policy != "last-writer":
-            if push.made[0] != epoch:
-                raise Conflict("it was made on a history that is gone")
-            if not 0 <= push.made[1] <= base:
-                raise Conflict("it was made on a version that its base does not have")
-
-    def _needs(self, push: Push, past: Past) -> Needs | None:
-        """Return what is to be read to judge a push, None where nothing is.
-
-        The state that it was made on is for who makes one of two values, where others may have changed the same.
-        """
-        history, policy = self._actor.pipeline.history, self._policy
-        after, made = max(push.base[1], self._concurrent.to), (push.made or push.base)[1]
-        if policy != "last-writer":
-            after = min(after, made)
-        if after == history.current.version:
-            return None
-        rows = past.since(history, after)
-        if rows is not None:
-            since = (row for row in rows if row.version > made and row.source != self._connection.id)
-            over = (op for row in since for op in decode_ops(row.ops))
-            if not callable(policy) or past.document is not msgspec.UNSET or not may_meet(push.ops, over):
-                return None
-        return Needs(after, made if callable(policy) else None)
-
-    def _judge(self, push: Push, past: Past) -> None:
-        pipeline = self._actor.pipeline
-        document = pipeline.history.current.tree
-        concurrent = self._bridge_from(push, past)
-        work = Work(MOST_OF_A_PUSH, self._charge)
-        work.charge_rebase(push.ops, len(concurrent))
-        work.charge_ops(push.ops, document)
-        rebased = rebase(push.ops, (other.op for other in concurrent), document)
-        others = [concurrent[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
-        policy = self._policy
-        origins = [] if policy == "last-writer" else self._origins(push, rebased.ops, past)
-        before = pipeline.history.current
-        ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=past.document))
-        commit = pipeline.change(ops, self._connection, accept=partial(self._client.accept, push.ref))
+    def _store(self, push: Push, pushed: Pushed) -> None:
+        """Note a push that is being stored, and answer it when it is durable."""
+        commit = pushed.commit
         self._client.ref = push.ref
-        last, self._concurrent = self._concurrent, ConcurrentOps(others, commit.version, push.base[1])
-        change = None if commit.revision is before else commit.revision.change
+        last, self._unknown = self._unknown, pushed.unknown
         self._storing += 1
         commit.then(partial(self._take_back, last))
-        commit.then(partial(self._committed, push, commit.version, change, bool(concurrent)))
-
-    def _bridge_from(self, push: Push, past: Past) -> list[Other]:
-        """Return what the client did not know of when it pushed, as it is after its pushes so far.
-
-        Raises Conflict where the client has pushed on a later version already: an old one names what it has lost.
-        """
-        base = push.base[1]
-        rows = past.since(self._actor.pipeline.history, max(base, self._concurrent.to)) or []
-        if base < self._concurrent.since or any(row.source == self._connection.id for row in rows):
-            # It was made after other pushes of this client, which were then at other places than they are now.
-            raise Conflict("others have taken away what it was made on")
-        return self._concurrent.unknown(base, rows)
-
-    def _origins(self, push: Push, ops: Sequence[Op], past: Past) -> list[Origin]:
-        """Return where the places of operations were when the push was made, and whether others changed them since."""
-        history = self._actor.pipeline.history
-        rows = past.since(history, (push.made or push.base)[1]) or []
-        over = [(op, row.source == self._connection.id) for row in rows for op in decode_ops(row.ops)]
-        if not over:
-            return [Origin(op.path, op.path, is_contested=False) for op in ops]
-        # These are all changes of others since the push was made, some of them a second time: a bound of their own.
-        Work(MOST_OF_A_PUSH, self._charge).charge_rebase(ops, len(over), traces=True)
-        own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
-        return trace(ops, [op for op, _ in over], history.current.tree, own=own)
+        commit.then(partial(self._committed, push.ref, pushed))
 
     # Answers
 
-    def _committed(
-        self, push: Push, version: int, change: ChangeRow | None, is_rebased: bool, error: PlaitError | None
-    ) -> None:
+    def _committed(self, ref: int, pushed: Pushed, error: PlaitError | None) -> None:
         self._storing -= 1
         if error is not None:
-            self._refuse(push.ref, error)
+            self._refuse(ref, error)
             return
-        answer = b'{"type":"ack","ref":%d,"version":%d' % (push.ref, version)
-        if is_rebased:
+        version = pushed.commit.version
+        answer = b'{"type":"ack","ref":%d,"version":%d' % (ref, version)
+        if pushed.is_rebased:
             answer += b',"rebased":true'
-        if change is not None and change.ops != encode_json(push.ops):
-            answer += b',"ops":' + change.ops
+        if pushed.ops is not None:
+            answer += b',"ops":' + pushed.ops
         self._answer(answer + b"}", version)
 
     def _take_back(self, last: ConcurrentOps, error: PlaitError | None) -> None:
-        """Have the bridge again that was there before pushes, if what they were compared with could not be stored."""
-        if error is not None and last.to < self._concurrent.to:
-            durable = self._actor.pipeline.history.durable.version
-            self._concurrent = last.back_to(durable)
+        """Have again what was unknown before a push, if what that was compared with could not be stored."""
+        if error is not None and last.to < self._unknown.to:
+            durable = self._actor.durable.version
+            self._unknown = last.back_to(durable)
 
     def _repeat(self, ref: int) -> None:
-        version = self._actor.pipeline.history.durable.version
+        version = self._actor.durable.version
         refusal = self._client.refusal(ref)
         if refusal is not None:
             self._answer(encode(Nack(ref, refusal.code, refusal.message, version, refusal.path)), version)
@@ -288,8 +207,8 @@ class Pushes:
         self, ref: int, error: PlaitError, *, retry_after: float | None = None, expected: int | None = None
     ) -> None:
         def tell(_: object) -> None:
-            version = self._actor.pipeline.history.durable.version
+            version = self._actor.durable.version
             nack = Nack(ref, error.code, str(error), version, error.path, retry_after, expected)
             self._answer(encode(nack), version)
 
-        self._actor.pipeline.after(tell)
+        self._actor.after(tell)

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, Final
 
-from plait.actor.actor import Actor
 from plait.actor.connection import Connection
+from plait.actor.facade import Facade
 from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, TooMany
@@ -47,12 +47,11 @@ class PlaitSession:
         "_queue",
         "_tokens",
         "_transport",
-        "arrival",
     )
 
     def __init__(
         self,
-        actor: Actor,
+        actor: Facade,
         connection: Connection,
         transport: Transport,
         client: Client,
@@ -60,11 +59,8 @@ class PlaitSession:
         follower: Follower,
         queue: ReceiveQueue,
         tokens: Tokens,
-        arrival: int,
     ) -> None:
         self._actor = actor
-        # The number of the join, in order of arrival: a client uses the last of its sockets.
-        self.arrival = arrival
         self._connection = connection
         self._transport = transport
         # What is known of the client's pushes; left when the socket is closed.
@@ -96,9 +92,9 @@ class PlaitSession:
         self._calls.close()
         self._queue.close()
         self._pushes.close()
-        self._actor.pipeline.after(lambda _: self._actor.clients.leave(self._client))
-        self._actor.presence.set(self._connection.id, None)
-        self._actor.disconnect(self._connection, code, reason)
+        self._actor.leave_client(self._client)
+        self._actor.set_presence(self._connection.id, None)
+        self._actor.leave(self._connection, code, reason)
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send the frame of a change.
@@ -208,7 +204,7 @@ class PlaitSession:
         except NOT_JSON as error:
             self._fail(str(error))
             return
-        self._actor.presence.set(self._connection.id, data)
+        self._actor.set_presence(self._connection.id, data)
 
     # Answers
 
@@ -220,18 +216,18 @@ class PlaitSession:
 
     def _tell(self, error: PlaitError, ref: int | None = None) -> None:
         frame = Frame(encode(messages.Error(error.code, str(error), ref, error.path)))
-        self._actor.pipeline.after(lambda _: self.send(frame))
+        self._actor.after(lambda _: self.send(frame))
 
     def _tell_later(self, error: PlaitError, wait: float, refused: str, taken: int | None = None) -> None:
         """Ask the client to send a frame of the type `refused` again after `wait` seconds."""
         answer = messages.Error(error.code, str(error), refused=refused, retry_after=wait, messages=taken)
         frame = Frame(encode(answer))
-        self._actor.pipeline.after(lambda _: self.send(frame))
+        self._actor.after(lambda _: self.send(frame))
 
     def _tell_taken(self) -> None:
         """Send the number of accepted messages, after the errors for the messages before."""
         frame = Frame(encode(messages.Pong(self._messages.taken)))
-        self._actor.pipeline.after(lambda _: self.send(frame))
+        self._actor.after(lambda _: self.send(frame))
 
     def _fail(self, message: str) -> None:
         """Answer an invalid frame with an error, and close the socket."""

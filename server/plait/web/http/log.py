@@ -8,11 +8,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plait.actor.actor import Actor
 from plait.actor.connection import Principal
+from plait.actor.facade import Facade
 from plait.errors import InvalidArguments, NotFound
 from plait.session.event_stream import EventStream
-from plait.state.history import History
 from plait.web.addresses import Addresses
 from plait.web.http.streamed import Streamed
 from plait_schemas.codec import encode_json
@@ -24,33 +23,32 @@ __all__ = ["changes", "event_stream", "state_at", "tag", "wants_events"]
 _MOST_CHANGES: Final = 1000
 
 
-async def state_at(actor: Actor, version: str) -> Response:
+async def state_at(actor: Facade, version: str) -> Response:
     """Return the state at a version. Raises NotFound if it is no longer kept."""
     if not _is_number(version):
         raise InvalidArguments(f"at={version[:80]}: a version must be a whole number", path="/at")
-    data = await actor.change_log.json(int(version))
-    headers = {"etag": tag(actor.pipeline.history, int(version))}
+    data = await actor.json_at(int(version))
+    headers = {"etag": tag(actor.epoch, int(version))}
     return Response(data, media_type="application/json", headers=headers)
 
 
-async def changes(actor: Actor, since: str | None, limit: str | None) -> Response:
+async def changes(actor: Facade, since: str | None, limit: str | None) -> Response:
     """Return the first durable changes after a version, or of all. Raises NotFound if they are no longer kept."""
-    history, change_log = actor.pipeline.history, actor.change_log
     most = _MOST_CHANGES if limit is None else min(_read_limit(limit), _MOST_CHANGES)
     if since is None:
-        after = await change_log.start()
-        while (rows := await change_log.page(after, limit=most)) is None:
-            after = await change_log.start()  # The log has been shortened in the meantime.
+        after = await actor.log_start()
+        while (rows := await actor.page(after, limit=most)) is None:
+            after = await actor.log_start()  # The log has been shortened in the meantime.
     else:
         epoch, after = _read_version(since)
-        rows = await change_log.page(after, limit=most) if epoch == history.epoch else None
-        if rows is None or after > history.durable.version:
+        rows = await actor.page(after, limit=most) if epoch == actor.epoch else None
+        if rows is None or after > actor.durable.version:
             raise NotFound(f"the changes since {since} are no longer kept; get the state instead")
     version = rows[-1].version if rows else after
     body = {
-        "epoch": history.epoch,
+        "epoch": actor.epoch,
         "version": version,
-        "more": version < history.durable.version,
+        "more": version < actor.durable.version,
         # The operations are JSON already.
         "changes": [
             {"version": row.version, "ops": msgspec.Raw(row.ops), "source": row.source, "at": row.at / 1e6}
@@ -60,9 +58,9 @@ async def changes(actor: Actor, since: str | None, limit: str | None) -> Respons
     return Response(encode_json(body), media_type="application/json")
 
 
-def tag(history: History, version: int) -> str:
+def tag(epoch: str, version: int) -> str:
     """Return the entity tag of a state."""
-    return f'"{history.epoch}:{version}"'
+    return f'"{epoch}:{version}"'
 
 
 def wants_events(request: Request) -> bool:
@@ -70,14 +68,14 @@ def wants_events(request: Request) -> bool:
     return request.method == "GET" and "text/event-stream" in request.headers.get("accept", "")
 
 
-async def event_stream(actor: Actor, request: Request, principal: Principal | None, addresses: Addresses) -> Response:
+async def event_stream(actor: Facade, request: Request, principal: Principal | None, addresses: Addresses) -> Response:
     """Return a live stream of a thread's frames, which resumes from the reader's version if possible.
 
     It counts as a socket of its address. Raises TooMany, Unavailable, and whatever the thread's hooks raise.
     """
     id, since = request.headers.get("last-event-id"), request.query_params.get("since")
     have = _read_version(id, "Last-Event-ID") if id else _read_version(since) if since else None
-    if (refusal := actor.connections.refusal(actor.limits.connections_per_thread)) is not None:
+    if (refusal := actor.refusal()) is not None:
         raise refusal
     host = request.client.host if request.client else ""
     stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal, ended=partial(addresses.leave, host))

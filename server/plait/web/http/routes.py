@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Message, Receive, Scope, Send
 
-from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
+from plait.actor.facade import Facade
 from plait.actor.logs import log_error
-from plait.actor.mailbox import make_resolver
+from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Method
 from plait.errors import (
     CallFailed,
@@ -127,11 +127,10 @@ class _Exchange:
         if (version := self._request.query_params.get("at")) is not None:
             with actor.keep_awake():
                 return await state_at(actor, version)
-        history = actor.pipeline.history
-        revision = history.durable
+        revision = actor.durable
         if revision.json is None:
             raise NotFound(f"{self._key} has no state yet")
-        current = tag(history, revision.version)
+        current = tag(actor.epoch, revision.version)
         # If the type has gained a field, the version has another text than before.
         if revision.is_stored and {"*", current} & _read_tags(self._request.headers.get("if-none-match")):
             return Response(status_code=304, headers={"etag": current})
@@ -152,21 +151,21 @@ class _Exchange:
         actor, connection = await self._enter(len(body))
         if connection.readonly:
             raise Readonly("Connection is readonly")
-        history = actor.pipeline.history
+        epoch = actor.epoch
         wanted = _read_tags(self._request.headers.get("if-match"))
-        if wanted and not ({"*", tag(history, history.current.version)} & wanted):
-            raise Conflict(f"the state is at version {history.current.version}, not the one in If-Match")
+        if wanted and not ({"*", tag(epoch, actor.current.version)} & wanted):
+            raise Conflict(f"the state is at version {actor.current.version}, not the one in If-Match")
         try:
             with self._context.turns.measure():
-                commit = actor.pipeline.push(body, connection)
+                commit = actor.put(body, connection)
         except PlaitError:
             raise
         except Exception as error:  # validate_state_change may refuse with any exception.
             log_error(error, self._key, connection)
             raise Reject("State update rejected") from None
         version = await commit
-        headers = {"etag": tag(history, version)}
-        return JSONResponse({"epoch": history.epoch, "version": version}, headers=headers)
+        headers = {"etag": tag(epoch, version)}
+        return JSONResponse({"epoch": epoch, "version": version}, headers=headers)
 
     async def call(self, name: str) -> Response:
         await self._check("call")
@@ -204,7 +203,7 @@ class _Exchange:
 
     # Inside
 
-    async def _actor(self) -> Actor:
+    async def _actor(self) -> Facade:
         return await self._context.node.actor(self._key)
 
     async def _check(self, action: Literal["read", "write", "call", "request"]) -> None:
@@ -215,7 +214,7 @@ class _Exchange:
         self._context.requests.charge(self._request, self._principal, len(body))
         return body
 
-    async def _enter(self, size: int) -> tuple[Actor, Connection]:
+    async def _enter(self, size: int) -> tuple[Facade, Connection]:
         """Return the thread, and a connection that represents this request: the source of its change, with its rights.
 
         A request with a large body, of `size` bytes, waits for its turn.
@@ -224,9 +223,9 @@ class _Exchange:
         may_write = await self._context.identity.may(self._principal, self._key, "write")
         actor = await self._actor()
         rights = Rights(self._principal, may_write)
-        connection = Connection(f"http-{secrets.token_hex(8)}", self._lines, actor.pipeline.after, rights=rights)
+        connection = actor.make_connection(f"http-{secrets.token_hex(8)}", self._lines, rights=rights)
         # A turn of the thread, so that it does not stop before this request continues.
-        if await actor.hooks.is_readonly(connection, self._request):
+        if await actor.is_readonly(connection, self._request):
             connection.readonly = True
         if size >= LARGE:
             with actor.keep_awake():
@@ -242,7 +241,7 @@ class _Exchange:
             log_error(error, self._key, None)
             raise CallFailed(public_message(error)) from None
 
-    def _stream(self, actor: Actor, method: Method, arguments: Any, connection: Connection) -> Response:
+    def _stream(self, actor: Facade, method: Method, arguments: Any, connection: Connection) -> Response:
         """Answer with a line of JSON for each chunk; end with an error if the client reads too slowly."""
         lines = self._lines
 

@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
+from plait.actor.facade import Facade
 from plait.errors import PlaitError, escape_traceback
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.session.native.follower import PLAIT
@@ -191,7 +191,7 @@ class _Opening:
 
     async def _join(self, key: ThreadKey, rights: Rights, socket: Socket | AsgiSocket) -> None:
         actor = await self._actor(key)
-        connection = Connection(self._id(actor, rights), socket, actor.pipeline.after, rights=rights, wire=CLOUDFLARE)
+        connection = actor.make_connection(self._id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
         session = CloudflareSession(actor, connection, socket, self._context.departures)
         socket.attach(session)
@@ -210,12 +210,10 @@ class _Opening:
             actor = await self._actor(key)
             with actor.keep_awake():
                 id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)
-                connection = Connection(id, socket, actor.pipeline.after, rights=rights, wire=PLAIT)
+                connection = actor.make_connection(id, socket, rights=rights, wire=PLAIT, arrival=arrival)
                 self._place.connection = connection
                 tokens = Tokens(connection, socket.send, partial(self._rights_by_token, key))
-                joining = await Joining.prepare(
-                    actor, connection, socket, join, tokens=tokens, attach=socket.attach, arrival=arrival
-                )
+                joining = await Joining.prepare(actor, connection, socket, join, tokens=tokens, attach=socket.attach)
                 if pending.is_closed:
                     joining.close(ABNORMAL, "")
                     return
@@ -226,9 +224,9 @@ class _Opening:
     async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
         return await self._rights(key, self._request if token is None else with_token(self._request, token))
 
-    async def _actor(self, key: ThreadKey) -> Actor:
+    async def _actor(self, key: ThreadKey) -> Facade:
         actor = await self._context.node.actor(key)
-        if (refusal := actor.connections.refusal(self._context.limits.connections_per_thread)) is not None:
+        if (refusal := actor.refusal()) is not None:
             raise refusal
         return actor
 
@@ -262,7 +260,7 @@ class _Opening:
             heartbeat.add(socket)
         return socket
 
-    def _id(self, actor: Actor, rights: Rights) -> str:
+    def _id(self, actor: Facade, rights: Rights) -> str:
         """Return an id that is the same over a client's reconnects, but does not let others impersonate it."""
         given = self._request.query_params.get("_pk", "")
         if not 0 < len(given) <= 128:

@@ -151,7 +151,7 @@ async def turns_end(house: House, cls: type[Room]) -> None:
     """Wait until the thread has no turns, though what they changed may be on its way to the disk."""
     actor = await house.actor(cls)
     async with asyncio.timeout(PATIENCE):
-        while not actor.mailbox.is_idle or actor._concurrent:  # noqa: ASYNC110
+        while not actor.turns.mailbox.is_idle or actor.turns._concurrent:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
@@ -1146,7 +1146,7 @@ async def test_when_the_socket_closes_streams_end_and_running_turns_and_what_has
             await client.next()
         client.leave()
         async with asyncio.timeout(PATIENCE):
-            while len(actor._concurrent) > 2:  # noqa: ASYNC110
+            while len(actor.turns._concurrent) > 2:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert sorted(thread.ends) == ["chunk cancelled", "tell cancelled", "tell cancelled"]
         thread.gate.set()

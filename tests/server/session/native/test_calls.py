@@ -131,7 +131,7 @@ async def test_a_call_is_answered_after_what_it_changed(house: House) -> None:
     house.store.is_held = True
     call(guest, 7, "add", 2)
     call(guest, 8, "add", 2, 3, sign=-1)
-    await until(lambda: actor.mailbox.is_idle)
+    await until(lambda: actor.turns.mailbox.is_idle)
     assert guest.frames == []
     house.store.release()
     await actor.wait_until_idle()
@@ -304,10 +304,10 @@ async def test_a_chunk_that_is_on_its_way_when_its_call_is_cancelled_is_not_take
     guest = await joined(actor, "a")
     house.store.is_held = True
     call(guest, 1, "stream_states", 1)
-    await until(lambda: actor.thread.state == 1 and not actor._concurrent)
+    await until(lambda: actor.thread.state == 1 and not actor.turns._concurrent)
     guest.send("cancel", ref=1)
     call(guest, 1, "nothing")
-    await until(lambda: actor.mailbox.is_idle)
+    await until(lambda: actor.turns.mailbox.is_idle)
     house.store.release()
     await actor.wait_until_idle()
     assert [frame for frame in guest.frames if frame["type"] == "result"] == [result(1)]
@@ -338,7 +338,7 @@ async def test_a_turn_that_runs_when_it_is_cancelled_ends_and_is_not_answered_bu
     guest.send("cancel", ref=1)
     guest.send("cancel", ref=2)
     call(guest, 1, "nothing_of_something")
-    await until(lambda: not actor._concurrent)
+    await until(lambda: not actor.turns._concurrent)
     actor.thread.gate.set()  # type: ignore[attr-defined]
     await actor.wait_until_idle()
     assert guest.frames == [result(1, None)]
@@ -353,7 +353,7 @@ async def test_when_the_socket_closes_streams_end_and_running_turns_finish(house
     call(guest, 3, "stream", 1)
     await until(lambda: len(guest.transport.sent) == 2)
     guest.leave()
-    await until(lambda: not actor._concurrent)
+    await until(lambda: not actor.turns._concurrent)
     actor.thread.gate.set()  # type: ignore[attr-defined]
     await actor.wait_until_idle()
     assert actor.thread.ran == ["begun", "closed", "ended"]  # type: ignore[attr-defined]

@@ -409,7 +409,7 @@ async def test_nothing_is_done_of_what_a_client_sent_before_on_connect_closed_it
         guest.push(put("/n", 2), base=0)
         guest.send("call", ref=1, method="set", args=[3])
         actor.thread.gate.set()  # type: ignore[attr-defined]
-        await until(lambda: actor.mailbox.is_idle)
+        await until(lambda: actor.turns.mailbox.is_idle)
         assert guest.closed is None
         guest.send("message", data="still here")
         guest.push(put("/n", 4), base=0)

@@ -1,0 +1,351 @@
+"""What sessions, routes and handles use of an awake thread.
+
+Nothing else of it is theirs: what goes in and out are values, callbacks, and the connections.
+"""
+
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
+
+from starlette.requests import Request
+
+from plait.actor.connection import PLAIN, Connection, Gate, Principal, Rights, Wire
+from plait.actor.connections import Connections
+from plait.actor.hooks import Hooks
+from plait.actor.kind import Kind
+from plait.actor.mailbox import Turn, current_turn, find_client_turn
+from plait.actor.outcome import Done
+from plait.actor.presence import Presence
+from plait.actor.rpc import Method, StreamSink
+from plait.actor.streaming import Streaming
+from plait.actor.thread import Thread
+from plait.actor.transport import Frame, Session, Transport
+from plait.actor.turns import TurnRunner
+from plait.errors import PlaitError
+from plait.limits import Limits
+from plait.state.commit import Commit
+from plait.state.concurrent import Needs, Past
+from plait.state.history import Link
+from plait.state.log import ChangeLog
+from plait.state.merger import Charge, Merger, Proposal, Pushed
+from plait.state.pipeline import Pipeline
+from plait.state.push_log import Client, PushLog
+from plait.state.revision import Revision
+from plait.store.protocol import ChangeRow, ClientRow, ThreadKey, connection_id
+from plait_schemas.codes import TRY_AGAIN_LATER
+from plait_schemas.messages import PresenceDiff
+from plait_schemas.patch import Op
+
+__all__ = ["Facade", "RunningCall"]
+
+
+class RunningCall(Protocol):
+    """A call of an rpc or a request, which has not ended yet."""
+
+    def abandon(self) -> None:
+        """Skip it if it has not begun, and cancel it if it runs concurrently with other turns."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel it if it runs, and skip it if it has not begun."""
+        ...
+
+    def skip(self) -> None:
+        """Skip it if it has not begun."""
+        ...
+
+
+class Facade:
+    """One awake thread as it is used from outside: its state, its log, pushes, sockets and turns."""
+
+    __slots__ = (
+        "after",
+        "change_log",
+        "clients",
+        "connections",
+        "holds",
+        "hooks",
+        "key",
+        "kind",
+        "last_used",
+        "limits",
+        "merger",
+        "pipeline",
+        "presence",
+        "thread",
+        "turns",
+    )
+
+    key: ThreadKey
+    kind: Kind
+    limits: Limits
+    # Calls a function when all changes made so far are durable, or with the error if they could not be stored.
+    after: Gate
+
+    # The parts of the thread, which are its actor's.
+    thread: Thread[Any]
+    pipeline: Pipeline
+    change_log: ChangeLog
+    merger: Merger
+    clients: PushLog
+    presence: Presence
+    connections: Connections
+    hooks: Hooks
+    turns: TurnRunner
+    # When the thread was last used, by the loop's clock, and the number of open `keep_awake` blocks.
+    last_used: float
+    holds: int
+
+    # State
+
+    @property
+    def epoch(self) -> str:
+        """The id of the thread's history."""
+        return self.pipeline.history.epoch
+
+    @property
+    def current(self) -> Revision:
+        """The current state, including changes that are not durable yet."""
+        return self.pipeline.history.current
+
+    @property
+    def durable(self) -> Revision:
+        """The last durable state."""
+        return self.pipeline.history.durable
+
+    @property
+    def last(self) -> Link:
+        """The last durable state, with a link to those that follow it."""
+        return self.pipeline.history.last
+
+    @property
+    def sends_identity(self) -> bool:
+        """Whether the thread's kind and name are sent to clients of the Cloudflare protocol."""
+        return self.thread.send_identity
+
+    @property
+    def merges_whole_states(self) -> bool:
+        """Whether a whole state from a client of the Cloudflare protocol is merged."""
+        return self.thread.merge_whole_states
+
+    def set_state(self, value: object) -> Commit:
+        """Set the state, as `Thread.set_state` does."""
+        commit: Commit = self.thread.set_state(value)
+        return commit
+
+    def wait_until_durable(self) -> Awaitable[None]:
+        """Wait until every change made so far is durable, or has failed."""
+        return self.pipeline.wait_until_durable()
+
+    # Log
+
+    def since(self, version: int, to: int, older: Iterable[ChangeRow] = ()) -> list[ChangeRow] | None:
+        """Return the changes after `version`, up to `to`, from memory or `older`; None if some are missing."""
+        return self.pipeline.history.since(version, to, older)
+
+    def changes(self, after: int, *, size: int) -> Awaitable[list[ChangeRow] | None]:
+        """Return the durable changes after a version; None if they are not kept, or too many. Raises StoreError."""
+        return self.change_log.changes(after, size=size)
+
+    def page(self, after: int, *, limit: int) -> Awaitable[list[ChangeRow] | None]:
+        """Return the first durable changes after a version; None if they are not kept. Raises StoreError."""
+        return self.change_log.page(after, limit=limit)
+
+    def log_start(self) -> Awaitable[int]:
+        """Return the version before the first durable change that is kept. Raises StoreError."""
+        return self.change_log.start()
+
+    def json_at(self, version: int) -> Awaitable[bytes]:
+        """Return the state at a version as JSON. Raises NotFound when it is not kept, CorruptThread and StoreError."""
+        return self.change_log.json(version)
+
+    # Changes of clients
+
+    async def enter_client(self, id: str, older_id: str | None) -> Client:
+        """Return what is known of a client's pushes; `leave_client` must follow. Raises StoreError.
+
+        It may have been stored under `older_id`.
+        """
+        row = None
+        if self.clients.get(id) is None:
+            row = await self.change_log.client(id)
+            if row is None and older_id is not None:
+                row = await self.change_log.client(older_id)
+        return self.clients.enter(id, row)
+
+    def leave_client(self, client: Client) -> None:
+        """Forget a client when its pushes so far are durable, and no other socket uses it."""
+        self.after(lambda _: self.clients.leave(client))
+
+    def push(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed | Needs:
+        """Rebase a push and make a change of it, as `Merger.push` does, or return what is to be read first."""
+        return self.merger.push(proposal, accept)
+
+    def read_past(self, needs: Needs) -> Awaitable[Past]:
+        """Read what a push needs. Raises Conflict where it is not kept, and StoreError."""
+        return self.merger.read(needs)
+
+    def put(self, data: bytes, source: Connection) -> Commit:
+        """Set the state to JSON that a client sent; unknown fields are refused."""
+        return self.pipeline.push(data, source)
+
+    def replace(self, state: Any, data: bytes, source: Connection) -> Commit:
+        """Set the state to a client's, given as decoded by the type and as encoded from that."""
+        return self.pipeline.replace(state, data, source)
+
+    def merge(self, ops: Sequence[Op], base: Revision, source: Connection, charge: Charge) -> Commit:
+        """Apply the operations of a client, made on `base`, to the current state, as `Merger.merge` does."""
+        return self.merger.merge(ops, base, source, charge)
+
+    # Sockets
+
+    def connection_id(self, protocol: str, principal: Principal | None, client: str) -> str:
+        """Return the id of a client's connections; another principal with the same client id gets another one."""
+        who = None if principal is None else principal.id
+        return connection_id(self.pipeline.history.secret, protocol, who, client)
+
+    def make_connection(
+        self, id: str, transport: Transport, *, rights: Rights, wire: Wire = PLAIN, arrival: int | None = None
+    ) -> Connection:
+        """Return a connection to the thread, which has not joined yet.
+
+        With `arrival`, the number of the join in order of arrival, a client uses only the last of its sockets.
+        """
+        return Connection(id, transport, self.after, rights=rights, wire=wire, arrival=arrival)
+
+    def refusal(self) -> PlaitError | None:
+        """Return why another connection may not join; None if it may."""
+        return self.connections.refusal(self.limits.connections_per_thread)
+
+    def connected(self, id: str) -> list[Connection]:
+        """Return the connections of one client."""
+        return self.connections.with_id(id)
+
+    def join(
+        self,
+        connection: Connection,
+        session: Session,
+        request: Request,
+        *,
+        welcome: Callable[[], None],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        """Run the hooks that configure a connection, add it to the thread, then run `on_connect`.
+
+        `welcome` is called when it has joined, which it does not if the client has disconnected. `done` is called with
+        the exception of a hook, or with the error why nobody may join.
+        """
+        refusal: PlaitError | None = None
+
+        def admit() -> bool:
+            nonlocal refusal
+            if connection.is_closed:
+                return False
+            refusal = self.refusal()
+            if refusal is not None:
+                connection.leave(TRY_AGAIN_LATER, str(refusal))
+            elif self.connections.replace(connection):
+                connection.session = session
+                self.connections.add(connection)
+                welcome()
+                return True
+            return False
+
+        self.hooks.connect(connection, request, admit=admit, done=lambda error: done(error or refusal))
+
+    def leave(self, connection: Connection, code: int, reason: str) -> None:
+        """Remove a connection and run `on_close`."""
+        self.connections.discard(connection)
+        self.touch()
+        self.hooks.post("on_close", connection, code, reason, connection=connection)
+
+    def change_frame(self, wire: Wire, revision: Revision) -> Frame | None:
+        """Return the frame of `wire` for a revision, which is made once for all connections."""
+        return self.connections.change_frame(wire, revision)
+
+    def set_presence(self, id: str, data: bytes | None) -> None:
+        """Set the presence of a connection, as JSON; None removes it."""
+        self.presence.set(id, data)
+
+    @property
+    def has_presence(self) -> bool:
+        """Whether the presence that was sent last has any member."""
+        return bool(self.presence)
+
+    def presence_frame(self, write: Callable[[PresenceDiff], Frame]) -> Frame:
+        """Return a frame with the presence that was sent last; `write` encodes it, once for all connections."""
+        return self.presence.snapshot(write)
+
+    # Turns
+
+    def message(self, connection: Connection, data: str | bytes) -> None:
+        """Run `on_message` for an ordinary message."""
+        self.hooks.post("on_message", connection, data, connection=connection, by_client=True, size=len(data))
+
+    def request(self, request: Request, done: Done) -> RunningCall:
+        """Run `on_request`, and call `done` with its response when the changes before it are durable."""
+        turn = Turn("on_request", lambda: self.thread.on_request(request), owner=self, request=request)
+        self.turns.begin(turn, done, is_gated=True)
+        return turn
+
+    def is_readonly(self, connection: Connection, request: Request) -> Awaitable[bool]:
+        """Run `should_be_readonly` for a request."""
+        return self.hooks.is_readonly(connection, request)
+
+    def call(
+        self,
+        method: Method,
+        arguments: tuple[list[Any], dict[str, Any]],
+        done: Done,
+        *,
+        sink: StreamSink | None = None,
+        drain: Callable[[], Awaitable[object]] | None = None,
+        connection: Connection | None = None,
+        request: Request | None = None,
+        by_client: bool = False,
+        size: int = 0,
+    ) -> RunningCall:
+        """Run an rpc; `size` is the size of the call from `connection`.
+
+        `done` is called with the outcome when the changes before it are durable. The chunks of a stream go to `sink`,
+        and after each one `drain` is awaited.
+        """
+        args, kwargs = arguments
+        if method.is_stream:
+            assert sink is not None
+            report = self.hooks.report
+            streaming = Streaming(sink, done, gate=self.after, connection=connection, report=report, drain=drain)
+            done = streaming.finish
+            work = partial(streaming.run, method, self.thread, args, kwargs)
+        else:
+            work = partial(method.function, self.thread, *args, **kwargs)
+        turn = Turn(
+            f"rpc {method.name}",
+            work,
+            owner=self,
+            connection=connection,
+            request=request,
+            by_client=by_client,
+            parent=None if by_client else current_turn(),
+            origin=None if by_client else find_client_turn(),
+        )
+        self.turns.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
+        return turn
+
+    # Being awake
+
+    def touch(self) -> None:
+        """Reset the idle timer."""
+        self.last_used = get_running_loop().time()
+
+    @contextmanager
+    def keep_awake(self) -> Iterator[None]:
+        """Keep the thread awake for the block, as when a socket is about to join."""
+        self.holds += 1
+        try:
+            yield
+        finally:
+            self.holds -= 1
+            self.touch()

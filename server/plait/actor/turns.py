@@ -1,0 +1,99 @@
+"""Runs the turns of one awake thread, in its mailbox or concurrently; all of them begin and end here."""
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any
+
+from plait.actor.connection import Gate
+from plait.actor.logs import about
+from plait.actor.mailbox import Mailbox, Turn
+from plait.actor.outcome import Done
+from plait.errors import Unavailable
+
+__all__ = ["TurnRunner"]
+
+log = logging.getLogger("plait.thread")
+
+
+class TurnRunner:
+    """Runs the turns of `owner`; the outcomes of gated ones wait at `gate`, until the changes before are durable."""
+
+    __slots__ = ("_concurrent", "_gate", "_loop", "_owner", "mailbox")
+
+    def __init__(self, owner: Any, gate: Gate) -> None:
+        self._owner = owner
+        self._gate = gate
+        self._loop = asyncio.get_running_loop()
+        self.mailbox = Mailbox(self._loop)
+        # Turns that do not hold the mailbox: concurrent rpcs and streams.
+        self._concurrent: set[Turn] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no turn runs and none waits."""
+        return self.mailbox.is_idle and not self._concurrent
+
+    def begin(
+        self, turn: Turn, done: Done, *, size: int | None = None, is_gated: bool = False, is_concurrent: bool = False
+    ) -> None:
+        """Run a turn, and call `done` when it has ended, or, if gated, when the changes before its end are durable.
+
+        With a `size`, it counts for its connection until it ends, as a message of so many bytes.
+        """
+        if is_gated:
+            done = partial(self._answer, done)
+        if size is not None and turn.connection is not None:
+            turn.connection.track_turn(turn, size)
+        if is_concurrent:
+            turn.on_end(lambda *_: self._finish_concurrent(turn))
+            turn.on_end(done)
+            self._concurrent.add(turn)
+            turn.start(self._loop)
+        else:
+            turn.on_end(done)
+            self.mailbox.post(turn)
+
+    def expire(self, now: float, timeout: float | None) -> None:
+        """Cancel the running turn and those nested in it after `timeout`, and log their stacks."""
+        mailbox = self.mailbox
+        elapsed = now - mailbox.started
+        if mailbox.running is None or timeout is None or elapsed < timeout:
+            return
+        for turn in (mailbox.running, *mailbox.nested):
+            if turn.is_expired:
+                continue
+            log.error(
+                "%s has run for %g s and is cancelled (turn_timeout); its stack:\n%s",
+                turn.name,
+                elapsed,
+                turn.stack().rstrip(),
+                extra=about(self._owner.key, turn.connection),
+            )
+            turn.expire()
+
+    async def wait(self) -> None:
+        """Wait until the turns before this call have ended, and their changes are durable or have failed."""
+        if concurrent := [turn.task for turn in self._concurrent if turn.task is not None]:
+            await asyncio.wait(concurrent)
+            return
+        event = asyncio.Event()
+        self.begin(Turn("idle", lambda: None, owner=self._owner), lambda *_: event.set(), is_gated=True)
+        await event.wait()
+
+    def cancel(self) -> None:
+        """Cancel the running and the waiting turns."""
+        self.mailbox.close()
+        for turn in self._concurrent:
+            turn.cancel()
+
+    # Inside
+
+    def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            error = Unavailable("the server is shutting down")
+        self._gate(lambda failure: done(result, failure or error))
+
+    def _finish_concurrent(self, turn: Turn) -> None:
+        self._concurrent.discard(turn)
+        self._owner.touch()
