@@ -317,7 +317,8 @@ class World:
     async def _enter(self, wire: Wire, join: Join) -> None:
         actor = await self.actor()
         with actor.keep_awake():
-            connection = make_connection(actor, actor.connection_id(SUBPROTOCOL, None, join.client), wire)
+            id = actor.connection_id(SUBPROTOCOL, None, join.client)
+            connection = make_connection(actor, id, wire, arrival=0)
             joining = await make_native(actor, connection, wire, join)
             if wire.closed is not None:
                 joining.close(ABNORMAL, "")

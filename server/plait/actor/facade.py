@@ -135,9 +135,9 @@ class Facade:
         commit: Commit = self.thread.set_state(value)
         return commit
 
-    async def wait_until_durable(self) -> None:
+    def wait_until_durable(self) -> Awaitable[None]:
         """Wait until every change made so far is durable, or has failed."""
-        await self.pipeline.wait_until_durable()
+        return self.pipeline.wait_until_durable()
 
     # Log
 
@@ -145,21 +145,21 @@ class Facade:
         """Return the changes after `version`, up to `to`, from memory or `older`; None if some are missing."""
         return self.pipeline.history.since(version, to, older)
 
-    async def changes(self, after: int, *, size: int) -> list[ChangeRow] | None:
+    def changes(self, after: int, *, size: int) -> Awaitable[list[ChangeRow] | None]:
         """Return the durable changes after a version; None if they are not kept, or too many. Raises StoreError."""
-        return await self.change_log.changes(after, size=size)
+        return self.change_log.changes(after, size=size)
 
-    async def page(self, after: int, *, limit: int) -> list[ChangeRow] | None:
+    def page(self, after: int, *, limit: int) -> Awaitable[list[ChangeRow] | None]:
         """Return the first durable changes after a version; None if they are not kept. Raises StoreError."""
-        return await self.change_log.page(after, limit=limit)
+        return self.change_log.page(after, limit=limit)
 
-    async def log_start(self) -> int:
+    def log_start(self) -> Awaitable[int]:
         """Return the version before the first durable change that is kept. Raises StoreError."""
-        return await self.change_log.start()
+        return self.change_log.start()
 
-    async def json_at(self, version: int) -> bytes:
+    def json_at(self, version: int) -> Awaitable[bytes]:
         """Return the state at a version as JSON. Raises NotFound when it is not kept, CorruptThread and StoreError."""
-        return await self.change_log.json(version)
+        return self.change_log.json(version)
 
     # Changes of clients
 
@@ -183,9 +183,9 @@ class Facade:
         """Rebase a push and make a change of it, as `Merger.push` does, or return what is to be read first."""
         return self.merger.push(proposal, accept)
 
-    async def read_past(self, needs: Needs) -> Past:
+    def read_past(self, needs: Needs) -> Awaitable[Past]:
         """Read what a push needs. Raises Conflict where it is not kept, and StoreError."""
-        return await self.merger.read(needs)
+        return self.merger.read(needs)
 
     def put(self, data: bytes, source: Connection) -> Commit:
         """Set the state to JSON that a client sent; unknown fields are refused."""
@@ -287,12 +287,12 @@ class Facade:
     def request(self, request: Request, done: Done) -> RunningCall:
         """Run `on_request`, and call `done` with its response when the changes before it are durable."""
         turn = Turn("on_request", lambda: self.thread.on_request(request), owner=self, request=request)
-        self.turns.begin(turn, self.turns.hold_back(done))
+        self.turns.begin(turn, done, is_gated=True)
         return turn
 
-    async def is_readonly(self, connection: Connection, request: Request) -> bool:
+    def is_readonly(self, connection: Connection, request: Request) -> Awaitable[bool]:
         """Run `should_be_readonly` for a request."""
-        return await self.hooks.is_readonly(connection, request)
+        return self.hooks.is_readonly(connection, request)
 
     def call(
         self,
@@ -331,7 +331,7 @@ class Facade:
             parent=None if by_client else current_turn(),
             origin=None if by_client else find_client_turn(),
         )
-        self.turns.begin(turn, self.turns.hold_back(done), size=size, is_concurrent=method.is_concurrent)
+        self.turns.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
         return turn
 
     # Being awake

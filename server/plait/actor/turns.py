@@ -17,7 +17,7 @@ log = logging.getLogger("plait.thread")
 
 
 class TurnRunner:
-    """The turns of `owner`. What a turn answers waits at the gate: until the changes before it are durable."""
+    """Runs the turns of `owner`; the outcomes of gated ones wait at `gate`, until the changes before are durable."""
 
     __slots__ = ("_concurrent", "_gate", "_loop", "_owner", "mailbox")
 
@@ -34,11 +34,15 @@ class TurnRunner:
         """Whether no turn runs and none waits."""
         return self.mailbox.is_idle and not self._concurrent
 
-    def begin(self, turn: Turn, done: Done, *, size: int | None = None, is_concurrent: bool = False) -> None:
-        """Run a turn, and call `done` when it has ended.
+    def begin(
+        self, turn: Turn, done: Done, *, size: int | None = None, is_gated: bool = False, is_concurrent: bool = False
+    ) -> None:
+        """Run a turn, and call `done` when it has ended, or, if gated, when the changes before its end are durable.
 
-        With a `size`, it counts for its connection until then, as a message of so many bytes.
+        With a `size`, it counts for its connection until it ends, as a message of so many bytes.
         """
+        if is_gated:
+            done = partial(self._answer, done)
         if size is not None and turn.connection is not None:
             turn.connection.track_turn(turn, size)
         if is_concurrent:
@@ -49,10 +53,6 @@ class TurnRunner:
         else:
             turn.on_end(done)
             self.mailbox.post(turn)
-
-    def hold_back(self, done: Done) -> Done:
-        """Return a Done that calls `done` when the changes made before it are durable."""
-        return partial(self._answer, done)
 
     def expire(self, now: float, timeout: float | None) -> None:
         """Cancel the running turn and those nested in it after `timeout`, and log their stacks."""
@@ -78,7 +78,7 @@ class TurnRunner:
             await asyncio.wait(concurrent)
             return
         event = asyncio.Event()
-        self.begin(Turn("idle", lambda: None, owner=self._owner), self.hold_back(lambda *_: event.set()))
+        self.begin(Turn("idle", lambda: None, owner=self._owner), lambda *_: event.set(), is_gated=True)
         await event.wait()
 
     def cancel(self) -> None:

@@ -29,7 +29,7 @@ from plait_schemas.patch import Op, decode_ops
 from plait_schemas.rebase import rebase
 from plait_schemas.trace import Origin, trace
 
-__all__ = ["Merger", "Proposal", "Pushed"]
+__all__ = ["Charge", "Merger", "Proposal", "Pushed"]
 
 Charge = Callable[[float], None]
 """Charges work to a client, as a number of messages."""

@@ -51,6 +51,7 @@ class Joining:
         *,
         tokens: Tokens,
         attach: Callable[[Receiver], None],
+        follower: Follower,
         rows: Sequence[ChangeRow] | None,
         client: Client,
     ) -> None:
@@ -65,7 +66,7 @@ class Joining:
         # The changes that the client has missed, if they had to be read from the store.
         self._rows = rows
         self._client = client
-        self._follower = Follower(actor, transport)
+        self._follower = follower
         self._queue = ReceiveQueue(connection, transport, _drop)
         self._is_closed = False
         # The session, when `joined` is sent.
@@ -85,7 +86,8 @@ class Joining:
         """Read the client's last push and the changes that it has missed. `close` must follow. Raises StoreError."""
         # The client's pushes on an earlier socket may still be on their way to the disk.
         await actor.wait_until_durable()
-        rows = await Follower(actor, transport).read_missed(join.have)
+        follower = Follower(actor, transport)
+        rows = await follower.read_missed(join.have)
         # Another principal with the same client id is another client. Older stores, and apps without `authenticate`,
         # have stored clients without their principals.
         older = None if connection.principal is None else actor.connection_id(SUBPROTOCOL, None, join.client)
@@ -97,6 +99,7 @@ class Joining:
             join,
             tokens=tokens,
             attach=attach,
+            follower=follower,
             rows=rows,
             client=client,
         )
