@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from plait_client.errors import CallError, Disconnected
-from plait_client.happenings import CallLost
+from plait_client.happenings import CallLost, Dropped
 from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.messages import Error, Result
@@ -22,9 +22,9 @@ class Calls:
         self._session = session
         self._wake = wake
         self._ending = ending
-        self._answers: dict[int, asyncio.Queue[Result | Error | CallLost]] = {}
+        self._answers: dict[int, asyncio.Queue[Result | Error | CallLost | Dropped]] = {}
 
-    def put(self, answer: Result | Error | CallLost) -> None:
+    def put(self, answer: Result | Error | CallLost | Dropped) -> None:
         """Hand over what came for a call, if anybody still waits for it."""
         if answer.ref is not None and answer.ref in self._answers:
             self._answers[answer.ref].put_nowait(answer)
@@ -47,6 +47,8 @@ class Calls:
                             return
                     case Error(code=code, message=message, path=path):
                         raise CallError(code, message, path)
+                    case Dropped(error=too_large):
+                        raise too_large
                     case CallLost():
                         raise self._ending() or Disconnected(f"the connection was lost before {method} had answered")
         finally:

@@ -9,9 +9,9 @@ from plait_client.calls import Calls
 from plait_client.carrier import Carrier, Target, no_token
 from plait_client.changes import Changes
 from plait_client.errors import ClientError, Closed, Refused, Unanswered, close_message
-from plait_client.happenings import Acked, CallLost, Changed, Happening, Joined, Nacked
+from plait_client.fold import Pending
+from plait_client.happenings import Acked, CallLost, Changed, Dropped, Happening, Joined, Nacked
 from plait_client.listeners import Listeners
-from plait_client.pending import Push
 from plait_client.pushed import Outcomes, refusal
 from plait_client.session import Session
 from plait_schemas import messages
@@ -153,7 +153,7 @@ class Live:
             else:
                 self.outcomes.refuse(push, ending)
 
-    def _refuse(self, push: Push, error: Refused | Unanswered) -> None:
+    def _refuse(self, push: Pending, error: Refused | Unanswered) -> None:
         self.outcomes.refuse(push, error)
         self.listeners.call("refusal", error)
 
@@ -170,7 +170,7 @@ class Live:
                 self._refuse(push, refusal(answer))
             case messages.Error(ref=None, message=message):
                 self._complaint = message
-            case messages.Result() | messages.Error() | CallLost():
+            case messages.Result() | messages.Error() | CallLost() | Dropped():
                 self.calls.put(happening)
             case messages.Event(name=name, data=data):
                 self.listeners.call(("event", name), decode_json(data))

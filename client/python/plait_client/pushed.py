@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Generator
 from typing import Any
 
 from plait_client.errors import Refused, Unanswered
-from plait_client.pending import Push
+from plait_client.fold import Pending
 from plait_schemas.messages import Nack
 
 __all__ = ["Outcomes", "refusal"]
@@ -28,9 +28,9 @@ class Outcomes:
     """The pushes of one client that have no outcome."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Push, _Outcome] = {}
+        self._waiting: dict[Pending, _Outcome] = {}
 
-    def wait(self, push: Push | None, version: int) -> Awaitable[int]:
+    def wait(self, push: Pending | None, version: int) -> Awaitable[int]:
         """Return what is awaited for a push; `version` is for one that was not needed."""
         outcome = _Outcome()
         if push is None:
@@ -39,16 +39,16 @@ class Outcomes:
             self._waiting[push] = outcome
         return outcome
 
-    def accept(self, push: Push, version: int) -> None:
+    def accept(self, push: Pending, version: int) -> None:
         """A push has become durable."""
         self._waiting.pop(push).future.set_result(version)
 
-    def refuse(self, push: Push, error: BaseException) -> None:
+    def refuse(self, push: Pending, error: BaseException) -> None:
         """A push was refused."""
         self._waiting.pop(push).future.set_exception(error)
 
     @property
-    def waiting(self) -> list[Push]:
+    def waiting(self) -> list[Pending]:
         """The pushes without an outcome, in their order."""
         return list(self._waiting)
 
