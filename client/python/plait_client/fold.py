@@ -118,7 +118,8 @@ class Fold:
         visible = [each for each in self._pushes[:index] if each.is_visible]
         before = visible[-1].after if visible else self._confirmed
         self._pushes.remove(push)
-        if push.is_visible:
+        # Also where it does not fit, and is not visible: the pushes after it were made as if it did.
+        if push.lost_on is None and not push.is_settled:
             self._refold(taking_back(push.ops, before), start=index, takes_back=True)
 
     # The server's state

@@ -76,7 +76,6 @@ class Sending:
     def take(self) -> list[Outgoing | Unsent]:
         """Return what may be sent by now: calls, messages and pushes in the order in which they were made."""
         now = self._now()
-        self._pushes.release()
         out: list[Outgoing | Unsent] = [*self.outbox.resume(now)]
         has_messages = False
         while (each := self._next()) is not None:

@@ -184,6 +184,7 @@ class Session:
         """Do what is due."""
         if self.due is None:
             return
+        self._pushes.release()
         self._flush()
         if self._heartbeat.is_dead:
             self._leave("idle")
