@@ -45,6 +45,11 @@ class Pushes:
         """The pushes without an answer."""
         return self.fold.pushes
 
+    @property
+    def last(self) -> Pending | None:
+        """The push that was made last, if it has no answer."""
+        return self.all[-1] if self.all else None
+
     def resumes_at(self, waiting: Follower | None) -> float:
         """Return when to send again, where the server has asked to wait; `waiting` may have to wait longer."""
         times = (self._window.resumes_at, None if waiting is None else self._window.free_at)

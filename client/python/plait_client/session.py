@@ -9,7 +9,7 @@ import msgspec
 
 from plait_client.fold import Pending
 from plait_client.happenings import Changed, Dropped, Happening, Joined, Nacked, apply_change
-from plait_client.heartbeat import Heartbeat
+from plait_client.keepalive import Heartbeat
 from plait_client.outbox import Outgoing
 from plait_client.presence import Presences
 from plait_client.pushes import Pushes
@@ -45,6 +45,11 @@ class Session:
         self.client: Final = client
         # The close code that ended it for good.
         self.stopped: int | None = None
+        # What the last join said: the id by which others know this client, the thread's kind and name, and whether
+        # every push will be refused.
+        self.connection: str | None = None
+        self.thread: str | None = None
+        self.is_readonly = False
         self._schema = schema
         self._pushes = Pushes(clock)
         self._sending = Sending(self._pushes, clock)
@@ -55,13 +60,12 @@ class Session:
         self._is_new = True
         self._out: list[Outgoing] = []
         self._happenings: list[Happening] = []
-        self._joined: messages.Joined | None = None
 
     # State and status
 
     @property
     def status(self) -> Status:
-        """Whether the thread is joined."""
+        """Whether the thread is joined: "connecting", "online", "offline" or "closed"."""
         if self._phase == "joined":
             return "online"
         if self._phase == "stopped":
@@ -118,21 +122,6 @@ class Session:
     def presence(self) -> dict[str, Any]:
         """What connections let others see of them, by their ids."""
         return self._presences.all
-
-    @property
-    def connection(self) -> str | None:
-        """The id by which others know this client; None before the first join."""
-        return None if self._joined is None else self._joined.connection
-
-    @property
-    def thread(self) -> str | None:
-        """The thread's kind and name, with a slash between; None before the first join."""
-        return None if self._joined is None else self._joined.thread
-
-    @property
-    def is_readonly(self) -> bool:
-        """Whether the server will refuse every push, as it said at the last join."""
-        return self._joined is not None and self._joined.readonly
 
     # Output
 
@@ -228,7 +217,7 @@ class Session:
         """
         values = {name: msgspec.Raw(encode_finite(value)) for name, value in (kwargs or {}).items()}
         raw = [msgspec.Raw(encode_finite(value)) for value in args]
-        ref = self._sending.calls.add(method, raw, values, self._last_push, self._sending.max_frame)
+        ref = self._sending.calls.add(method, raw, values, self._pushes.last, self._sending.max_frame)
         self._flush()
         return ref
 
@@ -248,15 +237,11 @@ class Session:
     def _message(self, message: messages.Message | bytes) -> None:
         if self._phase == "stopped":
             return
-        self._sending.calls.add_message(message, self._last_push, self._sending.max_frame)
+        self._sending.calls.add_message(message, self._pushes.last, self._sending.max_frame)
         # The count of messages can start only once joined; until then `Outbox.send` starts it.
         if self._phase == "joined":
             self._out += self._sending.outbox.count()
         self._flush()
-
-    @property
-    def _last_push(self) -> Pending | None:
-        return self._pushes.all[-1] if self._pushes.all else None
 
     def set_presence(self, data: Any) -> None:
         """Let others see `data` of this client, also on sockets to come; None for nothing. Raises TooLarge."""
@@ -332,7 +317,7 @@ class Session:
         fold = self._pushes.fold
         before, had = fold.confirmed, fold.have
         self._pushes.join(frame)
-        self._joined = frame
+        self.connection, self.thread, self.is_readonly = frame.connection, frame.thread, frame.readonly
         self._sending.max_frame = inf if frame.max_frame is None else frame.max_frame
         self._phase, self._is_new = "joined", False
         self._tell(Joined())

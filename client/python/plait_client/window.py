@@ -52,17 +52,17 @@ class SendWindow:
         """
         return None if self._stale else self._held_until
 
-    @property
-    def free_at(self) -> float | None:
-        """When `release` lets a call or message be sent; None for at once."""
-        return self._free_at
-
     def release(self) -> None:
         """End the waits that are over."""
         if self.resumes_at is not None and self._now() >= self.resumes_at:
             self._held_until = None
         if self._free_at is not None and self._now() >= self._free_at:
             self._free_at = None
+
+    @property
+    def free_at(self) -> float | None:
+        """When `release` lets a call or message be sent; None for at once."""
+        return self._free_at
 
     def end(self) -> None:
         """All that was refused as too fast is answered."""
