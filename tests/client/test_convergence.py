@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.peer import Link, Peer
 
+from plait_client.fold import Pending
 from plait_client.happenings import Acked, Nacked
-from plait_client.pending import Push
 from plait_client.session import Session
 from plait_schemas import messages
 from plait_schemas.messages import ClientMessage, ServerMessage
@@ -33,7 +33,7 @@ class Member:
         self.down: deque[ServerMessage] = deque()
         self.link: Link | None = None
         # By the names of what they put into the log.
-        self._names: dict[Push, str] = {}
+        self._names: dict[Pending, str] = {}
 
     def edit(self, kind: str, at: int) -> None:
         """Change what is shown, each time in a way that can be recognized."""
@@ -57,7 +57,7 @@ class Member:
     def _fold(self) -> Any:
         state = self.session.confirmed
         for push in self.session.pending:
-            if push.is_shown:
+            if push.lost_on is None:
                 try:
                     state = apply(state, push.ops)
                 except PatchError:

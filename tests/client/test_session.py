@@ -7,7 +7,7 @@ import pytest
 from tests.client.peer import Link, Peer
 
 from plait_client.errors import TooLarge
-from plait_client.happenings import Acked, CallLost, Changed, Nacked
+from plait_client.happenings import Acked, CallLost, Changed, Dropped, Joined, Nacked
 from plait_client.session import Session
 from plait_schemas import messages
 from plait_schemas.codec import decode_json
@@ -392,6 +392,14 @@ def test_an_ack_of_a_later_version_for_nothing_that_is_pending_is_a_gap() -> Non
     assert session.needs_socket
 
 
+def test_an_ack_with_operations_for_nothing_that_is_pending_is_a_change() -> None:
+    session = build_session()
+    receive(session, "ack", ref=9, version=4, ops=[{"op": "replace", "path": "/n", "value": 2}])
+    (changed,) = session.take_happenings()
+    assert isinstance(changed, Changed)
+    assert (changed.version, session.shown, session.status) == (4, {"n": 2}, "online")
+
+
 def test_many_gaps_in_flight_make_the_client_send_once() -> None:
     session = build_session(last_ref=20)
     for value in range(2, 12):
@@ -412,6 +420,34 @@ def test_a_refusal_for_haste_that_comes_late_is_waited_for() -> None:
     clock.now += 3
     session.tick()
     assert [frame["ref"] for frame in take(session)] == [1, 2]
+
+
+def test_a_late_refusal_for_haste_of_what_was_sent_again_already_does_not_send_it_once_more() -> None:
+    session = build_session(clock=(clock := Clock()))
+    for value in (2, 3, 4):
+        set_n(session, value)
+    session.take_frames()
+    receive(session, "nack", ref=1, code="gap", message="gap", version=3, expected=1)
+    assert [frame["ref"] for frame in take(session)] == [1, 2, 3]
+    for ref in (2, 3):
+        receive(session, "nack", ref=ref, code="rate_limited", message="slow", version=3, retry_after=1)
+    clock.now += 1
+    session.tick()
+    assert take(session) == []
+    for ref in (1, 2, 3):
+        receive(session, "ack", ref=ref, version=3 + ref)
+    assert (session.pending, session.confirmed, session.status) == ([], {"n": 4}, "online")
+
+
+def test_a_refusal_for_haste_that_does_not_say_for_how_long_is_waited_for_a_second() -> None:
+    session = build_session(clock=(clock := Clock()))
+    set_n(session, 2)
+    session.take_frames()
+    receive(session, "nack", ref=1, code="rate_limited", message="slow", version=3)
+    assert session.due == clock.now + 1
+    clock.now += 1
+    session.tick()
+    assert [frame["ref"] for frame in take(session)] == [1]
 
 
 def test_a_new_socket_ends_the_wait_of_the_old_one() -> None:
@@ -689,6 +725,27 @@ def test_a_call_or_message_that_is_too_large_raises_and_leaves_nothing_behind() 
     assert [frame["type"] for frame in take(session)] == ["call"]
 
 
+def test_a_call_or_message_that_waited_for_a_socket_that_takes_less_is_not_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = build_session()
+    for value in range(2, 67):
+        set_n(session, value)
+    session.send("x" * 300)
+    ref = session.call("add", ["x" * 300])
+    session.call("count")
+    session.lost(1006)
+    session.opened()
+    session.take_frames()
+    join(session, 3, max_frame=200)
+    assert session.take_happenings() == [Joined()]
+    receive(session, "ack", ref=1, version=4)
+    assert [frame["type"] for frame in take(session)][-2:] == ["push", "call"]
+    (dropped,) = [each for each in session.take_happenings() if isinstance(each, Dropped)]
+    assert (dropped.ref, dropped.error.limit) == (ref, 200)
+    assert len(caplog.records) == 1
+
+
 def test_a_presence_that_is_too_large_raises_and_the_one_before_is_kept() -> None:
     session = build_session(max_frame=100)
     session.set_presence({"name": "Ada"})
@@ -794,6 +851,16 @@ def test_a_token_that_expires_is_told_and_a_fresh_one_shown() -> None:
     receive(session, "auth_expiring", **{"in": 30})
     assert session.take_happenings() == [messages.AuthExpiring(30)]
     session.renew("fresh")
+    assert take(session) == [{"type": "auth", "token": "fresh"}]
+
+
+def test_a_token_that_comes_while_a_socket_joins_is_shown_when_it_has_joined() -> None:
+    session = build_session()
+    session.lost(1006)
+    session.opened("old")
+    session.renew("fresh")
+    assert [frame["type"] for frame in take(session)] == ["join"]
+    join(session, 3)
     assert take(session) == [{"type": "auth", "token": "fresh"}]
 
 

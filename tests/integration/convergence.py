@@ -19,8 +19,8 @@ from plait.node.node import Node
 from plait.state.history import replay_json
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey
+from plait_client.fold import Pending
 from plait_client.happenings import Acked, Nacked
-from plait_client.pending import Push
 from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
@@ -97,7 +97,7 @@ class Member:
         # What each push became, by the number that the test gave it: "ack" or the code of the refusal.
         self.outcomes: dict[int, str] = {}
         self.numbers: dict[int, int] = {}
-        self.pushes: list[Push] = []
+        self.pushes: list[Pending] = []
 
     def push(self, number: int, ops: list[Op]) -> bool:
         """Push operations on what is shown, and tell whether there were any."""
@@ -110,7 +110,7 @@ class Member:
         """Push what is different in a whole state, and tell whether anything is."""
         return self.push(number, diff(self.session.shown, state))
 
-    def made(self, number: int, push: Push | None) -> None:
+    def made(self, number: int, push: Pending | None) -> None:
         """Remember a push under a number."""
         if push is not None:
             self.numbers[id(push)] = number
@@ -143,7 +143,7 @@ class Member:
                     continue
         return state
 
-    def _end(self, push: Push, outcome: str) -> None:
+    def _end(self, push: Pending, outcome: str) -> None:
         number = self.numbers[id(push)]
         assert number not in self.outcomes, "a push has had two outcomes"
         self.outcomes[number] = outcome

@@ -1,9 +1,9 @@
 """The client of plait: a live copy of a thread's state, with asyncio or without."""
 
-from plait_client.changes import Change, Changes
 from plait_client.client import Connecting, connect
 from plait_client.edit import AwaitableEdit, Edit
 from plait_client.errors import CallError, ClientError, Closed, Disconnected, Refused, TooLarge, Unanswered
+from plait_client.listeners import Change, Changes
 from plait_client.room import Room
 from plait_client.session import Session
 from plait_client.sync import SyncChanges, SyncRoom, connect_sync

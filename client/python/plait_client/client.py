@@ -8,15 +8,12 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
-from websockets.exceptions import InvalidURI
-from websockets.uri import parse_uri
-
-from plait_client.backoff import Backoff
-from plait_client.carrier import Target, Token
 from plait_client.errors import Disconnected
+from plait_client.keepalive import Backoff
 from plait_client.live import Live
 from plait_client.room import Room
 from plait_client.session import Session
+from plait_client.target import Target, Token, check_url
 
 __all__ = ["Connecting", "Options", "connect"]
 
@@ -43,7 +40,7 @@ class Connecting(Generic[S]):
     """What `connect` returns: an async context manager, and an async iterator."""
 
     def __init__(self, url: str, state_type: Any, options: Options) -> None:
-        _check_url(url)
+        check_url(url)
         self._target = Target(url, options.get("token"), dict(options.get("headers", {})), options.get("ssl"))
         self._client = options.get("client") or secrets.token_hex(16)
         self._schema = options.get("schema")
@@ -129,18 +126,6 @@ class _Rooms(Generic[S]):
             # What the loop was running has ended with it.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._live.abandon)
-
-
-def _check_url(url: str) -> None:
-    """Raise ValueError for a URL at which no socket can ever be opened."""
-    try:
-        if not url.isprintable() or " " in url:
-            raise ValueError("it has spaces or control characters; write them as %20, for example")
-        # As it is encoded when it is looked up.
-        parse_uri(url).host.encode("idna")
-    except (InvalidURI, ValueError) as error:
-        reason = error.msg if isinstance(error, InvalidURI) else error
-        raise ValueError(f"no socket can be opened at {url!r}: {reason}") from None
 
 
 @overload

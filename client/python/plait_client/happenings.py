@@ -1,18 +1,34 @@
-"""What a session tells its owner."""
+"""What happens in a session, as it tells its owner; the state itself is read from the session."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from plait_client.pending import Push
+from plait_client.errors import TooLarge
+from plait_client.fold import Fold, Pending
 from plait_schemas import messages
 from plait_schemas.align import Keys
+from plait_schemas.codec import decode_json
 from plait_schemas.patch import Op
 
-__all__ = ["Acked", "CallLost", "Changed", "Happening", "Joined", "Nacked"]
+__all__ = ["Acked", "CallLost", "Changed", "Dropped", "Happening", "Joined", "Nacked", "apply_change"]
 
 
 class Joined(NamedTuple):
     """The server has answered a join."""
+
+
+class Acked(NamedTuple):
+    """A push is durable as `version`, or changed nothing."""
+
+    push: Pending
+    version: int
+
+
+class Nacked(NamedTuple):
+    """A push was refused by the server, or by the client in its place, or what became of it is not known any more."""
+
+    push: Pending
+    answer: messages.Nack
 
 
 class Changed(NamedTuple):
@@ -29,32 +45,27 @@ class Changed(NamedTuple):
     keys: Keys | None = None
 
 
-class Acked(NamedTuple):
-    """A push is durable as `version`, or changed nothing."""
-
-    push: Push
-    version: int
-
-
-class Nacked(NamedTuple):
-    """A push was refused, or what became of it is not known any more."""
-
-    push: Push
-    answer: messages.Nack
-
-
 class CallLost(NamedTuple):
     """The answer to a call will not come."""
 
     ref: int
 
 
+class Dropped(NamedTuple):
+    """The call `ref`, or without it a message or a presence, waited for a socket that does not take its size."""
+
+    error: TooLarge
+    ref: int | None = None
+
+
 Happening = (
     Joined
-    | Changed
     | Acked
     | Nacked
+    | Changed
     | CallLost
+    | Dropped
+    # Frames, passed on unchanged.
     | messages.Result
     | messages.Error
     | messages.Event
@@ -62,3 +73,19 @@ Happening = (
     | messages.PresenceDiff
     | messages.AuthExpiring
 )
+
+
+def apply_change(fold: Fold, frame: messages.Change | messages.Changes | messages.Snapshot) -> Changed:
+    """Apply a frame with others' changes, and return what is told. Raises PatchError, and changes nothing, on a gap."""
+    before, ops, source = fold.confirmed, None, None
+    match frame:
+        case messages.Change():
+            ops, source = frame.ops, frame.source
+            fold.follow(frame.version - 1, frame.version, ops)
+        case messages.Changes():
+            ops = frame.ops
+            fold.follow(frame.from_, frame.to, ops)
+        case messages.Snapshot():
+            fold.replace((frame.epoch, frame.version), decode_json(frame.state))
+    assert fold.at is not None
+    return Changed(before, fold.confirmed, *fold.at, ops, source, fold.keys)

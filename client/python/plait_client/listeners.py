@@ -1,14 +1,27 @@
-"""Callbacks of a client's author."""
+"""Those who are told what happens: callbacks, and the followers of the confirmed state."""
 
 import asyncio
 import inspect
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["Listeners"]
+from plait_client.happenings import Changed
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op
+
+__all__ = ["Change", "Changes", "Listeners", "Remove"]
+
+S = TypeVar("S")
 
 logger = logging.getLogger(__name__)
+
+Remove = Callable[[], None]
+"""Ends that a callback is called."""
+
+_WAITING: Final = 1000
+"""How many changes may wait for a reader; when it is slower than that, it gets them as one."""
 
 
 class Listeners:
@@ -21,7 +34,7 @@ class Listeners:
         # By what they wait for, and then by their registration: a callback may be there more than once.
         self._callbacks: dict[Hashable, dict[object, Callable[[Any], object]]] = {}
 
-    def add(self, what: Hashable, callback: Callable[[Any], object]) -> Callable[[], None]:
+    def add(self, what: Hashable, callback: Callable[[Any], object]) -> Remove:
         """Call `callback` from here on; return a function that ends that. Raises TypeError for an `async def`."""
         if inspect.iscoroutinefunction(callback):
             raise TypeError("a callback is a plain function: nobody would await what an `async def` returns")
@@ -49,3 +62,84 @@ class Listeners:
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+# Followers
+
+
+class Change(Generic[S]):
+    """The confirmed state has got the version `version`.
+
+    `source` is the connection whose change it was, "server", "migration", or for a change that takes back version 7 of
+    `c81e` "undo 7 c81e"; None where several changes came as one.
+    """
+
+    __slots__ = ("_changed", "_convert", "_ops")
+
+    def __init__(self, changed: Changed, convert: Callable[[Any], S]) -> None:
+        self._changed = changed
+        self._convert = convert
+        self._ops: list[Op] | None = None if changed.ops is None else list(changed.ops)
+
+    def __repr__(self) -> str:
+        return f"Change(version={self.version}, ops={self.ops}, source={self.source!r})"
+
+    @property
+    def epoch(self) -> str:
+        return self._changed.epoch
+
+    @property
+    def version(self) -> int:
+        return self._changed.version
+
+    @property
+    def source(self) -> str | None:
+        return self._changed.source
+
+    @property
+    def state(self) -> S:
+        """The confirmed state as this change has made it."""
+        return self._convert(self._changed.after)
+
+    @property
+    def ops(self) -> list[Op]:
+        """What leads from the change before to this one; compared on first use where the server did not say it."""
+        if self._ops is None:
+            self._ops = diff(self._changed.before, self._changed.after, self._changed.keys)
+        return self._ops
+
+
+class Changes(Generic[S]):
+    """The changes since this was made, as an async iterator. It ends when the client is closed by itself."""
+
+    def __init__(self, convert: Callable[[Any], S], ending: Callable[[], BaseException | None]) -> None:
+        self._convert = convert
+        # Why there will be no more, None as long as there may be.
+        self._ending = ending
+        self._waiting: deque[Changed] = deque()
+        self._news = asyncio.Event()
+
+    def __aiter__(self) -> "Changes[S]":
+        return self
+
+    async def __anext__(self) -> Change[S]:
+        while not self._waiting:
+            ending = self._ending()
+            if ending is not None:
+                raise ending
+            self._news.clear()
+            await self._news.wait()
+        return Change(self._waiting.popleft(), self._convert)
+
+    def put(self, changed: Changed) -> None:
+        """Let the reader have a change."""
+        self._waiting.append(changed)
+        if len(self._waiting) > _WAITING:
+            before = self._waiting[0].before
+            self._waiting.clear()
+            self._waiting.append(changed._replace(before=before, ops=None, source=None))
+        self._news.set()
+
+    def wake(self) -> None:
+        """Let the reader look whether there will be more."""
+        self._news.set()

@@ -5,15 +5,14 @@ import logging
 from typing import Any, Final
 from weakref import WeakSet
 
-from plait_client.calls import Calls
-from plait_client.carrier import Carrier, Target, no_token
-from plait_client.changes import Changes
+from plait_client.carrier import Carrier
 from plait_client.errors import ClientError, Closed, Refused, Unanswered, close_message
-from plait_client.happenings import Acked, CallLost, Changed, Happening, Joined, Nacked
-from plait_client.listeners import Listeners
-from plait_client.pending import Push
-from plait_client.pushed import Outcomes, refusal
+from plait_client.fold import Pending
+from plait_client.happenings import Acked, CallLost, Changed, Dropped, Happening, Joined, Nacked
+from plait_client.listeners import Changes, Listeners
+from plait_client.outcomes import Calls, Outcomes, refusal
 from plait_client.session import Session
+from plait_client.target import Target, no_token
 from plait_schemas import messages
 from plait_schemas.codec import decode_json
 
@@ -153,7 +152,7 @@ class Live:
             else:
                 self.outcomes.refuse(push, ending)
 
-    def _refuse(self, push: Push, error: Refused | Unanswered) -> None:
+    def _refuse(self, push: Pending, error: Refused | Unanswered) -> None:
         self.outcomes.refuse(push, error)
         self.listeners.call("refusal", error)
 
@@ -170,7 +169,7 @@ class Live:
                 self._refuse(push, refusal(answer))
             case messages.Error(ref=None, message=message):
                 self._complaint = message
-            case messages.Result() | messages.Error() | CallLost():
+            case messages.Result() | messages.Error() | CallLost() | Dropped():
                 self.calls.put(happening)
             case messages.Event(name=name, data=data):
                 self.listeners.call(("event", name), decode_json(data))
@@ -186,7 +185,7 @@ class Live:
 
     def _renew(self) -> None:
         is_busy = self._renewing is not None and not self._renewing.done()
-        if self.carrier.has_fresh_tokens and not is_busy:
+        if self.carrier.target.has_fresh_tokens and not is_busy:
             self._renewing = asyncio.create_task(self._show_fresh_token(), name="plait client token")
 
     async def _show_fresh_token(self) -> None:

@@ -1,50 +1,50 @@
-"""Who is here: what the connections of a thread let each other see."""
+"""The presences of a thread's connections."""
 
-import logging
 from typing import Any
 
 import msgspec
 
-from plait_client.limit import FrameLimit
-from plait_schemas.codec import decode_json
+from plait_client.errors import TooLarge
+from plait_client.happenings import Dropped
+from plait_client.outbox import check_size, is_too_large
+from plait_schemas.codec import decode_json, encode_finite
 from plait_schemas.messages import Presence, PresenceDiff
 
 __all__ = ["Presences"]
-
-logger = logging.getLogger(__name__)
 
 
 class Presences:
     """The presence of every connection, by its id, and that of this client."""
 
     def __init__(self) -> None:
-        self.others: dict[str, Any] = {}
+        self.all: dict[str, Any] = {}
         self._own: Presence | None = None
 
-    def set(self, frame: Presence) -> None:
-        """Keep what this client says of itself; null for nothing."""
-        self._own = None if bytes(frame.data) == b"null" else frame
+    def set(self, data: Any, max_frame: float) -> Presence:
+        """Set this client's presence; return the frame to send. Raises TooLarge."""
+        frame = Presence(msgspec.Raw(encode_finite(data)))
+        check_size(frame, max_frame)
+        self._own = None if data is None else frame
+        return frame
 
-    def again(self, limit: FrameLimit) -> list[Presence]:
-        """Return what is to be said on a new socket, which may take less than the one before."""
-        if self._own is None:
-            return []
-        if not limit.allows(self._own):
-            logger.warning("the presence is larger than the server takes, and others do not see it")
-            return []
-        return [self._own]
+    def resend(self, max_frame: float) -> Presence | Dropped | None:
+        """Return the frame to send on a new socket, if there is one; a presence that is too large for it is dropped."""
+        if self._own is None or not is_too_large(self._own, max_frame):
+            return self._own
+        self._own = None
+        return Dropped(TooLarge(int(max_frame)))
 
     def forget(self) -> None:
-        """Know of nobody: who joins without a state that it has is not told that nobody is here."""
-        self.others = {}
+        """Forget the others: a join without a known version brings no presences where there are none."""
+        self.all = {}
 
     def receive(self, frame: PresenceDiff) -> None:
-        """Take in a snapshot, or what has changed; the mapping before is left as it was."""
+        """Apply a frame: all presences, or those that have changed; the mapping before is left as it was."""
         if frame.snapshot is not msgspec.UNSET:
-            self.others = _decode(frame.snapshot)
+            self.all = _decode(frame.snapshot)
         left = frozenset(frame.left)
-        kept = {id: data for id, data in self.others.items() if id not in left}
-        self.others = kept | _decode(frame.joined) | _decode(frame.updated)
+        kept = {id: data for id, data in self.all.items() if id not in left}
+        self.all = kept | _decode(frame.joined) | _decode(frame.updated)
 
 
 def _decode(presences: dict[str, msgspec.Raw]) -> dict[str, Any]:

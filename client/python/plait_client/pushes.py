@@ -1,183 +1,229 @@
-"""The pushes of one client: which of them go out, which are refused here, and what becomes of them."""
+"""The pushes of one client: their refs, which are to be sent, and their answers."""
 
-from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final, Protocol
 
-from plait_client.document import Document
-from plait_client.happenings import Acked, Happening, Nacked
-from plait_client.limit import FrameLimit
-from plait_client.pace import Pace
-from plait_client.pending import Pending, Push
-from plait_client.replica import Replica
-from plait_client.sending import Sending
-from plait_schemas import messages
+import msgspec
 
-__all__ = ["Pushes"]
+from plait_client.fold import Fold, Pending
+from plait_client.happenings import Acked, Changed, Nacked
+from plait_client.outbox import is_too_large
+from plait_client.window import SendWindow
+from plait_schemas.codec import encode_finite, encode_json
+from plait_schemas.messages import Ack, Joined, Nack, Push
+from plait_schemas.patch import Op, PatchError, decode_ops
+
+__all__ = ["Follower", "Pushes"]
+
+_LARGE: Final = 64 * 1024
+"""No server refuses a push of this many bytes as too large."""
 
 _TOO_LARGE: Final = ("too_large", "the change is larger than the server takes")
 _ORPHANED: Final = ("conflict", "it was refused, or what it was made on")
 
 
+class Follower(Protocol):
+    """A call or message, which must not overtake the push that it was made after."""
+
+    @property
+    def after(self) -> Pending | None: ...
+
+
 class Pushes:
-    """The pushes without an answer. `send` is given the frames that go out, `tell` what becomes of the pushes.
+    """The pushes without an answer, in the order of their refs, and what is shown with them."""
 
-    While `is_held` says so, nothing goes out.
-    """
-
-    def __init__(
-        self,
-        replica: Replica,
-        limit: FrameLimit,
-        *,
-        clock: Callable[[], float],
-        send: Callable[[messages.Push], None],
-        tell: Callable[[Happening], None],
-        is_held: Callable[[], bool],
-    ) -> None:
-        self._replica = replica
-        self._limit = limit
-        self._clock = clock
-        self._send = send
-        self._tell = tell
-        self._is_held = is_held
-        self._pending = Pending()
-        self._sending = Sending(self._pending)
-        self._pace = Pace(clock)
-        self.document: Final = Document(replica, self._pending)
-        # The push that is taken to have been too large, unless the next join says that it was answered for.
-        self._suspect: Push | None = None
-        # What waits for pushes: how many there were before it, what sends it, and whether it may be sent.
-        self._after: deque[tuple[int, Callable[[], None], Callable[[], bool]]] = deque()
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.fold: Final = Fold()
+        self._window = SendWindow(now)
+        self._next = 1
+        # The push that was probably too large, unless the next join says that it was answered.
+        self._suspect: Pending | None = None
 
     @property
-    def open(self) -> list[Push]:
-        """The pushes whose fate is open."""
-        return [push for push in self._pending if not push.is_settled]
+    def all(self) -> Sequence[Pending]:
+        """The pushes without an answer."""
+        return self.fold.pushes
 
     @property
-    def is_busy(self) -> bool:
-        """Whether an answer to a push may still come, even to a settled one, or something waits for a push."""
-        return len(self._pending) > 0 or len(self._after) > 0
+    def last(self) -> Pending | None:
+        """The push that was made last, if it has no answer."""
+        return self.all[-1] if self.all else None
 
-    def call_after(self, say: Callable[[], None], may_say: Callable[[], bool]) -> None:
-        """Call `say` as soon as all pushes so far are sent and `may_say` allows it, which may be at once.
-
-        While the server refuses pushes as too fast, wait for their answers: it would refuse what `say` sends, too.
-        """
-        self._after.append((self._pending.count, say, may_say))
-        self.send_due()
-
-    # Sockets and time
-
-    def joined(self) -> None:
-        """Begin on a socket that has joined."""
-        self._refuse_suspect()
-        self._sending.open()
-        self.send_due()
-
-    def disconnected(self) -> None:
-        """The socket is gone, and with it all that was on its way."""
-        self._sending.close()
-        self._pace.reset()
-
-    def suspect(self) -> None:
-        """The server has closed the socket for the size of a frame."""
-        self._suspect = self._pending.largest_sent()
-
-    @property
-    def resumes_at(self) -> float | None:
-        """When to go on sending, where the server has asked for patience."""
-        times = (self._sending.resumes_at, self._pace.free_at if self._after else None)
-        return min((time for time in times if time is not None), default=None)
-
-    def tick(self) -> None:
-        """Go on sending, if it is time for that."""
-        self._sending.release(self._clock())
-        self.send_due()
-
-    # Answers
-
-    def acked(self, frame: messages.Ack, connection: str | None) -> None:
-        """Take in that a push is durable. Raises Gap."""
-        push = self._sending.look_up(frame.ref)
-        change = self.document.ack(frame, push, connection)
-        if change is not None:
-            self._tell(change)
-        if push is not None:
-            self._sending.drop(push, is_refused=False)
-            self._pace.spent()
-            self.document.answered(push, change)
-            self._tell(Acked(push, frame.version))
-            self.send_due()
-
-    def nacked(self, frame: messages.Nack) -> None:
-        """Take in that a push was refused, or is to come again."""
-        match frame:
-            case messages.Nack(code="rate_limited", retry_after=float(delay)):
-                self._sending.was_superseded(frame.ref)
-                self._sending.wait(frame.ref, self._clock() + delay)
-                self._pace.slow(delay)
-            case messages.Nack(code="gap", expected=int(expected)):
-                if not self._sending.was_superseded(frame.ref):
-                    self._sending.expect(frame.ref, expected)
-            case _:
-                push = self._sending.look_up(frame.ref)
-                if push is not None:
-                    self._pace.spent()
-                    # What was answered before on another socket had no push sent after it in vain.
-                    index = self._sending.drop(push, is_refused=not push.is_settled)
-                    self.document.refused(push, index)
-                    self._tell(Nacked(push, frame))
-        self.send_due()
+    def resumes_at(self, waiting: Follower | None) -> float:
+        """Return when to send again, where the server has asked to wait; `waiting` may have to wait longer."""
+        times = (self._window.resumes_at, None if waiting is None else self._window.free_at)
+        return min((time for time in times if time is not None), default=inf)
 
     # Sending
 
-    def send_due(self) -> None:
-        """Send, or refuse, what may go out at this time."""
-        self._pace.release()
-        while not self._is_held() and self._follow() and (push := self._sending.due) is not None:
-            frame = self._frame(push)
-            if push.is_orphan and not push.is_settled:
-                self._refuse(push, *_ORPHANED)
-            elif not push.is_settled and not self._limit.allows(frame):
-                self._refuse(push, *_TOO_LARGE)
+    def add(self, ops: Sequence[Op], check: Callable[[object], None] | None = None) -> Pending:
+        """Add a push of a copy of operations on what is shown; `check` as in `Fold.add`.
+
+        Raises PatchError, and changes nothing, where they do not fit, and ValueError where JSON cannot hold them.
+        """
+        push = self.fold.add(self._next, decode_ops(encode_finite(ops)), check)
+        self._next += 1
+        return push
+
+    def next(self, max_frame: float, waiting: Follower | None) -> Push | Nacked | None:
+        """Return the next push that may be sent, if there is one: its frame, or its refusal in the server's place.
+
+        No push overtakes `waiting`.
+        """
+        suspect, self._suspect = self._suspect, None
+        if suspect is not None and not suspect.is_settled:
+            return self._refuse(suspect, *_TOO_LARGE)
+        if waiting is not None and self._window.has(self._index_of(waiting)):
+            return None
+        push = self._window.next(self.all)
+        if push is None:
+            if not self.all and waiting is None:
+                self._window.end()
+            return None
+        frame = self._frame(push)
+        if not push.is_settled:
+            if push.is_orphan:
+                return self._refuse(push, *_ORPHANED)
+            if is_too_large(frame, max_frame):
+                return self._refuse(push, *_TOO_LARGE)
+        self._window.take(push)
+        return frame
+
+    def let_pass(self, waiting: Follower) -> bool:
+        """Tell whether a call or message may be sent; if so, it counts as sent."""
+        return self._window.let_pass(self._index_of(waiting))
+
+    def _index_of(self, waiting: Follower) -> int:
+        """Return -1 where all pushes before it are answered."""
+        return next((index for index, push in enumerate(self.all) if push is waiting.after), -1)
+
+    def _frame(self, push: Pending) -> Push:
+        assert self.fold.at is not None
+        answered = self.all[0].ref - 1
+        # Where its place is gone, it must not be taken to lead anywhere in the state that is known by now.
+        base = push.lost_on or self.fold.at
+        return Push(
+            push.ref,
+            base,
+            # The server knows what a settled one was, and is only asked what became of it.
+            [] if push.is_settled else push.ops,
+            None if push.made == base else push.made,
+            answered if answered < push.ref - 1 else None,
+        )
+
+    def reset(self) -> None:
+        """A new socket: nothing was sent on it."""
+        self._window.reset()
+
+    def release(self) -> None:
+        """End the waits that are over."""
+        self._window.release()
+
+    # What the server has not seen, and is not to see
+
+    def suspect(self) -> None:
+        """The server has closed the socket for the size of a frame: it was the largest push, if that is large."""
+        largest = _LARGE
+        for push in self.all:
+            if push.sent is None or push.is_settled:
+                continue
+            size = len(encode_json(push.sent))
+            if size > largest:
+                largest, self._suspect = size, push
+
+    def _refuse(self, push: Pending, code: str, message: str) -> Nacked:
+        """Refuse, in the server's place, a push that it has not seen."""
+        assert self.fold.at is not None
+        still_open = [each for each in self.all if not each.is_settled]
+        answer = Nack(push.ref, code, message, self.fold.at[1])
+        self.fold.refuse(push)
+        self._renumber([each for each in still_open if each is not push], still_open[0].ref)
+        return Nacked(push, answer)
+
+    # What the server says
+
+    def join(self, frame: Joined) -> None:
+        """Take in the answer to a join. Raises PatchError where what was missed is missing."""
+        self._settle(frame.last_ref)
+        self.fold.join(frame)
+
+    def _settle(self, last_ref: int) -> None:
+        """The server has answered for all pushes up to `last_ref`.
+
+        One that never left cannot be among those: its number was used by this client in another life.
+        """
+        self._next = max(self._next, last_ref + 1)
+        # It does not store that a push changed nothing. Once it has forgotten that, it would take what has lost its
+        # place for made without that push, and may find another place for it.
+        if self.all and last_ref < self.all[0].ref - 1:
+            for push in self.all:
+                push.is_orphan |= push.lost_on is not None
+        sent = [push.ref for push in self.all if push.sent is not None]
+        unsent = [push for push in self.all if push.sent is None]
+        if unsent and unsent[0].ref <= last_ref:
+            self._renumber(unsent, max([last_ref, *sent]) + 1)
+
+    def ack(self, frame: Ack, connection: str | None) -> list[Changed | Acked]:
+        """Take an ack; return what it says, nothing when that was known. Raises PatchError for a gap.
+
+        The change that a push was is told, too, as one by `connection`.
+        """
+        assert self.fold.at is not None
+        push = self._find(frame.ref)
+        told: list[Changed | Acked] = []
+        epoch, known = self.fold.at
+        # One that is settled was carried out, if it was, as a part of what a join has told.
+        if frame.version > known and not (push and push.is_settled):
+            applied = push.sent if push and frame.ops is msgspec.UNSET else frame.ops
+            if frame.version > known + 1 or applied is None or applied is msgspec.UNSET:
+                raise PatchError("changes are missing")
+            before, at = self.fold.confirmed, (epoch, frame.version)
+            if push:
+                self._answer(push, lambda: self.fold.acknowledge(at, push, applied))
             else:
-                self._sending.sent(push)
-                self._send(frame)
-        if not self.is_busy:
-            self._pace.end()
+                self.fold.advance(at, applied)
+            told.append(Changed(before, self.fold.confirmed, *at, applied, connection))
+        elif push:
+            self._answer(push, lambda: self.fold.drop(push))
+        return [*told, Acked(push, frame.version)] if push else told
 
-    def _follow(self) -> bool:
-        """Send what is due after pushes; return whether the next push may be sent."""
-        while self._after and self._has_come_to(self._after[0][0]):
-            if self._pace.free_at is not None or not self._after[0][2]():
-                return False
-            self._pace.spent()
-            self._after.popleft()[1]()
-        return True
+    def nack(self, frame: Nack) -> Nacked | None:
+        """Take a nack; return the refusal, None when the push goes on, or was not asked about."""
+        is_unseen = frame.code == "rate_limited" or (frame.code == "gap" and frame.expected is not None)
+        if is_unseen and self._window.is_stale(frame):
+            return None
+        push = self._find(frame.ref)
+        if push is None:
+            return None
+        if not is_unseen:
+            # What was answered before on another socket had no push sent after it in vain.
+            self._answer(push, lambda: self.fold.refuse(push), is_refused=not push.is_settled)
+            return Nacked(push, frame)
+        if frame.code == "gap" and frame.expected is not None:
+            self._send_from(frame.expected, frame.ref)
+        else:
+            self._window.rewind(self.all, frame.ref, self.all.index(push))
+            self._window.hold(frame)
+        return None
 
-    def _has_come_to(self, count: int) -> bool:
-        """Return whether what follows the first `count` pushes is next to be sent."""
-        return self._sending.has_answers(count) if self._pace.is_slow else self._sending.has_sent(count)
+    def _find(self, ref: int) -> Pending | None:
+        return next((push for push in self.all if push.ref == ref), None)
 
-    def _frame(self, push: Push) -> messages.Push:
-        # Where its place is gone it must not be taken to lead anywhere in the state that is known by now.
-        base = push.lost_on or self._replica.base
-        made = None if push.made == base else push.made
-        answered = self._pending[0].ref - 1
-        # The server knows what a settled one was, and is only asked what became of it.
-        ops = [] if push.is_settled else push.ops
-        return messages.Push(push.ref, base, ops, made, None if answered == push.ref - 1 else answered)
+    def _send_from(self, expected: int, nacked: int) -> None:
+        still_open = [index for index, push in enumerate(self.all) if not push.is_settled]
+        start = still_open[0] if still_open else len(self.all)
+        index = next((index for index, push in enumerate(self.all) if push.ref == expected), None)
+        self._window.rewind(self.all, nacked, start if index is None else index)
+        if index is None:
+            self._renumber(self.all[start:], expected)
 
-    def _refuse_suspect(self) -> None:
-        """Refuse, in the server's place, the push that it closed the last socket for: it would do so again."""
-        push, self._suspect = self._suspect, None
-        if push is not None and not push.is_settled:
-            self._refuse(push, *_TOO_LARGE)
+    def _renumber(self, pushes: Sequence[Pending], start: int) -> None:
+        for ref, push in enumerate(pushes, start):
+            push.ref = ref
+        self._next = start + len(pushes)
 
-    def _refuse(self, push: Push, code: str, message: str) -> None:
-        """Refuse a push, in the place of the server, which has not seen it."""
-        answer = messages.Nack(push.ref, code, message, self._replica.version)
-        self.document.refused(push, self._pending.skip(push))
-        self._tell(Nacked(push, answer))
+    def _answer(self, push: Pending, change: Callable[[], None], *, is_refused: bool = False) -> None:
+        index = self.all.index(push)
+        change()
+        self._window.answered(index, is_refused=is_refused)

@@ -8,21 +8,17 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from plait_client.changes import Changes
 from plait_client.edit import AwaitableEdit, rebase_edit
 from plait_client.errors import Disconnected, Refused, Unanswered
+from plait_client.listeners import Changes, Remove
 from plait_client.live import Live
 from plait_client.session import Status
-from plait_client.typed import written
-from plait_client.view import View
+from plait_client.typed import View, written
 from plait_schemas.patch import Op, find, parse
 
-__all__ = ["Remove", "Room"]
+__all__ = ["Room"]
 
 S = TypeVar("S")
-
-Remove = Callable[[], None]
-"""Ends that a callback is called."""
 
 
 class Room(Generic[S]):

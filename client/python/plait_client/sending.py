@@ -1,126 +1,166 @@
-"""Which pushes go out on a socket, and which of them an answer is for."""
+"""What is sent on a socket, in order, and what waits until the server takes more."""
 
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Callable
+from math import inf
+from typing import Final, NamedTuple
 
-from plait_client.pending import Pending, Push
-from plait_schemas.messages import UNANSWERED
+from msgspec import Raw
 
-__all__ = ["Sending"]
+from plait_client.errors import TooLarge
+from plait_client.fold import Pending
+from plait_client.happenings import CallLost, Dropped, Nacked
+from plait_client.outbox import Latest, Outbox, Outgoing, check_size, is_too_large
+from plait_client.pushes import Follower, Pushes
+from plait_schemas.messages import Auth, Call, Error, Message, Ping, Presence, Result
 
+__all__ = ["CallQueue", "Sending", "Unsent"]
 
-class _Sent(NamedTuple):
-    ref: int
-    push: Push
+Unsent = Nacked | Dropped
+"""Something was not sent."""
 
 
 class Sending:
-    """The pushes on one socket: sent in order, each answered once and in order, at most UNANSWERED without an answer.
+    """The pushes, calls, messages, presences and tokens of a client on one socket after the other."""
 
-    An answer may tell the client to send again from some push on. The pushes after that one that were already sent
-    get the same kind of answer, and those answers must not make the client send once more.
-    """
-
-    def __init__(self, pending: Pending) -> None:
-        self._pending = pending
-        self._is_open = False
-        # The index of the first pending push that is still to be sent.
-        self._next = 0
-        # What was sent and not answered, and what of it has been told to come again since.
-        self._waiting: deque[_Sent] = deque()
-        self._superseded: deque[_Sent] = deque()
-        # How many may be on their way: one after a refusal, as all after that are to come again, and one more for each
-        # push that is accepted.
-        self._most = UNANSWERED
-        # The earliest time to go on sending, where the server has asked for patience.
-        self._held_until: float | None = None
-
-    def open(self) -> None:
-        """Begin on a socket that has joined."""
-        self.close()
-        self._is_open = True
-
-    def close(self) -> None:
-        """The socket is gone, and with it all that was on its way."""
-        self._is_open = False
-        self._next = 0
-        self._most = UNANSWERED
-        self._waiting.clear()
-        self._superseded.clear()
-        self._held_until = None
+    def __init__(self, pushes: Pushes, now: Callable[[], float]) -> None:
+        self.calls: Final = CallQueue()
+        self.presence: Final = Latest[Presence]()
+        self.auth: Final = Latest[Auth]()
+        self.outbox: Final = Outbox()
+        # How many bytes a frame may have, as the last join said.
+        self.max_frame = inf
+        self._pushes = pushes
+        self._now = now
+        self._is_finishing = False
 
     @property
-    def resumes_at(self) -> float | None:
-        """When `release` goes on sending, None where nothing is held, or where an answer has to come before that.
+    def is_busy(self) -> bool:
+        """Whether a call or message waits to be sent, or while finishing a message is not known to be taken."""
+        is_resuming = self.outbox.resumes_at is not None
+        return self.calls.first is not None or (self.outbox.is_busy and (self._is_finishing or is_resuming))
 
-        What was told to come again while it was on its way is answered first, as that may ask for more patience.
+    @property
+    def due(self) -> float:
+        """When there may be something to send."""
+        return min(self._pushes.resumes_at(self.calls.first), self.outbox.due, self.presence.due, self.auth.due)
+
+    def reset(self) -> None:
+        """A new socket: nothing was sent on it."""
+        for each in (self._pushes, self.outbox, self.presence, self.auth):
+            each.reset()
+
+    def handle_refusal(self, error: Error) -> list[Ping] | None:
+        """Handle an error that refuses a frame as too fast, which is sent again later.
+
+        Return the frames to send at once; None for any other error.
         """
-        return None if self._superseded else self._held_until
+        now = self._now()
+        match error.refused:
+            case "message":
+                return self.outbox.refused(error.messages or 0, error.retry_after, now)
+            case "presence":
+                self.presence.refused(error.retry_after, now)
+            case "auth":
+                self.auth.refused(error.retry_after, now)
+            case _:
+                return None
+        return []
 
-    def release(self, now: float) -> None:
-        """Go on sending, if it is time for that."""
-        if self.resumes_at is not None and now >= self.resumes_at:
-            self._held_until = None
+    def finish(self) -> list[Ping]:
+        """The client is closing: return a ping that asks whether all messages were taken, if that is not known."""
+        self._is_finishing = True
+        # Refused messages bring a ping of their own when they are sent again.
+        return [self.outbox.ask()] if self.outbox.is_busy and self.outbox.resumes_at is None else []
+
+    def take(self) -> list[Outgoing | Unsent]:
+        """Return what may be sent by now: calls, messages and pushes in the order in which they were made."""
+        now = self._now()
+        out: list[Outgoing | Unsent] = [*self.outbox.resume(now)]
+        has_messages = False
+        while (each := self._next()) is not None:
+            if isinstance(each, Message | bytes):
+                has_messages = True
+                out += self.outbox.send(each)
+            else:
+                out.append(each)
+        if has_messages and self._is_finishing:
+            out.append(self.outbox.ask())
+        return [*out, *self.presence.take(now), *self.auth.take(now)]
+
+    def _next(self) -> Outgoing | Unsent | None:
+        following = self.calls.next(self.max_frame, self._pushes, self.outbox)
+        # Pushes made after refused messages wait until those are sent again.
+        if following is not None or self.outbox.resumes_at is not None:
+            return following
+        return self._pushes.next(self.max_frame, self.calls.first)
+
+
+class _Waiting(NamedTuple):
+    frame: Call | Message | bytes
+    after: Pending | None
+
+
+class CallQueue:
+    """Calls and messages that wait to be sent, and the calls that are under way on this socket."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Waiting] = deque()
+        self._sent: set[int] = set()
+        self._next = 1
+
+    def add(self, method: str, args: list[Raw], kwargs: dict[str, Raw], after: Pending | None, max_frame: float) -> int:
+        """Add a call made after a push, and return its ref. Raises TooLarge."""
+        frame = Call(self._next, method, args, kwargs)
+        check_size(frame, max_frame)
+        self._next += 1
+        self._waiting.append(_Waiting(frame, after))
+        return frame.ref
+
+    def add_message(self, frame: Message | bytes, after: Pending | None, max_frame: float) -> None:
+        """Add a message made after a push. Raises TooLarge."""
+        check_size(frame, max_frame)
+        self._waiting.append(_Waiting(frame, after))
 
     @property
-    def due(self) -> Push | None:
-        """The push that may go out at this time."""
-        if not self._is_open or self._held_until is not None or self._next >= min(len(self._pending), self._most):
+    def first(self) -> Follower | None:
+        """What is to be sent next, if anything waits."""
+        return self._waiting[0] if self._waiting else None
+
+    def next(self, max_frame: float, pushes: Pushes, outbox: Outbox) -> Outgoing | Dropped | None:
+        """Remove and return the next frame, if it may be sent; in place of one that is too large, its failure."""
+        # Whatever was made after refused messages waits until those are sent again.
+        if not (self._waiting and outbox.is_open and pushes.let_pass(self._waiting[0])):
             return None
-        return self._pending[self._next]
+        frame, _ = self._waiting.popleft()
+        ref = frame.ref if isinstance(frame, Call) else None
+        if is_too_large(frame, max_frame):
+            return Dropped(TooLarge(int(max_frame)), ref)
+        if ref is not None:
+            self._sent.add(ref)
+        return frame
 
-    def sent(self, push: Push) -> None:
-        """The push that was due has gone out."""
-        push.sent = push.ops
-        self._next += 1
-        self._waiting.append(_Sent(push.ref, push))
+    def take(self, result: Result) -> Result | None:
+        """Return the result if its call is under way."""
+        is_awaited = self.end(result.ref) if result.done else result.ref in self._sent
+        return result if is_awaited else None
 
-    def has_sent(self, count: int) -> bool:
-        """Return whether the first so many pushes have gone out on this socket, as far as they were still to go out."""
-        return self._is_open and (self._next >= len(self._pending) or self._pending[self._next].number > count)
+    def end(self, ref: int) -> bool:
+        """End a call, or remove it if it waits. Tell whether it was under way."""
+        is_under_way = ref in self._sent
+        self._sent.discard(ref)
+        self._waiting = deque(
+            each for each in self._waiting if not (isinstance(each.frame, Call) and each.frame.ref == ref)
+        )
+        return is_under_way
 
-    def has_answers(self, count: int) -> bool:
-        """Return whether the first so many pushes are answered on an open socket."""
-        return self._is_open and (len(self._pending) == 0 or self._pending[0].number > count)
+    def fail(self, error: Error) -> Error | None:
+        """End a call with an error; return that if the call was under way."""
+        return error if error.ref is not None and self.end(error.ref) else None
 
-    # Answers
-
-    def look_up(self, ref: int) -> Push | None:
-        """Return the push that a final answer is for; None for one that was answered before."""
-        return next((sent.push for sent in (*self._waiting, *self._superseded) if sent.ref == ref), None)
-
-    def drop(self, push: Push, *, is_refused: bool) -> int:
-        """Take a push that was answered from the pending ones; return the index at which it was."""
-        self._most = 1 if is_refused else min(self._most + 1, UNANSWERED)
-        index = self._pending.drop(push)
-        self._next -= index < self._next
-        self._waiting = deque(sent for sent in self._waiting if sent.push is not push)
-        # Answers come in order: all that was sent before what this one is for has had its own.
-        self._superseded.clear()
-        return index
-
-    def was_superseded(self, ref: int) -> bool:
-        """Tell whether an answer is to a push that had been told to come again already, and take it as that."""
-        is_known = any(sent.ref == ref for sent in self._superseded)
-        while is_known and self._superseded.popleft().ref != ref:
-            pass
-        return is_known
-
-    def wait(self, ref: int, until: float) -> None:
-        """Send the push `ref` and all after it again, not before `until`."""
-        self._back_to(self._pending.find(ref), ref)
-        self._held_until = max(until, self._held_until or 0.0)
-
-    def expect(self, ref: int, expected: int) -> None:
-        """Send again from `expected` on, with numbers from there where there is no such push."""
-        index = self._pending.find(expected)
-        if index is None:
-            self._pending.renumber(expected)
-            index = next((at for at, push in enumerate(self._pending) if not push.is_settled), len(self._pending))
-        self._back_to(index, ref)
-
-    def _back_to(self, index: int | None, answered: int) -> None:
-        if index is not None:
-            self._next = min(self._next, index)
-        self._superseded += (sent for sent in self._waiting if sent.ref != answered)
-        self._waiting.clear()
+    def fail_all(self, *, for_good: bool = False) -> list[CallLost]:
+        """Return the failures of all calls under way, which are lost with their socket; `for_good` those that wait."""
+        waiting = [each.frame.ref for each in self._waiting if isinstance(each.frame, Call) and for_good]
+        failed = [CallLost(ref) for ref in sorted((*self._sent, *waiting))]
+        self._sent.clear()
+        return failed

@@ -6,12 +6,12 @@ from contextlib import suppress
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import Any, Final, Generic, TypeVar, Unpack, overload
 
-from plait_client.changes import Change, Changes
 from plait_client.client import Options, connect
 from plait_client.edit import Edit
 from plait_client.errors import Closed, Refused, Unanswered
+from plait_client.listeners import Change, Changes, Remove
 from plait_client.loop import LoopThread
-from plait_client.room import Remove, Room
+from plait_client.room import Room
 from plait_client.session import Status
 from plait_schemas.patch import Op
 

@@ -1,24 +1,58 @@
-"""A typed state that was changed, as the JSON that is shown.
+"""A state in its user's type: made of the JSON that is shown, and written to that again when it was changed.
 
 Only what is different is written. What the type has no field for stays, and so does what it would write in other words:
 a time, a set in another order, a default that was left out.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from plait_client.align import may_be_same, name
-from plait_schemas.align import Keys
+from plait_schemas.align import Keys, id_of
 from plait_schemas.codec import decode_json, encode_finite
 from plait_schemas.diff import diff
 from plait_schemas.members import attributes
 from plait_schemas.patch import escape
 
-__all__ = ["written"]
+__all__ = ["View", "written"]
 
-_canonical = msgspec.json.Encoder(order="deterministic").encode
+S = TypeVar("S")
+
+_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+class View(Generic[S]):
+    """Makes a client's type of JSON values, once for the same object."""
+
+    def __init__(self, state_type: Any) -> None:
+        self._type = state_type
+        self._document: Any = None
+        self._state: Any = None
+
+    def __call__(self, document: Any) -> S:
+        """Return the state that `document` is. Raises msgspec.ValidationError."""
+        if self._document is not document:
+            self._state = self.convert(document)
+            self._document = document
+        return cast(S, self._state)
+
+    def takes(self, document: Any) -> bool:
+        """Return whether `document` is a state of the type."""
+        try:
+            self(document)
+        except msgspec.ValidationError:
+            return False
+        return True
+
+    def convert(self, document: Any) -> S:
+        """Return the state that `document` is, each time another object."""
+        if document is None or self._type is Any:
+            return cast(S, document)
+        return cast(S, msgspec.convert(document, self._type, str_keys=True))
+
+
+# Writing
 
 
 def written(new: Any, old: Any, document: Any, keys: Keys | None = None, path: str = "") -> Any:
@@ -104,12 +138,25 @@ def _origins(after: Sequence[Any], before: Sequence[Any], key: str | None) -> li
     origins = [at if at < len(before) and before[at] is value else None for at, value in enumerate(after)]
     places: dict[bytes, list[int]] = {}
     for index in sorted(set(range(len(before))).difference(origins), reverse=True):
-        places.setdefault(name(_members(before[index]), key), []).append(index)
+        places.setdefault(_name(_members(before[index]), key), []).append(index)
     for at, value in enumerate(after):
-        if origins[at] is None and places.get(known_by := name(_members(value), key)):
+        if origins[at] is None and places.get(known_by := _name(_members(value), key)):
             origins[at] = places[known_by].pop()
     taken = set(origins)
     for at, (old, new) in enumerate(zip(before, after, strict=False)):
-        if origins[at] is None and at not in taken and may_be_same(_members(old), _members(new), key):
+        if origins[at] is None and at not in taken and _may_be_same(_members(old), _members(new), key):
             origins[at] = at
     return origins
+
+
+def _may_be_same(old: Any, new: Any, key: str | None = None) -> bool:
+    """Tell whether two elements in one place may be one, so that what its type has no field for stays."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return id_of(old, key) == id_of(new, key)
+    return (isinstance(old, list) and isinstance(new, list)) or not diff(old, new)
+
+
+def _name(item: Any, key: str | None = None) -> bytes:
+    """Return what an element is known by: its id, or all that it is; `key` as in `id_of`."""
+    id = id_of(item, key)
+    return _canonical(item) if id is None else b"id" + _canonical(id)

@@ -1,10 +1,47 @@
-"""How long to wait before the next attempt to connect."""
+"""When to ask whether the server is still there, and how long to wait before the next attempt to connect."""
 
 import random
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Backoff"]
+__all__ = ["Backoff", "Heartbeat"]
+
+_QUIET: Final = 20.0
+_DEAD: Final = 40.0
+"""After how many seconds of silence to ask for a sign of life, and to open a new socket."""
+
+
+class Heartbeat:
+    """Notices that a server is silent."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heard_at = 0.0
+        self._has_asked = False
+
+    def heard(self) -> None:
+        """Something has come, whatever it was."""
+        self._heard_at, self._has_asked = self._clock(), False
+
+    def due(self, *, may_ask: bool) -> float:
+        """Return when there will be something to do, should nothing come."""
+        return self._heard_at + (_QUIET if may_ask and not self._has_asked else _DEAD)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether nothing has come for so long that nothing will."""
+        return self._clock() >= self._heard_at + _DEAD
+
+    def ask(self) -> bool:
+        """Return whether a sign of life is to be asked for, which is so once in a silence."""
+        if self._has_asked or self._clock() < self._heard_at + _QUIET:
+            return False
+        self._has_asked = True
+        return True
+
+
+# Connecting again
+
 
 _FIRST: Final = 0.1
 _LAST: Final = 10.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plait_client.backoff import Backoff
+from plait_client.keepalive import Backoff
 
 
 class Clock:

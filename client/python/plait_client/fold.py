@@ -1,0 +1,240 @@
+"""What a user sees: the server's state with the operations of all pushes carried out that it has not answered."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from plait_schemas.align import Keys
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.diff import diff
+from plait_schemas.inverse import taking_back
+from plait_schemas.messages import Joined, Version
+from plait_schemas.patch import Op, PatchError, apply
+from plait_schemas.rebase import rebase
+
+__all__ = ["Fold", "Pending"]
+
+
+class Pending:
+    """A push without an answer; it changes as the server's state does, and keeps its identity until it is answered."""
+
+    __slots__ = ("after", "is_orphan", "is_settled", "lost_on", "made", "ops", "ref", "sent")
+
+    def __init__(self, ref: int, made: Version, ops: Sequence[Op]) -> None:
+        self.ref = ref
+        # The version on which the user made it.
+        self.made = made
+        # What it does to the confirmed state after the pushes before it.
+        self.ops = ops
+        # What was sent last; None as long as nothing was.
+        self.sent: Sequence[Op] | None = None
+        # A place that it leads into is gone: the last version on which it stood. It is left out of what is shown.
+        self.lost_on: Version | None = None
+        # It was refused, or made on an own push that is refused or lost: the server, which may know nothing of that, is
+        # not to be asked.
+        self.is_orphan = False
+        # The server's state has it, or does without it: only its answer is to come.
+        self.is_settled = False
+        # What is shown with it and all before it; UNSET when it is left out.
+        self.after: Any = msgspec.UNSET
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether what is shown is shown with it."""
+        return self.after is not msgspec.UNSET
+
+
+class Fold:
+    """The confirmed state with the pending pushes folded onto it: trees of dicts and lists that nobody changes.
+
+    Nothing of it is kept beyond this life of a client, as the TypeScript client does in a page's storage.
+    """
+
+    def __init__(self) -> None:
+        self._at: Version | None = None
+        self._confirmed: Any = None
+        # Something of the server's did not fit: what is known is shown on, but not resumed from.
+        self._is_forgotten = False
+        self._shown: Any = None
+        self._pushes: list[Pending] = []
+        self._keys: Keys | None = None
+
+    @property
+    def at(self) -> Version | None:
+        """Epoch and version of `confirmed`; None before the first join."""
+        return self._at
+
+    @property
+    def have(self) -> Version | None:
+        """What a join says that the client has."""
+        return None if self._is_forgotten else self._at
+
+    @property
+    def keys(self) -> Keys | None:
+        """The declared members that identify elements when states of the thread are compared."""
+        return self._keys
+
+    @property
+    def confirmed(self) -> Any:
+        """The state as the server told it; None where the thread has none."""
+        return self._confirmed
+
+    @property
+    def shown(self) -> Any:
+        """The confirmed state with the pushes; the same object as long as neither changes."""
+        return self._shown
+
+    @property
+    def pushes(self) -> Sequence[Pending]:
+        """The pushes in the order of their refs."""
+        return self._pushes
+
+    # Pushes
+
+    def add(self, ref: int, ops: Sequence[Op], check: Callable[[Any], None] | None = None) -> Pending:
+        """Add a push of operations on what is shown. Raises PatchError, and changes nothing, where they do not fit.
+
+        `check` is given what would be shown, and may raise.
+        """
+        assert self._at is not None, "no push can be made before the first join"
+        push = Pending(ref, self._at, ops)
+        push.after = apply(self._shown, ops)
+        if check is not None:
+            check(push.after)
+        self._pushes.append(push)
+        self._shown = push.after
+        return push
+
+    def drop(self, push: Pending) -> None:
+        """A push is without effect: what is shown is folded again without it."""
+        self._pushes.remove(push)
+        if push.is_visible:
+            self._refold(())
+
+    def refuse(self, push: Pending) -> None:
+        """Remove a refused push; the pushes after it, which were made on it, are rebased and shown without it."""
+        index = self._pushes.index(push)
+        visible = [each for each in self._pushes[:index] if each.is_visible]
+        before = visible[-1].after if visible else self._confirmed
+        self._pushes.remove(push)
+        # Also where it does not fit, and is not visible: the pushes after it were made as if it did.
+        if push.lost_on is None and not push.is_settled:
+            self._refold(taking_back(push.ops, before), start=index, takes_back=True)
+
+    # The server's state
+
+    def forget(self) -> None:
+        """What is known is not to be built on, until the next join."""
+        self._is_forgotten = True
+
+    def join(self, frame: Joined) -> None:
+        """Take in the answer to a join. Raises PatchError, and changes nothing, where what was missed is missing."""
+        at = (frame.epoch, frame.version)
+        self._keys = Keys(frame.list_keys) if frame.list_keys else None
+        is_known = self.have is not None and self.have[0] == frame.epoch
+        if frame.state is not msgspec.UNSET:
+            self._rejoin(at, decode_json(frame.state), None, frame.last_ref)
+        elif is_known and frame.ops is not msgspec.UNSET:
+            self._rejoin(at, apply(self._confirmed, frame.ops), frame.ops, frame.last_ref)
+        elif frame.ops is msgspec.UNSET and self.have == at:
+            self._rejoin(at, self._confirmed, (), frame.last_ref)
+        elif frame.ops is msgspec.UNSET and frame.version == 0:
+            self._rejoin(at, None, None, frame.last_ref)
+        else:
+            raise PatchError("the join lacks the changes since the last socket")
+        self._is_forgotten = False
+
+    def follow(self, start: int, end: int, ops: Sequence[Op]) -> None:
+        """The server has applied the operations of the versions after `start`, up to `end`. Raises as `advance`."""
+        assert self._at is not None
+        epoch, version = self._at
+        if start != version or end < start:
+            raise PatchError("changes are missing")
+        self.advance((epoch, end), ops)
+
+    def advance(self, at: Version, over: Sequence[Op]) -> None:
+        """The server has applied operations of others. Raises PatchError, and changes nothing, if they do not fit."""
+        self._confirmed = apply(self._confirmed, over)
+        self._refold(over)
+        self._at = at
+
+    def replace(self, at: Version, confirmed: Any) -> None:
+        """The server's state is another, whatever was known before."""
+        over = self._difference(self._confirmed, confirmed)
+        self._confirmed = confirmed
+        self._refold(over)
+        self._at = at
+
+    def _rejoin(self, at: Version, confirmed: Any, over: Sequence[Op] | None, last_ref: int) -> None:
+        """The server has answered for all pushes up to `last_ref`. `over` leads to `confirmed`, where that is known."""
+        settled = [push for push in self._pushes if push.sent is not None and push.ref <= last_ref]
+        # Later pushes were made on what the settled ones left: only what differs from that is the others' doing.
+        expected = [push.after for push in settled if push.is_visible]
+        if over is None or expected:
+            over = self._difference(expected[-1] if expected else self._confirmed, confirmed)
+        for push in self._pushes:
+            is_settled = push.sent is not None and push.ref <= last_ref
+            # What is not settled any longer was refused: what was accepted is not forgotten.
+            if push.is_settled and not is_settled:
+                push.lost_on, push.is_orphan = push.made, True
+            push.is_settled = is_settled
+        self._confirmed = confirmed
+        # The settled ones may have been refused.
+        self._refold(over, takes_back=len(expected) > 0)
+        self._at = at
+
+    def acknowledge(self, at: Version, push: Pending, ops: Sequence[Op]) -> None:
+        """The server has carried out `ops` for a push. Raises PatchError, and changes nothing, if they do not fit."""
+        is_first = next((each for each in self._pushes if each.is_visible), None) is push
+        if is_first and (ops is push.ops or encode_json(ops) == encode_json(push.ops)):
+            self._confirmed = push.after
+            self._pushes.remove(push)
+        else:
+            self._confirmed = apply(self._confirmed, ops)
+            self._pushes.remove(push)
+            if is_first:
+                self._refold(self._difference(push.after, self._confirmed))
+            else:
+                self._refold(() if push.is_visible else ops)
+        self._at = at
+
+    def _difference(self, before: Any, after: Any) -> list[Op]:
+        """Return what others may have done that made `after` of `before`; nothing where no push is shown over it."""
+        return diff(before, after, self._keys) if any(push.is_visible for push in self._pushes) else []
+
+    def _refold(self, over: Sequence[Op], *, start: int = 0, takes_back: bool = False) -> None:
+        """Let `over`, which led to `confirmed`, come before what is shown of the pushes from the index `start` on.
+
+        With `takes_back`, it may take back what they were made on.
+        """
+        document = self._confirmed
+        for index, push in enumerate(self._pushes):
+            push.after = msgspec.UNSET
+            if push.lost_on is not None and index >= start:
+                push.is_orphan |= takes_back
+            if push.lost_on is not None or push.is_settled:
+                continue
+            is_moved = index >= start and len(over) > 0
+            moved = rebase(push.ops, over if is_moved else (), document)
+            if moved.is_lost:
+                push.lost_on, push.is_orphan = self._at, takes_back
+                over, takes_back = moved.over, True
+                continue
+            if is_moved:
+                push.ops = moved.ops
+            push.after = _carry_out(document, push.ops)
+            if not push.is_visible:
+                continue
+            document = push.after
+            # The next push is rebased over what is left after this one.
+            if is_moved:
+                over = moved.over
+        self._shown = document
+
+
+def _carry_out(document: Any, ops: Sequence[Op]) -> Any:
+    try:
+        return apply(document, ops)
+    except PatchError:
+        return msgspec.UNSET

@@ -1,0 +1,106 @@
+"""What becomes of pushes and calls, for those who wait for it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import Any
+
+import msgspec
+
+from plait_client.errors import CallError, Disconnected, Refused, Unanswered
+from plait_client.fold import Pending
+from plait_client.happenings import CallLost, Dropped
+from plait_client.session import Session
+from plait_schemas.codec import decode_json
+from plait_schemas.messages import Error, Nack, Result
+
+__all__ = ["Calls", "Outcomes", "refusal"]
+
+
+class _Outcome(Awaitable[int]):
+    """The version that a push has made; awaiting raises why it made none. Nobody needs to await it."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        # Taken note of, so that asyncio does not complain when nobody else does.
+        self.future.add_done_callback(asyncio.Future.exception)
+
+    def __await__(self) -> Generator[Any, None, int]:
+        # Giving up waiting must not change what others who wait are told.
+        return asyncio.shield(self.future).__await__()
+
+
+class Outcomes:
+    """The pushes of one client that have no outcome."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Pending, _Outcome] = {}
+
+    def wait(self, push: Pending | None, version: int) -> Awaitable[int]:
+        """Return what is awaited for a push; `version` is for one that was not needed."""
+        outcome = _Outcome()
+        if push is None:
+            outcome.future.set_result(version)
+        else:
+            self._waiting[push] = outcome
+        return outcome
+
+    def accept(self, push: Pending, version: int) -> None:
+        """A push has become durable."""
+        self._waiting.pop(push).future.set_result(version)
+
+    def refuse(self, push: Pending, error: BaseException) -> None:
+        """A push was refused."""
+        self._waiting.pop(push).future.set_exception(error)
+
+    @property
+    def waiting(self) -> list[Pending]:
+        """The pushes without an outcome, in their order."""
+        return list(self._waiting)
+
+
+def refusal(answer: Nack) -> Refused | Unanswered:
+    """Return the error that a nack is."""
+    kind = Unanswered if answer.code == "unanswerable" else Refused
+    return kind(answer.code, answer.message, answer.path)
+
+
+class Calls:
+    """The calls of one client. `wake` is called when there are frames to send; `ending` says why there is no more."""
+
+    def __init__(self, session: Session, wake: Callable[[], None], ending: Callable[[], BaseException | None]) -> None:
+        self._session = session
+        self._wake = wake
+        self._ending = ending
+        self._answers: dict[int, asyncio.Queue[Result | Error | CallLost | Dropped]] = {}
+
+    def put(self, answer: Result | Error | CallLost | Dropped) -> None:
+        """Hand over what came for a call, if anybody still waits for it."""
+        if answer.ref is not None and answer.ref in self._answers:
+            self._answers[answer.ref].put_nowait(answer)
+
+    async def run(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[tuple[bool, Any]]:
+        """Call a method; yield whether each value is the last, and the value. Ending this early cancels the call.
+
+        Raises CallError, and when the connection is lost before the end Disconnected, or what ended the client.
+        """
+        ref = self._session.call(method, args, kwargs)
+        answers = self._answers[ref] = asyncio.Queue()
+        self._wake()
+        try:
+            while True:
+                match await answers.get():
+                    case Result(done=done, value=value):
+                        if value is not msgspec.UNSET:
+                            yield done, decode_json(value)
+                        if done:
+                            return
+                    case Error(code=code, message=message, path=path):
+                        raise CallError(code, message, path)
+                    case Dropped(error=too_large):
+                        raise too_large
+                    case CallLost():
+                        raise self._ending() or Disconnected(f"the connection was lost before {method} had answered")
+        finally:
+            del self._answers[ref]
+            self._session.cancel(ref)
+            self._wake()

@@ -1,0 +1,131 @@
+"""Where to connect, and with what: the URL, the token, and opening a socket."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from ssl import SSLContext
+from typing import Any, Final
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
+from websockets.uri import parse_uri
+
+from plait_client.errors import ClientError
+from plait_schemas import codes
+from plait_schemas.messages import SUBPROTOCOL
+
+__all__ = ["ABNORMAL", "NotOpened", "Target", "Token", "check_url", "no_token"]
+
+Token = str | Callable[[], str | Awaitable[str]] | None
+
+ABNORMAL: Final = 1006
+"""The close code of a connection that was lost, or not made."""
+
+_PASSING: Final = frozenset({408, 425, 429})
+"""Statuses from 400 to 499 that another attempt may not get."""
+
+_REFUSALS: Final = {401: codes.UNAUTHENTICATED, 403: codes.FORBIDDEN, 404: codes.NOT_FOUND}
+
+
+class NotOpened(Exception):
+    """No socket was opened, for a reason that people can read; `code` is the close code that this is like."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where to connect, and with what."""
+
+    url: str
+    token: Token = None
+    headers: dict[str, str] = {}
+    ssl: SSLContext | None = None
+
+    @property
+    def has_fresh_tokens(self) -> bool:
+        """Whether there may be another token than the one that was shown: a string stays as it is."""
+        return callable(self.token)
+
+    async def fetch_token(self, timeout: float | None) -> str | None:
+        """Return the token to be shown at this time.
+
+        Raises what the author's function raises, ClientError where that was cancelled by others, and TimeoutError.
+        """
+        if self.token is None or isinstance(self.token, str):
+            return self.token
+        try:
+            async with asyncio.timeout(timeout):
+                fetched = self.token()
+                return await fetched if inspect.isawaitable(fetched) else fetched
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise ClientError("what the function waits for was cancelled") from error
+
+    async def open(self) -> ClientConnection:
+        """Return a new socket. Raises NotOpened, and ClientError where no other attempt would get further."""
+        # None would be an error at a `wss://` URL, for which the certificates of the system are taken then.
+        tls: dict[str, Any] = {} if self.ssl is None else {"ssl": self.ssl}
+        try:
+            socket = await _Connect(
+                self.url,
+                additional_headers=self.headers,
+                close_timeout=2,
+                compression=None,
+                max_size=None,
+                ping_interval=None,
+                subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]
+                **tls,
+            )
+        except InvalidStatus as error:
+            raise NotOpened(_code_of(error), _refusal(error)) from error
+        except (OSError, WebSocketException) as error:
+            raise NotOpened(ABNORMAL, str(error) or type(error).__name__) from error
+        except (ImportError, ValueError) as error:
+            # What the proxy needs is not there, or a header cannot be sent.
+            raise ClientError(f"no socket can be opened: {error}") from error
+        return socket
+
+
+class _Connect(connect):
+    """Goes nowhere else: what is sent first shows the token, which is for the server at the URL."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError for a URL at which no socket can ever be opened."""
+    try:
+        if not url.isprintable() or " " in url:
+            raise ValueError("it has spaces or control characters; write them as %20, for example")
+        # As it is encoded when it is looked up.
+        parse_uri(url).host.encode("idna")
+    except (InvalidURI, ValueError) as error:
+        reason = error.msg if isinstance(error, InvalidURI) else error
+        raise ValueError(f"no socket can be opened at {url!r}: {reason}") from None
+
+
+def no_token(error: Exception) -> str:
+    """Return what is wrong when the function that fetches the token has raised, for people."""
+    return f"no token could be fetched: {error!r}"
+
+
+def _refusal(error: InvalidStatus) -> str:
+    """Return what the request was answered with, for people."""
+    locations = ", ".join(error.response.headers.get_all("Location"))
+    return f"{error}, which leads to {locations} and is not followed" if locations else str(error)
+
+
+def _code_of(error: InvalidStatus) -> int:
+    """Return the close code that an answer to the request is like. Raises ClientError for one that stays as it is."""
+    status = error.response.status_code
+    if status in _REFUSALS:
+        return _REFUSALS[status]
+    if 400 <= status <= 499 and status not in _PASSING:
+        raise ClientError(str(error)) from error
+    return ABNORMAL
