@@ -23,7 +23,8 @@ PlaitError
     ├── MigrationFailed a stored state could not be migrated to its class's state_version
     ├── NewerState      a state was stored by newer code
     ├── Fenced          another process has written this thread
-    └── Indeterminate   it is not known whether a change was stored
+    ├── Indeterminate   it is not known whether a change was stored
+    └── RolledBack      a change was made in a transaction that was rolled back
 """
 
 import asyncio
@@ -51,6 +52,7 @@ __all__ = [
     "PlaitError",
     "Readonly",
     "Reject",
+    "RolledBack",
     "StoreError",
     "TooLarge",
     "TooMany",
@@ -263,6 +265,13 @@ class Indeterminate(StoreError):
     """It is not known whether a change was stored; the thread is loaded again on its next use."""
 
     code = "indeterminate"
+
+
+class RolledBack(StoreError):
+    """A change was made in a transaction that has raised, or whose block has awaited something, and is not stored."""
+
+    code = "rolled_back"
+    status = 500
 
 
 def operator_message(error: BaseException) -> str:

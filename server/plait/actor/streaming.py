@@ -8,7 +8,7 @@ from typing import Any, Final
 from plait.actor.connection import Connection, Gate
 from plait.actor.outcome import Done, maybe_await
 from plait.actor.rpc import Method, Sent, Stream, StreamSink
-from plait.errors import StoreError
+from plait.errors import RolledBack, StoreError
 
 __all__ = ["Streaming"]
 
@@ -88,6 +88,8 @@ class Streaming:
                 return
             if failure is None:
                 go()
+            elif what == "chunk" and isinstance(failure, RolledBack):
+                pass  # Like a message that is sent in the block of such a transaction, it is dropped.
             else:
                 self._failed = True
                 self._sink("error", str(failure))()

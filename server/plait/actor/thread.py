@@ -129,7 +129,7 @@ class Thread(Generic[State]):
         When the block raises, nothing is changed. The block must not await anything.
         """
         _check_may_write(self._core.key)
-        return Transaction(self._core.pipeline)
+        return Transaction(self._core.pipeline, self._core.key)
 
     def update(self, pointer: str, value: object) -> Commit:
         """Set the value at a JSON pointer: a member of an object, or an element of an array (`-` appends one).

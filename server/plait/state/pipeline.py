@@ -18,7 +18,7 @@ from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
-from plait.state.transaction import Transaction, find_transaction
+from plait.state.transaction import Transaction, find_transaction, refuse
 from plait.state.typed import NotTyped, apply_typed
 from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encode_value
 from plait.store.protocol import ClientRow, Record, Store, Write
@@ -193,7 +193,9 @@ class Pipeline:
     def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit:
         """Make the result of a transaction the current revision, and store it with records."""
         self._check_open()
-        return self._make_current(revision, ops, "server", records=records)
+        if revision is not self.history.current:
+            return self._make_current(revision, ops, "server", records=records)
+        return self._submit(self.history.put(records), "server") if records else self._commit_unchanged("server")
 
     def ops_since(self, revision: Revision) -> list[Op] | None:
         """Return the operations since a revision of the open transaction, None if it is not one."""
@@ -208,9 +210,12 @@ class Pipeline:
 
     def after(self, callback: Callable[[StoreError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
-        if (transaction := self._own_transaction()) is not None:
-            transaction.after(callback)
-        elif self._pending:
+        if (own := find_transaction(self)) is not None and own.is_open:
+            if own is self._transaction:
+                own.after(callback)
+                return
+            callback = refuse(callback)  # The block is still running, but was rolled back.
+        if self._pending:
             self._pending[-1].then(callback)
         else:
             callback(self._lost)
@@ -292,7 +297,7 @@ class Pipeline:
         own = find_transaction(self)
         if self._transaction is not None and self._transaction is not own:
             self._transaction.break_()
-        if own is not None:
+        if own is not None and own.is_open:
             own.check()
         if self._is_closed:
             raise Unavailable("the thread has been stopped: get it from the app again")

@@ -4,17 +4,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar, Token
-from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
-from plait.errors import StoreError
+from plait.errors import RolledBack, StoreError
 from plait.state.commit import Commit
 from plait.state.revision import Revision
-from plait.store.protocol import Record
+from plait.store.protocol import Record, ThreadKey
 from plait_schemas.patch import Op, is_index
 
-__all__ = ["Transaction", "find_transaction"]
+__all__ = ["Transaction", "find_transaction", "refuse"]
 
 log = logging.getLogger("plait.thread")
 
@@ -23,7 +22,7 @@ _innermost: Final[ContextVar["Transaction | None"]] = ContextVar("plait_transact
 _BROKEN: Final = (
     "a transaction was rolled back, because its block awaited something or was never left: await before or after it"
 )
-_UNDONE: Final = "the transaction was rolled back"
+_LATE: Final = "a transaction was left after the one around it, with which its changes were made"
 
 Callback = Callable[[StoreError | None], None]
 
@@ -66,12 +65,13 @@ class Transaction:
     A transaction inside of another one joins it: when it raises, what it did is undone; otherwise it is kept if the
     outer one is. A block must not await: others could change the state meanwhile. If it does, it is rolled back, and
     leaving it raises RuntimeError. Otherwise leaving it raises what `set_state` raises. `validate_state_change` is
-    asked once, at the end. With `async with`, leaving the block waits until the change is durable and sent.
+    asked once, at the end. With `async with`, leaving the outermost block waits until the change is durable and sent.
     """
 
     __slots__ = (
         "_callbacks",
         "_failure",
+        "_key",
         "_outer",
         "_start",
         "_steps",
@@ -82,8 +82,9 @@ class Transaction:
         "owner",
     )
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, key: ThreadKey) -> None:
         self.owner = owner
+        self._key = key
         self._outer: Transaction | None = None
         # The revision at the beginning, and the number of steps and callbacks that the outer transaction had.
         self._start: tuple[Revision, int, int] | None = None
@@ -106,16 +107,17 @@ class Transaction:
         if self._start is not None:
             raise RuntimeError("this transaction has been entered before: call `transaction()` for each block")
         outer = find_transaction(self.owner)
-        if outer is not None and outer._timer is not None:
+        if outer is not None and outer.is_open:
             outer.check()
             self._outer = outer
             self._start = outer.revision, len(outer._steps), len(outer._callbacks)
             return self
+        loop = asyncio.get_running_loop()
         self.owner.begin(self)
         self._start = self.owner.current, 0, 0
         self.around = _innermost.get()
         self._token = _innermost.set(self)
-        self._timer = asyncio.get_running_loop().call_soon(self.break_)
+        self._timer = loop.call_soon(self.break_)
         return self
 
     def __exit__(
@@ -148,6 +150,8 @@ class Transaction:
             self.commit.then(step.commit.finish)
         for callback in self._callbacks:
             self.commit.then(callback)
+        # Tasks that the block has begun keep the transaction alive.
+        self._steps, self._callbacks = [], []
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -160,6 +164,11 @@ class Transaction:
             await self.commit
 
     # For the pipeline
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its block has been entered and not left; it may have been rolled back nevertheless."""
+        return self._timer is not None
 
     @property
     def revision(self) -> Revision:
@@ -199,7 +208,7 @@ class Transaction:
         """Undo the block, because other code runs before it was left."""
         if self._failure is None:
             self._failure = RuntimeError(_BROKEN)
-            log.error(_BROKEN)
+            log.error(_BROKEN, extra={"plait_thread": str(self._key)})
             self.owner.end(self)
             self._undo()
 
@@ -209,6 +218,8 @@ class Transaction:
         assert self._start is not None
         if outer._failure is not None:
             self._raise_failure(outer._failure, error)
+        elif not outer.is_open:
+            self._raise_failure(RuntimeError(_LATE), error)
         elif error is not None:
             revision, steps, callbacks = self._start
             revision.discard_edits()
@@ -227,13 +238,13 @@ class Transaction:
         self._start[0].discard_edits()
         waiting = [*(step.commit.finish for step in self._steps[steps:]), *self._callbacks[callbacks:]]
         del self._steps[steps:], self._callbacks[callbacks:]
-        error = StoreError(_UNDONE)
         for callback in waiting:
-            self.owner.after(partial(_call, callback, error))
+            self.owner.after(refuse(callback))
 
 
-def _call(callback: Callback, error: StoreError, _: StoreError | None) -> None:
-    callback(error)
+def refuse(callback: Callback) -> Callback:
+    """Return a callback that passes on that there is no change, whatever it is called with."""
+    return lambda _: callback(RolledBack("the transaction was rolled back"))
 
 
 def _drop_overwritten(ops: Iterable[Op]) -> list[Op]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from tests.server.rooms import House, open_house
 from tests.server.session.guests import until
 
 from plait.actor.connection import Source
-from plait.actor.rpc import rpc
+from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.errors import Conflict, Reject, StoreError
 from plait.state.commit import Commit
@@ -69,6 +69,20 @@ class Board(Thread[dict[str, Any]]):
             self.update("/n", 7)
             self.broadcast({"is": "a lie"})
             raise Reject("no")
+
+    @rpc
+    async def stream_some(self, stream: Stream) -> None:
+        stream.send("before")
+        with contextlib.suppress(ZeroDivisionError), self.transaction():
+            stream.send("inside")
+            raise ZeroDivisionError
+        stream.send("after")
+
+
+class Bare(Thread[Any]):
+    def validate_state_change(self, next_state: Any, source: Source) -> None:
+        if next_state is None:
+            raise TypeError("there is no state")
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -361,6 +375,95 @@ async def test_an_undo_inside_is_refused_as_it_is_a_change_of_its_own() -> None:
         with pytest.raises(RuntimeError):
             await outcome(undo_inside())
         assert thread.state["n"] == 1
+
+
+async def test_a_nested_one_that_is_left_after_the_outer_one_changes_nothing_any_more() -> None:
+    async with open_house(Board) as house:
+        thread = await board(house)
+
+        def deal() -> Iterator[None]:
+            with thread.transaction():
+                thread.update("/n", 1)
+                yield
+
+        for ending in ("finished", "closed"):
+            hand = deal()
+            with thread.transaction() as outer:
+                next(hand)
+            if ending == "finished":
+                with pytest.raises(RuntimeError, match="left after the one around it"):
+                    next(hand)
+            else:
+                hand.close()  # type: ignore[attr-defined]
+            assert await outcome(outer.commit) == thread.version
+            await outcome(thread.update("/n", 0))
+        assert thread.version == 4
+
+
+async def test_what_a_block_sends_after_it_was_rolled_back_is_dropped_like_what_it_sent_before() -> None:
+    async with open_house(Board) as house:
+        client = await house.join(Board, "ada")
+        thread = await board(house)
+
+        async def announce() -> None:
+            with thread.transaction():
+                thread.update("/n", 7)
+                thread.broadcast({"n will be": 7})
+                await asyncio.sleep(0)
+                thread.broadcast({"n is": 7})
+
+        with pytest.raises(RuntimeError, match="its block awaited something"):
+            await outcome(announce())
+        thread.broadcast({"n is still": 0})
+        assert await outcome(client.next()) == {"n is still": 0}
+
+
+async def test_a_task_that_was_begun_in_a_block_that_was_rolled_back_may_change_the_state_later() -> None:
+    async with open_house(Board) as house:
+        thread = await board(house)
+        go_on = asyncio.Event()
+
+        async def change() -> int:
+            await go_on.wait()
+            return int(await thread.update("/n", 3))
+
+        async def begin() -> asyncio.Task[int]:
+            task: asyncio.Task[int] | None = None
+            with contextlib.suppress(RuntimeError), thread.transaction():
+                task = asyncio.create_task(change())
+                await asyncio.sleep(0)
+            assert task is not None
+            return task
+
+        task = await outcome(begin())
+        go_on.set()
+        assert await outcome(task) == 1
+
+
+async def test_a_block_that_leaves_the_state_alone_is_not_validated() -> None:
+    async with open_house(Bare) as house:
+        actor = await house.actor(Bare)
+        thread: Any = actor.thread
+        async with thread.transaction():
+            pass
+        async with thread.transaction():
+            actor.pipeline.store([Record("values", "a", b"1")])
+        assert await house.store.record(actor.key, "values", "a") == b"1"
+
+
+async def test_one_that_cannot_be_entered_leaves_nothing_open(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_house(Board) as house:
+        thread = await board(house)
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            await asyncio.to_thread(thread.transaction().__enter__)
+        assert await outcome(thread.update("/n", 1)) == 1
+        assert caplog.text == ""
+
+
+async def test_chunks_of_a_block_that_raises_are_dropped_and_the_stream_goes_on() -> None:
+    async with open_house(Board) as house:
+        chunks = [chunk async for chunk in house.handle(Board).stream_some()]
+        assert chunks == ["before", "after"]
 
 
 async def test_those_of_two_threads_are_separate() -> None:
