@@ -5,6 +5,8 @@ VENV := .venv$(if $(filter command% environment%,$(origin PYTHON)),-$(shell $(PY
 BIN := $(VENV)/bin
 # Processes among which the tests are divided. Half of their time they wait, so there are more of them than processors.
 WORKERS ?= 4
+# Without .pyc files, each of the hundreds of servers that tests start would compile all its modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all check client pytest bench docs clean system
 

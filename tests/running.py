@@ -51,7 +51,7 @@ class Process:
 
     def __init__(self, target: str, *, cwd: Path, environment: Mapping[str, str] | None = None) -> None:
         self._target = target
-        self._cwd = cwd
+        self.cwd = cwd
         self._environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
@@ -76,12 +76,17 @@ class Process:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not ended since."""
+        return self._process is not None
+
     def start(self) -> None:
         """Start it, and wait until it listens."""
         command = [sys.executable, "-m", "plait.cli", "serve", self._target, "--port", str(self.port)]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                command, cwd=self._cwd, env=self._environment, stdout=subprocess.PIPE, stderr=log, text=True
+                command, cwd=self.cwd, env=self._environment, stdout=subprocess.PIPE, stderr=log, text=True
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
