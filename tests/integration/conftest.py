@@ -25,7 +25,7 @@ def browser() -> Iterator[Browser]:
     """Run Debian's Chromium."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=OPTIONS.split())
-        expect.set_options(timeout=20_000)
+        expect.set_options(timeout=60_000)
         yield chromium
         chromium.close()
 

@@ -422,7 +422,7 @@ async def test_what_is_mounted_is_served_by_its_own_settings(folder: Path, app: 
     async with command(folder, "serve", f"mounted:{app}", "--host", "0.0.0.0", "--port", "0") as process:
         address = (await address_of(process)).replace("0.0.0.0", "127.0.0.1")
         with bare_socket(address) as silent:
-            async with asyncio.timeout(4):  # By default it would have 10 s.
+            async with asyncio.timeout(9):  # By default it would have 10 s.
                 assert await asyncio.get_running_loop().sock_recv(silent, 1) == b""
         async with (
             httpx.AsyncClient(trust_env=False, base_url=f"http://{address}/live") as web,
@@ -430,7 +430,7 @@ async def test_what_is_mounted_is_served_by_its_own_settings(folder: Path, app: 
         ):
             assert (await web.get("/threads/room/one", headers={"Host": "rebound.example"})).status_code == 421
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(5):  # A stream that nobody ends would be waited for.
+            async with asyncio.timeout(9):  # A stream that nobody ends would be waited for, for 10 s.
                 async for _ in stream.aiter_lines():
                     pass
     assert "listening on all addresses" in (folder / "command.log").read_text()
