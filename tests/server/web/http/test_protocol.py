@@ -142,7 +142,9 @@ async def test_of_many_requests_that_follow_another_few_are_kept_and_all_are_ans
             received = b""
             async with asyncio.timeout(TIMEOUT):
                 while received.count(b">") < count:
-                    received += await asyncio.get_running_loop().sock_recv(bare, 64 * KIB)
+                    data = await asyncio.get_running_loop().sock_recv(bare, 64 * KIB)
+                    assert data, "the server has closed the connection"
+                    received += data
             await sending
     assert re.findall(rb"<(.*?)>", received) == [b"%d-%03d" % (n, n) for n in range(count)]
 
