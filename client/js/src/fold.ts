@@ -131,7 +131,8 @@ export class Fold {
     const index = this.#pushes.indexOf(push);
     const before = this.#pushes.slice(0, index).findLast(isVisible)?.after ?? this.#confirmed;
     this.#take(push);
-    if (isVisible(push)) this.#refold(takingBack(push.ops, before), { start: index, takesBack: true });
+    // Also where it does not fit, and is not visible: the pushes after it were made as if it did.
+    if (!push.lostOn && !push.isSettled) this.#refold(takingBack(push.ops, before), { start: index, takesBack: true });
   }
 
   // The server's state
