@@ -259,9 +259,9 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
   return { ref, made, ops, ...state };
 }
 
-/** Returns what others may have done that made `after` of `before`. */
+/** Returns what others may have done that made `after` of `before`; no state counts as null. */
 export function difference(before: Document, after: Document, keys: Keys | undefined): Op[] {
-  return before === undefined || after === undefined ? [] : diff(before, after, keys);
+  return diff(before ?? null, after ?? null, keys);
 }
 
 function carriedOut(document: Document, ops: readonly Op[]): Document {
