@@ -132,7 +132,7 @@ export class Pushes {
     this.#window.reset();
   }
 
-  /** Ends a wait that is over. */
+  /** Ends the waits that are over. */
   release(): void {
     this.#window.release();
   }
