@@ -1,27 +1,27 @@
-/** Detects a dead connection: asks for a sign of life after a silence, and gives up when that goes on. */
+/** Detects a dead connection: pings after a silence, and gives up after a second one. */
 
-/** After how many seconds of silence to ping, and to open a new socket. */
-const QUIET = 20;
-const DEAD = 40;
+/** In seconds. */
+const SILENCE = 20;
 
 export class Heartbeat {
   #heardAt = 0;
-  #hasPinged = false;
+  // A page that slept was silent through no fault of the server, so it pings before it gives up.
+  #pingedAt: number | undefined = undefined;
 
   heard(now: number): void {
     this.#heardAt = now;
-    this.#hasPinged = false;
+    this.#pingedAt = undefined;
   }
 
   get due(): number {
-    return this.#heardAt + (this.#hasPinged ? DEAD : QUIET);
+    return (this.#pingedAt ?? this.#heardAt) + SILENCE;
   }
 
   /** Returns what to do, if anything is due. */
   check(now: number): "ping" | "give up" | undefined {
-    if (now >= this.#heardAt + DEAD) return "give up";
     if (now < this.due) return undefined;
-    this.#hasPinged = true;
+    if (this.#pingedAt !== undefined) return "give up";
+    this.#pingedAt = now;
     return "ping";
   }
 }

@@ -205,26 +205,6 @@ test("a session that was stopped says what the server complained of", () => {
   expect(session.takeFrames()).toEqual([]);
 });
 
-test.each([[[20, 40]], [[35, 40]], [[39.9, 40]], [[60]]])(
-  "a server is given up after 40 seconds of silence, whenever the timers run: %j",
-  (times) => {
-    let now = 0;
-    const session = new Session({ client: "c1", now: () => now });
-    session.open();
-    session.receive({ ...JOINED, state: STATE });
-    session.takeFrames();
-    session.takeEvents();
-    for (now of times) {
-      expect(session.takeEvents()).toEqual([]);
-      expect(session.due()).toBeLessThanOrEqual(now);
-      session.tick();
-    }
-    expect(session.takeFrames()).toEqual(times.length > 1 ? [{ type: "ping" }] : []);
-    expect(session.takeEvents()).toEqual([{ type: "rejoin" }]);
-    expect(session.due()).toBeUndefined();
-  },
-);
-
 test("what comes while a new socket is asked for is not looked at", () => {
   const session = joined();
   session.receive(change(5, replace("/n", 9)));
