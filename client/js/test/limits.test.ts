@@ -157,6 +157,20 @@ test("a message that is too large throws, as bytes too", async () => {
   expect(peer.frames.waiting).toEqual([]);
 });
 
+test("of a message that is too large nothing is sent, nor is the count of messages begun", () => {
+  const limited = new Session({ client: "c1", now: () => 0 });
+  limited.open();
+  limited.receive({ ...JOINED, state: { n: 1 }, max_frame: 500 });
+  limited.takeFrames();
+  expect(() => limited.message({ type: "message", data: LARGE })).toThrow(PlaitError);
+  expect(limited.takeFrames()).toEqual([]);
+  limited.message({ type: "message", data: "short" });
+  expect(limited.takeFrames()).toEqual([
+    { type: "ping", messages: 0 },
+    { type: "message", data: "short" },
+  ]);
+});
+
 test("a presence and messages that turn out at the join to be too large are heard of, and not sent", async () => {
   const errors = await uncaught("uncaughtException", async (heard) => {
     const client = open();

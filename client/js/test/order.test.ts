@@ -88,6 +88,23 @@ test("while changes come too fast, what is made after them waits for their answe
   expect([passed(), wait()]).toEqual(["push push", "call call"]);
 });
 
+test("a frame that is read when the time of a message has come does not put it off", () => {
+  let now = 0;
+  const session = joined(() => now);
+  increase(session, 1);
+  session.receive({ type: "nack", ref: 1, code: "rate_limited", message: "slow", version: 1, retry_after: 0.5 });
+  session.message(messageOf("text"));
+  now = session.due() as number;
+  session.tick();
+  session.receive({ type: "ack", ref: 1, version: 2 });
+  session.takeFrames();
+  now += 0.51;
+  session.receive({ type: "message", data: "of another" });
+  expect(session.due()).toBeLessThanOrEqual(now);
+  session.tick();
+  expect(types(session.takeFrames())).toBe("message");
+});
+
 test("once changes that came too fast are answered, those after them wait for nothing", () => {
   let now = 0;
   const session = joined(() => now);
