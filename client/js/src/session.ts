@@ -207,6 +207,8 @@ export class Session {
   /** Cancels a call. */
   cancel(ref: number): void {
     if (this.#sending.calls.end(ref)) this.#send({ type: "cancel", ref });
+    // The pushes after a call that has not been sent need not wait for it.
+    this.#flush();
   }
 
   /** Sends a message as soon as the pushes made before it were sent. Throws a PlaitError when it is too large. */

@@ -187,6 +187,10 @@ test("a presence and messages that turn out at the join to be too large are hear
     await again.join({ state: { n: 1 }, max_frame: 500 });
     client.send("again");
     expect((await again.take("message")).data).toBe("again");
+    again.drop();
+    const large = await server.peer();
+    await large.join({ state: { n: 1 } });
+    expect((await large.take("presence")).data).toEqual({ at: LARGE });
   });
   expect(errors).toEqual([]);
 });

@@ -120,6 +120,23 @@ test("once changes that came too fast are answered, those after them wait for no
   }
 });
 
+test("what is after a call that is cancelled before it was sent goes out at once", () => {
+  let now = 0;
+  const session = joined(() => now);
+  increase(session, 1);
+  session.takeFrames();
+  session.receive({ type: "nack", ref: 1, code: "rate_limited", message: "slow", version: 1, retry_after: 1 });
+  const ref = session.call("slow");
+  increase(session, 1);
+  now = 1;
+  session.tick();
+  session.takeFrames();
+  session.receive({ type: "ack", ref: 1, version: 2 });
+  expect(types(session.takeFrames())).toBe("");
+  session.cancel(ref);
+  expect(types(session.takeFrames())).toBe("push");
+});
+
 test("a call whose changes were refused or are lost with the socket goes out all the same", () => {
   const session = joined();
   increase(session, UNANSWERED + 1);
