@@ -676,7 +676,7 @@ def _texts(client: Client) -> list[str | bytes]:
 
 
 async def _let_in(address: str) -> None:
-    """Connect, as soon as the server has taken note that somebody left."""
+    """Connect, as soon as the server knows that somebody has left."""
     async with asyncio.timeout(TIMEOUT):
         while True:
             client = await opened(address, "/threads/room/one")
