@@ -5,6 +5,8 @@ VENV := .venv$(if $(filter command% environment%,$(origin PYTHON)),-$(shell $(PY
 BIN := $(VENV)/bin
 # Processes among which the tests are divided. Half of their time they wait, so there are more of them than processors.
 WORKERS ?= 4
+# Without .pyc files, each of the hundreds of servers that tests start would compile all its modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all check client pytest bench docs clean system
 
@@ -12,8 +14,9 @@ WORKERS ?= 4
 demo: $(VENV)/.installed
 	$(BIN)/plait demo --port $(PORT)
 
-# All at the same time; what each of them says comes when it has ended. Installs and builds come before, for all.
-test: system $(VENV)/.installed-dev client/js/node_modules/.installed client/js/dist/index.js
+# Installs and builds first, then all at the same time; what each of them says comes when it has ended.
+test: system
+	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.installed-dev client/js/dist/index.js
 	@echo "testing with `$(BIN)/python -V` ($(BIN)/python)"
 	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target pytest check client
 	@echo "tested with `$(BIN)/python -V`: pytest, checks and the TypeScript client passed"
@@ -62,9 +65,9 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed pyproject.toml
+$(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --group dev
-	@touch $@
+	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --group docs

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -18,7 +18,7 @@ from plait.web.addresses import Addresses
 from plait.web.serve import listen, make_http_protocol
 from plait.web.sockets.handshake import Handshake
 
-__all__ = ["Process", "running"]
+__all__ = ["Process", "hold_port", "running"]
 
 
 @asynccontextmanager
@@ -46,15 +46,27 @@ async def running(app: Callable[..., Any], *, ws: Any = Handshake, request_timeo
         bound.close()
 
 
+def hold_port() -> socket.socket:
+    """Return a socket that keeps a port from all but who asks for it by its number, as a server does.
+
+    It does not listen, so whoever sets SO_REUSEADDR may bind the port beside it. No other is given the port.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
 class Process:
     """`plait serve TARGET` in a process of its own, which keeps its port over restarts."""
 
     def __init__(self, target: str, *, cwd: Path, environment: Mapping[str, str] | None = None) -> None:
         self._target = target
-        self._cwd = cwd
+        self.cwd = cwd
         self._environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
-        self.port = 0
+        self._held = hold_port()
+        self.port: int = self._held.getsockname()[1]
         self.log = cwd / "server.log"
 
     def __enter__(self) -> Self:
@@ -64,6 +76,7 @@ class Process:
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self.end(signal.SIGKILL)
+        self._held.close()
 
     @property
     def address(self) -> str:
@@ -76,18 +89,21 @@ class Process:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not ended since."""
+        return self._process is not None
+
     def start(self) -> None:
         """Start it, and wait until it listens."""
         command = [sys.executable, "-m", "plait.cli", "serve", self._target, "--port", str(self.port)]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                command, cwd=self._cwd, env=self._environment, stdout=subprocess.PIPE, stderr=log, text=True
+                command, cwd=self.cwd, env=self._environment, stdout=subprocess.PIPE, stderr=log, text=True
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        found = re.search(r":(\d+) \(", line)
-        assert found, f"the server did not start: {line!r} {self.log.read_text()}"
-        self.port = int(found[1])
+        assert f":{self.port} (" in line, f"the server did not start: {line!r} {self.log.read_text()}"
 
     def end(self, by: signal.Signals = signal.SIGTERM, *, timeout: float = 30) -> int:
         """Send it a signal, wait until it is gone, and return its exit code."""

@@ -21,7 +21,7 @@ from plait_schemas.messages import SUBPROTOCOL, ClientMessage, ServerMessage, de
 
 __all__ = ["TIMEOUT", "Server", "serve"]
 
-TIMEOUT = 10.0
+TIMEOUT = 60.0
 
 
 def validate(state: Any) -> str | None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import socket
 import ssl
 import threading
 from collections.abc import Awaitable
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 from tests.client.serving import TIMEOUT, Server, serve
+from tests.running import hold_port
 
 from plait_client import (
     CallError,
@@ -822,10 +822,8 @@ async def _join(url: str, **options: Any) -> Any:
 
 
 async def test_who_cannot_connect_in_time_is_told_why() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(Disconnected, match=r"not joined after 0.3 seconds: .*[Cc]onnect"):
-        async with connect(f"ws://127.0.0.1:{port}/threads/note/a", open_timeout=0.3):
+    with hold_port() as held, pytest.raises(Disconnected, match=r"not joined after 0.3 seconds: .*[Cc]onnect"):
+        async with connect(f"ws://127.0.0.1:{held.getsockname()[1]}/threads/note/a", open_timeout=0.3):
             pass
 
 

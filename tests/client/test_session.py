@@ -1,5 +1,6 @@
 """A session without sockets: what no script of a conversation says."""
 
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -175,6 +176,32 @@ def test_what_is_after_pushes_that_came_too_fast_goes_out_when_they_are_answered
         clock.now += 2
         session.tick()
         assert take(session) == [expected]
+
+
+def test_what_is_after_a_call_that_is_cancelled_before_it_was_sent_goes_out_at_once() -> None:
+    session, clock = throttled(1.0)
+    ref = session.call("slow")
+    set_n(session, 9)
+    clock.now += 1.0
+    session.tick()
+    session.take_frames()
+    receive(session, "ack", ref=1, version=4)
+    assert take(session) == []
+    session.cancel(ref)
+    assert [(frame["type"], frame["ref"]) for frame in take(session)] == [("push", 2)]
+
+
+def test_pending_pushes_keep_their_operations_and_not_the_states_that_they_make() -> None:
+    session = build_session({"n": 1, "numbers": list(range(20_000))})
+    tracemalloc.start()
+    try:
+        for index in range(300):
+            session.edit([Op("replace", f"/numbers/{index}", -1)])
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert session.shown["numbers"][299:301] == [-1, 300]
+    assert size < 10_000_000
 
 
 def test_pushes_do_not_take_the_place_of_what_was_said_before_them() -> None:
@@ -760,14 +787,24 @@ def test_a_presence_that_is_too_large_raises_and_the_one_before_is_kept() -> Non
     assert [frame["data"] for frame in take(session)] == [{"name": "Ada"}]
 
 
-def test_a_presence_that_has_become_too_large_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_presence_that_is_too_large_for_a_socket_is_sent_on_the_next_that_takes_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     session = build_session()
     session.set_presence({"name": "A" * 100})
     session.opened()
     session.take_frames()
     join(session, 3, max_frame=100)
     assert take(session) == []
+    session.opened()
+    session.take_frames()
+    join(session, 3, max_frame=100)
+    assert take(session) == []
     assert len(caplog.records) == 1
+    session.opened()
+    session.take_frames()
+    join(session, 3)
+    assert [frame["data"] for frame in take(session)] == [{"name": "A" * 100}]
 
 
 # Calls

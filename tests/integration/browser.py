@@ -1,5 +1,6 @@
 """The demo in a server process, and browser windows with its pages."""
 
+import itertools
 import json
 import signal
 from pathlib import Path
@@ -14,7 +15,7 @@ __all__ = ["Brake", "Demo", "Pages", "record", "recorded"]
 
 ROOT = Path(__file__).parents[2]
 
-ROOM = "room-1"
+_numbers = itertools.count(1)
 RECORD = """(read) => {
     const look = new Function(`return ${read}`);
     window.recorded = [look()];
@@ -95,9 +96,19 @@ class Pages:
 
 
 class Demo(Pages):
-    """A server of the examples, and people who use its pages."""
+    """A room of a server of the examples, and people who use its pages."""
+
+    def __init__(self, server: Process, browser: Browser) -> None:
+        super().__init__(server, browser)
+        # A room that no other test uses.
+        self.room = f"room-{next(_numbers)}"
 
     # The server
+
+    @property
+    def store(self) -> Path:
+        """The file with what the server keeps."""
+        return self._server.cwd / "plait.db"
 
     def kill(self) -> None:
         """End the server with SIGKILL."""
@@ -107,6 +118,12 @@ class Demo(Pages):
     def start(self) -> None:
         """Start the server again, on the same port and the same store."""
         self._server.start()
+
+    def close(self) -> None:
+        """Close all pages, and leave the server running for the next test."""
+        super().close()
+        if not self._server.is_running:
+            self.start()
 
     def connect(self, page: Page) -> None:
         """Give the network back to a page."""
@@ -120,7 +137,7 @@ class Demo(Pages):
 
     def state(self, kind: str) -> Any:
         """Return what the server says the state of the room is."""
-        return httpx.get(f"http://{self._server.address}/threads/{kind}/{ROOM}").raise_for_status().json()
+        return httpx.get(f"http://{self._server.address}/threads/{kind}/{self.room}").raise_for_status().json()
 
     # Pages
 
@@ -128,7 +145,7 @@ class Demo(Pages):
         self,
         path: str,
         *,
-        room: str = ROOM,
+        room: str | None = None,
         width: int = 1200,
         height: int = 800,
         touch: bool = False,
@@ -136,6 +153,7 @@ class Demo(Pages):
         brake: Brake | None = None,
     ) -> Page:
         """Open a page in a browser context of its own, and wait until it is live; `sent` gets the frames it sends."""
+        room = room or self.room
         page = self.new_page(width, height, touch=touch, brake=brake)
         if sent is not None:
             page.on("websocket", lambda socket: _keep_sent(socket, sent))

@@ -1,7 +1,6 @@
 """Fixtures for tests of the demo's pages."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
@@ -26,19 +25,25 @@ def browser() -> Iterator[Browser]:
     """Run Debian's Chromium."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=OPTIONS.split())
-        expect.set_options(timeout=20_000)
+        expect.set_options(timeout=60_000)
         yield chromium
         chromium.close()
 
 
+@pytest.fixture(scope="session")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """Serve the examples; each test has a room of its own."""
+    folder = tmp_path_factory.mktemp("demo")
+    with Process("examples.demo:app", cwd=folder, environment={"PLAIT_STORE": "sqlite:///plait.db"}) as server:
+        yield server
+
+
 @pytest.fixture
-def demo(browser: Browser, tmp_path: Path) -> Iterator[Demo]:
-    """Serve the examples from a store of the test's own; no page may complain of anything."""
-    environment = {"PLAIT_STORE": f"sqlite:///{tmp_path}/plait.db"}
-    with Process("examples.demo:app", cwd=tmp_path, environment=environment) as server:
-        opened = Demo(server, browser)
-        try:
-            yield opened
-        finally:
-            opened.close()
+def demo(browser: Browser, examples: Process) -> Iterator[Demo]:
+    """Have a room of the test's own; no page may complain of anything."""
+    opened = Demo(examples, browser)
+    try:
+        yield opened
+    finally:
+        opened.close()
     assert opened.troubles == []

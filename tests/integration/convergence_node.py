@@ -14,7 +14,7 @@ from tests.integration.builds import CLIENT, Builds
 __all__ = ["FOLDER", "Driver", "bundle_client", "bundle_sessions", "driving"]
 
 FOLDER: Final = Path(__file__).parent / "convergence_client"
-TIMEOUT: Final = 60.0
+TIMEOUT: Final = 120.0
 
 
 def bundle_client(builds: Builds) -> Path:

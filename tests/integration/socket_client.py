@@ -29,7 +29,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-TIMEOUT: Final = 30.0
+# How long a loaded machine may take. Nothing waits for its end but a test that fails.
+TIMEOUT: Final = 90.0
 
 _WEBSOCKET_HEADERS: Final = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.integration.agents_client.app import Room
 from tests.integration.agents_client.playing import Agents, playing
+from tests.integration.socket_client import TIMEOUT
 from tests.running import Process, running
 
 from plait import Connection, MemoryStore, Plait
@@ -221,7 +222,7 @@ async def test_a_write_made_offline_is_accepted_when_only_its_sender_wrote_befor
         store.hold()
         play.go_on()
         await play.reach("release")
-        await asyncio.wait_for(left.wait(), 10)
+        await asyncio.wait_for(left.wait(), TIMEOUT)
         store.resume()
         play.go_on()
         assert_accepted(await play.result(), [{"text": "sent"}, {"text": "queued"}])
@@ -256,7 +257,7 @@ async def test_a_write_made_offline_does_not_overwrite_a_newer_state_of_a_thread
         playing(address, "reconnecting", "offline_over_asleep") as play,
     ):
         await play.reach("asleep")
-        await asyncio.wait_for(slept.wait(), 10)
+        await asyncio.wait_for(slept.wait(), TIMEOUT)
         play.go_on()
         result = await play.result()
     newer = {"text": "newer"}

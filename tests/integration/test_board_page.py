@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tests.integration.browser import ROOM, Brake, Demo, record, recorded
+from tests.integration.browser import Brake, Demo, record, recorded
 from tests.running import Process
 
 TODO = ["Drag me to Doing", "Open me to edit", "Copy the link and open it somewhere else"]
@@ -121,7 +121,7 @@ def test_markup_in_a_title_is_text(demo: Demo) -> None:
 
 
 def test_a_board_is_not_touched_by_edits_in_another_room(demo: Demo) -> None:
-    here, there = demo.open("board/"), demo.open("board/", room="room-2")
+    here, there = demo.open("board/"), demo.open("board/", room=f"{demo.room}-2")
     record(there, READ_DOING)
     add_card(here, "doing", "Only here")
     expect_titles(here, "doing", [*DOING, "Only here"])
@@ -486,8 +486,8 @@ def test_the_past_is_read_only_and_leaving_it_shows_what_has_happened_meanwhile(
 def test_a_board_that_was_stored_in_its_old_shape_is_brought_along(demo: Demo, tmp_path: Path) -> None:
     demo.kill()
     (tmp_path / "old.py").write_text(OLD_BOARD)
-    with Process("old:app", cwd=tmp_path, environment={"PLAIT_STORE": f"sqlite:///{tmp_path}/plait.db"}) as server:
-        url = f"http://{server.address}/threads/board/{ROOM}"
+    with Process("old:app", cwd=tmp_path, environment={"PLAIT_STORE": f"sqlite:///{demo.store}"}) as server:
+        url = f"http://{server.address}/threads/board/{demo.room}"
         old: Any = httpx.get(url).raise_for_status().json()
         old["cards"]["a"]["note"] = "changed"
         httpx.put(url, json=old).raise_for_status()

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
-from tests.running import Process
+from tests.running import Process, hold_port
 
 from plait.cli.main import cli
 from plait.settings import COMMAND_VARIABLES
@@ -158,10 +158,11 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with taken_port() as port:
-        return port
+@pytest.fixture
+def free_port() -> Iterator[str]:
+    """Return a port that nobody listens on, and that nobody else is given."""
+    with hold_port() as held:
+        yield str(held.getsockname()[1])
 
 
 # serve
@@ -421,7 +422,7 @@ async def test_what_is_mounted_is_served_by_its_own_settings(folder: Path, app: 
     async with command(folder, "serve", f"mounted:{app}", "--host", "0.0.0.0", "--port", "0") as process:
         address = (await address_of(process)).replace("0.0.0.0", "127.0.0.1")
         with bare_socket(address) as silent:
-            async with asyncio.timeout(4):  # By default it would have 10 s.
+            async with asyncio.timeout(9):  # By default it would have 10 s.
                 assert await asyncio.get_running_loop().sock_recv(silent, 1) == b""
         async with (
             httpx.AsyncClient(trust_env=False, base_url=f"http://{address}/live") as web,
@@ -429,7 +430,7 @@ async def test_what_is_mounted_is_served_by_its_own_settings(folder: Path, app: 
         ):
             assert (await web.get("/threads/room/one", headers={"Host": "rebound.example"})).status_code == 421
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(5):  # A stream that nobody ends would be waited for.
+            async with asyncio.timeout(9):  # A stream that nobody ends would be waited for, for 10 s.
                 async for _ in stream.aiter_lines():
                     pass
     assert "listening on all addresses" in (folder / "command.log").read_text()
@@ -445,13 +446,15 @@ def test_the_store_of_what_is_mounted_is_opened_before_it_is_served(folder: Path
 
 @pytest.mark.parametrize("app", ["app", "api"])
 @pytest.mark.parametrize(("name", "status"), [("serve", 401), ("dev", 404)])
-async def test_dev_tells_everybody_which_kinds_there_are(folder: Path, name: str, status: int, app: str) -> None:
+async def test_dev_tells_everybody_which_kinds_there_are(
+    folder: Path, free_port: str, name: str, status: int, app: str
+) -> None:
     (folder / "guarded.py").write_text(
         "from game import Room\nfrom plait import Plait\napp = Plait(Room, authenticate=lambda request: None)\n"
         'from fastapi import FastAPI\napi = FastAPI(lifespan=app.lifespan)\napi.mount("/", app)\n'
     )
     async with (
-        command(folder, name, f"guarded:{app}", "--port", str(free_port())) as process,
+        command(folder, name, f"guarded:{app}", "--port", free_port) as process,
         httpx.AsyncClient(trust_env=False, base_url=f"http://{await address_of(process)}") as web,
     ):
         answer = await web.get("/threads/rooom/one")
@@ -459,32 +462,30 @@ async def test_dev_tells_everybody_which_kinds_there_are(folder: Path, name: str
     assert ("there are: room" in answer.text) == (name == "dev")
 
 
-async def test_dev_serves_anew_when_a_file_is_edited(folder: Path) -> None:
-    port = str(free_port())
-    async with command(folder, "dev", "game:app", "--port", port) as process:
-        assert await address_of(process) == f"127.0.0.1:{port}"
-        async with connected(f"127.0.0.1:{port}", "/threads/room/one") as client:
+async def test_dev_serves_anew_when_a_file_is_edited(folder: Path, free_port: str) -> None:
+    async with command(folder, "dev", "game:app", "--port", free_port) as process:
+        assert await address_of(process) == f"127.0.0.1:{free_port}"
+        async with connected(f"127.0.0.1:{free_port}", "/threads/room/one") as client:
             assert await client.call("edition") == "first"
             assert await client.call("add") == 1
             (folder / "game.py").write_text(GAME.replace('"first"', '"second"'))
             assert await client.until_closed() == 1001
-        assert await address_of(process) == f"127.0.0.1:{port}"
-        async with connected(f"127.0.0.1:{port}", "/threads/room/one") as client:
+        assert await address_of(process) == f"127.0.0.1:{free_port}"
+        async with connected(f"127.0.0.1:{free_port}", "/threads/room/one") as client:
             assert await client.call("edition") == "second"
             assert await client.call("add") == 2
 
 
-async def test_dev_says_what_is_wrong_and_serves_when_it_is_mended(folder: Path) -> None:
+async def test_dev_says_what_is_wrong_and_serves_when_it_is_mended(folder: Path, free_port: str) -> None:
     (folder / "game.py").write_text("import not_installed\n")
-    port = str(free_port())
     together = ["/bin/sh", "-c", 'exec "$@" 2>&1', "sh"]
-    async with command(folder, "dev", "game:app", "--port", port, before=together) as process:
+    async with command(folder, "dev", "game:app", "--port", free_port, before=together) as process:
         assert process.stdout is not None
         said = await asyncio.wait_for(process.stdout.readuntil(b"No module named 'not_installed'\n"), TIMEOUT)
         assert said.splitlines()[-1].startswith(b"plait: game does not import: game.py, line 1: ModuleNotFoundError")
         assert b"Traceback" not in said
         (folder / "game.py").write_text(GAME)
-        assert await address_of(process) == f"127.0.0.1:{port}"
+        assert await address_of(process) == f"127.0.0.1:{free_port}"
 
 
 @pytest.mark.parametrize("arguments", [["game.py:app"], ["game"]])
@@ -493,16 +494,18 @@ def test_dev_ends_when_no_edit_would_help(folder: Path, arguments: list[str]) ->
 
 
 @pytest.mark.parametrize("name", ["serve", "dev"])
-async def test_what_a_script_has_put_into_the_background_ends_with_an_interrupt(folder: Path, name: str) -> None:
+async def test_what_a_script_has_put_into_the_background_ends_with_an_interrupt(
+    folder: Path, free_port: str, name: str
+) -> None:
     """Shells have such commands ignore it."""
     ignoring = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"]
-    async with command(folder, name, "game:app", "--port", str(free_port()), before=ignoring) as process:
+    async with command(folder, name, "game:app", "--port", free_port, before=ignoring) as process:
         await address_of(process)
     assert process.returncode == 0
 
 
-async def test_dev_ends_when_it_is_asked_to_and_says_nothing_of_how(folder: Path) -> None:
-    async with command(folder, "dev", "game:app", "--port", str(free_port()), end=signal.SIGTERM) as process:
+async def test_dev_ends_when_it_is_asked_to_and_says_nothing_of_how(folder: Path, free_port: str) -> None:
+    async with command(folder, "dev", "game:app", "--port", free_port, end=signal.SIGTERM) as process:
         await address_of(process)
     assert process.returncode == 0
     assert "KeyboardInterrupt" not in (folder / "command.log").read_text()

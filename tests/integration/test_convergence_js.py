@@ -27,13 +27,13 @@ KILLS: Final = 4
 SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_typescript_clients_end_with_the_state_of_a_server_that_is_killed(builds: Builds, tmp_path: Path) -> None:
     reports = await _play(builds, tmp_path, SCHEDULES, reloads=False)
     assert not _count(reports, "reloads")
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_so_do_those_that_keep_their_queue_in_a_storage_while_their_page_is_reloaded(
     builds: Builds, tmp_path: Path
 ) -> None:

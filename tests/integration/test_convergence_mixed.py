@@ -212,7 +212,7 @@ def _check_merged(shown: Any, sent: Any, after: Any) -> None:
     assert wanted - before <= there
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_clients_of_both_protocols_end_with_the_state_of_the_server(
     agents_package: Path, builds: Builds, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

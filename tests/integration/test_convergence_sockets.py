@@ -114,7 +114,7 @@ class Game:
         return {number: outcome for player in self.players for number, outcome in player.outcomes.items()}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_clients_on_sockets_end_with_the_state_of_a_server_that_is_killed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -331,7 +331,7 @@ async def test_a_server_that_has_nothing_but_streams_ends_at_once(tmp_path: Path
             await call(web, "set", 1)
             assert server._process is not None
             server._process.send_signal(by)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(9):  # Less than the 10 s of shutdown_timeout.
                 assert [frame["type"] for frame in await reader.rest()] == ["joined", "change"]
         assert await asyncio.to_thread(server.end) == 0
         assert "Traceback" not in server.log.read_text()

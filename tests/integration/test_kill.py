@@ -111,7 +111,7 @@ class Load:
                 self._told.see(thread, state)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_a_killed_server_has_lost_nothing_that_it_acknowledged_or_showed(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     log.warning("seed %d", seed)

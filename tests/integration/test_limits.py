@@ -138,7 +138,7 @@ async def test_a_peer_that_goes_on_sending_is_told_why_its_socket_is_closed_and_
 
 async def test_a_message_in_many_fragments_costs_about_its_own_size() -> None:
     limits = Limits(messages_per_second=100_000, message_burst=100_000)
-    async with running(serve(limits=limits)) as address:
+    async with running(serve(limits=limits, ping_interval=600)) as address:
         with bare_socket(address) as bare:
             await open_socket(bare, "/threads/room/one")
             loop = asyncio.get_running_loop()
@@ -676,7 +676,7 @@ def _texts(client: Client) -> list[str | bytes]:
 
 
 async def _let_in(address: str) -> None:
-    """Connect, as soon as the server has taken note that somebody left."""
+    """Connect, as soon as the server knows that somebody has left."""
     async with asyncio.timeout(TIMEOUT):
         while True:
             client = await opened(address, "/threads/room/one")
@@ -714,7 +714,9 @@ async def _read_until(bare: socket.socket, wanted: bytes) -> bytes:
     received = b""
     async with asyncio.timeout(TIMEOUT):
         while wanted not in received:
-            received += await asyncio.get_running_loop().sock_recv(bare, 65536)
+            data = await asyncio.get_running_loop().sock_recv(bare, 65536)
+            assert data, "the server has closed the connection"
+            received += data
     return received
 
 

@@ -243,8 +243,8 @@ async def test_who_is_nobody_is_closed_with_4401_and_who_may_not_with_4403(
 async def test_a_token_expires_unless_a_fresh_one_comes(server: str) -> None:
     async with (
         serving(server, authenticate=authenticate) as address,
-        joined(address, PATH, "a", token="ada:0.5") as a,
-        joined(address, PATH, "b", token="bob:0.5") as b,
+        joined(address, PATH, "a", token="ada:3") as a,
+        joined(address, PATH, "b", token="bob:3") as b,
     ):
         await a.until(lambda a: a.of("auth_expiring"))
         await a.send("auth", token="ada:600")

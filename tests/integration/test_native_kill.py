@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.integration.native_client import NativeClient, add
-from tests.integration.socket_client import Closed
+from tests.integration.socket_client import TIMEOUT, Closed
 from tests.running import Process
 
 from plait import Plait, Reject, Source, Thread
@@ -41,7 +41,7 @@ class Ledger(Thread[dict[str, Any]]):
 app = Plait(Ledger)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_each_push_is_applied_exactly_once_though_the_server_is_killed_again_and_again(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     log.warning("seed %d", seed)
@@ -81,7 +81,7 @@ async def _push(client: NativeClient, number: int, pushed: dict[int, str]) -> No
 
 async def _progress(clients: list[NativeClient], answers: int) -> None:
     """Wait until so many pushes have been answered."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(TIMEOUT):
         while sum(len(client.answers) for client in clients) < answers:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

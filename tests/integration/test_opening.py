@@ -220,7 +220,7 @@ async def _soon(semaphore: asyncio.Semaphore) -> None:
 
 
 async def _is_let_in(address: str) -> None:
-    """Connect, as soon as the server has taken note that the others have gone."""
+    """Connect, as soon as the server knows that the others have left."""
     async with asyncio.timeout(TIMEOUT):
         while True:
             async with connected(address, "/threads/room/one", query={"known": ""}) as client:

@@ -131,7 +131,8 @@ export class Fold {
     const index = this.#pushes.indexOf(push);
     const before = this.#pushes.slice(0, index).findLast(isVisible)?.after ?? this.#confirmed;
     this.#take(push);
-    if (isVisible(push)) this.#refold(takingBack(push.ops, before), { start: index, takesBack: true });
+    // Also where it does not fit, and is not visible: the pushes after it were made as if it did.
+    if (!push.lostOn && !push.isSettled) this.#refold(takingBack(push.ops, before), { start: index, takesBack: true });
   }
 
   // The server's state
@@ -258,9 +259,9 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
   return { ref, made, ops, ...state };
 }
 
-/** Returns what others may have done that made `after` of `before`. */
+/** Returns what others may have done that made `after` of `before`; no state counts as null. */
 export function difference(before: Document, after: Document, keys: Keys | undefined): Op[] {
-  return before === undefined || after === undefined ? [] : diff(before, after, keys);
+  return diff(before ?? null, after ?? null, keys);
 }
 
 function carriedOut(document: Document, ops: readonly Op[]): Document {

@@ -12,6 +12,8 @@ export type PresenceRecord = { readonly [connection: string]: Json };
 export class Presences {
   #all: PresenceRecord = {};
   #own: Json = null;
+  /** Whether it was told that the own presence is too large for a socket. */
+  #isTold = false;
 
   /** The presence of every connection; equal records and entries stay the same objects. */
   get all(): PresenceRecord {
@@ -23,15 +25,17 @@ export class Presences {
     const frame: Presence = { type: "presence", data };
     if (isTooLarge(frame, maxFrame)) throw tooLarge("presence");
     this.#own = data;
+    this.#isTold = false;
     return frame;
   }
 
-  /** Returns the frame to send on a new socket, if there is one; a presence that is too large for it is dropped. */
+  /** Returns the frame to send on a new socket, if there is one; of one that is too large for it, it tells once. */
   resend(maxFrame: number): Presence | Dropped | undefined {
     if (this.#own === null) return undefined;
     const frame: Presence = { type: "presence", data: this.#own };
     if (!isTooLarge(frame, maxFrame)) return frame;
-    this.#own = null;
+    if (this.#isTold) return undefined;
+    this.#isTold = true;
     return { type: "dropped", error: tooLarge("presence") };
   }
 

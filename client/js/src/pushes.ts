@@ -132,7 +132,7 @@ export class Pushes {
     this.#window.reset();
   }
 
-  /** Ends a wait that is over. */
+  /** Ends the waits that are over. */
   release(): void {
     this.#window.release();
   }
@@ -225,9 +225,9 @@ export class Pushes {
 
   #sendFrom(expected: number, nacked: number): void {
     const index = this.all.findIndex((push) => push.ref === expected);
-    const open = this.all.findIndex((push) => !push.isSettled);
-    this.#window.rewind(this.all, nacked, index < 0 ? open : index);
-    if (index < 0) this.#renumber(this.all.slice(open), expected);
+    const open = this.all.filter((push) => !push.isSettled);
+    this.#window.rewind(this.all, nacked, index < 0 ? this.all.length - open.length : index);
+    if (index < 0) this.#renumber(open, expected);
   }
 
   #renumber(pushes: readonly Pending[], start: number): void {

@@ -207,14 +207,16 @@ export class Session {
   /** Cancels a call. */
   cancel(ref: number): void {
     if (this.#sending.calls.end(ref)) this.#send({ type: "cancel", ref });
+    // The pushes after a call that has not been sent need not wait for it.
+    this.#flush();
   }
 
   /** Sends a message as soon as the pushes made before it were sent. Throws a PlaitError when it is too large. */
   message(message: Message | Bytes): void {
     if (this.#phase === "stopped") return;
+    this.#sending.calls.addMessage(message, this.pushes.at(-1), this.#sending.maxFrame);
     // The count of messages can start only once joined; until then `Outbox.send` starts it.
     if (this.#phase === "joined") for (const frame of this.#sending.outbox.count()) this.#put(frame);
-    this.#sending.calls.addMessage(message, this.pushes.at(-1), this.#sending.maxFrame);
     this.#flush();
   }
 

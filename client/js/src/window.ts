@@ -24,7 +24,8 @@ export class SendWindow {
   #heldUntil: number | undefined = undefined;
   // The longest wait that the server has asked for; 0 where it has not, or all that it refused is answered.
   #pace = 0;
-  #freeAt = 0;
+  // The earliest time to send a call or message, where there is one.
+  #freeAt: number | undefined = undefined;
 
   constructor(now: () => number) {
     this.#now = now;
@@ -36,7 +37,8 @@ export class SendWindow {
     this.#most = UNANSWERED;
     this.#stale = [];
     this.#heldUntil = undefined;
-    this.#pace = this.#freeAt = 0;
+    this.#pace = 0;
+    this.#freeAt = undefined;
   }
 
   /**
@@ -47,14 +49,15 @@ export class SendWindow {
     return this.#stale.length > 0 ? undefined : this.#heldUntil;
   }
 
-  /** Ends a wait that is over. */
+  /** Ends the waits that are over. */
   release(): void {
     if (this.resumesAt !== undefined && this.#now() >= this.resumesAt) this.#heldUntil = undefined;
+    if (this.#freeAt !== undefined && this.#now() >= this.#freeAt) this.#freeAt = undefined;
   }
 
-  /** When a call or message may be sent; undefined for at once. */
+  /** When `release` lets a call or message be sent; undefined for at once. */
   get freeAt(): number | undefined {
-    return this.#now() < this.#freeAt ? this.#freeAt : undefined;
+    return this.#freeAt;
   }
 
   /** All that was refused as too fast is answered. */
@@ -84,7 +87,7 @@ export class SendWindow {
    * and for as long after the last frame that the server took as it has asked to wait.
    */
   letPass(index: number): boolean {
-    if (this.freeAt !== undefined) return false;
+    if (this.#freeAt !== undefined) return false;
     if (this.#pace === 0) return this.has(index);
     if (index >= 0 || this.#heldUntil !== undefined) return false;
     this.#spent();

@@ -157,6 +157,20 @@ test("a message that is too large throws, as bytes too", async () => {
   expect(peer.frames.waiting).toEqual([]);
 });
 
+test("of a message that is too large nothing is sent, nor is the count of messages begun", () => {
+  const limited = new Session({ client: "c1", now: () => 0 });
+  limited.open();
+  limited.receive({ ...JOINED, state: { n: 1 }, max_frame: 500 });
+  limited.takeFrames();
+  expect(() => limited.message({ type: "message", data: LARGE })).toThrow(PlaitError);
+  expect(limited.takeFrames()).toEqual([]);
+  limited.message({ type: "message", data: "short" });
+  expect(limited.takeFrames()).toEqual([
+    { type: "ping", messages: 0 },
+    { type: "message", data: "short" },
+  ]);
+});
+
 test("a presence and messages that turn out at the join to be too large are heard of, and not sent", async () => {
   const errors = await uncaught("uncaughtException", async (heard) => {
     const client = open();
@@ -173,6 +187,10 @@ test("a presence and messages that turn out at the join to be too large are hear
     await again.join({ state: { n: 1 }, max_frame: 500 });
     client.send("again");
     expect((await again.take("message")).data).toBe("again");
+    again.drop();
+    const large = await server.peer();
+    await large.join({ state: { n: 1 } });
+    expect((await large.take("presence")).data).toEqual({ at: LARGE });
   });
   expect(errors).toEqual([]);
 });

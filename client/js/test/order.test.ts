@@ -88,6 +88,23 @@ test("while changes come too fast, what is made after them waits for their answe
   expect([passed(), wait()]).toEqual(["push push", "call call"]);
 });
 
+test("a frame that is read when the time of a message has come does not put it off", () => {
+  let now = 0;
+  const session = joined(() => now);
+  increase(session, 1);
+  session.receive({ type: "nack", ref: 1, code: "rate_limited", message: "slow", version: 1, retry_after: 0.5 });
+  session.message(messageOf("text"));
+  now = session.due() as number;
+  session.tick();
+  session.receive({ type: "ack", ref: 1, version: 2 });
+  session.takeFrames();
+  now += 0.51;
+  session.receive({ type: "message", data: "of another" });
+  expect(session.due()).toBeLessThanOrEqual(now);
+  session.tick();
+  expect(types(session.takeFrames())).toBe("message");
+});
+
 test("once changes that came too fast are answered, those after them wait for nothing", () => {
   let now = 0;
   const session = joined(() => now);
@@ -101,6 +118,23 @@ test("once changes that came too fast are answered, those after them wait for no
     increase(session, 1);
     expect(types(session.takeFrames())).toBe("push");
   }
+});
+
+test("what is after a call that is cancelled before it was sent goes out at once", () => {
+  let now = 0;
+  const session = joined(() => now);
+  increase(session, 1);
+  session.takeFrames();
+  session.receive({ type: "nack", ref: 1, code: "rate_limited", message: "slow", version: 1, retry_after: 1 });
+  const ref = session.call("slow");
+  increase(session, 1);
+  now = 1;
+  session.tick();
+  session.takeFrames();
+  session.receive({ type: "ack", ref: 1, version: 2 });
+  expect(types(session.takeFrames())).toBe("");
+  session.cancel(ref);
+  expect(types(session.takeFrames())).toBe("push");
 });
 
 test("a call whose changes were refused or are lost with the socket goes out all the same", () => {

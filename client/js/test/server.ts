@@ -6,7 +6,7 @@ import type { WebSocket } from "ws";
 import { parse } from "../src/exact.js";
 import type { ClientMessage, Joined, ServerMessage } from "../src/protocol.js";
 
-const TIMEOUT = 10_000;
+const TIMEOUT = 30_000;
 
 /** What comes one after the other and is waited for. */
 export class Arrivals<T> {

@@ -1,4 +1,4 @@
-import { afterEach, expect, test } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
 import { isFinal } from "../src/errors.js";
@@ -12,6 +12,7 @@ serving();
 const opened: Socket[] = [];
 
 afterEach(() => {
+  vi.restoreAllMocks();
   for (const socket of opened.splice(0)) socket.stop();
 });
 
@@ -74,9 +75,15 @@ test.each([1008, 4401, 4409])("after %i there is no other socket", async (code) 
   expect(server.peers.waiting).toEqual([]);
 });
 
+/** Returns how many milliseconds the sockets have waited before each attempt from here on, as they asked for it. */
+function recordDelays(): () => number[] {
+  const timers = vi.spyOn(globalThis, "setTimeout");
+  return () => timers.mock.calls.map(([, delay]) => delay ?? 0).filter((delay) => delay < 10_000);
+}
+
 test("a server that goes away is returned to at once, if it was joined, but not again unless it was of use", async () => {
   const { socket, opens, closes } = connect();
-  const waits: number[] = [];
+  const delays = recordDelays();
   for (let time = 0; time < 6; time++) {
     const peer = await server.peer();
     await opens.take();
@@ -84,19 +91,17 @@ test("a server that goes away is returned to at once, if it was joined, but not 
     if (time < 4) socket.answered();
     peer.close(1001);
     await closes.take();
-    const closedAt = performance.now();
-    const next = await server.peer();
-    waits.push(next.openedAt - closedAt);
-    server.peers.put(next);
+    server.peers.put(await server.peer());
   }
-  // No delay is shorter than 50 ms.
-  expect(Math.min(...waits)).toBeLessThan(50);
-  expect(Math.min(...waits.slice(4))).toBeGreaterThan(40);
+  expect(delays().slice(0, 4)).toEqual([0, 0, 0, 0]);
+  expect(delays()).toHaveLength(6);
+  expect(Math.min(...delays().slice(4))).toBeGreaterThanOrEqual(50);
 });
 
 test("attempts that come to nothing wait longer each time, though the thread is joined", async () => {
   const { socket, opens } = connect();
-  const waits: number[] = [];
+  const delays = recordDelays();
+  let waited = 0;
   for (let time = 0; time < 4; time++) {
     const peer = await server.peer();
     await opens.take();
@@ -104,16 +109,17 @@ test("attempts that come to nothing wait longer each time, though the thread is 
     const droppedAt = performance.now();
     peer.drop();
     const next = await server.peer();
-    waits.push(next.openedAt - droppedAt);
+    waited = next.openedAt - droppedAt;
     server.peers.put(next);
   }
-  expect(waits[3]).toBeGreaterThan(400);
+  expect(delays()[3]).toBeGreaterThanOrEqual(400);
+  expect(waited).toBeGreaterThan(390);
   socket.answered();
   const peer = await server.peer();
   await opens.take();
-  const droppedAt = performance.now();
   peer.drop();
-  expect((await server.peer()).openedAt - droppedAt).toBeLessThan(350);
+  await server.peer();
+  expect(delays()[4]).toBeLessThanOrEqual(100);
 });
 
 test("a token that cannot be had counts as a failed attempt", async () => {
@@ -129,7 +135,7 @@ test("a network that goes takes the socket with it, and one that comes is tried 
   const network = new EventTarget();
   const { opens, closes } = connect({ network });
   let wait = Infinity;
-  for (let time = 0; time < 5; time++) {
+  for (let time = 0; time < 8; time++) {
     await opens.take();
     const peer = await server.peer();
     network.dispatchEvent(new Event("offline"));
@@ -141,8 +147,8 @@ test("a network that goes takes the socket with it, and one that comes is tried 
     wait = next.openedAt - onlineAt;
     server.peers.put(next);
   }
-  // The fifth delay is 800 ms at least.
-  expect(wait).toBeLessThan(700);
+  // The eighth delay is 5 s at least.
+  expect(wait).toBeLessThan(5_000);
 });
 
 test("a socket that is renewed is closed, and another opens", async () => {

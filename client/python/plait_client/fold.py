@@ -1,5 +1,6 @@
 """What a user sees: the server's state with the operations of all pushes carried out that it has not answered."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ __all__ = ["Fold", "Pending"]
 class Pending:
     """A push without an answer; it changes as the server's state does, and keeps its identity until it is answered."""
 
-    __slots__ = ("after", "is_orphan", "is_settled", "lost_on", "made", "ops", "ref", "sent")
+    __slots__ = ("is_orphan", "is_settled", "is_visible", "lost_on", "made", "ops", "ref", "sent")
 
     def __init__(self, ref: int, made: Version, ops: Sequence[Op]) -> None:
         self.ref = ref
@@ -36,13 +37,8 @@ class Pending:
         self.is_orphan = False
         # The server's state has it, or does without it: only its answer is to come.
         self.is_settled = False
-        # What is shown with it and all before it; UNSET when it is left out.
-        self.after: Any = msgspec.UNSET
-
-    @property
-    def is_visible(self) -> bool:
-        """Whether what is shown is shown with it."""
-        return self.after is not msgspec.UNSET
+        # Whether what is shown is shown with it.
+        self.is_visible = False
 
 
 class Fold:
@@ -99,11 +95,11 @@ class Fold:
         """
         assert self._at is not None, "no push can be made before the first join"
         push = Pending(ref, self._at, ops)
-        push.after = apply(self._shown, ops)
+        shown = apply(self._shown, ops)
         if check is not None:
-            check(push.after)
+            check(shown)
         self._pushes.append(push)
-        self._shown = push.after
+        self._shown, push.is_visible = shown, True
         return push
 
     def drop(self, push: Pending) -> None:
@@ -115,8 +111,7 @@ class Fold:
     def refuse(self, push: Pending) -> None:
         """Remove a refused push; the pushes after it, which were made on it, are rebased and shown without it."""
         index = self._pushes.index(push)
-        visible = [each for each in self._pushes[:index] if each.is_visible]
-        before = visible[-1].after if visible else self._confirmed
+        before = self._show(index)
         self._pushes.remove(push)
         # Also where it does not fit, and is not visible: the pushes after it were made as if it did.
         if push.lost_on is None and not push.is_settled:
@@ -168,13 +163,13 @@ class Fold:
 
     def _rejoin(self, at: Version, confirmed: Any, over: Sequence[Op] | None, last_ref: int) -> None:
         """The server has answered for all pushes up to `last_ref`. `over` leads to `confirmed`, where that is known."""
-        settled = [push for push in self._pushes if push.sent is not None and push.ref <= last_ref]
+        settled = {push.ref for push in self._pushes if push.sent is not None and push.ref <= last_ref}
         # Later pushes were made on what the settled ones left: only what differs from that is the others' doing.
-        expected = [push.after for push in settled if push.is_visible]
+        expected = [index for index, push in enumerate(self._pushes) if push.ref in settled and push.is_visible]
         if over is None or expected:
-            over = self._difference(expected[-1] if expected else self._confirmed, confirmed)
+            over = self._difference(self._show(expected[-1] + 1 if expected else 0), confirmed)
         for push in self._pushes:
-            is_settled = push.sent is not None and push.ref <= last_ref
+            is_settled = push.ref in settled
             # What is not settled any longer was refused: what was accepted is not forgotten.
             if push.is_settled and not is_settled:
                 push.lost_on, push.is_orphan = push.made, True
@@ -188,16 +183,24 @@ class Fold:
         """The server has carried out `ops` for a push. Raises PatchError, and changes nothing, if they do not fit."""
         is_first = next((each for each in self._pushes if each.is_visible), None) is push
         if is_first and (ops is push.ops or encode_json(ops) == encode_json(push.ops)):
-            self._confirmed = push.after
+            self._confirmed = self._show(self._pushes.index(push) + 1)
             self._pushes.remove(push)
         else:
+            after = self._show(self._pushes.index(push) + 1) if is_first else None
             self._confirmed = apply(self._confirmed, ops)
             self._pushes.remove(push)
             if is_first:
-                self._refold(self._difference(push.after, self._confirmed))
+                self._refold(self._difference(after, self._confirmed))
             else:
                 self._refold(() if push.is_visible else ops)
         self._at = at
+
+    def _show(self, end: int) -> Any:
+        """Return the confirmed state and the visible pushes up to an index; each is not kept, as that costs memory."""
+        if not any(push.is_visible for push in self._pushes[end:]):
+            return self._shown
+        visible = (push for push in self._pushes[:end] if push.is_visible)
+        return functools.reduce(lambda state, push: apply(state, push.ops), visible, self._confirmed)
 
     def _difference(self, before: Any, after: Any) -> list[Op]:
         """Return what others may have done that made `after` of `before`; nothing where no push is shown over it."""
@@ -210,7 +213,7 @@ class Fold:
         """
         document = self._confirmed
         for index, push in enumerate(self._pushes):
-            push.after = msgspec.UNSET
+            push.is_visible = False
             if push.lost_on is not None and index >= start:
                 push.is_orphan |= takes_back
             if push.lost_on is not None or push.is_settled:
@@ -223,18 +226,12 @@ class Fold:
                 continue
             if is_moved:
                 push.ops = moved.ops
-            push.after = _carry_out(document, push.ops)
-            if not push.is_visible:
+            try:
+                document = apply(document, push.ops)
+            except PatchError:
                 continue
-            document = push.after
+            push.is_visible = True
             # The next push is rebased over what is left after this one.
             if is_moved:
                 over = moved.over
         self._shown = document
-
-
-def _carry_out(document: Any, ops: Sequence[Op]) -> Any:
-    try:
-        return apply(document, ops)
-    except PatchError:
-        return msgspec.UNSET

@@ -21,7 +21,7 @@ class _Outcome(Awaitable[int]):
 
     def __init__(self) -> None:
         self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        # Taken note of, so that asyncio does not complain when nobody else does.
+        # Read the exception, as asyncio logs one that nobody has read.
         self.future.add_done_callback(asyncio.Future.exception)
 
     def __await__(self) -> Generator[Any, None, int]:

@@ -19,19 +19,24 @@ class Presences:
     def __init__(self) -> None:
         self.all: dict[str, Any] = {}
         self._own: Presence | None = None
+        # Whether it was told that the own presence is too large for a socket.
+        self._is_told = False
 
     def set(self, data: Any, max_frame: float) -> Presence:
         """Set this client's presence; return the frame to send. Raises TooLarge."""
         frame = Presence(msgspec.Raw(encode_finite(data)))
         check_size(frame, max_frame)
         self._own = None if data is None else frame
+        self._is_told = False
         return frame
 
     def resend(self, max_frame: float) -> Presence | Dropped | None:
-        """Return the frame to send on a new socket, if there is one; a presence that is too large for it is dropped."""
+        """Return the frame to send on a new socket, if there is one; of one that is too large for it, it tells once."""
         if self._own is None or not is_too_large(self._own, max_frame):
             return self._own
-        self._own = None
+        if self._is_told:
+            return None
+        self._is_told = True
         return Dropped(TooLarge(int(max_frame)))
 
     def forget(self) -> None:

@@ -225,6 +225,8 @@ class Session:
         """Wait no more for a call."""
         if self._sending.calls.end(ref):
             self._send(messages.Cancel(ref))
+        # The pushes after a call that has not been sent need not wait for it.
+        self._flush()
 
     def send(self, data: Any) -> None:
         """Send an ordinary message, after the pushes so far. Only for a session that has joined. Raises TooLarge."""

@@ -34,7 +34,7 @@ class Change(msgspec.Struct, frozen=True):
 # Changes per page, and bytes of their operations.
 _PAGE: Final = 500
 _PAGE_SIZE: Final = 1024 * 1024
-# Readers further behind get a snapshot; replaying more would stall the loop.
+# Readers that lag by more get a snapshot; replaying more would stall the loop.
 _FAR: Final = 10_000
 _FAR_SIZE: Final = 4 * 1024 * 1024
 

@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["FOLDER", "Agents", "Play", "play", "playing"]
 
 FOLDER = Path(__file__).parent
-TIMEOUT = 30
+TIMEOUT = 90
 
 
 class Play:

@@ -1,7 +1,7 @@
 // Waiting for what other code does.
 
 /** Milliseconds after which what has not happened is taken not to happen. */
-export const TIMEOUT = 10_000;
+export const TIMEOUT = 60_000;
 
 const waiters = new Set();
 

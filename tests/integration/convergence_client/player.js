@@ -10,7 +10,7 @@ import { troubled } from "./troubled.js";
 Object.defineProperty(globalThis, "navigator", { value: undefined, configurable: true });
 
 /** Milliseconds after which what has not happened is taken not to happen. */
-export const TIMEOUT = 50_000;
+export const TIMEOUT = 90_000;
 
 export class Player {
   /** What each edit became, by its number: "ack" or the code of the refusal. */

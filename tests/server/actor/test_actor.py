@@ -36,7 +36,7 @@ class Room(Thread[Any]):
 
 
 async def lines(house: House, cls: type[Thread[Any]]) -> list[Any]:
-    """Return what a thread has taken note of, when it has come to rest."""
+    """Return what a thread has recorded, when it is idle."""
     actor = await house.actor(cls)
     await outcome(actor.wait_until_idle())
     found: list[Any] = actor.thread.lines  # type: ignore[attr-defined]

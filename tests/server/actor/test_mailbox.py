@@ -50,7 +50,7 @@ async def outcome(future: Awaitable[Any]) -> Any:
 
 
 class Log:
-    """Takes note of who begins and who ends, and fails whoever begins while another has not ended."""
+    """Records who begins and who ends, and fails whoever begins while another has not ended."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

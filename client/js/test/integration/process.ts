@@ -18,10 +18,21 @@ export const PYTHON = process.env.PLAIT_PYTHON ?? join(ROOT, ".venv/bin/python")
 /** Whether the server is installed beside this package, as in a checkout of the project. */
 export const HAS_SERVER = existsSync(PYTHON);
 
+// Keeps a port, without listening on it, until its input ends: nobody else is given the port while the server is down.
+const HOLD = `
+import socket, sys
+held = socket.socket()
+held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+held.bind(("127.0.0.1", 0))
+print(held.getsockname()[1], flush=True)
+sys.stdin.read()
+`;
+
 export class Process {
   readonly #folder = mkdtempSync(join(tmpdir(), "plait-client-"));
   readonly #app: string;
   #child: ChildProcess | undefined = undefined;
+  #holder: ChildProcess | undefined = undefined;
   #port = 0;
 
   constructor(app = "app:app") {
@@ -33,6 +44,10 @@ export class Process {
   }
 
   async start(): Promise<void> {
+    if (!this.#holder) {
+      this.#holder = spawn(PYTHON, ["-S", "-c", HOLD], { stdio: ["pipe", "pipe", "inherit"] });
+      this.#port = Number(await firstLine(this.#holder));
+    }
     const log = join(this.#folder, "server.log");
     const child = spawn(PYTHON, ["-m", "plait.cli", "serve", this.#app, "--port", String(this.#port)], {
       cwd: this.#folder,
@@ -40,13 +55,8 @@ export class Process {
       stdio: ["ignore", "pipe", openSync(log, "a")],
     });
     this.#child = child;
-    for await (const line of createInterface({ input: child.stdout as NodeJS.ReadableStream })) {
-      const found = /:(\d+) \(/.exec(line);
-      if (!found) continue;
-      this.#port = Number(found[1]);
-      return;
-    }
-    throw new Error(`the server did not start: ${readFileSync(log, "utf8")}`);
+    if (!(await firstLine(child))?.includes(`:${this.#port} (`))
+      throw new Error(`the server did not start: ${readFileSync(log, "utf8")}`);
   }
 
   async end(signal: NodeJS.Signals = "SIGTERM"): Promise<void> {
@@ -58,6 +68,12 @@ export class Process {
 
   async remove(): Promise<void> {
     await this.end("SIGKILL");
+    this.#holder?.stdin?.end();
     rmSync(this.#folder, { recursive: true });
   }
+}
+
+async function firstLine(child: ChildProcess): Promise<string | undefined> {
+  for await (const line of createInterface({ input: child.stdout as NodeJS.ReadableStream })) return line;
+  return undefined;
 }

@@ -58,7 +58,7 @@ describe.runIf(HAS_SERVER)("with a plait server that takes only so much", () => 
     await all;
     expect(heard).toEqual(Array.from({ length: 1_500 }, (_, n) => String(n)));
     for (let n = 0; n < 500; n++) ada.setPresence({ n });
-    await vi.waitFor(() => expect(Object.values(grace.presence)).toEqual([{ n: 499 }]), 10_000);
+    await vi.waitFor(() => expect(Object.values(grace.presence)).toEqual([{ n: 499 }]), 60_000);
     expect([ada.status, ada.trouble]).toEqual(["online", undefined]);
   });
 });
@@ -86,7 +86,7 @@ describe.runIf(HAS_SERVER)(
       expect(heard).toEqual(Array.from({ length: 600 }, (_, n) => String(n)));
       await Promise.all(Array.from({ length: 600 }, (_, n) => ada.update(`/fields/${n}`, n)));
       expect([...statuses]).toEqual(["online"]);
-    }, 20_000);
+    });
   },
 );
 

@@ -62,24 +62,24 @@ async def test_a_token_that_has_expired_closes_with_4401() -> None:
 
 async def test_a_fresh_token_comes_in_the_place_of_the_old_one() -> None:
     async with open_house(Room) as house:
-        guest = Guest(await house.actor(Room), "a", principal=known(left=0.1), renew=renew)
+        guest = Guest(await house.actor(Room), "a", principal=known(left=0.9), renew=renew)
         await guest.open()
-        guest.send("auth", token="ada 2.2")
+        guest.send("auth", token="ada 4")
         await settled(guest)
         assert guest.connection.principal is not None
-        assert guest.connection.principal.claims == {"token": "ada 2.2"}
+        assert guest.connection.principal.claims == {"token": "ada 4"}
         while (frame := await guest.transport.next())["type"] != "auth_expiring" or frame["in"] < 1:
             pass
         loop = asyncio.get_running_loop()
         passed = loop.create_future()
-        loop.call_later(0.15, passed.set_result, None)
+        loop.call_later(0.95, passed.set_result, None)
         await passed
         assert guest.closed is None
 
 
 async def test_a_token_without_an_end_is_not_watched() -> None:
     async with open_house(Room) as house:
-        guest = Guest(await house.actor(Room), "a", principal=known(left=0.1), renew=renew)
+        guest = Guest(await house.actor(Room), "a", principal=known(left=60), renew=renew)
         await guest.open()
         tokens = guest.session._tokens
         assert tokens is not None
