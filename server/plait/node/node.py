@@ -202,7 +202,11 @@ class Node:
             raise
         self._in_transition.add(actor)
         try:
-            await actor.start()
+            try:
+                await actor.start()
+            finally:
+                if (lost := actor.pipeline.lost) is not None:  # `on_start` need not have waited for the write.
+                    raise lost
         except BaseException as error:
             actor.abort()
             if isinstance(error, PlaitError):  # Other errors are logged by the caller that answers the client.

@@ -13,7 +13,17 @@ from tests.server.rooms import House, open_house
 from plait.actor.connection import Source
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.errors import CorruptThread, Fenced, InvalidState, NotFound, PlaitError, StoreError, TooMany, Unavailable
+from plait.errors import (
+    CorruptThread,
+    Fenced,
+    Indeterminate,
+    InvalidState,
+    NotFound,
+    PlaitError,
+    StoreError,
+    TooMany,
+    Unavailable,
+)
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node.node import Node
 from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
@@ -213,6 +223,26 @@ async def test_what_a_failing_on_start_has_changed_is_there_the_next_time() -> N
         with pytest.raises(LookupError):
             await outcome(house.handle(Half).state())
         assert await outcome(house.handle(Half).state()) == 2
+
+
+async def test_a_thread_that_is_dropped_while_it_starts_is_not_awake_and_the_next_use_tries_again() -> None:
+    class Hasty(Thread[Any]):
+        @rpc
+        def add(self, n: int) -> int:
+            self.set_state((self.state or 0) + n)
+            return int(self.state)
+
+        async def on_start(self) -> None:
+            with suppress(Indeterminate, asyncio.CancelledError):
+                await self.set_state((self.state or 0) + 10)
+
+    async with open_house(Hasty) as house:
+        house.store.fail_next(Indeterminate("hasty/one: it is not known whether the change was stored"))
+        with pytest.raises(Indeterminate):
+            await outcome(house.handle(Hasty).add(1))
+        assert house.node.actors == []
+        assert await outcome(house.handle(Hasty).add(1)) == 11
+        await house.join(Hasty, "a")
 
 
 async def test_a_caller_that_went_away_does_not_stop_the_waking_for_others() -> None:
