@@ -140,12 +140,25 @@ class Actor(Facade):
         self.pipeline.close()
         self.cancel_turns()
 
-    def drop(self, reason: str) -> None:
-        """Close the sockets at once, so that their clients reconnect, and refuse further changes."""
+    def drop(self, reason: str, *, is_awake: bool) -> None:
+        """Close the sockets at once, so that their clients reconnect, and refuse further changes.
+
+        The turns of a thread that is awake are cancelled, except for `on_close`.
+        """
         self.connections.close(reason)
         self.pipeline.close()
+        if is_awake:
+            self.cancel_turns()
         for connection in self.connections:
             connection.leave(TRY_AGAIN_LATER, reason)
+        self.presence.close()
+
+    async def end(self) -> None:
+        """Wait until the turns of a thread that was dropped have ended."""
+        try:
+            await self.wait_until_idle()
+        finally:
+            self.abort()
 
     # Inside
 

@@ -3,7 +3,7 @@
 Nothing else of it is theirs: what goes in and out are values, callbacks, and the connections.
 """
 
-from asyncio import get_running_loop
+from asyncio import CancelledError, get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -253,7 +253,14 @@ class Facade:
                 return True
             return False
 
-        self.hooks.connect(connection, request, admit=admit, done=lambda error: done(error or refusal))
+        def finish(error: BaseException | None) -> None:
+            nonlocal refusal
+            if isinstance(error, CancelledError) and (refusal := self.refusal()) is not None:
+                connection.leave(TRY_AGAIN_LATER, str(refusal))
+                error = None
+            done(error or refusal)
+
+        self.hooks.connect(connection, request, admit=admit, done=finish)
 
     def leave(self, connection: Connection, code: int, reason: str) -> None:
         """Remove a connection and run `on_close`."""

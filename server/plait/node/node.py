@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from contextvars import Context
 from typing import Any
 
@@ -52,7 +52,7 @@ class Node:
         # stays in `_waking` until its waiting callers have resumed, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
-        # Threads whose `on_start` or `on_stop` runs.
+        # Threads whose `on_start` or `on_stop` runs, or that were dropped while turns ran.
         self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -202,7 +202,11 @@ class Node:
             raise
         self._in_transition.add(actor)
         try:
-            await actor.start()
+            try:
+                await actor.start()
+            finally:
+                if (lost := actor.pipeline.lost) is not None:  # `on_start` need not have waited for the write.
+                    raise lost
         except BaseException as error:
             actor.abort()
             if isinstance(error, PlaitError):  # Other errors are logged by the caller that answers the client.
@@ -212,17 +216,24 @@ class Node:
             self._in_transition.discard(actor)
         return actor
 
-    def _begin_to_stop(self, actor: Actor) -> asyncio.Task[None]:
-        self._actors.pop(actor.key, None)
+    def _begin_to_stop(self, actor: Actor) -> None:
+        self._end(actor, actor.stop())
+
+    def _end(self, actor: Actor, work: Coroutine[Any, Any, None]) -> None:
+        """Let `work` end a thread that is awake; callers that need the thread wait for that."""
+        del self._actors[actor.key]
         self._in_transition.add(actor)
-        task = self._stopping[actor.key] = asyncio.create_task(actor.stop(), name=f"stop {actor.key}")
+        # An empty context: what ends a thread must not count as caused by the turn that was running.
+        task = asyncio.create_task(work, name=f"stop {actor.key}", context=Context())
+        self._stopping[actor.key] = task
         task.add_done_callback(lambda _: self._on_stopped(actor))
-        return task
 
     def _stop_awakened(self, waking: asyncio.Task[Actor]) -> None:
         """Stop a thread that has just woken; the turns of the callers that waited for it run first."""
         if not waking.cancelled() and waking.exception() is None:
-            self._begin_to_stop(waking.result())
+            actor = waking.result()
+            if self._actors.get(actor.key) is actor:
+                self._begin_to_stop(actor)
 
     def _on_stopped(self, actor: Actor) -> None:
         del self._stopping[actor.key]
@@ -237,10 +248,12 @@ class Node:
         else:
             log.error("%s; the thread is loaded again", operator_message(error), extra=about(actor.key))
             reason = "it is not known whether a change was stored"
-        if self._actors.get(actor.key) is actor:
-            del self._actors[actor.key]
+        # Otherwise it is starting or stopping: that goes on, and those who want the thread wait for it.
+        is_awake = self._actors.get(actor.key) is actor
+        actor.drop(reason, is_awake=is_awake)
+        if is_awake:
+            self._end(actor, actor.end())
         self._store.release(actor.key, actor.pipeline.history.fence)
-        actor.drop(reason)
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -39,7 +39,6 @@ class Pipeline:
         "_is_closed",
         "_is_deciding",
         "_limits",
-        "_lost",
         "_on_commit",
         "_on_lost",
         "_pending",
@@ -48,6 +47,7 @@ class Pipeline:
         "_type",
         "_validate",
         "history",
+        "lost",
     )
 
     def __init__(
@@ -72,7 +72,8 @@ class Pipeline:
         # Called when this instance can no longer tell the thread's state: another process has written the thread, or
         # it is not known what became of a write. The sockets must be closed before those who wait are told.
         self._on_lost = on_lost
-        self._lost: StoreError | None = None
+        # Why the thread's state is no longer known here; None while it is.
+        self.lost: StoreError | None = None
         # Changes that are not durable yet, in order.
         self._pending: list[Commit] = []
         self._is_closed = False
@@ -218,7 +219,7 @@ class Pipeline:
         if self._pending:
             self._pending[-1].then(callback)
         else:
-            callback(self._lost)
+            callback(self.lost)
 
     async def wait_until_durable(self) -> None:
         """Wait until every change made so far is durable, or has failed."""
@@ -340,7 +341,7 @@ class Pipeline:
         if isinstance(failure, Fenced | Indeterminate):
             # Nothing may be answered from this state, and it is not known which one is right.
             self._is_closed = True
-            self._lost = failure
+            self.lost = failure
             self._on_lost(failure)
         else:
             self.history.rollback()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from plait.errors import StoreError
+from plait.errors import Indeterminate, StoreError
 from plait.store.batches import Group, Outcome
 from plait.store.checksums import (
     checksum_change,
@@ -17,8 +17,9 @@ from plait.store.checksums import (
 from plait.store.coalescing import coalesce
 from plait.store.protocol import CLIENT_DAYS, DAY, ChangeRow, ClientRow, Prune, Record, Snapshot, ThreadKey, Write
 from plait.store.rows import HEAD
+from plait.store.schema import rewrite_version
 
-__all__ = ["Head", "Heads", "Result", "commit"]
+__all__ = ["Head", "Heads", "Result", "commit", "make_refusal"]
 
 _INSERT_CHANGE: Final = "INSERT INTO changes (thread, version, ops, source, at, checksum) VALUES (?, ?, ?, ?, ?, ?)"
 _INSERT_CLIENT: Final = """
@@ -76,7 +77,7 @@ _HEADS_KEPT: Final = 10_000
 class Result:
     """What became of a batch."""
 
-    __slots__ = ("deleted", "outcomes", "written")
+    __slots__ = ("deleted", "is_in_doubt", "outcomes", "written")
 
     def __init__(self, groups: int) -> None:
         # The outcome of each group.
@@ -85,6 +86,8 @@ class Result:
         self.deleted: list[int] = []
         # The heads of the threads that were written, in order.
         self.written: list[Head] = []
+        # Whether the log may have the commit of a transaction that failed.
+        self.is_in_doubt = False
 
 
 def commit(db: sqlite3.Connection, heads: Heads, batch: Sequence[Group]) -> Result:
@@ -116,13 +119,17 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
     except (sqlite3.Error, OverflowError, ValueError) as error:
         if db.in_transaction:
             db.execute("ROLLBACK")
+        is_in_doubt = _may_be_in_log(error) and not _overwrite(db)
+        result.is_in_doubt |= is_in_doubt
         for index, group in groups:
             key = group.writes[0].key
             heads.pop(key, None)
-            if len(groups) > 1:
+            if is_in_doubt:
+                result.outcomes[index] = 0, _make_indeterminate(key, error)
+            elif len(groups) > 1 and not result.is_in_doubt:
                 _transact(db, heads, [(index, group)], result)
             else:
-                result.outcomes[index] = 0, _make_error(key, error)
+                result.outcomes[index] = 0, make_refusal(key, error)
         return
     for index, outcome in outcomes:
         result.outcomes[index] = outcome
@@ -130,11 +137,36 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
     result.written += transaction.written
 
 
-def _make_error(key: ThreadKey, cause: Exception) -> StoreError:
+def make_refusal(key: ThreadKey, cause: Exception) -> StoreError:
+    """Return the error of a write that is certainly not stored."""
     error = StoreError(f"{key} could not be written: {cause}")
     error.__cause__ = cause
     error.is_logged = True
     return error
+
+
+def _make_indeterminate(key: ThreadKey, cause: Exception) -> Indeterminate:
+    error = Indeterminate(f"{key}: it is not known whether the change was stored: {cause}")
+    error.__cause__ = cause
+    return error
+
+
+def _may_be_in_log(error: Exception) -> bool:
+    """Whether a statement that failed may have written a commit to the log, where a restart would find it.
+
+    The commit is written last, so that a failed write cannot have written it; a sync may fail after it.
+    """
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_IOERR and code != sqlite3.SQLITE_IOERR_WRITE
+
+
+def _overwrite(db: sqlite3.Connection) -> bool:
+    """Write over what a failed transaction may have left in the log, and return whether that succeeded."""
+    try:
+        rewrite_version(db)
+    except sqlite3.Error:
+        return False
+    return True
 
 
 def _write_alone(db: sqlite3.Connection, heads: Heads, group: Group) -> Head | None:

@@ -61,7 +61,8 @@ class Inspection:
             try:
                 ids = [id for (id,) in db.execute("SELECT id FROM threads NOT INDEXED ORDER BY id")]
                 for id in ids:
-                    yield from self._inspect_thread(db, id)
+                    with rows.read_transaction(db):
+                        yield from self._inspect_thread(db, id)
                 for table in _COLUMNS:
                     yield from _find_strays(db, table)
             except (sqlite3.Error, UnicodeDecodeError) as error:

@@ -1,7 +1,8 @@
 """The SQL statements that read a SQLite store's file. Runs in the OS threads of the connections."""
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Final
 
 from plait.errors import CorruptThread
@@ -20,6 +21,7 @@ __all__ = [
     "load_records",
     "load_schema",
     "load_threads",
+    "read_transaction",
     "save_schema",
 ]
 
@@ -32,10 +34,26 @@ _CHANGES: Final = "SELECT version, ops, source, at, checksum FROM changes WHERE 
 _RECORDS: Final = "SELECT key, value, checksum FROM records WHERE thread = ? AND part = ?"
 
 
-def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored | None:
-    """Return a thread, at `version` if one is given. Raises CorruptThread."""
+@contextmanager
+def read_transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Let all statements of the block read the file as it is at the first one; the block may be inside of another.
+
+    Without it, the row id of a deleted thread could be that of another thread at the next statement.
+    """
+    if db.in_transaction:
+        yield
+        return
     db.execute("BEGIN")
     try:
+        yield
+    finally:
+        if db.in_transaction:  # SQLite ends it by itself after some errors.
+            db.execute("COMMIT")
+
+
+def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored | None:
+    """Return a thread, at `version` if one is given. Raises CorruptThread."""
+    with read_transaction(db):
         found = db.execute(_THREAD, key).fetchone()
         if found is None:
             return None
@@ -50,8 +68,6 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
         rows = db.execute(f"{_CHANGES} AND version > ? AND version <= ? ORDER BY version", (thread, since, to))
         changes = [read_change(key, thread, row) for row in rows]
         (oldest,) = db.execute("SELECT min(version) FROM snapshots WHERE thread = ?", (thread,)).fetchone()
-    finally:
-        db.execute("COMMIT")
     head, state_version, secret, is_stateless = read_thread(key, found[3:])
     if type(last) is not int or last < head:
         raise CorruptThread(f"{key} cannot be read: changes are missing after version {last}, up to {head}")
@@ -80,10 +96,11 @@ def load_changes_before(
 def _load_some_changes(
     db: sqlite3.Connection, key: ThreadKey, which: str, values: tuple[int, int], size: int | None
 ) -> list[ChangeRow]:
-    if (thread := _find(db, key)) is None:
-        return []
-    with closing(db.execute(f"{_CHANGES} {which}", (thread, *values))) as rows:
-        return take_page((read_change(key, thread, row) for row in rows), lambda row: len(row.ops), size)
+    with read_transaction(db):
+        if (thread := _find(db, key)) is None:
+            return []
+        with closing(db.execute(f"{_CHANGES} {which}", (thread, *values))) as rows:
+            return take_page((read_change(key, thread, row) for row in rows), lambda row: len(row.ops), size)
 
 
 def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRow | None:
@@ -98,10 +115,11 @@ def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRo
 
 def load_record(db: sqlite3.Connection, key: ThreadKey, part: str, name: str) -> bytes | None:
     """Return the value of a record, None if there is none. Raises CorruptThread."""
-    if (thread := _find(db, key)) is None:
-        return None
-    rows = db.execute(f"{_RECORDS} AND key = ?", (thread, part, name))
-    found = read_records(key, thread, part, rows)
+    with read_transaction(db):
+        if (thread := _find(db, key)) is None:
+            return None
+        rows = db.execute(f"{_RECORDS} AND key = ?", (thread, part, name))
+        found = read_records(key, thread, part, rows)
     return found[0].value if found else None
 
 
@@ -109,20 +127,22 @@ def load_records(
     db: sqlite3.Connection, key: ThreadKey, part: str, prefix: str, after: str, *, limit: int, size: int | None
 ) -> list[Record]:
     """Return records of a part in the order of their keys. Raises CorruptThread."""
-    if (thread := _find(db, key)) is None:
-        return []
     which = f"{_RECORDS} AND key >= ? AND key > ? ORDER BY key LIMIT ?"
-    with closing(db.execute(which, (thread, part, prefix, after, limit))) as rows:
-        return read_records(key, thread, part, rows, prefix=prefix, size=size)
+    with read_transaction(db):
+        if (thread := _find(db, key)) is None:
+            return []
+        with closing(db.execute(which, (thread, part, prefix, after, limit))) as rows:
+            return read_records(key, thread, part, rows, prefix=prefix, size=size)
 
 
 def load_threads(db: sqlite3.Connection, after: ThreadKey, limit: int) -> list[ThreadRow]:
     """Return stored threads in the order of kind and name, beginning after `after`."""
-    keys = db.execute(
-        "SELECT kind, name FROM threads WHERE (kind, name) > (?, ?) ORDER BY kind, name LIMIT ?",
-        (*after, limit),
-    )
-    return [ThreadRow(ThreadKey(*key), db.execute(HEAD, key).fetchone()[2]) for key in keys.fetchall()]
+    with read_transaction(db):
+        keys = db.execute(
+            "SELECT kind, name FROM threads WHERE (kind, name) > (?, ?) ORDER BY kind, name LIMIT ?",
+            (*after, limit),
+        )
+        return [ThreadRow(ThreadKey(*key), db.execute(HEAD, key).fetchone()[2]) for key in keys.fetchall()]
 
 
 def load_schema(db: sqlite3.Connection, kind: str, hash: str) -> bytes | None:

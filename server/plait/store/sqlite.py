@@ -148,7 +148,15 @@ class SqliteStore:
         return await self._read(key, rows.load_records, key, part, prefix, after, limit=limit, size=size)
 
     async def claim(self, key: ThreadKey) -> int:
-        return await self._batches.claim(key)
+        fence = await self._batches.claim(key)
+        if self._work is not None and self._work.is_in_doubt:
+            # The thread may have a write in doubt: end the doubt before its next owner loads it.
+            try:
+                await self._try_to_write()
+            except BaseException:
+                self._batches.release(key, fence)
+                raise
+        return fence
 
     def release(self, key: ThreadKey, fence: int) -> None:
         self._batches.release(key, fence)
@@ -171,7 +179,6 @@ class SqliteStore:
         if not self._batches.is_open:
             raise StoreError("the store is closed")
         assert self._loop is not None
-        assert self._writer is not None
         assert self._work is not None
         self._work.check_files()
         if self._health.trouble is None:
@@ -179,10 +186,7 @@ class SqliteStore:
         if not self._health.should_try(self._loop.time()):
             raise StoreError(f"the store cannot be written: {self._health.trouble}")
         self._health.postpone(self._loop.time())
-        try:
-            await self._writer.post(self._work.try_to_write)
-        except sqlite3.Error as error:
-            raise StoreError(f"the store cannot be written: {error}") from error
+        await self._try_to_write()
         self._health.record_success()
 
     async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
@@ -199,6 +203,14 @@ class SqliteStore:
             if _UNDECODED in str(error):
                 raise CorruptThread(f"{what} cannot be read: its text is not valid UTF-8") from error
             raise StoreError(f"{what} cannot be read: {error}") from error
+
+    async def _try_to_write(self) -> None:
+        assert self._writer is not None
+        assert self._work is not None
+        try:
+            await self._writer.post(self._work.try_to_write)
+        except sqlite3.Error as error:
+            raise StoreError(f"the store cannot be written: {error}") from error
 
     async def _close(self) -> None:
         await self._batches.close()

@@ -11,7 +11,7 @@ from typing import Final
 from plait.errors import StoreError
 from plait.store import schema
 from plait.store.batches import Group, Outcome
-from plait.store.commits import Head, Heads, commit
+from plait.store.commits import Head, Heads, commit, make_refusal
 from plait.store.lock import FileIdentity, Mark, StoreLock, has_write, save_heads
 
 __all__ = ["Writer"]
@@ -37,6 +37,8 @@ class Writer:
         self._checked = 0.0
         # Whether the file at the path is not the open one, so that writes would be lost.
         self.is_lost = False
+        # Whether the log may have a write that the reader does not see, and that a restart would find.
+        self.is_in_doubt = False
 
     def open(self, db: sqlite3.Connection, synchronous: str) -> None:
         """Prepare the file for writing. Raises StoreError for a file that plait did not write."""
@@ -64,10 +66,20 @@ class Writer:
         # Check before the commit, too: a refused write must not get into the log, which is checkpointed on closing.
         if not self._is_found_lately():
             return self._refuse(batch)
+        if self.is_in_doubt:
+            try:
+                self.try_to_write(db)
+            except sqlite3.Error as error:
+                return [(0, make_refusal(group.writes[0].key, error)) for group in batch]
         if any(write.is_deletion for group in batch for write in group.writes):
             # Without the marked write, which may be of a deleted thread, the file would seem to have lost its end.
             self._clear_mark()
-        result = commit(db, self._heads, batch)
+        try:
+            result = commit(db, self._heads, batch)
+        except BaseException:
+            self.is_in_doubt = True
+            raise
+        self.is_in_doubt = result.is_in_doubt
         if not self._is_found_lately():
             return self._refuse(batch)
         for thread in result.deleted:
@@ -86,8 +98,9 @@ class Writer:
             self._stale = {}
 
     def try_to_write(self, db: sqlite3.Connection) -> None:
-        """Make a write that changes nothing. Raises sqlite3.Error when it fails."""
+        """Make a write that changes nothing, and that overwrites one in doubt. Raises sqlite3.Error when it fails."""
         schema.rewrite_version(db)
+        self.is_in_doubt = False
 
     def check_files(self) -> None:
         """Raise StoreError if the files were deleted or replaced. Runs in any OS thread."""

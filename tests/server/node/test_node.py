@@ -8,12 +8,22 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 from tests.server.fakes import TroubledStore
-from tests.server.rooms import House, open_house
+from tests.server.rooms import Client, House, open_house
 
-from plait.actor.connection import Source
+from plait.actor.connection import Connection, Source
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.errors import CorruptThread, Fenced, InvalidState, NotFound, PlaitError, StoreError, TooMany, Unavailable
+from plait.errors import (
+    CorruptThread,
+    Fenced,
+    Indeterminate,
+    InvalidState,
+    NotFound,
+    PlaitError,
+    StoreError,
+    TooMany,
+    Unavailable,
+)
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node.node import Node
 from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
@@ -213,6 +223,26 @@ async def test_what_a_failing_on_start_has_changed_is_there_the_next_time() -> N
         with pytest.raises(LookupError):
             await outcome(house.handle(Half).state())
         assert await outcome(house.handle(Half).state()) == 2
+
+
+async def test_a_thread_that_is_dropped_while_it_starts_is_not_awake_and_the_next_use_tries_again() -> None:
+    class Hasty(Thread[Any]):
+        @rpc
+        def add(self, n: int) -> int:
+            self.set_state((self.state or 0) + n)
+            return int(self.state)
+
+        async def on_start(self) -> None:
+            with suppress(Indeterminate, asyncio.CancelledError):
+                await self.set_state((self.state or 0) + 10)
+
+    async with open_house(Hasty) as house:
+        house.store.fail_next(Indeterminate("hasty/one: it is not known whether the change was stored"))
+        with pytest.raises(Indeterminate):
+            await outcome(house.handle(Hasty).add(1))
+        assert house.node.actors == []
+        assert await outcome(house.handle(Hasty).add(1)) == 11
+        await house.join(Hasty, "a")
 
 
 async def test_a_caller_that_went_away_does_not_stop_the_waking_for_others() -> None:
@@ -500,6 +530,120 @@ async def test_a_thread_that_was_written_elsewhere_is_dropped_and_loaded_anew() 
         assert await outcome(house.handle(Room).add(1)) == 51
         with pytest.raises(Unavailable):
             actor.thread.set_state(1)
+
+
+DOUBT = Indeterminate("it is not known whether the change was stored")
+
+
+class Charging(Room):
+    turn_timeout = None
+    began: ClassVar[asyncio.Event]
+    gate: ClassVar[asyncio.Event]
+    lines: ClassVar[list[str]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.began, cls.gate, cls.lines = asyncio.Event(), asyncio.Event(), []
+
+    def on_start(self) -> None:
+        self.lines.append("started")
+
+    @rpc
+    async def charge(self) -> None:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.gate.wait()
+            self.lines.append("charged")
+
+    def on_close(self, *_: object) -> None:
+        self.lines.append("closed")
+
+
+async def lose_while_it_charges(house: House, cls: type[Charging]) -> None:
+    """Have a thread dropped while a turn runs and another one waits."""
+    house.store.is_held = True
+    calls = [asyncio.create_task(call()) for call in (lambda: house.handle(cls).add(1), house.handle(cls).charge)]
+    await outcome(cls.began.wait())
+    calls.append(asyncio.create_task(house.handle(cls).charge()))
+    await asyncio.sleep(0)
+    house.store.fail_next(DOUBT)
+    house.store.resume()
+    calls[1].add_done_callback(lambda call: call.exception())
+    # The running turn may take its time to end.
+    assert await outcome(asyncio.gather(calls[0], calls[2], return_exceptions=True)) == [DOUBT, DOUBT]
+
+
+async def test_a_dropped_thread_is_loaded_again_when_the_turns_of_its_last_instance_have_ended() -> None:
+    class Paying(Charging):
+        pass
+
+    async with open_house(Paying) as house:
+        client = await house.join(Paying, "a")
+        await lose_while_it_charges(house, Paying)
+        assert client.transport.closed is not None
+        call = asyncio.create_task(house.handle(Paying).add(1))
+        await house.join(Paying, "a", name="other")
+        assert not call.done()
+        Paying.gate.set()
+        assert await outcome(call) == 1
+        assert Paying.lines == ["started", "started", "charged", "closed", "started"]
+
+
+async def test_the_end_waits_for_the_turns_of_a_dropped_thread() -> None:
+    class Paying(Charging):
+        pass
+
+    async with open_house(Paying) as house:
+        await house.handle(Paying).state()
+        await lose_while_it_charges(house, Paying)
+        end = asyncio.create_task(house.node.stop(PATIENCE))
+        end.add_done_callback(lambda _: Paying.lines.append("stopped"))
+        await asyncio.sleep(0)
+        Paying.gate.set()
+        await outcome(end)
+    assert Paying.lines == ["started", "charged", "stopped"]
+
+
+async def test_a_turn_of_a_dropped_thread_that_does_not_end_expires() -> None:
+    class Paying(Charging):
+        turn_timeout = 0.1
+
+    async with open_house(Paying) as house:
+        await house.handle(Paying).state()
+        await lose_while_it_charges(house, Paying)
+        assert await outcome(house.handle(Paying).add(1)) == 1
+
+
+async def test_a_client_that_joins_a_thread_that_is_dropped_is_told_to_come_back() -> None:
+    class Thinking(Charging):
+        async def on_connect(self, *_: object) -> None:
+            self.began.set()
+            await asyncio.Event().wait()
+
+        async def should_be_readonly(self, connection: Connection, request: Any) -> bool:
+            if connection.id == "early":
+                self.began.set()
+                await asyncio.Event().wait()
+            return False
+
+    for id in ("early", "late"):
+        async with open_house(Thinking) as house:
+            client = Client(await house.actor(Thinking), id)
+            house.store.is_held = True
+            call = asyncio.create_task(house.handle(Thinking).add(1))
+            await outcome(asyncio.sleep(0))
+            client.open()
+            await outcome(Thinking.began.wait())
+            house.store.fail_next(DOUBT)
+            house.store.resume()
+            assert await outcome(asyncio.gather(call, return_exceptions=True)) == [DOUBT]
+            while await client.next() is not None:
+                pass
+            assert client.transport.closed is not None
+            assert client.transport.closed[0] == 1013
+        Thinking.began.clear()
 
 
 # The end
