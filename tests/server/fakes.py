@@ -40,6 +40,9 @@ class FakeTransport:
         # Frames that fit before the peer is found too slow.
         self._room = room
 
+    def attach(self, receiver: Receiver) -> None:
+        self.session = receiver
+
     # The Transport of a connection
 
     def send(self, frame: Frame) -> None:

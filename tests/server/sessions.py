@@ -1,5 +1,7 @@
 """Where tests make their sessions: a connection to a thread and what serves it, of either protocol."""
 
+from tests.server.fakes import FakeTransport
+
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Rights, Wire
 from plait.actor.transport import Transport
@@ -7,9 +9,9 @@ from plait.errors import Unauthenticated
 from plait.session.cloudflare.departures import Departures
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.session.native.follower import PLAIT
-from plait.session.native.session import PlaitSession
+from plait.session.native.joining import Joining
 from plait.session.native.tokens import Renew, Tokens
-from plait_schemas.messages import SUBPROTOCOL, Join
+from plait_schemas.messages import Join
 
 __all__ = ["make_cloudflare", "make_connection", "make_native", "nobody"]
 
@@ -39,18 +41,17 @@ def make_cloudflare(
     return connection, CloudflareSession(actor, connection, transport, departures or Departures())
 
 
-def make_native(
+async def make_native(
     actor: Actor,
+    connection: Connection,
+    transport: FakeTransport,
     join: Join,
-    transport: Transport,
     *,
-    principal: Principal | None = None,
     renew: Renew = nobody,
     arrival: int = 0,
-) -> tuple[Connection, PlaitSession]:
-    """Return a connection of the native protocol, and its session, which is to be prepared."""
-    connection = make_connection(
-        actor, actor.connection_id(SUBPROTOCOL, principal, join.client), transport, principal=principal
-    )
+) -> Joining:
+    """Return the join of a connection of the native protocol, which is to be opened or closed."""
     tokens = Tokens(connection, transport.send, renew)
-    return connection, PlaitSession(actor, connection, transport, join, tokens, arrival=arrival)
+    return await Joining.prepare(
+        actor, connection, transport, join, tokens=tokens, attach=transport.attach, arrival=arrival
+    )

@@ -22,12 +22,13 @@ _BYTES_AT_ONCE: Final = 16 * 1024
 class ReceiveQueue:
     """Hands messages to `take` after `on_connect` has returned, unless held or the connection is closed."""
 
-    __slots__ = ("_connection", "_is_held", "_messages", "_next", "_size", "_take", "_transport")
+    __slots__ = ("_connection", "_is_held", "_messages", "_next", "_size", "_transport", "take")
 
     def __init__(self, connection: Connection, transport: Transport, take: Callable[[bytes, bool], None]) -> None:
         self._connection = connection
         self._transport = transport
-        self._take = take
+        # Handles a message.
+        self.take = take
         self._is_held = True
         # None when empty: an empty deque would use more memory than the rest of an idle connection.
         self._messages: deque[tuple[bytes, bool]] | None = None
@@ -40,7 +41,7 @@ class ReceiveQueue:
         if self._connection.is_closed:
             return
         if not self._is_held and self._messages is None:
-            self._take(data, is_text)
+            self.take(data, is_text)
             return
         if self._messages is None:
             self._messages = deque()
@@ -96,7 +97,7 @@ class ReceiveQueue:
             size += len(message[0])
             self._size -= len(message[0])
             if not self._connection.is_closed:
-                self._take(*message)
+                self.take(*message)
         if not self._messages:
             self._messages = None
         elif not self._is_held:

@@ -3,21 +3,24 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import make_request
-from tests.server.sessions import make_native, nobody
+from tests.server.sessions import make_connection, make_native, nobody
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Source
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import CorruptThread, Reject, StoreError
+from plait.session.native.joining import Joining
+from plait.session.native.session import PlaitSession
 from plait.session.native.tokens import Renew
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
-from plait_schemas.messages import Join
+from plait_schemas.messages import SUBPROTOCOL, Join
 
 __all__ = [
     "LARGE",
@@ -56,16 +59,30 @@ class Guest:
     ) -> None:
         self.actor = actor
         self.transport = FakeTransport()
-        self.connection, self.session = make_native(
-            actor, Join(client, have), self.transport, principal=principal, renew=renew, arrival=arrival
-        )
+        id = actor.connection_id(SUBPROTOCOL, principal, client)
+        self.connection = make_connection(actor, id, self.transport, principal=principal)
+        self._make = partial(make_native, actor, self.connection, self.transport, Join(client, have))
+        self._options: dict[str, Any] = {"renew": renew, "arrival": arrival}
         self._ref = 0
+
+    async def prepare(self) -> Joining:
+        """Read what the join needs."""
+        return await self._make(**self._options)
 
     async def open(self) -> None:
         """Ask to be let in."""
-        await self.session.prepare()
-        self.transport.session = self.session
-        self.session.open(make_request())
+        self.join(await self.prepare())
+
+    def join(self, joining: Joining) -> None:
+        """Go on to the hooks and the session."""
+        self.transport.attach(joining)
+        joining.open(make_request())
+
+    @property
+    def session(self) -> PlaitSession:
+        """The session, once it is joined."""
+        assert isinstance(self.transport.session, PlaitSession)
+        return self.transport.session
 
     @property
     def frames(self) -> list[Any]:
@@ -82,7 +99,12 @@ class Guest:
 
     def send_text(self, text: str) -> None:
         """Send what may be no frame."""
-        self.session.receive(text.encode(), is_text=True)
+        self.send_bytes(text.encode(), is_text=True)
+
+    def send_bytes(self, data: bytes, *, is_text: bool = False) -> None:
+        """Send a message."""
+        assert self.transport.session is not None
+        self.transport.session.receive(data, is_text=is_text)
 
     def push(self, *ops: Any, base: int, ref: int | None = None, made: int | None = None, **fields: Any) -> int:
         """Push operations; refs count up. Returns the ref."""

@@ -3,9 +3,6 @@
 import asyncio
 from typing import Any, Final
 
-import msgspec
-from starlette.requests import Request
-
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.actor.logs import log_error
@@ -20,11 +17,10 @@ from plait.session.receive_queue import ReceiveQueue
 from plait.state.push_log import Client
 from plait.state.revision import Revision
 from plait.state.work import count_extra_messages
-from plait.store.protocol import ChangeRow, ClientRow
 from plait_schemas import messages
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, decode_json, nests_deeper
-from plait_schemas.codes import BAD_FRAME, REPLACED, TRY_AGAIN_LATER
-from plait_schemas.messages import SUBPROTOCOL, Join, decode_broken, decode_client, encode
+from plait_schemas.codes import BAD_FRAME, TRY_AGAIN_LATER
+from plait_schemas.messages import Join, decode_broken, decode_client, encode
 
 __all__ = ["PlaitSession"]
 
@@ -44,13 +40,11 @@ class PlaitSession:
         "_client",
         "_connection",
         "_follower",
-        "_join_frame",
         "_limiter",
         "_loop",
         "_messages",
         "_pushes",
         "_queue",
-        "_rows",
         "_tokens",
         "_transport",
         "arrival",
@@ -61,45 +55,31 @@ class PlaitSession:
         actor: Actor,
         connection: Connection,
         transport: Transport,
-        join: Join,
-        tokens: Tokens,
+        client: Client,
         *,
-        arrival: int = 0,
+        follower: Follower,
+        queue: ReceiveQueue,
+        tokens: Tokens,
+        arrival: int,
     ) -> None:
         self._actor = actor
         # The number of the join, in order of arrival: a client uses the last of its sockets.
         self.arrival = arrival
         self._connection = connection
         self._transport = transport
-        self._join_frame = join
+        # What is known of the client's pushes; left when the socket is closed.
+        self._client = client
         # Renews the client's token before it expires.
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._limiter = actor.limits.make_limiter(self._loop.time())
-        self._follower = Follower(actor, transport)
+        self._follower = follower
         self._calls = Calls(actor, connection, self.send)
         self._messages = MessageOrder()
-        self._client: Client | None = None
-        self._pushes: Pushes | None = None
-        # The changes that the client has missed, if they had to be read from the store.
-        self._rows: list[ChangeRow] | None = None
-        self._queue = ReceiveQueue(connection, transport, self._take)
-
-    async def prepare(self) -> None:
-        """Read the client's last push and the changes that it has missed. Raises StoreError."""
-        actor = self._actor
-        # The client's pushes on an earlier socket may still be on their way to the disk.
-        await actor.pipeline.wait_until_durable()
-        self._rows = await self._follower.read_missed(self._join_frame.have)
-        # Another principal with the same client id is another client.
-        id = self._connection.id
-        row = None if actor.clients.get(id) is not None else await self._find_client(id)
-        # Await nothing after this, so that every `enter` is followed by a `leave`.
-        self._client = actor.clients.enter(id, row)
-
-    def open(self, request: Request) -> None:
-        """Join the thread."""
-        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._open_queue)
+        self._pushes = Pushes(actor, connection, client, queue, answer=self._answer, charge=self._charge)
+        # Holds messages until `on_connect` has returned, and while older changes are read for a push.
+        self._queue = queue
+        queue.take = self._take
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Handle a message; text is valid UTF-8."""
@@ -115,13 +95,8 @@ class PlaitSession:
         self._tokens.close()
         self._calls.close()
         self._queue.close()
-        if self._pushes is not None:
-            self._pushes.close()
-        if self._client is not None:
-            client, self._client = self._client, None
-            self._actor.pipeline.after(lambda _: self._actor.clients.leave(client))
-        if self._connection.session is None:
-            return  # The client has not joined.
+        self._pushes.close()
+        self._actor.pipeline.after(lambda _: self._actor.clients.leave(self._client))
         self._actor.presence.set(self._connection.id, None)
         self._actor.disconnect(self._connection, code, reason)
 
@@ -130,73 +105,23 @@ class PlaitSession:
 
         Between a push and its answer, changes are sent one by one: a client cannot find its own among several.
         """
-        if self._pushes is not None:
-            self._follower.deliver(frame, revision, in_step=self._pushes.is_under_way)
+        self._follower.deliver(frame, revision, in_step=self._pushes.is_under_way)
 
     def send(self, frame: Frame) -> None:
-        """Send any other frame after the changes before it, and never before `joined`."""
-        if self._pushes is not None:
-            self._follower.send(frame)
+        """Send any other frame after the changes before it."""
+        self._follower.send(frame)
 
     def finish(self) -> None:
         """Send everything that waits for the peer to catch up."""
         self._follower.catch_up()
 
     def send_presence(self, frame: Frame) -> None:
-        """Send a change of presence, but never before `joined` and the whole presence."""
-        if self._pushes is not None:
-            self._follower.send_presence(frame)
+        """Send a change of presence."""
+        self._follower.send_presence(frame)
 
     def drained(self) -> None:
         """Send what has waited, as the peer has caught up."""
         self._follower.drained()
-
-    # Joining
-
-    async def _find_client(self, id: str) -> ClientRow | None:
-        """Return the stored record of the client's pushes.
-
-        Older stores, and apps without `authenticate`, have stored clients without their principals.
-        """
-        actor, principal = self._actor, self._connection.principal
-        row = await actor.change_log.client(id)
-        if row is None and principal is not None:
-            row = await actor.change_log.client(actor.connection_id(SUBPROTOCOL, None, self._join_frame.client))
-        return row
-
-    def _join(self) -> bool:
-        assert self._client is not None
-        actor, connection = self._actor, self._connection
-        older = actor.connections.with_id(connection.id)
-        if any(isinstance(each.session, PlaitSession) and each.session.arrival > self.arrival for each in older):
-            connection.leave(REPLACED, "another socket has joined as this client")
-            return False
-        connection.session = self
-        for other in older:
-            other.leave(REPLACED, "another socket has joined as this client")
-        actor.connections.add(connection)
-        # Pushes on the older sockets may not be durable yet. `joined` has the last one, and the state after it, so it
-        # waits for them.
-        actor.pipeline.after(self._tell_joined)
-        return True
-
-    def _tell_joined(self, _: object) -> None:
-        if self._client is None:
-            return  # The socket is closed.
-        actor, connection = self._actor, self._connection
-        joined = self._follower.join(connection, self._join_frame.have, self._rows, self._client.ref)
-        self._rows = None
-        answer, charge = self._answer, self._charge
-        self._pushes = Pushes(actor, connection, self._client, self._queue, answer=answer, charge=charge)
-        self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
-        # Send an empty presence, too, if the client may have an older one.
-        if connection.protocol_enabled and (actor.presence or self._join_frame.have is not None):
-            self._follower.send_presence_snapshot()
-        self._tokens.watch()
-
-    def _open_queue(self, error: BaseException | None) -> None:
-        """Begin to handle messages, after `joined` is sent."""
-        self._actor.pipeline.after(lambda _: self._queue.open(error))
 
     # Messages
 
@@ -223,7 +148,6 @@ class PlaitSession:
             self._handle(message, len(data))
 
     def _handle(self, message: messages.ClientMessage, size: int) -> None:
-        assert self._pushes is not None
         match message:
             case messages.Push():
                 self._follower.catch_up()
@@ -249,7 +173,6 @@ class PlaitSession:
 
     def _refuse_broken(self, message: messages.ClientMessage) -> None:
         """Refuse a message that only JavaScript accepts as JSON."""
-        assert self._pushes is not None
         match message:
             case messages.Push():
                 self._follower.catch_up()
@@ -339,7 +262,6 @@ class PlaitSession:
     def _refuse(self, message: messages.ClientMessage | None, wait: float, error: TooMany) -> None:
         match message:
             case messages.Push():
-                assert self._pushes is not None
                 self._pushes.limit(message, wait, error)
             case messages.Call():
                 self._tell(error, message.ref)

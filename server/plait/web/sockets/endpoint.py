@@ -21,7 +21,7 @@ from plait.actor.connection import Connection, Rights
 from plait.errors import PlaitError, escape_traceback
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.session.native.follower import PLAIT
-from plait.session.native.session import PlaitSession
+from plait.session.native.joining import Joining
 from plait.session.native.tokens import Tokens
 from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
@@ -213,14 +213,15 @@ class _Opening:
                 connection = Connection(id, socket, actor.pipeline.after, rights=rights, wire=PLAIT)
                 self._place.connection = connection
                 tokens = Tokens(connection, socket.send, partial(self._rights_by_token, key))
-                session = PlaitSession(actor, connection, socket, join, tokens, arrival=arrival)
-                await session.prepare()
+                joining = await Joining.prepare(
+                    actor, connection, socket, join, tokens=tokens, attach=socket.attach, arrival=arrival
+                )
                 if pending.is_closed:
-                    session.close(ABNORMAL, "")
+                    joining.close(ABNORMAL, "")
                     return
-                socket.attach(session)
-                session.open(self._request)
-        pending.hand_over(session)
+                socket.attach(joining)
+                joining.open(self._request)
+        pending.hand_over(joining)
 
     async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
         return await self._rights(key, self._request if token is None else with_token(self._request, token))

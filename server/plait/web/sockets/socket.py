@@ -119,9 +119,11 @@ class Socket(asyncio.Protocol):
         return self._reader.is_held
 
     def attach(self, receiver: Receiver) -> None:
-        """Pass what the peer sends to `receiver` from now on; nothing is read before."""
+        """Pass what the peer sends to `receiver` from now on; nothing is read before the first one."""
+        is_first = self._receiver is None
         self._receiver = receiver
-        self._reader.resume()
+        if is_first:
+            self._reader.resume()
 
     # The Transport of a connection
 

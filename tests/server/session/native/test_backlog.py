@@ -71,7 +71,7 @@ async def test_messages_after_a_slow_turn_are_refused_when_too_many_wait_and_tak
     guest, other = await joined(actor, "a"), await joined(actor, "b")
     for n in range(7):
         guest.send("message", data=f"{n}{TEXT}")
-    guest.session.receive(TEXT.encode(), is_text=False)
+    guest.send_bytes(TEXT.encode())
     assert codes(guest) == [("rate_limited", None)] * 3
     assert guest.closed is None
     other.send("message", data="other")

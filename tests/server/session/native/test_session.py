@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 from starlette.requests import Request
 from tests.server.rooms import Client as CloudflareClient
-from tests.server.rooms import House, make_request, open_house
+from tests.server.rooms import House, open_house
 from tests.server.session.guests import (
     LARGE,
     PATIENCE,
@@ -545,11 +545,10 @@ async def test_a_push_on_the_older_socket_that_is_still_on_its_way_is_in_what_th
         actor = await house.actor(Room)
         older = await joined(actor, "a")
         newer = Guest(actor, "a")
-        await newer.session.prepare()
+        joining = await newer.prepare()
         house.store.is_held = True
         older.push(put("/n", 1), base=0)
-        newer.transport.session = newer.session
-        newer.session.open(make_request())
+        newer.join(joining)
         assert older.closed == 4408
         older.push(put("/n", 2), base=0)
         newer.push(put("/n", 1), base=0)
@@ -697,7 +696,7 @@ async def test_a_message_reaches_its_hook_a_string_as_it_is_and_anything_else_as
         actor = await house.actor(Room)
         guest = await joined(actor, "a")
         guest.send_text(f'{{"type": "message", "data": {sent}}}')
-        guest.session.receive(b"\x00\xff", is_text=False)
+        guest.send_bytes(b"\x00\xff")
         await actor.wait_until_idle()
         assert actor.thread.heard == [heard, b"\x00\xff"]  # type: ignore[attr-defined]
 
@@ -842,7 +841,7 @@ async def test_calls_messages_and_presences_that_come_too_fast_are_refused_with_
             guest.send("ping")
         guest.send("call", ref=9, method="set", args=[1])
         guest.send("message", data="hello")
-        guest.session.receive(b"hello", is_text=False)
+        guest.send_bytes(b"hello")
         await actor.wait_until_idle()
         assert [(f.get("code"), f.get("ref")) for f in guest.frames[3:]] == [
             ("rate_limited", 9),
@@ -861,11 +860,11 @@ async def test_what_came_too_fast_is_told_apart_with_when_it_may_come_again() ->
             guest.send("ping")
         guest.send("ping", messages=0)
         guest.send("message", data="one")
-        guest.session.receive(b"two", is_text=False)
+        guest.send_bytes(b"two")
         guest.send("message", data="three")
         guest.send("presence", data=1)
         guest.send("auth", token="fresh")
-        guest.session.receive(b"four", is_text=False)
+        guest.send_bytes(b"four")
         guest.send("ping", messages=4)
         await actor.wait_until_idle()
         frames = [frame for frame in guest.frames if frame is not None]

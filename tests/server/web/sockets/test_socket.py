@@ -277,6 +277,19 @@ async def test_a_socket_that_has_stopped_reading_is_not_resumed_until_it_is_clos
     assert peer.session.received == []
 
 
+async def test_who_receives_next_does_not_read_on_before_it_asks() -> None:
+    peer, joined = Peer(), Received()
+    peer.socket.pause()
+    peer.socket.attach(joined)
+    peer.socket.data_received(texts(1))
+    assert not peer.pipe.is_read
+    assert joined.received == []
+    peer.socket.resume()
+    await settled(peer)
+    assert joined.received == ["0"]
+    assert peer.session.received == []
+
+
 async def test_pings_past_the_limit_are_not_read_while_messages_are_not_counted_with_them() -> None:
     peer = Peer(bucket=TokenBucket(0.001, 1000, asyncio.get_running_loop().time()))
     peer.socket.data_received(texts(2000))

@@ -1,0 +1,207 @@
+"""The join of one socket of the native protocol, up to the session that it makes. No I/O."""
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import msgspec
+from starlette.requests import Request
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection
+from plait.actor.transport import Frame, Receiver, Transport
+from plait.session.native.follower import Follower
+from plait.session.native.session import PlaitSession
+from plait.session.native.tokens import Tokens
+from plait.session.receive_queue import ReceiveQueue
+from plait.state.push_log import Client
+from plait.state.revision import Revision
+from plait.store.protocol import ChangeRow
+from plait_schemas.codes import REPLACED
+from plait_schemas.messages import SUBPROTOCOL, Join, encode
+
+__all__ = ["Joining"]
+
+
+class Joining:
+    """Receives for a socket until `joined` is sent, and makes the session that then takes its place.
+
+    It is the connection's session, too, from when the connection has joined: `joined` has what is sent until then.
+    """
+
+    __slots__ = (
+        "_actor",
+        "_attach",
+        "_client",
+        "_connection",
+        "_follower",
+        "_is_closed",
+        "_join_frame",
+        "_queue",
+        "_rows",
+        "_session",
+        "_tokens",
+        "_transport",
+        "arrival",
+    )
+
+    def __init__(
+        self,
+        actor: Actor,
+        connection: Connection,
+        transport: Transport,
+        join: Join,
+        *,
+        tokens: Tokens,
+        attach: Callable[[Receiver], None],
+        arrival: int,
+        rows: Sequence[ChangeRow] | None,
+        client: Client,
+    ) -> None:
+        self._actor = actor
+        self._connection = connection
+        self._transport = transport
+        self._join_frame = join
+        # Renews the client's token before it expires.
+        self._tokens = tokens
+        # Passes what the peer sends to a receiver from then on.
+        self._attach = attach
+        # The number of the join, in order of arrival: a client uses the last of its sockets.
+        self.arrival = arrival
+        # The changes that the client has missed, if they had to be read from the store.
+        self._rows = rows
+        self._client = client
+        self._follower = Follower(actor, transport)
+        self._queue = ReceiveQueue(connection, transport, _drop)
+        self._is_closed = False
+        # The session, when `joined` is sent.
+        self._session: PlaitSession | None = None
+
+    @classmethod
+    async def prepare(
+        cls,
+        actor: Actor,
+        connection: Connection,
+        transport: Transport,
+        join: Join,
+        *,
+        tokens: Tokens,
+        attach: Callable[[Receiver], None],
+        arrival: int = 0,
+    ) -> Self:
+        """Read the client's last push and the changes that it has missed. `close` must follow. Raises StoreError."""
+        # The client's pushes on an earlier socket may still be on their way to the disk.
+        await actor.pipeline.wait_until_durable()
+        rows = await Follower(actor, transport).read_missed(join.have)
+        # Another principal with the same client id is another client.
+        id, change_log = connection.id, actor.change_log
+        row = None
+        if actor.clients.get(id) is None:
+            row = await change_log.client(id)
+            if row is None and connection.principal is not None:
+                # Older stores, and apps without `authenticate`, have stored clients without their principals.
+                row = await change_log.client(actor.connection_id(SUBPROTOCOL, None, join.client))
+        # Await nothing after this, so that every `enter` is followed by a `leave`.
+        client = actor.clients.enter(id, row)
+        return cls(
+            actor,
+            connection,
+            transport,
+            join,
+            tokens=tokens,
+            attach=attach,
+            arrival=arrival,
+            rows=rows,
+            client=client,
+        )
+
+    def open(self, request: Request) -> None:
+        """Join the thread."""
+        self._actor.hooks.connect(self._connection, request, join=self._join, done=self._open_queue)
+
+    # The Receiver of the transport, until there is a session
+
+    def receive(self, data: bytes, *, is_text: bool) -> None:
+        """Keep a message for the session."""
+        self._queue.receive(data, is_text)
+
+    def pong(self, payload: bytes) -> None:
+        """Ignore the answer to a ping."""
+
+    def drained(self) -> None:
+        """Do nothing, as nothing is held back before `joined`."""
+
+    def close(self, code: int, reason: str) -> None:
+        """Leave the thread, as the socket is closed."""
+        self._is_closed = self._connection.is_closed = True
+        self._tokens.close()
+        self._queue.close()
+        self._actor.pipeline.after(lambda _: self._actor.clients.leave(self._client))
+        if self._connection.session is not None:
+            self._actor.presence.set(self._connection.id, None)
+            self._actor.disconnect(self._connection, code, reason)
+
+    # The Session of the connection, until there is another
+
+    def deliver(self, frame: Frame, revision: Revision) -> None:
+        """Do nothing, as `joined` will have the change."""
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame that has waited for `joined`; drop one that was sent before."""
+        if self._session is not None:
+            self._session.send(frame)
+
+    def send_presence(self, frame: Frame) -> None:
+        """Do nothing, as the whole presence follows `joined`."""
+
+    def finish(self) -> None:
+        """Do nothing, as nothing waits for the peer."""
+
+    # Inside
+
+    def _join(self) -> bool:
+        actor, connection = self._actor, self._connection
+        older = actor.connections.with_id(connection.id)
+        if any(
+            isinstance(each.session, Joining | PlaitSession) and each.session.arrival > self.arrival for each in older
+        ):
+            connection.leave(REPLACED, "another socket has joined as this client")
+            return False
+        connection.session = self
+        for other in older:
+            other.leave(REPLACED, "another socket has joined as this client")
+        actor.connections.add(connection)
+        # Pushes on the older sockets may not be durable yet. `joined` has the last one, and the state after it, so it
+        # waits for them.
+        actor.pipeline.after(self._make_session)
+        return True
+
+    def _make_session(self, _: object) -> None:
+        if self._is_closed:
+            return
+        actor, connection, follower, have = self._actor, self._connection, self._follower, self._join_frame.have
+        joined = follower.join(connection, have, self._rows, self._client.ref)
+        self._session = session = PlaitSession(
+            actor,
+            connection,
+            self._transport,
+            self._client,
+            follower=follower,
+            queue=self._queue,
+            tokens=self._tokens,
+            arrival=self.arrival,
+        )
+        connection.session = session
+        self._attach(session)
+        self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
+        # Send an empty presence, too, if the client may have an older one.
+        if connection.protocol_enabled and (actor.presence or have is not None):
+            follower.send_presence_snapshot()
+        self._tokens.watch()
+
+    def _open_queue(self, error: BaseException | None) -> None:
+        """Begin to handle messages, after `joined` is sent."""
+        self._actor.pipeline.after(lambda _: self._queue.open(error))
+
+
+def _drop(data: bytes, is_text: bool) -> None:
+    """Drop a message of a client that has not joined."""
