@@ -1,7 +1,7 @@
 """JSON Patch (RFC 6902) operations `add`, `remove` and `replace`, and the JSON pointers that they go to."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ __all__ = [
     "is_index",
     "own",
     "parse",
+    "walk",
 ]
 
 
@@ -64,6 +65,8 @@ def is_index(part: str) -> bool:
 # Apply
 
 
+_CONTAINERS: Final = (dict, list)
+
 Owned = dict[int, Any]
 """The containers that were copied, by their ids, which are theirs as long as they are kept here."""
 
@@ -83,51 +86,57 @@ def apply(document: Any, ops: Iterable[Op], owned: Owned | None = None) -> Any:
     return document
 
 
-def _apply(node: Any, parts: list[str], op: Op, owned: Owned) -> Any:
+def _apply(document: Any, parts: list[str], op: Op, owned: Owned) -> Any:
     if not parts:
         if op.op == "remove":
             raise PatchError("the whole document cannot be removed")
         return op.value
-    head, rest = parts[0], parts[1:]
+    root, node, depth = walk(document, parts[:-1], owned)
+    part, is_last = parts[depth], depth == len(parts) - 1
     if isinstance(node, dict):
-        return _apply_to_object(node, head, rest, op, owned)
-    if isinstance(node, list):
-        return _apply_to_array(node, head, rest, op, owned)
-    raise PatchError(f"{op.path!r} leads into a value that has no members")
-
-
-def _apply_to_object(node: dict[str, Any], key: str, rest: list[str], op: Op, owned: Owned) -> dict[str, Any]:
-    if key not in node and (rest or op.op != "add"):
-        raise PatchError(f"{op.path!r} does not exist")
-    value = _apply(node[key], rest, op, owned) if rest else op.value
-    copy: dict[str, Any] = own(node, owned)
-    if op.op == "remove" and not rest:
-        del copy[key]
+        if part not in node and (not is_last or op.op != "add"):
+            raise PatchError(f"{op.path!r} does not exist")
+        if op.op == "remove":
+            del node[part]
+        else:
+            node[part] = op.value
+    elif isinstance(node, list):
+        index = index_in(node, part, op, is_last=is_last)
+        if op.op == "replace":
+            node[index] = op.value
+        elif op.op == "add":
+            node.insert(index, op.value)
+        else:
+            del node[index]
     else:
-        copy[key] = value
-    return copy
-
-
-def _apply_to_array(node: list[Any], part: str, rest: list[str], op: Op, owned: Owned) -> list[Any]:
-    index = index_in(node, part, op, is_last=not rest)
-    value = _apply(node[index], rest, op, owned) if rest else op.value
-    copy: list[Any] = own(node, owned)
-    if rest or op.op == "replace":
-        copy[index] = value
-    elif op.op == "add":
-        copy.insert(index, value)
-    else:
-        del copy[index]
-    return copy
+        raise PatchError(f"{op.path!r} leads into a value that has no members")
+    return root
 
 
 def own(node: Any, owned: Owned) -> Any:
-    """Return a container that may be changed: the node itself if it is a copy already."""
-    if id(node) in owned:
-        return node
-    copy = node.copy()
-    owned[id(copy)] = copy
-    return copy
+    """Return a dict or list that may be changed: the node itself if it is a copy already, or no container."""
+    if isinstance(node, _CONTAINERS) and id(node) not in owned:
+        node = node.copy()
+        owned[id(node)] = node
+    return node
+
+
+def walk(
+    document: Any, parts: Sequence[str], owned: Owned, own: Callable[[Any, Owned], Any] = own
+) -> tuple[Any, Any, int]:
+    """Copy the containers on the way to a place that is to be changed, as far as the way exists.
+
+    Returns the document with the copies, the last of them, and how many parts lead there; `own` makes the copies.
+    """
+    node = root = own(document, owned)
+    for depth, part in enumerate(parts):
+        if isinstance(node, dict) and part in node:
+            node[part] = node = own(node[part], owned)
+        elif isinstance(node, list) and is_index(part) and int(part) < len(node):
+            node[int(part)] = node = own(node[int(part)], owned)
+        else:
+            return root, node, depth
+    return root, node, len(parts)
 
 
 def index_in(array: Sequence[Any], part: str, op: Op, *, is_last: bool) -> int:

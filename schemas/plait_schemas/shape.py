@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from plait_schemas.members import attributes
-from plait_schemas.patch import find, is_index
+from plait_schemas.patch import Owned, find, is_index, own, walk
 
 __all__ = ["Shape"]
 
@@ -25,7 +25,7 @@ class Shape:
     def __init__(self, document: Any) -> None:
         self._root = document
         # The containers that are this shape's own, by their ids.
-        self._owned: dict[int, Any] = {}
+        self._owned: Owned = {}
         # What is to be done before anybody looks: whether an operation is taken back, its name, place and value.
         self._waiting: list[tuple[bool, str, Sequence[str], Any]] = []
 
@@ -73,31 +73,21 @@ class Shape:
 
     def _own(self, parts: Sequence[str]) -> Any:
         """Return the container at a place, as one that may be changed; None where none is known to be."""
-        node = self._root = self._copy(self._root)
-        for part in parts:
-            if isinstance(node, dict) and part in node:
-                node[part] = node = self._copy(node[part])
-            elif isinstance(node, list) and is_index(part) and int(part) < len(node):
-                node[int(part)] = node = self._copy(node[int(part)])
-            else:
-                return None
-        return node
+        self._root, node, depth = walk(self._root, parts, self._owned, _own)
+        return node if depth == len(parts) else None
 
-    def _copy(self, node: Any) -> Any:
-        if id(node) in self._owned:
-            return node
-        copy: Any
-        match node:
-            case dict():
-                copy = node.copy()
-            case list() | tuple():
-                copy = list(node)
-            case _ if (names := attributes(node)) is not None:
-                copy = {name: getattr(node, attribute) for name, attribute in names.items()}
-            case _:
-                return node
-        self._owned[id(copy)] = copy
-        return copy
+
+def _own(node: Any, owned: Owned) -> Any:
+    """Return a container of a tree, which may have tuples and Structs, as a dict or list that may be changed."""
+    copy: Any
+    if isinstance(node, tuple):
+        copy = list(node)
+    elif not isinstance(node, dict | list) and (names := attributes(node)) is not None:
+        copy = {name: getattr(node, attribute) for name, attribute in names.items()}
+    else:
+        return own(node, owned)
+    owned[id(copy)] = copy
+    return copy
 
 
 def _change_array(array: list[Any], takes_back: bool, name: str, part: str, value: Any) -> None:

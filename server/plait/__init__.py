@@ -37,6 +37,7 @@ from plait.state.edit import Edit
 from plait.state.log import Change
 from plait.state.migrations import migrate
 from plait.state.retention import Retention
+from plait.state.transaction import Transaction
 from plait.store.memory import MemoryStore
 from plait.store.protocol import Store, ThreadKey
 from plait.store.sqlite import SqliteStore
@@ -79,6 +80,7 @@ __all__ = [
     "ThreadKey",
     "TooLarge",
     "TooMany",
+    "Transaction",
     "TurnTimeout",
     "Unanswerable",
     "Unauthenticated",

@@ -19,6 +19,7 @@ from plait.state.edit import Edit
 from plait.state.log import Change, ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
+from plait.state.transaction import Transaction
 from plait.state.types import parse_json_error
 from plait.state.undo import undo
 from plait.store.protocol import ThreadKey
@@ -121,6 +122,14 @@ class Thread(Generic[State]):
         """
         _check_may_write(self._core.key)
         return Edit(self._core.pipeline, self._core.change_log)
+
+    def transaction(self) -> Transaction:
+        """Make one change of all that a block does: `with self.transaction():`, with `set_state`, `edit` and `update`.
+
+        When the block raises, nothing is changed. The block must not await anything.
+        """
+        _check_may_write(self._core.key)
+        return Transaction(self._core.pipeline)
 
     def update(self, pointer: str, value: object) -> Commit:
         """Set the value at a JSON pointer: a member of an object, or an element of an array (`-` appends one).

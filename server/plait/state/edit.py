@@ -11,6 +11,7 @@ from plait.state.pipeline import Pipeline
 from plait.state.work import Work
 from plait.store.protocol import ChangeRow
 from plait_schemas.draft import Draft, NotFinite, draft, recorded
+from plait_schemas.patch import Op
 
 __all__ = ["Edit"]
 
@@ -30,7 +31,7 @@ class Edit:
         self._change_log = change_log
         self._draft: Draft | None = None
         # The revision that the draft was made from, and whether it was durable, so that it cannot be rolled back.
-        self._base = pipeline.history.current
+        self._base = pipeline.current
         self._was_durable = False
         # Changes made by others since then that had to be read from the store.
         self._older: Sequence[ChangeRow] = ()
@@ -41,7 +42,8 @@ class Edit:
         if self._draft is not None:
             raise RuntimeError("this edit has been entered before: call `edit()` for each block")
         history = self._pipeline.history
-        self._base, self._was_durable = history.current, history.current is history.durable
+        self._base = self._pipeline.current
+        self._was_durable = self._base is history.durable
         self._draft = draft(self._base.tree)
         return self._draft
 
@@ -54,18 +56,9 @@ class Edit:
             raise InvalidState(str(error), path=error.path) from error
         if error is not None:
             return
-        history = self._pipeline.history
-        base = self._base.version
-        if not self._was_durable and self._base is not history.current:
-            row = history.since(base - 1, base, self._older)
-            if not row or row[0] != self._base.change:
-                raise Conflict("the edited state could not be stored, or has changed too often since the edit began")
-        rows = history.since(base, history.current.version, self._older)
-        if rows is None:
-            raise Conflict("the state has changed too often since the edit began")
-        if rows:
-            work = Work()
-            result = work.rebase(ops, [op for row in rows for op in work.decode(row)], history.current.tree)
+        work = Work()
+        if over := self._find_ops_since(work):
+            result = work.rebase(ops, over, self._pipeline.current.tree)
             if result.is_lost:
                 raise Conflict("the edited place no longer exists", path=next(iter(result.conflicts), None))
             ops = result.ops
@@ -83,3 +76,18 @@ class Edit:
         self.__exit__(kind, error, trace)
         if self.commit is not None:
             await self.commit
+
+    def _find_ops_since(self, work: Work) -> list[Op]:
+        """Return the operations since the draft was made. Raises Conflict when they are not kept."""
+        history, base = self._pipeline.history, self._base.version
+        if (own := self._pipeline.ops_since(self._base)) is not None:
+            return own
+        if not self._was_durable and self._base is not history.current:
+            row = history.since(base - 1, base, self._older)
+            if not row or row[0] != self._base.change:
+                raise Conflict("the edited state could not be stored, or has changed too often since the edit began")
+        rows = history.since(base, history.current.version, self._older)
+        if rows is None:
+            raise Conflict("the state has changed too often since the edit began")
+        over = [op for row in rows for op in work.decode(row)]
+        return over + (self._pipeline.ops_since(history.current) or [])

@@ -109,17 +109,16 @@ class History:
         version = self._state_version
         return Write(self._key, self.epoch, None, 0, snapshot=data, state_version=version, secret=self.secret)
 
-    def diff(self, state: Any, data: bytes, limits: Limits) -> Sequence[Op]:
-        """Return the operations from the current state to `state`, whose JSON is `data`.
+    def diff(self, before: Revision, state: Any, data: bytes, limits: Limits) -> Sequence[Op]:
+        """Return the operations from a revision to `state`, whose JSON is `data`.
 
         Raises InvalidState or TooLarge, as StateType.diff does.
         """
-        current = self.current
-        if current.json is None:
+        if before.json is None:
             return (Op("add", "", self._type.read(data, limits)),)
         if self._texts is None:
             self._texts = TextDiff(self._type.keys)
-        return self._type.diff((current.base, current.json), (state, data), limits, self._texts)
+        return self._type.diff((before.base, before.json), (state, data), limits, self._texts)
 
     def append(self, ops: Sequence[Op], source: str, after: Revision, client: ClientRow | None = None) -> Write:
         """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable."""

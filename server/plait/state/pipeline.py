@@ -18,6 +18,7 @@ from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
+from plait.state.transaction import Transaction, find_transaction
 from plait.state.typed import NotTyped, apply_typed
 from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encode_value
 from plait.store.protocol import ClientRow, Store, Write
@@ -41,6 +42,7 @@ class Pipeline:
         "_on_fenced",
         "_pending",
         "_store",
+        "_transaction",
         "_type",
         "_validate",
         "history",
@@ -72,6 +74,8 @@ class Pipeline:
         self._is_closed = False
         # Whether the author's code is deciding about a change; it must not make another one.
         self._is_deciding = False
+        # The open transaction, outermost, if there is one.
+        self._transaction: Transaction | None = None
 
     @property
     def is_durable(self) -> bool:
@@ -81,7 +85,13 @@ class Pipeline:
     @property
     def state(self) -> Any:
         """The current state, None when there is none."""
-        return self.history.current.state
+        return self.current.state
+
+    @property
+    def current(self) -> Revision:
+        """The current revision; inside of a transaction, what it has made of it so far."""
+        transaction = self._own_transaction()
+        return self.history.current if transaction is None else transaction.revision
 
     def start(self, value: object) -> Commit:
         """Store `value` as the initial state."""
@@ -99,7 +109,7 @@ class Pipeline:
             )
         except BaseException:
             # The function may have changed the state in place: discard that, too.
-            self.history.current.discard_edits()
+            self.current.discard_edits()
             raise
 
     def push(self, data: bytes, source: Client) -> Commit:
@@ -132,7 +142,7 @@ class Pipeline:
         ops = _drop_unpaired_moves(ops)
         try:
             most_moved = None if isinstance(source, str) else MOST_MOVED
-            after, ops = self._apply_ops(self.history.current, ops, drops_unknown=drops_unknown, most_moved=most_moved)
+            after, ops = self._apply_ops(self.current, ops, drops_unknown=drops_unknown, most_moved=most_moved)
         except PatchError as error:
             raise Conflict(str(error)) from None
         return self._make_current(after, ops, source, accept=accept, name=name)
@@ -144,7 +154,7 @@ class Pipeline:
         except PatchError as error:
             raise Conflict(str(error), path=pointer) from None
         plain = decode_json(encode_value("value", value, self._limits, pointer))
-        is_in_list = bool(parts) and isinstance(find(self.history.current.tree, parts[:-1]), list | tuple)
+        is_in_list = bool(parts) and isinstance(find(self.current.tree, parts[:-1]), list | tuple)
         return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
 
     def ask(self, function: Callable[..., T], *args: Any) -> T:
@@ -155,13 +165,39 @@ class Pipeline:
         finally:
             self._is_deciding = False
 
+    # Transactions
+
+    def begin(self, transaction: Transaction) -> None:
+        """Let the calling code's changes be steps of a transaction from now on."""
+        self._check_open()
+        self._transaction = transaction
+
+    def end(self, transaction: Transaction) -> None:
+        """Let changes be made by themselves again."""
+        if self._transaction is transaction:
+            self._transaction = None
+
+    def commit(self, revision: Revision, ops: Sequence[Op]) -> Commit:
+        """Make the result of a transaction the current revision."""
+        self._check_open()
+        return self._make_current(revision, ops, "server")
+
+    def ops_since(self, revision: Revision) -> list[Op] | None:
+        """Return the operations since a revision of the open transaction, None if it is not one."""
+        transaction = self._own_transaction()
+        return None if transaction is None else transaction.ops_since(revision)
+
+    # Ending
+
     def close(self) -> None:
         """Refuse further changes: the thread has been stopped, and another instance may have replaced it."""
         self._is_closed = True
 
     def after(self, callback: Callable[[StoreError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
-        if self._pending:
+        if (transaction := self._own_transaction()) is not None:
+            transaction.after(callback)
+        elif self._pending:
             self._pending[-1].then(callback)
         else:
             callback(None)
@@ -174,7 +210,7 @@ class Pipeline:
 
     def _set_parts(self, value: object, source: Source) -> Commit | None:
         """Set a value by its differences from the current state, with which it shares parts; None if not possible."""
-        current, type_ = self.history.current, self._type
+        current, type_ = self.current, self._type
         if not (type_.is_immutable and current.has_state):
             return None
         try:
@@ -205,7 +241,7 @@ class Pipeline:
         return Revision(type_, state=state), diff(before.base, state, type_.keys, most=MOST_OPS)
 
     def _set_whole(self, state: Any, data: bytes, source: Source) -> Commit:
-        ops = self.history.diff(state, data, self._limits)
+        ops = self.history.diff(self.current, state, data, self._limits)
         return self._make_current(Revision(self._type, json=data, state=state), ops, source)
 
     def _make_current(
@@ -219,9 +255,13 @@ class Pipeline:
     ) -> Commit:
         """Make `after` the current revision and store it, unless it is too large, is refused, or changes nothing."""
         if not after.size:
-            after.size = self.history.current.size + sum(map(_size, ops))
+            after.size = self.current.size + sum(map(_size, ops))
         if after.size > self._limits.state:
             check_size(after.require_json(), self._limits)
+        if (transaction := self._own_transaction()) is not None:
+            if name is not None:
+                raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
+            return transaction.add(after, ops)
         if self._validate is not None:
             self.ask(self._validate, after.copy(), source)
         if not ops:
@@ -229,7 +269,17 @@ class Pipeline:
         client = accept() if accept is not None else None
         return self._submit(self.history.append(ops, name or _name(source), after, client), source)
 
+    def _own_transaction(self) -> Transaction | None:
+        """Return the open transaction if the calling code runs in its block."""
+        found = self._transaction
+        return found if found is not None and found is find_transaction(self) else None
+
     def _check_open(self) -> None:
+        own = find_transaction(self)
+        if self._transaction is not None and self._transaction is not own:
+            self._transaction.break_()
+        if own is not None:
+            own.check()
         if self._is_closed:
             raise Unavailable("the thread has been stopped: get it from the app again")
         if self._is_deciding:

@@ -54,7 +54,7 @@ class Shelf:
 def change(history: History, state_type: StateType, value: object) -> Write | None:
     """Change the state to `value` and return what is to be written, None if nothing has changed."""
     state, data = state_type.from_value(value, DEFAULT_LIMITS)
-    ops = history.diff(state, data, DEFAULT_LIMITS)
+    ops = history.diff(history.current, state, data, DEFAULT_LIMITS)
     return history.append(ops, "server", Revision(state_type, json=data, state=state)) if ops else None
 
 
@@ -533,7 +533,7 @@ def test_json_that_is_made_when_it_is_asked_for_is_what_was_stored_at_once(state
     lazy, lazy_shelf = begin(state_type, states[1][0])
     for value in states[1][1:]:
         state, data = state_type.from_value(value, DEFAULT_LIMITS)
-        ops = eager.diff(state, data, DEFAULT_LIMITS)
+        ops = eager.diff(eager.current, state, data, DEFAULT_LIMITS)
         if not ops:
             continue
         eager_shelf.put(eager.append(ops, "server", Revision(state_type, json=data, state=state)))

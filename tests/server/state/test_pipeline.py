@@ -392,7 +392,7 @@ def fate(data: bytes, limits: Limits) -> tuple[bytes] | None:
     history = History(KEY, state_type, None)
     try:
         state, data = state_type.from_json(data, limits)
-        ops = history.diff(state, data, limits)
+        ops = history.diff(history.current, state, data, limits)
         history.append(ops, "client", Revision(state_type, json=data, state=state))
     except (InvalidState, TooLarge):
         return None

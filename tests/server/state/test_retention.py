@@ -20,7 +20,7 @@ def first_prune(retention: Retention, changes: int) -> tuple[Prune, int]:
     history.start(0, b"0")
     for n in range(1, 10_000):
         state, data = NUMBER.from_value(n, DEFAULT_LIMITS)
-        ops = history.diff(state, data, DEFAULT_LIMITS)
+        ops = history.diff(history.current, state, data, DEFAULT_LIMITS)
         write = history.append(ops, "server", Revision(NUMBER, json=data, state=state))
         assert (write.prune is None) == (write.snapshot is None)
         if write.prune is not None and n >= changes:

@@ -1,0 +1,252 @@
+"""`with thread.transaction():` makes one change of all that its block does to the state, or none when it raises."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar, Token
+from functools import partial
+from types import TracebackType
+from typing import Final, NamedTuple, Protocol, Self
+
+from plait.errors import StoreError
+from plait.state.commit import Commit
+from plait.state.revision import Revision
+from plait_schemas.patch import Op, is_index
+
+__all__ = ["Transaction", "find_transaction"]
+
+log = logging.getLogger("plait.thread")
+
+_innermost: Final[ContextVar["Transaction | None"]] = ContextVar("plait_transaction", default=None)
+
+_BROKEN: Final = (
+    "a transaction was rolled back, because its block awaited something or was never left: await before or after it"
+)
+_UNDONE: Final = "the transaction was rolled back"
+
+Callback = Callable[[StoreError | None], None]
+
+
+class Owner(Protocol):
+    """The pipeline, as far as its transactions know it."""
+
+    @property
+    def current(self) -> Revision: ...
+
+    def begin(self, transaction: "Transaction") -> None: ...
+
+    def end(self, transaction: "Transaction") -> None: ...
+
+    def commit(self, revision: Revision, ops: Sequence[Op]) -> Commit: ...
+
+    def after(self, callback: Callback) -> None: ...
+
+
+def find_transaction(owner: Owner) -> "Transaction | None":
+    """Return the transaction of a thread in whose block the calling code runs; it may have been rolled back."""
+    found = _innermost.get()
+    while found is not None and found.owner is not owner:
+        found = found.around
+    return found
+
+
+class _Step(NamedTuple):
+    """A change inside of a transaction."""
+
+    revision: Revision
+    ops: Sequence[Op]
+    commit: Commit
+
+
+class Transaction:
+    """Turns all that a block does to the state of a thread into one change, or into none when the block raises.
+
+    A transaction inside of another one joins it: when it raises, what it did is undone; otherwise it is kept if the
+    outer one is. A block must not await: others could change the state meanwhile. If it does, it is rolled back, and
+    leaving it raises RuntimeError. Otherwise leaving it raises what `set_state` raises. `validate_state_change` is
+    asked once, at the end. With `async with`, leaving the block waits until the change is durable and sent.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "_failure",
+        "_outer",
+        "_start",
+        "_steps",
+        "_timer",
+        "_token",
+        "around",
+        "commit",
+        "owner",
+    )
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self._outer: Transaction | None = None
+        # The revision at the beginning, and the number of steps and callbacks that the outer transaction had.
+        self._start: tuple[Revision, int, int] | None = None
+        self._steps: list[_Step] = []
+        # Called when the change is durable, or has failed.
+        self._callbacks: list[Callback] = []
+        # Breaks the transaction when the loop continues before the block is left.
+        self._timer: asyncio.Handle | None = None
+        self._token: Token[Transaction | None] | None = None
+        # Why it was broken, if it was.
+        self._failure: RuntimeError | None = None
+        # The transaction of another thread in whose block this one is.
+        self.around: Transaction | None = None
+        # The change, after the block.
+        self.commit: Commit | None = None
+
+    # The block
+
+    def __enter__(self) -> Self:
+        if self._start is not None:
+            raise RuntimeError("this transaction has been entered before: call `transaction()` for each block")
+        outer = find_transaction(self.owner)
+        if outer is not None and outer._timer is not None:
+            outer.check()
+            self._outer = outer
+            self._start = outer.revision, len(outer._steps), len(outer._callbacks)
+            return self
+        self.owner.begin(self)
+        self._start = self.owner.current, 0, 0
+        self.around = _innermost.get()
+        self._token = _innermost.set(self)
+        self._timer = asyncio.get_running_loop().call_soon(self.break_)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._outer is not None:
+            self._leave_inner(self._outer, error)
+            return
+        assert self._timer is not None
+        assert self._token is not None
+        self._timer.cancel()
+        self._timer = None
+        _innermost.reset(self._token)
+        if self._failure is not None:
+            self._raise_failure(self._failure, error)
+            return
+        self.owner.end(self)
+        if error is not None:
+            self._undo()
+            return
+        ops = [op for step in self._steps for op in step.ops]
+        try:
+            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops))
+        except BaseException:
+            self._undo()
+            raise
+        for step in self._steps:
+            step.commit.revision = self.commit.revision
+            self.commit.then(step.commit.finish)
+        for callback in self._callbacks:
+            self.commit.then(callback)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+        if self.commit is not None and self._outer is None:
+            await self.commit
+
+    # For the pipeline
+
+    @property
+    def revision(self) -> Revision:
+        """The state at this point of the block."""
+        assert self._start is not None
+        return self._steps[-1].revision if self._steps else self._start[0]
+
+    def add(self, revision: Revision, ops: Sequence[Op]) -> Commit:
+        """Add a step: operations on the last revision, and the revision that they make."""
+        assert self._start is not None
+        revision.version = self._start[0].version
+        commit = Commit(revision, "server")
+        self._steps.append(_Step(revision, ops, commit))
+        return commit
+
+    def after(self, callback: Callback) -> None:
+        """Call `callback` when the change is durable, or with an error when there is none."""
+        self._callbacks.append(callback)
+
+    def ops_since(self, revision: Revision) -> list[Op] | None:
+        """Return the operations of the block since a revision, None if it is not one of the block's."""
+        assert self._start is not None
+        found: list[Op] | None = [] if revision is self._start[0] else None
+        for step in self._steps:
+            if found is not None:
+                found += step.ops
+            elif step.revision is revision:
+                found = []
+        return found
+
+    def check(self) -> None:
+        """Raise RuntimeError if the transaction was broken."""
+        if self._failure is not None:
+            raise self._failure
+
+    def break_(self) -> None:
+        """Undo the block, because other code runs before it was left."""
+        if self._failure is None:
+            self._failure = RuntimeError(_BROKEN)
+            log.error(_BROKEN)
+            self.owner.end(self)
+            self._undo()
+
+    # Inside
+
+    def _leave_inner(self, outer: "Transaction", error: BaseException | None) -> None:
+        assert self._start is not None
+        if outer._failure is not None:
+            self._raise_failure(outer._failure, error)
+        elif error is not None:
+            revision, steps, callbacks = self._start
+            revision.discard_edits()
+            outer._undo(steps, callbacks)
+        else:
+            self.commit = outer.add(outer.revision, ())
+
+    def _raise_failure(self, failure: RuntimeError, error: BaseException | None) -> None:
+        """Raise why the transaction was broken, unless the block raises that itself, or was cancelled."""
+        if error is None or (isinstance(error, Exception) and error is not failure):
+            raise failure from error
+
+    def _undo(self, steps: int = 0, callbacks: int = 0) -> None:
+        """Undo all but the first steps, and pass an error to what waits, after the changes made before."""
+        assert self._start is not None
+        self._start[0].discard_edits()
+        waiting = [*(step.commit.finish for step in self._steps[steps:]), *self._callbacks[callbacks:]]
+        del self._steps[steps:], self._callbacks[callbacks:]
+        error = StoreError(_UNDONE)
+        for callback in waiting:
+            self.owner.after(partial(_call, callback, error))
+
+
+def _call(callback: Callback, error: StoreError, _: StoreError | None) -> None:
+    callback(error)
+
+
+def _drop_overwritten(ops: Iterable[Op]) -> list[Op]:
+    """Return the operations without those that the next one overwrites, as when a counter is set in a loop."""
+    found: list[Op] = []
+    for op in ops:
+        if found and _overwrites(op, found[-1]):
+            found[-1] = Op(found[-1].op, op.path, op.value)
+        else:
+            found.append(op)
+    return found
+
+
+def _overwrites(op: Op, last: Op) -> bool:
+    if op.path != last.path or "remove" in (op.op, last.op):
+        return False
+    part = op.path.rpartition("/")[2]
+    # In a list, `add` inserts another element.
+    return op.op == last.op == "replace" or not (part == "-" or is_index(part))
