@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 # From the bottom to the top: what is in a row may import itself and the rows below it.
 LAYERS = (
     ("plait_schemas",),
-    ("plait.errors", "plait.limits", "plait.settings", "plait.spelling"),
+    ("plait.errors", "plait.instruments", "plait.limits", "plait.settings", "plait.spelling"),
+    ("plait.adapters",),
     ("plait.store",),
     ("plait.state",),
     ("plait.actor",),
@@ -31,6 +32,8 @@ OUTSIDE = {
     "aiosqlite": ("plait.store.sqlite",),
     "cyclopts": ("plait.cli",),
     "httptools": ("plait.web",),
+    "opentelemetry": ("plait.adapters.otel",),
+    "prometheus_client": ("plait.adapters.metrics",),
     "starlette": ("plait.web", "plait.app", "plait.cli"),
     "uvicorn": ("plait.web", "plait.app", "plait.cli"),
     "watchfiles": ("plait.cli",),
@@ -43,7 +46,7 @@ STARLETTE_TYPES = (
 )
 
 # Imports in a function: of what is not always installed.
-LAZY = {("plait.cli.main", "watchfiles")}
+LAZY = {("plait.app", "plait.adapters.metrics"), ("plait.cli.main", "watchfiles")}
 
 
 class Import(NamedTuple):

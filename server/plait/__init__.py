@@ -30,6 +30,7 @@ from plait.errors import (
     Unauthenticated,
     Unavailable,
 )
+from plait.instruments import Instruments, NoInstruments
 from plait.limits import Limits
 from plait.node.handle import Handle
 from plait.state.commit import Commit
@@ -56,6 +57,7 @@ __all__ = [
     "Forbidden",
     "Gap",
     "Handle",
+    "Instruments",
     "InvalidArguments",
     "InvalidState",
     "Limits",
@@ -63,6 +65,7 @@ __all__ = [
     "MethodNotFound",
     "MigrationFailed",
     "NewerState",
+    "NoInstruments",
     "NotFound",
     "Outdated",
     "Plait",

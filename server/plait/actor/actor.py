@@ -20,13 +20,15 @@ from plait.actor.rpc import Method, StreamSink
 from plait.actor.streaming import Streaming
 from plait.actor.thread import Thread
 from plait.actor.transport import Frame
-from plait.errors import InvalidState, Unavailable
+from plait.errors import InvalidState, PlaitError, Unavailable
+from plait.instruments import TRACE, Instruments, find_outcome
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import PushLog
+from plait.state.source import Source
 from plait.store.protocol import Store, Stored, ThreadKey, connection_id
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import PresenceDiff
@@ -47,6 +49,7 @@ class Actor:
         "clients",
         "connections",
         "hooks",
+        "instruments",
         "key",
         "kind",
         "last_used",
@@ -68,11 +71,14 @@ class Actor:
         *,
         make_handle: Callable[[Any, str], Any],
         on_fenced: Callable[["Actor"], None],
+        instruments: Instruments | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.key = key
         self.kind = kind
         self.limits = limits
+        # None if there are none, so that nothing is measured in vain.
+        self.instruments = instruments
         self.thread: Thread[Any] = object.__new__(kind.cls)
         self.pipeline = Pipeline(
             History(key, kind.state_type, stored, retention=kind.cls.retention, state_version=kind.state_version),
@@ -82,8 +88,10 @@ class Actor:
             validate=self.thread.validate_state_change if "validate_state_change" in kind.overrides else None,
             on_commit=self._on_commit,
             on_fenced=partial(on_fenced, self),
+            instruments=instruments,
+            find_trace=_find_trace,
         )
-        self.change_log = ChangeLog(key, store, self.pipeline.history)
+        self.change_log = ChangeLog(key, store, self.pipeline.history, on_error=self._tell_store_error)
         self.presence = Presence(self._loop, self._tell_presence)
         self.clients = PushLog()
         self.connections = Connections()
@@ -150,7 +158,14 @@ class Actor:
 
     def message(self, connection: Connection, data: str | bytes) -> None:
         """Run `on_message` for an ordinary message."""
-        self.hooks.post("on_message", connection, data, connection=connection, by_client=True, size=len(data))
+        if self.instruments is not None:
+            self.begin_message(connection, "message")
+        trace, size = connection.trace, len(data)
+        turn = self.hooks.post(
+            "on_message", connection, data, connection=connection, by_client=True, size=size, trace=trace
+        )
+        if self.instruments is not None:
+            self.end_message(trace, turn)
 
     def disconnect(self, connection: Connection, code: int, reason: str) -> None:
         """Remove a connection and run `on_close`."""
@@ -160,7 +175,14 @@ class Actor:
 
     def request(self, request: Request, done: Done) -> Turn:
         """Run `on_request`, and call `done` with its response when the changes before it are durable."""
-        turn = Turn("on_request", lambda: self.thread.on_request(request), owner=self, request=request)
+        turn = Turn(
+            "on_request",
+            lambda: self.thread.on_request(request),
+            owner=self,
+            request=request,
+            instruments=self.instruments,
+            trace=request.scope.get(TRACE),
+        )
         turn.on_end(partial(self._answer, done))
         self.mailbox.post(turn)
         return turn
@@ -192,6 +214,8 @@ class Actor:
             work = partial(streaming.run, method, self.thread, args, kwargs)
         else:
             work = partial(method.function, self.thread, *args, **kwargs)
+        parent = None if by_client else current_turn()
+        cause = connection if by_client else parent
         turn = Turn(
             f"rpc {method.name}",
             work,
@@ -199,8 +223,10 @@ class Actor:
             connection=connection,
             request=request,
             by_client=by_client,
-            parent=None if by_client else current_turn(),
+            parent=parent,
             origin=None if by_client else find_client_turn(),
+            instruments=self.instruments,
+            trace=None if cause is None else cause.trace,
         )
         if connection is not None:
             connection.track_turn(turn, size)
@@ -274,7 +300,50 @@ class Actor:
         for connection in self.connections:
             connection.close(TRY_AGAIN_LATER, reason)
 
+    # Instruments
+
+    def begin_message(self, connection: Connection, type: str) -> None:
+        """Tell that a message has come, which is the cause of what the connection does from now on."""
+        assert self.instruments is not None
+        key = self.key
+        connection.trace = self.instruments.message_began(key.kind, key.name, type, connection.traceparent)
+
+    def end_message(self, trace: Any, turn: Turn | None) -> None:
+        """Tell that a message has ended: when its turn has, if it has one, and the changes before are durable."""
+        instruments = self.instruments
+        assert instruments is not None
+
+        def tell(_: object, error: BaseException | None) -> None:
+            self.pipeline.after(lambda failure: instruments.message_ended(trace, find_outcome(failure or error)))
+
+        if turn is None:
+            tell(None, None)
+        else:
+            turn.on_end(tell)
+
+    def end_message_with(
+        self, trace: Any, done: Callable[[BaseException | None], None]
+    ) -> Callable[[BaseException | None], None]:
+        """Return a function that calls `done`, and tells that a message has ended."""
+        instruments = self.instruments
+        assert instruments is not None
+
+        def end(error: BaseException | None) -> None:
+            done(error)
+            instruments.message_ended(trace, find_outcome(error))
+
+        return end
+
+    def tell_limit(self, error: BaseException) -> None:
+        """Tell which limit an error is about, if it is about one."""
+        if self.instruments is not None and isinstance(error, PlaitError) and error.limit is not None:
+            self.instruments.limit_hit(error.limit)
+
     # Inside
+
+    def _tell_store_error(self, error: PlaitError) -> None:
+        if self.instruments is not None:
+            self.instruments.store_failed(error.code)
 
     async def _wait_for_mailbox(self) -> None:
         """Wait until the turns before this call have ended, and their changes are durable or have failed."""
@@ -288,7 +357,9 @@ class Actor:
         revision = commit.revision
         if revision.version == 0:
             return
-        self.connections.broadcast_change(revision, source=commit.source)
+        count = self.connections.broadcast_change(revision, source=commit.source)
+        if self.instruments is not None:
+            self.instruments.change_sent(commit.trace, count)
         if self.hooks.has("on_state_changed"):
             connection = commit.source if isinstance(commit.source, Connection) else None
             size = len(revision.change.ops) if revision.change is not None else 0
@@ -297,7 +368,8 @@ class Actor:
             except Exception as error:  # The type may run the author's code, such as `__post_init__`.
                 self.hooks.report(error, connection)
             else:
-                self.hooks.post("on_state_changed", state, connection or "server", connection=connection, size=size)
+                source, trace = connection or "server", commit.trace
+                self.hooks.post("on_state_changed", state, source, connection=connection, size=size, trace=trace)
 
     def _tell_presence(self, diff: PresenceDiff) -> None:
         frames: dict[Wire, Frame | None] = {}
@@ -317,3 +389,11 @@ class Actor:
     def _finish_concurrent(self, turn: Turn) -> None:
         self._concurrent.discard(turn)
         self.touch()
+
+
+def _find_trace(source: Source) -> Any:
+    """Return the trace of what makes a change: a message of a client, or a turn."""
+    if isinstance(source, Connection):
+        return source.trace
+    turn = current_turn()
+    return None if turn is None else turn.trace

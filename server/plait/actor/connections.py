@@ -53,7 +53,8 @@ class Connections:
         if self._close_reason is not None:
             return Unavailable(self._close_reason)
         if len(self) >= most:
-            return TooMany(f"the thread has {len(self)} connections, which is the limit; try again later")
+            many = f"the thread has {len(self)} connections, which is the limit; try again later"
+            return TooMany(many, limit="connections_per_thread")
         return None
 
     def add(self, connection: Connection) -> None:
@@ -71,8 +72,9 @@ class Connections:
             if not self._ids[connection.id]:
                 del self._ids[connection.id]
 
-    def broadcast_change(self, revision: Revision, *, source: Source) -> None:
-        """Send a change to every connection that follows the state, except its source."""
+    def broadcast_change(self, revision: Revision, *, source: Source) -> int:
+        """Send a change to every connection that follows the state, except its source; return how many there are."""
+        count = 0
         wire: Wire | None = None
         frame: Frame | None = None
         for connection in self:
@@ -83,6 +85,8 @@ class Connections:
                     frame = self.change_frame(wire, revision)
                 if frame is not None:
                     session.deliver(frame, revision)
+                    count += 1
+        return count
 
     def change_frame(self, wire: Wire, revision: Revision) -> Frame | None:
         """Return the frame of `wire` for a revision; the frames of the last revision are cached."""

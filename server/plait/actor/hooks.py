@@ -13,6 +13,7 @@ from plait.actor.logs import log_error
 from plait.actor.mailbox import Mailbox, Turn, make_resolver
 from plait.actor.thread import Thread
 from plait.errors import PlaitError
+from plait.instruments import TRACE
 from plait_schemas.codes import TRY_AGAIN_LATER
 
 __all__ = ["Hooks", "maybe_await"]
@@ -47,22 +48,40 @@ class Hooks:
         return name in self._thread._kind.overrides
 
     def post(
-        self, name: str, *args: Any, connection: Connection | None = None, by_client: bool = False, size: int = 0
-    ) -> None:
-        """Queue a hook, for a message of `size` bytes from `connection`."""
+        self,
+        name: str,
+        *args: Any,
+        connection: Connection | None = None,
+        by_client: bool = False,
+        size: int = 0,
+        trace: Any = None,
+    ) -> Turn | None:
+        """Queue a hook, for a message of `size` bytes from `connection`, and return its turn; None without the hook.
+
+        `trace` is that of its cause.
+        """
         if not self.has(name):
-            return
+            return None
 
         def finished(_: object, error: BaseException | None) -> None:
             if error is not None:
                 self.report(error, connection)
 
         work = partial(getattr(self._thread, name), *args)
-        turn = Turn(name, work, owner=self._owner, connection=connection, by_client=by_client)
+        turn = Turn(
+            name,
+            work,
+            owner=self._owner,
+            connection=connection,
+            by_client=by_client,
+            instruments=self._owner.instruments,
+            trace=trace,
+        )
         if connection is not None:
             connection.track_turn(turn, size)
         turn.on_end(finished)
         self._mailbox.post(turn)
+        return turn
 
     async def run(
         self, name: str, *args: Any, connection: Connection | None = None, request: Request | None = None
@@ -72,7 +91,7 @@ class Hooks:
             return None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         work = partial(getattr(self._thread, name), *args)
-        turn = Turn(name, work, owner=self._owner, connection=connection, request=request)
+        turn = self._make(name, work, connection, request)
         turn.on_end(make_resolver(future))
         self._mailbox.post(turn)
         return await future
@@ -91,6 +110,9 @@ class Hooks:
         called with the exception of a hook, or with the error why nobody may join.
         """
         refusal: PlaitError | None = None
+        if self._owner.instruments is not None and TRACE not in request.scope:
+            self._owner.begin_message(connection, "join")
+            done = self._owner.end_message_with(connection.trace, done)
 
         def admit() -> bool:
             nonlocal refusal
@@ -99,6 +121,7 @@ class Hooks:
             refusal = self._owner.connections.refusal(self._owner.limits.connections_per_thread)
             if refusal is None:
                 return join()
+            self._owner.tell_limit(refusal)
             connection.leave(TRY_AGAIN_LATER, str(refusal))
             return False
 
@@ -121,7 +144,7 @@ class Hooks:
                 self.report(error, connection)
             done(error or refusal)
 
-        turn = Turn("on_connect", work, owner=self._owner, connection=connection, request=request)
+        turn = self._make("on_connect", work, connection, request)
         connection.track_turn(turn)
         turn.on_end(finished)
         self._mailbox.post(turn)
@@ -142,6 +165,21 @@ class Hooks:
                 log_error(failure, self._owner.key, connection)
 
         work = partial(self._thread.on_error, error, connection)
-        turn = Turn("on_error", work, owner=self._owner, connection=connection)
+        turn = self._make("on_error", work, connection, None)
         turn.on_end(finished)
         self._mailbox.post(turn)
+
+    def _make(self, name: str, work: Callable[[], Any], connection: Connection | None, request: Request | None) -> Turn:
+        """Return a turn that a request causes, if there is one."""
+        trace = None
+        if request is not None:
+            trace = request.scope.get(TRACE, None if connection is None else connection.trace)
+        return Turn(
+            name,
+            work,
+            owner=self._owner,
+            connection=connection,
+            request=request,
+            instruments=self._owner.instruments,
+            trace=trace,
+        )

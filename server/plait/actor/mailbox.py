@@ -11,10 +11,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
+from time import perf_counter
 from types import CoroutineType, FrameType
 from typing import Any, Final
 
 from plait.errors import TurnTimeout
+from plait.instruments import Instruments, find_outcome
 
 __all__ = ["Done", "Mailbox", "Turn", "current_turn", "find_client_turn", "make_resolver"]
 
@@ -68,7 +70,9 @@ class Turn:
 
     __slots__ = (
         "_callbacks",
+        "_instruments",
         "_is_cancelled",
+        "_since",
         "by_client",
         "connection",
         "is_abandoned",
@@ -81,6 +85,7 @@ class Turn:
         "parent",
         "request",
         "task",
+        "trace",
         "work",
     )
 
@@ -95,6 +100,8 @@ class Turn:
         by_client: bool = False,
         parent: "Turn | None" = None,
         origin: "Turn | None" = None,
+        instruments: Instruments | None = None,
+        trace: Any = None,
     ) -> None:
         self.name = name
         self.work = work
@@ -116,6 +123,11 @@ class Turn:
         self._is_cancelled = False
         # The task that runs it: the mailbox's, or its own.
         self.task: asyncio.Task[Any] | None = None
+        self._instruments = instruments
+        # The trace of its cause, and its own from when it begins.
+        self.trace = trace
+        # When it was made or, later, when it began; for the instruments.
+        self._since = 0.0 if instruments is None else perf_counter()
 
     def on_end(self, callback: Done) -> None:
         """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
@@ -156,6 +168,8 @@ class Turn:
         self.task = task
         _turn.set(self)
         self.is_running = True
+        if self._instruments is not None:
+            self._tell_began(self._instruments)
         result: Any = None
         error: BaseException | None = None
         try:
@@ -171,10 +185,17 @@ class Turn:
         finally:
             self.is_running = False
             self.task = None
+        if self._instruments is not None:
+            self._instruments.turn_ended(self.trace, perf_counter() - self._since, find_outcome(error))
         self.end(result if error is None else None, error)
         if task.cancelling():
             # The task was cancelled from outside, as when the loop is closed.
             raise asyncio.CancelledError
+
+    def _tell_began(self, instruments: Instruments) -> None:
+        key, before = self.owner.key, self._since
+        self._since = perf_counter()
+        self.trace = instruments.turn_began(key.kind, key.name, self.name, self._since - before, self.trace)
 
     def _explain_cancelled(self, cancelled: asyncio.CancelledError, task: asyncio.Task[None]) -> BaseException:
         """Return the outcome of a turn that ended with a CancelledError."""

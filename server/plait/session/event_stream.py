@@ -46,7 +46,9 @@ class EventStream:
 
         def join() -> bool:
             self.connection.session = self
-            self._queue.send(Frame(encode(self._follower.join(self.connection, have, rows))))
+            joined = self._follower.join(self.connection, have, rows)
+            self._queue.send(Frame(encode(joined)))
+            self._follower.tell_joined("events", joined)
             self._actor.connections.add(self.connection)
             if self._actor.presence and self.connection.protocol_enabled:
                 self.send_presence(self._actor.presence.snapshot(PLAIT.encode_presence))
@@ -106,6 +108,8 @@ class EventStream:
     def close(self, code: int, reason: str) -> None:
         """Leave the thread, as the stream is closed."""
         self.connection.is_closed = True
+        if self._queue.is_full and self._actor.instruments is not None:
+            self._actor.instruments.limit_hit("write_buffer")
         self._ended()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -134,6 +138,10 @@ class _Queue:
     def is_backed_up(self) -> bool:
         return self._size > HIGH_WATER
 
+    @property
+    def is_full(self) -> bool:
+        return self._size > self._limit
+
     def events(self) -> Iterator[bytes]:
         """Yield the waiting events."""
         while self._events:
@@ -155,7 +163,7 @@ class _Queue:
     def send(self, frame: Frame) -> None:
         if self.is_closed:
             return
-        if self._size > self._limit:
+        if self.is_full:
             self.close(TRY_AGAIN_LATER, "the client reads too slowly")
             return
         # A line break would end the field; in JSON there are none inside tokens.

@@ -8,11 +8,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from time import perf_counter
 from typing import Any, TypeVar
 
 import msgspec
 
 from plait.errors import Conflict, Fenced, StoreError, Unavailable
+from plait.instruments import Instruments
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
@@ -35,6 +37,8 @@ class Pipeline:
     """Applies the changes of one thread, stores them, and publishes them when they are durable."""
 
     __slots__ = (
+        "_find_trace",
+        "_instruments",
         "_is_closed",
         "_is_deciding",
         "_limits",
@@ -58,6 +62,8 @@ class Pipeline:
         validate: Callable[[Any, Any], None] | None,
         on_commit: Callable[[Commit], None],
         on_fenced: Callable[[], None],
+        instruments: Instruments | None = None,
+        find_trace: Callable[[Source], Any] = lambda _: None,
     ) -> None:
         self.history = history
         self._type = state_type
@@ -69,6 +75,9 @@ class Pipeline:
         self._on_commit = on_commit
         # Called when another process has written this thread.
         self._on_fenced = on_fenced
+        self._instruments = instruments
+        # Returns the trace of what causes a change of this source.
+        self._find_trace = find_trace
         # Changes that are not durable yet, in order.
         self._pending: list[Commit] = []
         self._is_closed = False
@@ -295,6 +304,10 @@ class Pipeline:
 
     def _submit(self, write: Write, source: Source) -> Commit:
         commit = Commit(self.history.current, source)
+        if self._instruments is not None and write.change is not None:
+            (kind, name), size = write.key, len(write.change.ops)
+            commit.trace = self._instruments.change_made(kind, name, size, self._find_trace(source))
+            commit.began = perf_counter()
         self._pending.append(commit)
         self._store.submit(write).add_done_callback(partial(self._on_stored, commit))
         return commit
@@ -307,16 +320,33 @@ class Pipeline:
             assert self._pending[0] is commit
             del self._pending[0]
             self.history.mark_durable(commit.revision)
+            if self._instruments is not None and commit.began is not None:
+                seconds = perf_counter() - commit.began
+                self._instruments.change_committed(commit.trace, seconds, _count_batch(outcome))
             self._on_commit(commit)
             commit.finish(None)
             return
         failure = error if isinstance(error, StoreError) else StoreError(str(error))
         self.history.rollback()
         failed, self._pending = self._pending, []
+        if self._instruments is not None:
+            _tell_failed(self._instruments, failed, failure.code)
         for each in failed:
             each.finish(failure)
         if isinstance(failure, Fenced):
             self._on_fenced()
+
+
+def _count_batch(outcome: asyncio.Future[None]) -> int:
+    """Return how many writes were in the transaction of one that is durable."""
+    return 1
+
+
+def _tell_failed(instruments: Instruments, failed: Sequence[Commit], code: str) -> None:
+    instruments.store_failed(code)
+    for each in failed:
+        if each.began is not None:
+            instruments.change_failed(each.trace, code)
 
 
 def _name(source: Source) -> str:

@@ -34,10 +34,18 @@ class Calls:
 
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
+        actor, connection = self._actor, self._connection
+        if actor.instruments is not None:
+            actor.begin_message(connection, "call")
         try:
-            self._begin(call, size)
+            turn = self._begin(call, size)
         except PlaitError as error:
             self._fail(call.ref, error)
+            if actor.instruments is not None:
+                actor.instruments.message_ended(connection.trace, error.code)
+        else:
+            if actor.instruments is not None:
+                actor.end_message(connection.trace, turn)
 
     def cancel(self, ref: int) -> None:
         """Cancel a stream or a concurrent call; skip any other if it has not begun, and drop its result."""
@@ -55,7 +63,7 @@ class Calls:
 
     # Inside
 
-    def _begin(self, call: Call, size: int) -> None:
+    def _begin(self, call: Call, size: int) -> Turn:
         actor, connection = self._actor, self._connection
         if call.ref in self._calls:
             raise InvalidArguments(f"a call with the ref {call.ref} is already running")
@@ -69,6 +77,7 @@ class Calls:
         turn = actor.call(method, arguments, done, sink=sink, connection=connection, by_client=True, size=size)
         if self._calls.get(call.ref) is call:
             self._turns[call.ref] = turn
+        return turn
 
     def _finish(self, call: Call, method: Method, result: Any, error: BaseException | None) -> None:
         ref = call.ref

@@ -6,8 +6,10 @@ refused push must be sent again.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -54,6 +56,7 @@ class Pushes:
         "_refused",
         "_storing",
         "_task",
+        "_traces",
     )
 
     def __init__(
@@ -84,6 +87,8 @@ class Pushes:
         self._storing = 0
         # Reads the past for a push.
         self._task: asyncio.Task[None] | None = None
+        # The traces of the pushes that are not answered, in order; None before the first, to save memory.
+        self._traces: deque[Any] | None = None
 
     @property
     def is_under_way(self) -> bool:
@@ -92,15 +97,19 @@ class Pushes:
 
     def receive(self, push: Push) -> None:
         """Take a push."""
+        self._begin()
         self._take(push, Past())
 
     def refuse(self, push: Push, error: PlaitError) -> None:
         """Refuse a push of which only the number could be read, in its turn."""
+        self._begin()
         if self._is_due(push):
             self._refuse(push.ref, error)
 
     def limit(self, push: Push, wait: float, error: PlaitError) -> None:
         """Refuse to look at a push that came too fast; it may come again."""
+        self._begin()
+        self._actor.tell_limit(error)
         self._client.expect(push.ref)
         self._nack(push.ref, error, retry_after=wait)
 
@@ -108,8 +117,18 @@ class Pushes:
         """Take nothing more."""
         if self._task is not None:
             self._task.cancel()
+            if self._traces and self._actor.instruments is not None:
+                self._actor.instruments.message_ended(self._traces.pop(), "cancelled")
 
     # Inside
+
+    def _begin(self) -> None:
+        """Tell the instruments that a push has come."""
+        if self._actor.instruments is not None:
+            self._actor.begin_message(self._connection, "push")
+            if self._traces is None:
+                self._traces = deque()
+            self._traces.append(self._connection.trace)
 
     def _is_due(self, push: Push) -> bool:
         """Whether it is the turn of a push; one whose turn it is not is answered."""
@@ -261,7 +280,7 @@ class Pushes:
             answer += b',"rebased":true'
         if change is not None and change.ops != encode_json(push.ops):
             answer += b',"ops":' + change.ops
-        self._answer(answer + b"}", version)
+        self._end(answer + b"}", version, "rebased" if is_rebased else "accepted")
 
     def _take_back(self, last: ConcurrentOps, error: PlaitError | None) -> None:
         """Have the bridge again that was there before pushes, if what they were compared with could not be stored."""
@@ -273,13 +292,15 @@ class Pushes:
         version = self._actor.pipeline.history.durable.version
         refusal = self._client.refusal(ref)
         if refusal is not None:
-            self._answer(encode(Nack(ref, refusal.code, refusal.message, version, refusal.path)), version)
+            nack = encode(Nack(ref, refusal.code, refusal.message, version, refusal.path))
+            self._end(nack, version, "repeated")
         elif self._client.remembers(ref):
-            self._answer(b'{"type":"ack","ref":%d,"version":%d}' % (ref, version), version)
+            self._end(b'{"type":"ack","ref":%d,"version":%d}' % (ref, version), version, "repeated")
         else:
             self._nack(ref, Unanswerable("it was answered too long ago"))
 
     def _refuse(self, ref: int, error: PlaitError) -> None:
+        self._actor.tell_limit(error)
         self._refused = max(self._refused, ref)
         self._client.refuse(ref, error)
         self._nack(ref, error)
@@ -290,6 +311,15 @@ class Pushes:
         def tell(_: object) -> None:
             version = self._actor.pipeline.history.durable.version
             nack = Nack(ref, error.code, str(error), version, error.path, retry_after, expected)
-            self._answer(encode(nack), version)
+            self._end(encode(nack), version, error.code)
 
         self._actor.pipeline.after(tell)
+
+    def _end(self, answer: bytes, version: int, outcome: str) -> None:
+        """Send the answer to the first push that is not answered."""
+        self._answer(answer, version)
+        instruments = self._actor.instruments
+        if instruments is not None and self._traces:
+            instruments.push_answered(self._actor.key.kind, outcome)
+            is_made = outcome in ("accepted", "rebased", "repeated")
+            instruments.message_ended(self._traces.popleft(), "ok" if is_made else outcome)
