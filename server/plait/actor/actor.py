@@ -214,8 +214,6 @@ class Actor:
             work = partial(streaming.run, method, self.thread, args, kwargs)
         else:
             work = partial(method.function, self.thread, *args, **kwargs)
-        parent = None if by_client else current_turn()
-        cause = connection if by_client else parent
         turn = Turn(
             f"rpc {method.name}",
             work,
@@ -223,10 +221,12 @@ class Actor:
             connection=connection,
             request=request,
             by_client=by_client,
-            parent=parent,
+            parent=None if by_client else current_turn(),
             origin=None if by_client else find_client_turn(),
             instruments=self.instruments,
-            trace=None if cause is None else cause.trace,
+            trace=None
+            if self.instruments is None
+            else _find_trace(connection if by_client and connection else "server"),
         )
         if connection is not None:
             connection.track_turn(turn, size)
@@ -357,7 +357,8 @@ class Actor:
         revision = commit.revision
         if revision.version == 0:
             return
-        count = self.connections.broadcast_change(revision, source=commit.source)
+        count = 0 if self.instruments is None else self.connections.count_readers(commit.source)
+        self.connections.broadcast_change(revision, source=commit.source)
         if self.instruments is not None:
             self.instruments.change_sent(commit.trace, count)
         if self.hooks.has("on_state_changed"):

@@ -126,8 +126,9 @@ class Turn:
         self._instruments = instruments
         # The trace of its cause, and its own from when it begins.
         self.trace = trace
-        # When it was made or, later, when it began; for the instruments.
-        self._since = 0.0 if instruments is None else perf_counter()
+        # When it was made or, later, when it began; set for instruments only.
+        if instruments is not None:
+            self._since = perf_counter()
 
     def on_end(self, callback: Done) -> None:
         """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
