@@ -114,12 +114,12 @@ class Recorder(NoInstruments):
         return self._count
 
 
-class Raising:
+class Raising(NoInstruments):
     """Raises in every method."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> Any:
         def fail(*_: Any) -> None:
             raise ZeroDivisionError(name)
 
         fail.__qualname__ = name
-        return fail
+        return object.__getattribute__(self, name) if name.startswith("_") else fail

@@ -84,11 +84,14 @@ class Follower(Room):
             self.set(2)
 
 
-class Busy(Room):
-    """Lets nobody in before the gate is open."""
+class Busy(Thread[Any]):
+    """Handles no message before the gate is open."""
 
     kind = KIND
     turn_timeout = None
+
+    def on_start(self) -> None:
+        self.gate = asyncio.Event()
 
     async def on_message(self, connection: Connection, data: str | bytes) -> None:
         await self.gate.wait()
@@ -466,6 +469,7 @@ async def test_a_backlog_is_told_when_it_is_full() -> None:
         for _ in range(2):
             guest.send("message", data="wait")
         assert recorder.of("limit_hit") == [("backlog",)]
+        assert isinstance(actor.thread, Busy)
         actor.thread.gate.set()
 
 

@@ -4,7 +4,7 @@ prometheus-client's own counters lock and look up their labels each time, which 
 are plain numbers, as only the event loop changes them, and become prometheus-client's metrics when they are read.
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from time import perf_counter
@@ -65,42 +65,68 @@ METRICS: Final = (
     Metric("plait_limits_hit_total", "counter", ("limit",), "Times that a client exceeded a limit"),
 )
 
+# How many values of a histogram are counted at once.
+_AT_ONCE: Final = 1000
+
 # Labels that a peer chooses: others are counted together.
 _METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
 _CODES: Final = frozenset({*range(1000, 1016), *(value for value in vars(codes).values() if isinstance(value, int))})
 
 
-class _Histogram:
-    """Counts values by bucket."""
+class _Series:
+    """The values of one histogram; they are counted by bucket many at a time, which costs the least."""
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    __slots__ = ("_below", "_bounds", "_count", "_sum", "_waiting", "labels", "sent")
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self, labels: tuple[str, ...], bounds: Sequence[float]) -> None:
+        self.labels = labels
         self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
+        # How many values are at most each of the bounds, how many there are, and their sum; without those that wait.
+        self._below = [0] * len(bounds)
+        self._count = 0
         self._sum = 0.0
+        self._waiting: list[float] = []
+        # How many connections changes were sent to.
+        self.sent = 0
 
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return self._count + len(self._waiting)
 
-    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        buckets, total = [], 0
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        family.add_metric(labels, buckets, self._sum)
+    def add(self, value: float) -> None:
+        self._waiting.append(value)
+        if len(self._waiting) >= _AT_ONCE:
+            self._flush()
+
+    def add_to(self, family: HistogramMetricFamily) -> None:
+        """Add the buckets to what a scraper reads."""
+        self._flush()
+        buckets = [(str(bound), float(below)) for bound, below in zip(self._bounds, self._below, strict=True)]
+        family.add_metric(self.labels, [*buckets, ("+Inf", float(self._count))], self._sum)
+
+    def _flush(self) -> None:
+        values, self._waiting = self._waiting, []
+        values.sort()
+        self._below = [
+            below + bisect_right(values, bound) for below, bound in zip(self._below, self._bounds, strict=True)
+        ]
+        self._count += len(values)
+        self._sum += sum(values)
 
 
-class _Histograms(dict[tuple[str, ...], _Histogram]):
-    """The histograms of one metric, by their labels."""
+class _Histogram(dict[tuple[str, ...], _Series]):
+    """The series of one histogram, by their labels."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
 
-    def __missing__(self, labels: tuple[str, ...]) -> _Histogram:
-        histogram = self[labels] = _Histogram(self._bounds)
-        return histogram
+    def __missing__(self, labels: tuple[str, ...]) -> _Series:
+        series = self[labels] = _Series(labels, self._bounds)
+        return series
+
+
+Counter = defaultdict[tuple[str, ...], int]
 
 
 class Metrics(NoInstruments):
@@ -110,22 +136,15 @@ class Metrics(NoInstruments):
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        counts: dict[str, defaultdict[tuple[str, ...], int]] = {}
-        times: dict[str, _Histograms] = {}
-        for each in METRICS:
-            if each.type == "histogram":
-                times[each.name] = _Histograms(each.bounds)
-            else:
-                counts[each.name] = defaultdict(int)
-        self._counts = counts
-        self._times = times
-        # Attributes, as these are used for each message, turn and change.
-        self._messages, self._message_seconds = counts["plait_messages_total"], times["plait_message_seconds"]
-        self._pushes, self._running = counts["plait_pushes_total"], counts["plait_turns_running"]
-        self._turns, self._turn_seconds = counts["plait_turns_total"], times["plait_turn_seconds"]
-        self._waits, self._changes = times["plait_turn_wait_seconds"], counts["plait_changes_total"]
-        self._bytes, self._sent = times["plait_change_bytes"], counts["plait_changes_sent_total"]
-        self._commit_seconds, self._writes = times["plait_commit_seconds"], times["plait_commit_writes"][()]
+        self._counters: dict[str, Counter] = {each.name: Counter(int) for each in METRICS if each.type != "histogram"}
+        self._histograms = {each.name: _Histogram(each.bounds) for each in METRICS if each.type == "histogram"}
+        # Attributes, as these are used for each message, turn and change. Of the counters that have an outcome, only
+        # those other than `ok` are counted: the others are in the histograms.
+        self._messages, self._message_seconds = self._get("plait_messages_total", "plait_message_seconds")
+        self._turns, self._turn_seconds = self._get("plait_turns_total", "plait_turn_seconds")
+        self._changes, self._commit_seconds = self._get("plait_changes_total", "plait_commit_seconds")
+        self._pushes, self._waits = self._get("plait_pushes_total", "plait_turn_wait_seconds")
+        self._sizes, self._writes = self._histograms["plait_change_bytes"], self._histograms["plait_commit_writes"][()]
         if registry is None:
             registry = CollectorRegistry()
             ProcessCollector(registry=registry)
@@ -139,18 +158,39 @@ class Metrics(NoInstruments):
 
     def collect(self) -> Iterator[Family]:
         """Yield the metrics for prometheus-client."""
+        counters = {**self._counters, **self._derive()}
         for metric in METRICS:
             if metric.type == "histogram":
                 family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-                for labels, histogram in self._times[metric.name].items():
-                    histogram.add_to(family, labels)
+                for series in self._histograms[metric.name].values():
+                    series.add_to(family)
                 yield family
                 continue
             make = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
             counted = make(metric.name, metric.help, labels=metric.labels)
-            for labels, count in self._counts[metric.name].items():
+            for labels, count in counters[metric.name].items():
                 counted.add_metric(labels, count)
             yield counted
+
+    def _get(self, counter: str, histogram: str) -> tuple[Counter, _Histogram]:
+        return self._counters[counter], self._histograms[histogram]
+
+    def _derive(self) -> dict[str, Counter]:
+        """Return the counters that follow from histograms."""
+        running, sent = Counter(int), Counter(int)
+        for labels, waited in self._waits.items():
+            running[labels] = waited.count
+        for (kind, _), ran in self._turn_seconds.items():
+            running[kind,] -= ran.count
+        for labels, committed in self._commit_seconds.items():
+            sent[labels] = committed.sent
+        return {
+            "plait_messages_total": _add_fine(self._messages, self._message_seconds),
+            "plait_turns_total": _add_fine(self._turns, self._turn_seconds),
+            "plait_changes_total": _add_all(self._changes, self._commit_seconds),
+            "plait_turns_running": running,
+            "plait_changes_sent_total": sent,
+        }
 
     # Instruments
 
@@ -159,70 +199,86 @@ class Metrics(NoInstruments):
 
     def request_ended(self, trace: Any, status: int) -> None:
         kind, method, began = trace
-        self._counts["plait_requests_total"][kind, method, str(status)] += 1
-        self._times["plait_request_seconds"][kind, method].observe(perf_counter() - began)
+        self._counters["plait_requests_total"][kind, method, str(status)] += 1
+        self._histograms["plait_request_seconds"][kind, method].add(perf_counter() - began)
 
     def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
-        return kind, type, perf_counter()
+        return self._message_seconds[kind, type], perf_counter()
 
     def message_ended(self, trace: Any, outcome: str) -> None:
-        kind, type, began = trace
-        self._messages[kind, type, outcome] += 1
-        self._message_seconds[kind, type].observe(perf_counter() - began)
+        series, began = trace
+        series.add(perf_counter() - began)
+        if outcome != "ok":
+            self._messages[*series.labels, outcome] += 1
 
     def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
-        self._running[kind,] += 1
-        self._waits[kind,].observe(waited)
-        return kind, turn
+        self._waits[kind,].add(waited)
+        return self._turn_seconds[kind, turn]
 
     def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
-        kind, turn = trace
-        self._running[kind,] -= 1
-        self._turns[kind, turn, outcome] += 1
-        self._turn_seconds[trace].observe(seconds)
+        trace.add(seconds)
+        if outcome != "ok":
+            self._turns[*trace.labels, outcome] += 1
 
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
-        self._bytes[kind,].observe(size)
-        return (kind,)
+        self._sizes[kind,].add(size)
+        return self._commit_seconds[kind,]
 
     def change_committed(self, trace: Any, seconds: float, batch: int) -> None:
-        self._changes[trace[0], "ok"] += 1
-        self._commit_seconds[trace].observe(seconds)
-        self._writes.observe(batch)
+        trace.add(seconds)
+        self._writes.add(batch)
 
     def change_failed(self, trace: Any, code: str) -> None:
-        self._changes[trace[0], code] += 1
+        self._changes[*trace.labels, code] += 1
 
     def change_sent(self, trace: Any, connections: int) -> None:
-        self._sent[trace] += connections
+        trace.sent += connections
 
     def socket_opened(self, protocol: str) -> None:
-        self._counts["plait_sockets"][protocol,] += 1
-        self._counts["plait_sockets_opened_total"][protocol,] += 1
+        self._counters["plait_sockets"][protocol,] += 1
+        self._counters["plait_sockets_opened_total"][protocol,] += 1
 
     def socket_closed(self, protocol: str, code: int) -> None:
-        self._counts["plait_sockets"][protocol,] -= 1
-        self._counts["plait_sockets_closed_total"][protocol, str(code) if code in _CODES else "other"] += 1
+        self._counters["plait_sockets"][protocol,] -= 1
+        self._counters["plait_sockets_closed_total"][protocol, str(code) if code in _CODES else "other"] += 1
 
     def joined(self, kind: str, protocol: str, sent: str) -> None:
-        self._counts["plait_joins_total"][kind, protocol, sent] += 1
+        self._counters["plait_joins_total"][kind, protocol, sent] += 1
 
     def woke(self, kind: str, seconds: float) -> None:
-        self._counts["plait_threads_awake"][kind,] += 1
-        self._times["plait_wake_seconds"][kind,].observe(seconds)
+        self._counters["plait_threads_awake"][kind,] += 1
+        self._histograms["plait_wake_seconds"][kind,].add(seconds)
 
     def slept(self, kind: str) -> None:
-        self._counts["plait_threads_awake"][kind,] -= 1
-        self._counts["plait_sleeps_total"][kind,] += 1
+        self._counters["plait_threads_awake"][kind,] -= 1
+        self._counters["plait_sleeps_total"][kind,] += 1
 
     def push_answered(self, kind: str, outcome: str) -> None:
         self._pushes[kind, outcome] += 1
 
     def reader_lagged(self, kind: str) -> None:
-        self._counts["plait_slow_readers_total"][kind,] += 1
+        self._counters["plait_slow_readers_total"][kind,] += 1
 
     def limit_hit(self, limit: str) -> None:
-        self._counts["plait_limits_hit_total"][limit,] += 1
+        self._counters["plait_limits_hit_total"][limit,] += 1
 
     def store_failed(self, code: str) -> None:
-        self._counts["plait_store_errors_total"][code,] += 1
+        self._counters["plait_store_errors_total"][code,] += 1
+
+
+def _add_fine(others: Counter, histogram: _Histogram) -> Counter:
+    """Return counts by outcome: those of a histogram's values that have no other outcome are `ok`."""
+    counts = Counter(int, others)
+    for labels, count in others.items():
+        counts[*labels[:-1], "ok"] -= count
+    for labels, series in histogram.items():
+        counts[*labels, "ok"] += series.count
+    return counts
+
+
+def _add_all(others: Counter, histogram: _Histogram) -> Counter:
+    """Return counts by outcome: all of a histogram's values are `ok`."""
+    counts = Counter(int, others)
+    for labels, series in histogram.items():
+        counts[*labels, "ok"] = series.count
+    return counts
