@@ -170,7 +170,9 @@ class Turn:
         _turn.set(self)
         self.is_running = True
         if self._instruments is not None:
-            self._tell_began(self._instruments)
+            key, before, self._since = self.owner.key, self._since, perf_counter()
+            waited = self._since - before
+            self.trace = self._instruments.turn_began(key.kind, key.name, self.name, waited, self.trace)
         result: Any = None
         error: BaseException | None = None
         try:
@@ -187,16 +189,12 @@ class Turn:
             self.is_running = False
             self.task = None
         if self._instruments is not None:
-            self._instruments.turn_ended(self.trace, perf_counter() - self._since, find_outcome(error))
+            outcome = "ok" if error is None else find_outcome(error)
+            self._instruments.turn_ended(self.trace, perf_counter() - self._since, outcome)
         self.end(result if error is None else None, error)
         if task.cancelling():
             # The task was cancelled from outside, as when the loop is closed.
             raise asyncio.CancelledError
-
-    def _tell_began(self, instruments: Instruments) -> None:
-        key, before = self.owner.key, self._since
-        self._since = perf_counter()
-        self.trace = instruments.turn_began(key.kind, key.name, self.name, self._since - before, self.trace)
 
     def _explain_cancelled(self, cancelled: asyncio.CancelledError, task: asyncio.Task[None]) -> BaseException:
         """Return the outcome of a turn that ended with a CancelledError."""

@@ -76,7 +76,7 @@ _CODES: Final = frozenset({*range(1000, 1016), *(value for value in vars(codes).
 class _Series:
     """The values of one histogram; they are counted by bucket many at a time, which costs the least."""
 
-    __slots__ = ("_below", "_bounds", "_count", "_sum", "_waiting", "labels", "sent")
+    __slots__ = ("_below", "_bounds", "_count", "_sum", "labels", "sent", "waiting")
 
     def __init__(self, labels: tuple[str, ...], bounds: Sequence[float]) -> None:
         self.labels = labels
@@ -85,28 +85,30 @@ class _Series:
         self._below = [0] * len(bounds)
         self._count = 0
         self._sum = 0.0
-        self._waiting: list[float] = []
+        # Values to count later; whoever appends to it calls `flush` now and then.
+        self.waiting: list[float] = []
         # How many connections changes were sent to.
         self.sent = 0
 
     @property
     def count(self) -> int:
         """How many values there are."""
-        return self._count + len(self._waiting)
+        return self._count + len(self.waiting)
 
     def add(self, value: float) -> None:
-        self._waiting.append(value)
-        if len(self._waiting) >= _AT_ONCE:
-            self._flush()
+        self.waiting.append(value)
+        if len(self.waiting) >= _AT_ONCE:
+            self.flush()
 
     def add_to(self, family: HistogramMetricFamily) -> None:
         """Add the buckets to what a scraper reads."""
-        self._flush()
+        self.flush()
         buckets = [(str(bound), float(below)) for bound, below in zip(self._bounds, self._below, strict=True)]
         family.add_metric(self.labels, [*buckets, ("+Inf", float(self._count))], self._sum)
 
-    def _flush(self) -> None:
-        values, self._waiting = self._waiting, []
+    def flush(self) -> None:
+        """Count the values that wait."""
+        values, self.waiting = self.waiting, []
         values.sort()
         self._below = [
             below + bisect_right(values, bound) for below, bound in zip(self._below, self._bounds, strict=True)
@@ -203,20 +205,28 @@ class Metrics(NoInstruments):
         self._histograms["plait_request_seconds"][kind, method].add(perf_counter() - began)
 
     def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
-        return self._message_seconds[kind, type], perf_counter()
+        series = self._message_seconds[kind, type]
+        if len(series.waiting) >= _AT_ONCE:
+            series.flush()
+        return series, perf_counter()
 
     def message_ended(self, trace: Any, outcome: str) -> None:
         series, began = trace
-        series.add(perf_counter() - began)
+        series.waiting.append(perf_counter() - began)
         if outcome != "ok":
             self._messages[*series.labels, outcome] += 1
 
     def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
-        self._waits[kind,].add(waited)
-        return self._turn_seconds[kind, turn]
+        waits, series = self._waits[kind,], self._turn_seconds[kind, turn]
+        waits.waiting.append(waited)
+        if len(waits.waiting) >= _AT_ONCE:
+            waits.flush()
+        if len(series.waiting) >= _AT_ONCE:
+            series.flush()
+        return series
 
     def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
-        trace.add(seconds)
+        trace.waiting.append(seconds)
         if outcome != "ok":
             self._turns[*trace.labels, outcome] += 1
 

@@ -82,7 +82,8 @@ class Calls:
         ref = call.ref
         if self._actor.instruments is not None and not method.is_stream:
             is_cancelled = error is not None and self._calls.get(ref) is not call
-            self._actor.instruments.message_ended(trace, "cancelled" if is_cancelled else find_outcome(error))
+            outcome = "ok" if error is None else "cancelled" if is_cancelled else find_outcome(error)
+            self._actor.instruments.message_ended(trace, outcome)
         if self._calls.get(ref) is not call:
             return  # It was cancelled.
         del self._calls[ref]
