@@ -217,13 +217,13 @@ class Metrics(NoInstruments):
             self._messages[*series.labels, outcome] += 1
 
     def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
-        waits, series = self._waits[kind,], self._turn_seconds[kind, turn]
-        waits.waiting.append(waited)
-        if len(waits.waiting) >= _AT_ONCE:
-            waits.flush()
-        if len(series.waiting) >= _AT_ONCE:
-            series.flush()
-        return series
+        waiting = self._waits[kind,].waiting
+        waiting.append(waited)
+        if len(waiting) >= _AT_ONCE:
+            # There were at most as many turns that ended.
+            for each in (*self._waits.values(), *self._turn_seconds.values()):
+                each.flush()
+        return self._turn_seconds[kind, turn]
 
     def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
         trace.waiting.append(seconds)

@@ -36,8 +36,9 @@ class Calls:
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
         actor, connection = self._actor, self._connection
-        if actor.instruments is not None:
-            actor.begin_message(connection, "call")
+        if (instruments := actor.instruments) is not None:
+            (kind, name), traceparent = actor.key, connection.traceparent
+            connection.trace = instruments.message_began(kind, name, "call", traceparent)
         try:
             self._begin(call, size)
         except PlaitError as error:
