@@ -31,6 +31,7 @@ from plait.errors import (
     Unauthenticated,
     Unavailable,
 )
+from plait.instruments import Instruments, NoInstruments
 from plait.limits import Limits
 from plait.node.handle import Handle
 from plait.state.commit import Commit
@@ -58,6 +59,7 @@ __all__ = [
     "Gap",
     "Handle",
     "Indeterminate",
+    "Instruments",
     "InvalidArguments",
     "InvalidState",
     "Limits",
@@ -65,6 +67,7 @@ __all__ = [
     "MethodNotFound",
     "MigrationFailed",
     "NewerState",
+    "NoInstruments",
     "NotFound",
     "Outdated",
     "Plait",
