@@ -49,6 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--rounds", type=int, default=5, help="alternating rounds a load (default 5)")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one run (default 2)")
+    parser.add_argument("--metrics", action="store_true", help="let this checkout's server count its metrics")
     parser.add_argument("--only", action="append", choices=list(LOADS), help="repeatable")
     return parser.parse_args()
 
@@ -90,7 +91,10 @@ def main() -> None:
     """Run the loads and print the table."""
     options = arguments()
     checkout = options.checkout.resolve()
-    recipes = {"other": plait(checkout, checkout / ".venv/bin/python"), "ours": plait(ROOT, Path(sys.executable))}
+    ours = plait(ROOT, Path(sys.executable))
+    if options.metrics:
+        ours = msgspec.structs.replace(ours, environment={**ours.environment, "PLAIT_METRICS": "true"})
+    recipes = {"other": plait(checkout, checkout / ".venv/bin/python"), "ours": ours}
     with tempfile.TemporaryDirectory(prefix="plait-bench-") as place, ExitStack() as stack:
         servers = []
         for name, recipe in recipes.items():

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -60,9 +60,12 @@ def hold_port() -> socket.socket:
 class Process:
     """`plait serve TARGET` in a process of its own, which keeps its port over restarts."""
 
-    def __init__(self, target: str, *, cwd: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, target: str, *, cwd: Path, environment: Mapping[str, str] | None = None, options: Sequence[str] = ()
+    ) -> None:
         self._target = target
         self.cwd = cwd
+        self._options = options
         self._environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self._held = hold_port()
@@ -96,7 +99,7 @@ class Process:
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
-        command = [sys.executable, "-m", "plait.cli", "serve", self._target, "--port", str(self.port)]
+        command = [sys.executable, "-m", "plait.cli", "serve", self._target, "--port", str(self.port), *self._options]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 command, cwd=self.cwd, env=self._environment, stdout=subprocess.PIPE, stderr=log, text=True

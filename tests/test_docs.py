@@ -18,6 +18,7 @@ from tests.running import Process
 import plait
 import plait_client
 from plait import PlaitError
+from plait.adapters.metrics import METRICS
 from plait.cli.main import cli
 from plait.limits import Limits
 from plait.settings import Settings
@@ -225,6 +226,13 @@ def test_everything_that_a_thread_has_is_in_the_guide() -> None:
     guide = "".join(PAGES[page].read_text() for page in ("threads", "history", "conflicts", "presence", "evolution"))
     names = [name for name in vars(plait.Thread) if not name.startswith("_")]
     assert [name for name in names if not re.search(rf"\b{name}\b", guide)] == []
+
+
+def test_every_metric_is_in_its_table_with_its_type_and_labels() -> None:
+    section = PAGES["serving"].read_text().partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(plait_\w+)` \| (\w+) \| (.*?) \|", section, re.MULTILINE)
+    found = [(name, type, tuple(re.findall(r"`(\w+)`", labels))) for name, type, labels in rows]
+    assert found == [(metric.name, metric.type, metric.labels) for metric in METRICS]
 
 
 def test_every_error_is_in_the_table_with_its_code_and_status() -> None:

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 # From the bottom to the top: what is in a row may import itself and the rows below it.
 LAYERS = (
     ("plait_schemas",),
-    ("plait.errors", "plait.limits", "plait.settings", "plait.spelling"),
+    ("plait.errors", "plait.instruments", "plait.limits", "plait.settings", "plait.spelling"),
+    ("plait.adapters",),
     ("plait.store",),
     ("plait.state",),
     ("plait.actor",),
@@ -31,6 +32,8 @@ OUTSIDE = {
     "aiosqlite": ("plait.store.sqlite",),
     "cyclopts": ("plait.cli",),
     "httptools": ("plait.web",),
+    "opentelemetry": ("plait.adapters.otel",),
+    "prometheus_client": ("plait.adapters.metrics",),
     "starlette": ("plait.web", "plait.app", "plait.cli"),
     "uvicorn": ("plait.web", "plait.app", "plait.cli"),
     "watchfiles": ("plait.cli",),
@@ -43,7 +46,7 @@ STARLETTE_TYPES = (
 )
 
 # Imports in a function: of what is not always installed.
-LAZY = {("plait.cli.main", "watchfiles")}
+LAZY = {("plait.app", "plait.adapters.metrics"), ("plait.cli.main", "watchfiles")}
 
 
 # What sessions and the web may import of the threads: the facade of an actor, and what goes in and out of it.
@@ -61,7 +64,7 @@ FACADE = (
 HIDDEN_CLASSES = {"Actor", "ChangeLog", "History", "Hooks", "Mailbox", "Merger", "Pipeline", "PushLog", "Thread"}
 HIDDEN = {"_core", "change_log", "history", "hooks", "mailbox", "pipeline"}
 # What may be asked of a value that an actor returned, without a name for the value in between.
-VALUES = {"current", "durable", "epoch", "key", "kind", "limits"}
+VALUES = {"current", "durable", "epoch", "instruments", "key", "kind", "limits"}
 
 
 class Import(NamedTuple):
@@ -234,7 +237,7 @@ def find_facade() -> tuple[set[str], set[str]]:
     facade = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Facade")
     methods = {node.name for node in facade.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     attributes = {ast.unparse(node.target) for node in facade.body if isinstance(node, ast.AnnAssign)}
-    facts = {"key", "kind", "limits", "after"}
+    facts = {"key", "kind", "limits", "instruments", "after"}
     return methods | facts, attributes - facts
 
 

@@ -32,6 +32,7 @@ from plait.errors import (
     Unauthenticated,
     Unavailable,
 )
+from plait.instruments import Instruments, NoInstruments
 from plait.limits import Limits
 from plait.node.handle import Handle
 from plait.state.commit import Commit
@@ -59,6 +60,7 @@ __all__ = [
     "Gap",
     "Handle",
     "Indeterminate",
+    "Instruments",
     "InvalidArguments",
     "InvalidState",
     "Limits",
@@ -66,6 +68,7 @@ __all__ = [
     "MethodNotFound",
     "MigrationFailed",
     "NewerState",
+    "NoInstruments",
     "NotFound",
     "Outdated",
     "Plait",

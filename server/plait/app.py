@@ -21,6 +21,7 @@ from plait.actor.client_types import make_types_files
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
 from plait.errors import PlaitError, StoreError
+from plait.instruments import Instruments, combine_instruments
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.handle import Handle
 from plait.node.node import Node
@@ -69,6 +70,8 @@ class Plait:
         request_timeout: float = 10.0,
         ping_interval: float = 20.0,
         ping_timeout: float = 20.0,
+        metrics: bool = False,
+        instruments: Instruments | Iterable[Instruments] = (),
     ) -> None:
         _check_types(store, allowed_origins, allowed_hosts, authenticate=authenticate, authorize=authorize)
         given = Settings(
@@ -81,6 +84,7 @@ class Plait:
             request_timeout=request_timeout,
             ping_interval=ping_interval,
             ping_timeout=ping_timeout,
+            metrics=metrics,
         )
         self.settings = given.with_environment()
         _warn_of_unknown_variables()
@@ -93,7 +97,9 @@ class Plait:
             self._hosts = Hosts(self.settings.allowed_hosts, is_guarded=authenticate is not None)
         self._kinds = _check_kinds(kinds, self.settings.limits or UNLIMITED)
         self._is_running = False
-        self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED)
+        self._metrics = _make_metrics() if self.settings.metrics else None
+        told = combine_instruments(instruments, () if self._metrics is None else (self._metrics,))
+        self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED, instruments=told)
         self._compatibility = Compatibility(self._store)
         self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
         self._context = ServerContext(
@@ -213,6 +219,8 @@ class Plait:
             Route("/plait/client.js", _get_client),
             ThreadRoute(threads),
         ]
+        if self._metrics is not None:
+            routes.insert(0, Route("/metrics", self._get_metrics))
         if (folder := self.settings.static) is not None:
             if not folder:
                 raise make_setting_error("static", "'' is not a folder; pass a folder or None")
@@ -243,6 +251,20 @@ class Plait:
         except StoreError:  # Its message is only for the log.
             return JSONResponse(error_body("store_error", "the store cannot store changes; see the server's log"), 503)
         return JSONResponse({"status": "ok"})
+
+    async def _get_metrics(self, request: Request) -> Response:
+        assert self._metrics is not None
+        self._hosts.check(request)
+        text, content_type = self._metrics.read(request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
+
+
+def _make_metrics() -> Any:
+    try:
+        from plait.adapters.metrics import Metrics  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise make_setting_error("metrics", "needs prometheus-client: pip install 'plait[metrics]'") from None
+    return Metrics()
 
 
 async def _get_client(request: Request) -> Response:

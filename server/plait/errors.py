@@ -76,7 +76,7 @@ class PlaitError(Exception):
     status: ClassVar[int] = 500
     close_code: ClassVar[int] = codes.INTERNAL_ERROR
 
-    def __init__(self, message: str, *, path: str | None = None, detail: str = "") -> None:
+    def __init__(self, message: str, *, path: str | None = None, detail: str = "", limit: str | None = None) -> None:
         message = printable(message)
         super().__init__(message)
         self.message = message
@@ -84,6 +84,8 @@ class PlaitError(Exception):
         self.path = None if path is None else printable(path)
         # For the log only: it may quote a state, or an exception from the author's code.
         self.detail = detail
+        # The field of `Limits` that was exceeded, if one was.
+        self.limit = limit
         # Whether the error has been logged already.
         self.is_logged = False
 
@@ -134,9 +136,15 @@ class TooMany(PlaitError):
     close_code = codes.TRY_AGAIN_LATER
 
     def __init__(
-        self, message: str, *, path: str | None = None, detail: str = "", retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        detail: str = "",
+        limit: str | None = None,
+        retry_after: float | None = None,
     ) -> None:
-        super().__init__(message, path=path, detail=detail)
+        super().__init__(message, path=path, detail=detail, limit=limit)
         # Seconds to wait before trying again, if known.
         self.retry_after = retry_after
 

@@ -53,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Seconds of silence after which a socket is pinged, and seconds to wait for its pong.
     ping_interval: float = 20.0
     ping_timeout: float = 20.0
+    # Whether metrics are served at `/metrics`.
+    metrics: bool = False
     # `PLAIT_LIMITS=none` switches the limits off; each has a variable of its own, such as `PLAIT_LIMITS_FRAME`.
     limits: Limits | None = Limits()
 

@@ -25,7 +25,7 @@ class HeldStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: list[tuple[Write, asyncio.Future[None]]] | None = None
+        self._held: list[tuple[Write, asyncio.Future[int]]] | None = None
 
     def hold(self) -> None:
         """Keep back what comes from here on."""
@@ -37,15 +37,15 @@ class HeldStore(MemoryStore):
         for write, future in held or ():
             super().submit(write).add_done_callback(partial(_pass_on, future))
 
-    def submit(self, write: Write) -> asyncio.Future[None]:
+    def submit(self, write: Write) -> asyncio.Future[int]:
         if self._held is None:
             return super().submit(write)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._held.append((write, future))
         return future
 
 
-def _pass_on(future: asyncio.Future[None], stored: asyncio.Future[None]) -> None:
+def _pass_on(future: asyncio.Future[int], stored: asyncio.Future[int]) -> None:
     future.set_result(stored.result())
 
 

@@ -34,7 +34,7 @@ class DoubtfulStore(TroubledStore):
         self.is_stuck = False
         self._overdue: set[asyncio.Task[None]] = set()
 
-    async def store(self, write: Write) -> None:
+    async def store(self, write: Write) -> int:
         (fate,) = self._dice.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
         if self.fates:
             fate = self.fates.pop(0)
@@ -48,7 +48,7 @@ class DoubtfulStore(TroubledStore):
                 self._overdue.add(task)
                 task.add_done_callback(self._overdue.discard)
             raise Indeterminate(f"{write.key}: it is not known whether the change was stored")
-        await super().store(write)
+        count = await super().store(write)
         if fate == "twice":
             # The second time it does not follow what is stored, or changes nothing.
             await asyncio.gather(super().store(write), return_exceptions=True)
@@ -57,6 +57,7 @@ class DoubtfulStore(TroubledStore):
                 await asyncio.sleep(0)
         elif fate == "never":
             await asyncio.Event().wait()
+        return count
 
     async def _store_overdue(self, write: Write) -> None:
         for _ in range(self._dice.randrange(10)):

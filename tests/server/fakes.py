@@ -126,10 +126,10 @@ class TroubledStore:
         self.is_held = False
         # Writes that were submitted, and those of them that wait.
         self.submitted: list[Write] = []
-        self.waiting: deque[tuple[Write, asyncio.Future[None]]] = deque()
+        self.waiting: deque[tuple[Write, asyncio.Future[int]]] = deque()
         self._failure: StoreError | None = None
         # Writes that need not wait, and what carries them out.
-        self._ready: deque[tuple[Write, asyncio.Future[None]]] = deque()
+        self._ready: deque[tuple[Write, asyncio.Future[int]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._load_failure: StoreError | None = None
 
@@ -158,16 +158,16 @@ class TroubledStore:
             try:
                 if failure is not None:
                     raise failure
-                await self.store(write)
+                count = await self.store(write)
             except StoreError as error:
                 future.set_exception(error)
                 self._fail_waiting(write.key, error)
             else:
-                future.set_result(None)
+                future.set_result(count)
 
-    async def store(self, write: Write) -> None:
-        """Carry out a write. Raises the error that is its outcome."""
-        await self.inner.submit(write)
+    async def store(self, write: Write) -> int:
+        """Carry out a write, and return its outcome. Raises the error that is its outcome."""
+        return await self.inner.submit(write)
 
     def _fail_waiting(self, key: ThreadKey, error: StoreError) -> None:
         """Fail the waiting writes of a thread."""
@@ -240,8 +240,8 @@ class TroubledStore:
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         await self.inner.add_schema(kind, hash, schema)
 
-    def submit(self, write: Write) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.submitted.append(write)
         self.waiting.append((write, future))
         if not self.is_held:

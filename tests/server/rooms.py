@@ -12,6 +12,7 @@ from tests.server.sessions import make_cloudflare
 from plait.actor.actor import Actor
 from plait.actor.connection import Principal
 from plait.actor.thread import Thread
+from plait.instruments import NO_INSTRUMENTS, Instruments
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node.handle import Handle
 from plait.node.node import Node
@@ -112,11 +113,15 @@ class House:
 
 @asynccontextmanager
 async def open_house(
-    *classes: type[Thread[Any]], limits: Limits = DEFAULT_LIMITS, store: TroubledStore | None = None
+    *classes: type[Thread[Any]],
+    limits: Limits = DEFAULT_LIMITS,
+    store: TroubledStore | None = None,
+    instruments: Instruments = NO_INSTRUMENTS,
 ) -> AsyncIterator[House]:
     """Run a node that knows some classes."""
     async with store or TroubledStore() as opened:
-        node = Node([cls._kind for cls in classes], opened, limits, sweep_interval=SWEEP_INTERVAL)
+        kinds = [cls._kind for cls in classes]
+        node = Node(kinds, opened, limits, instruments=instruments, sweep_interval=SWEEP_INTERVAL)
         node.start()
         try:
             yield House(node, opened)

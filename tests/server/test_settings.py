@@ -45,7 +45,7 @@ def test_a_variable_takes_the_place_of_what_was_given(variable: str, text: str, 
 
 
 def test_every_setting_has_a_variable() -> None:
-    texts = {"float": "7", "str": "seven", "tuple": "seven"}
+    texts = {"bool": "true", "float": "7", "str": "seven", "tuple": "seven"}
     for field in msgspec.structs.fields(Settings):
         if field.name == "limits":
             continue

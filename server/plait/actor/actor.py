@@ -11,8 +11,9 @@ from plait.actor.facade import Facade
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
 from plait.actor.presence import Presence
-from plait.actor.turns import TurnRunner
+from plait.actor.turns import TurnRunner, find_trace
 from plait.errors import InvalidState, StoreError
+from plait.instruments import Instruments
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
@@ -42,11 +43,13 @@ class Actor(Facade):
         fence: int,
         make_handle: Callable[[Any, str], Any],
         on_lost: Callable[["Actor", StoreError], None],
+        instruments: Instruments | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.key = key
         self.kind = kind
         self.limits = limits
+        self.instruments = instruments
         self.thread = thread = object.__new__(kind.cls)
         self.pipeline = Pipeline(
             History(
@@ -63,9 +66,11 @@ class Actor(Facade):
             validate=thread.validate_state_change if "validate_state_change" in kind.overrides else None,
             on_commit=self._on_commit,
             on_lost=partial(on_lost, self),
+            instruments=instruments,
+            find_trace=find_trace,
         )
         self.after = self.pipeline.after
-        self.change_log = ChangeLog(key, store, self.pipeline.history)
+        self.change_log = ChangeLog(key, store, self.pipeline.history, on_error=self._tell_store_error)
         self.connections = Connections()
         self.presence = Presence(loop, self.connections.send_presence)
         self.clients = PushLog()
@@ -74,7 +79,7 @@ class Actor(Facade):
         thread._core = self
         thread.__init__()
         self.merger = Merger(self.pipeline, self.change_log, kind.policy(thread), kind.state_type.keys)
-        self.turns = TurnRunner(self, self.after)
+        self.turns = TurnRunner(self, self.after, instruments)
         self.hooks = Hooks(self, thread, self.turns)
         self.last_used = loop.time()
         self.holds = 0
@@ -162,11 +167,18 @@ class Actor(Facade):
 
     # Inside
 
+    def _tell_store_error(self, error: StoreError) -> None:
+        if self.instruments is not None:
+            self.instruments.store_failed(error.code)
+
     def _on_commit(self, commit: Commit) -> None:
         revision = commit.revision
         if revision.version == 0:
             return
+        count = 0 if self.instruments is None else self.connections.count_readers(commit.source)
         self.connections.broadcast_change(revision, source=commit.source)
+        if self.instruments is not None:
+            self.instruments.change_sent(commit.trace, count)
         if self.hooks.has("on_state_changed"):
             connection = commit.source if isinstance(commit.source, Connection) else None
             size = len(revision.change.ops) if revision.change is not None else 0
@@ -175,4 +187,5 @@ class Actor(Facade):
             except Exception as error:  # The type may run the author's code, such as `__post_init__`.
                 self.hooks.report(error, connection)
             else:
-                self.hooks.post("on_state_changed", state, connection or "server", connection=connection, size=size)
+                source, trace = connection or "server", commit.trace
+                self.hooks.post("on_state_changed", state, source, connection=connection, size=size, trace=trace)

@@ -107,6 +107,8 @@ class Connection:
         "session",
         "state",
         "tags",
+        "trace",
+        "traceparent",
         "wire",
     )
 
@@ -136,6 +138,9 @@ class Connection:
         self.session: Session | None = None
         # Whether the connection is closed or closing, so that nothing more is accepted from the client.
         self.is_closed = False
+        # The trace of the client's last message, for what it causes, and the W3C header of its request.
+        self.trace: Any = None
+        self.traceparent: str | None = None
         # Bytes of the messages whose turns have not ended.
         self.backlog = 0
         # Called when all turns have ended.

@@ -57,7 +57,8 @@ class Connections:
         if self._close_reason is not None:
             return Unavailable(self._close_reason)
         if len(self) >= most:
-            return TooMany(f"the thread has {len(self)} connections, which is the limit; try again later")
+            many = f"the thread has {len(self)} connections, which is the limit; try again later"
+            return TooMany(many, limit="connections_per_thread")
         return None
 
     def add(self, connection: Connection) -> None:
@@ -87,6 +88,10 @@ class Connections:
             self._ids[connection.id] -= 1
             if not self._ids[connection.id]:
                 del self._ids[connection.id]
+
+    def count_readers(self, source: Source) -> int:
+        """Return how many connections a change of `source` is sent to."""
+        return sum(each.session is not None and each is not source and each.protocol_enabled for each in self._members)
 
     def broadcast_change(self, revision: Revision, *, source: Source) -> None:
         """Send a change to every connection that follows the state, except its source."""

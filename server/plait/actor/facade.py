@@ -22,8 +22,9 @@ from plait.actor.rpc import Method, StreamSink
 from plait.actor.streaming import Streaming
 from plait.actor.thread import Thread
 from plait.actor.transport import Frame, Session, Transport
-from plait.actor.turns import TurnRunner
+from plait.actor.turns import TurnRunner, find_trace
 from plait.errors import PlaitError
+from plait.instruments import TRACE, Instruments, find_outcome
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.concurrent import Needs, Past
@@ -33,6 +34,7 @@ from plait.state.merger import Charge, Merger, Proposal, Pushed
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import Client, PushLog
 from plait.state.revision import Revision
+from plait.state.source import Source
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey, connection_id
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import PresenceDiff
@@ -56,6 +58,10 @@ class RunningCall(Protocol):
         """Skip it if it has not begun."""
         ...
 
+    def on_end(self, callback: Done) -> None:
+        """Call `callback` when it has ended or was skipped."""
+        ...
+
 
 class Facade:
     """One awake thread as it is used from outside: its state, its log, pushes, sockets and turns."""
@@ -67,6 +73,7 @@ class Facade:
         "connections",
         "holds",
         "hooks",
+        "instruments",
         "key",
         "kind",
         "last_used",
@@ -81,6 +88,8 @@ class Facade:
     key: ThreadKey
     kind: Kind
     limits: Limits
+    # None if there are none, so that nothing is measured in vain.
+    instruments: Instruments | None
     # Calls a function when all changes made so far are durable, or with the error if they could not be stored.
     after: Gate
 
@@ -238,6 +247,11 @@ class Facade:
         the exception of a hook, or with the error why nobody may join.
         """
         refusal: PlaitError | None = None
+        # The join of an event stream is told as its request.
+        instruments = None if TRACE in request.scope else self.instruments
+        if instruments is not None:
+            self.begin_message(connection, "join")
+        trace = connection.trace
 
         def admit() -> bool:
             nonlocal refusal
@@ -245,6 +259,7 @@ class Facade:
                 return False
             refusal = self.refusal()
             if refusal is not None:
+                self.tell_limit(refusal)
                 connection.leave(TRY_AGAIN_LATER, str(refusal))
             elif self.connections.replace(connection):
                 connection.session = session
@@ -259,6 +274,8 @@ class Facade:
                 connection.leave(TRY_AGAIN_LATER, str(refusal))
                 error = None
             done(error or refusal)
+            if instruments is not None:
+                instruments.message_ended(trace, find_outcome(error or refusal))
 
         self.hooks.connect(connection, request, admit=admit, done=finish)
 
@@ -289,11 +306,19 @@ class Facade:
 
     def message(self, connection: Connection, data: str | bytes) -> None:
         """Run `on_message` for an ordinary message."""
-        self.hooks.post("on_message", connection, data, connection=connection, by_client=True, size=len(data))
+        if self.instruments is not None:
+            self.begin_message(connection, "message")
+        trace, size = connection.trace, len(data)
+        turn = self.hooks.post(
+            "on_message", connection, data, connection=connection, by_client=True, size=size, trace=trace
+        )
+        if self.instruments is not None:
+            self.end_message(trace, turn)
 
     def request(self, request: Request, done: Done) -> RunningCall:
         """Run `on_request`, and call `done` with its response when the changes before it are durable."""
-        turn = Turn("on_request", lambda: self.thread.on_request(request), owner=self, request=request)
+        work = partial(self.thread.on_request, request)
+        turn = Turn("on_request", work, owner=self, request=request, trace=request.scope.get(TRACE))
         self.turns.begin(turn, done, is_gated=True)
         return turn
 
@@ -320,6 +345,7 @@ class Facade:
         and after each one `drain` is awaited.
         """
         args, kwargs = arguments
+        cause: Source = connection if by_client and connection is not None else "server"
         if method.is_stream:
             assert sink is not None
             report = self.hooks.report
@@ -337,9 +363,36 @@ class Facade:
             by_client=by_client,
             parent=None if by_client else current_turn(),
             origin=None if by_client else find_client_turn(),
+            trace=None if self.instruments is None else find_trace(cause),
         )
         self.turns.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
         return turn
+
+    # Instruments
+
+    def begin_message(self, connection: Connection, type: str) -> None:
+        """Tell that a message has come, which is the cause of what the connection does from now on."""
+        assert self.instruments is not None
+        (kind, name), traceparent = self.key, connection.traceparent
+        connection.trace = self.instruments.message_began(kind, name, type, traceparent)
+
+    def end_message(self, trace: Any, turn: RunningCall | None) -> None:
+        """Tell that a message has ended: when its turn has, if it has one, and the changes before are durable."""
+        instruments = self.instruments
+        assert instruments is not None
+
+        def tell(_: object, error: BaseException | None) -> None:
+            self.after(lambda failure: instruments.message_ended(trace, find_outcome(failure or error)))
+
+        if turn is None:
+            tell(None, None)
+        else:
+            turn.on_end(tell)
+
+    def tell_limit(self, error: BaseException) -> None:
+        """Tell which limit an error is about, if it is about one."""
+        if self.instruments is not None and isinstance(error, PlaitError) and error.limit is not None:
+            self.instruments.limit_hit(error.limit)
 
     # Being awake
 

@@ -13,6 +13,7 @@ from plait.actor.mailbox import Turn
 from plait.actor.outcome import make_resolver, maybe_await
 from plait.actor.thread import Thread
 from plait.actor.turns import TurnRunner
+from plait.instruments import TRACE
 
 __all__ = ["Hooks"]
 
@@ -36,19 +37,29 @@ class Hooks:
         return name in self._thread._kind.overrides
 
     def post(
-        self, name: str, *args: Any, connection: Connection | None = None, by_client: bool = False, size: int = 0
-    ) -> None:
-        """Queue a hook, for a message of `size` bytes from `connection`."""
+        self,
+        name: str,
+        *args: Any,
+        connection: Connection | None = None,
+        by_client: bool = False,
+        size: int = 0,
+        trace: Any = None,
+    ) -> Turn | None:
+        """Queue a hook, for a message of `size` bytes from `connection`, and return its turn; None without the hook.
+
+        `trace` is that of its cause.
+        """
         if not self.has(name):
-            return
+            return None
 
         def finished(_: object, error: BaseException | None) -> None:
             if error is not None:
                 self.report(error, connection)
 
         work = partial(getattr(self._thread, name), *args)
-        turn = Turn(name, work, owner=self._owner, connection=connection, by_client=by_client)
+        turn = Turn(name, work, owner=self._owner, connection=connection, by_client=by_client, trace=trace)
         self._turns.begin(turn, finished, size=size)
+        return turn
 
     async def run(
         self, name: str, *args: Any, connection: Connection | None = None, request: Request | None = None
@@ -58,7 +69,8 @@ class Hooks:
             return None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         work = partial(getattr(self._thread, name), *args)
-        turn = Turn(name, work, owner=self._owner, connection=connection, request=request)
+        trace = None if request is None else _find_trace(connection, request)
+        turn = Turn(name, work, owner=self._owner, connection=connection, request=request, trace=trace)
         self._turns.begin(turn, make_resolver(future))
         return await future
 
@@ -93,7 +105,8 @@ class Hooks:
                 self.report(error, connection)
             done(error)
 
-        turn = Turn("on_connect", work, owner=self._owner, connection=connection, request=request)
+        trace = _find_trace(connection, request)
+        turn = Turn("on_connect", work, owner=self._owner, connection=connection, request=request, trace=trace)
         self._turns.begin(turn, finished, size=0)
 
     async def is_readonly(self, connection: Connection, request: Request) -> bool:
@@ -114,3 +127,8 @@ class Hooks:
         work = partial(self._thread.on_error, error, connection)
         turn = Turn("on_error", work, owner=self._owner, connection=connection)
         self._turns.begin(turn, finished)
+
+
+def _find_trace(connection: Connection | None, request: Request) -> Any:
+    """Return the trace of a request, or else of the message with which its connection joins."""
+    return request.scope.get(TRACE, None if connection is None else connection.trace)

@@ -11,11 +11,13 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
+from time import perf_counter
 from types import CoroutineType, FrameType
 from typing import Any, Final
 
 from plait.actor.outcome import Done
 from plait.errors import TurnTimeout
+from plait.instruments import Instruments, find_outcome
 
 __all__ = ["Mailbox", "Turn", "current_turn", "find_client_turn"]
 
@@ -52,7 +54,9 @@ class Turn:
 
     __slots__ = (
         "_callbacks",
+        "_instruments",
         "_is_cancelled",
+        "_since",
         "by_client",
         "connection",
         "is_abandoned",
@@ -65,6 +69,7 @@ class Turn:
         "parent",
         "request",
         "task",
+        "trace",
         "work",
     )
 
@@ -79,6 +84,7 @@ class Turn:
         by_client: bool = False,
         parent: "Turn | None" = None,
         origin: "Turn | None" = None,
+        trace: Any = None,
     ) -> None:
         self.name = name
         self.work = work
@@ -100,6 +106,16 @@ class Turn:
         self._is_cancelled = False
         # The task that runs it: the mailbox's, or its own.
         self.task: asyncio.Task[Any] | None = None
+        # The trace of its cause, and its own from when it begins.
+        self.trace = trace
+        # Who is told of it, and when it began to wait or, later, to run, which is measured for them only.
+        self._instruments: Instruments | None = None
+        self._since = 0.0
+
+    def watch(self, instruments: Instruments) -> None:
+        """Tell instruments when the turn begins and ends; it waits from now on."""
+        self._instruments = instruments
+        self._since = perf_counter()
 
     def on_end(self, callback: Done) -> None:
         """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
@@ -140,6 +156,10 @@ class Turn:
         self.task = task
         _turn.set(self)
         self.is_running = True
+        if self._instruments is not None:
+            key, before, self._since = self.owner.key, self._since, perf_counter()
+            waited = self._since - before
+            self.trace = self._instruments.turn_began(key.kind, key.name, self.name, waited, self.trace)
         result: Any = None
         error: BaseException | None = None
         try:
@@ -155,6 +175,9 @@ class Turn:
         finally:
             self.is_running = False
             self.task = None
+        if self._instruments is not None:
+            outcome = "ok" if error is None else find_outcome(error)
+            self._instruments.turn_ended(self.trace, perf_counter() - self._since, outcome)
         self.end(result if error is None else None, error)
         if task.cancelling():
             # The task was cancelled from outside, as when the loop is closed.

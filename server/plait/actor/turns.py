@@ -5,13 +5,15 @@ import logging
 from functools import partial
 from typing import Any
 
-from plait.actor.connection import Gate
+from plait.actor.connection import Connection, Gate
 from plait.actor.logs import about
-from plait.actor.mailbox import Mailbox, Turn
+from plait.actor.mailbox import Mailbox, Turn, current_turn
 from plait.actor.outcome import Done
 from plait.errors import Unavailable
+from plait.instruments import Instruments
+from plait.state.source import Source
 
-__all__ = ["TurnRunner"]
+__all__ = ["TurnRunner", "find_trace"]
 
 log = logging.getLogger("plait.thread")
 
@@ -19,11 +21,12 @@ log = logging.getLogger("plait.thread")
 class TurnRunner:
     """Runs the turns of `owner`; the outcomes of gated ones wait at `gate`, until the changes before are durable."""
 
-    __slots__ = ("_concurrent", "_gate", "_loop", "_owner", "mailbox")
+    __slots__ = ("_concurrent", "_gate", "_instruments", "_loop", "_owner", "mailbox")
 
-    def __init__(self, owner: Any, gate: Gate) -> None:
+    def __init__(self, owner: Any, gate: Gate, instruments: Instruments | None = None) -> None:
         self._owner = owner
         self._gate = gate
+        self._instruments = instruments
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
         # Turns that do not hold the mailbox: concurrent rpcs and streams.
@@ -41,6 +44,8 @@ class TurnRunner:
 
         With a `size`, it counts for its connection until it ends, as a message of so many bytes.
         """
+        if self._instruments is not None:
+            turn.watch(self._instruments)
         if is_gated:
             done = partial(self._answer, done)
         if size is not None and turn.connection is not None:
@@ -78,7 +83,9 @@ class TurnRunner:
             await asyncio.wait(concurrent)
             return
         event = asyncio.Event()
-        self.begin(Turn("idle", lambda: None, owner=self._owner), lambda *_: event.set(), is_gated=True)
+        turn = Turn("idle", lambda: None, owner=self._owner)
+        turn.on_end(partial(self._answer, lambda *_: event.set()))
+        self.mailbox.post(turn)
         await event.wait()
 
     def cancel(self) -> None:
@@ -97,3 +104,11 @@ class TurnRunner:
     def _finish_concurrent(self, turn: Turn) -> None:
         self._concurrent.discard(turn)
         self._owner.touch()
+
+
+def find_trace(source: Source) -> Any:
+    """Return the trace of what the calling code does for a source: a message of a client, or a turn."""
+    if isinstance(source, Connection):
+        return source.trace
+    turn = current_turn()
+    return None if turn is None else turn.trace

@@ -62,6 +62,7 @@ def serve_command(
     trusted_proxies: Annotated[
         str, Parameter(help="Addresses of trusted proxies, comma-separated.", env_var="PLAIT_TRUSTED_PROXIES")
     ] = "127.0.0.1",
+    metrics: Annotated[bool, Parameter(help="Serve metrics for Prometheus at /metrics.", negative="")] = False,
     development: Annotated[bool, Parameter(show=False, negative="")] = False,
 ) -> None:
     """Serve an app: a Plait, or an ASGI app in which one is mounted."""
@@ -69,6 +70,8 @@ def serve_command(
         _fail("--workers must be 1, as a store has one writer; to use more, run several servers with a store each")
     _check_tls(tls_certificate, tls_key)
     configure_logging(log_level)
+    if metrics:
+        os.environ["PLAIT_METRICS"] = "true"
     try:
         app = load(target)
         plaits = find_plaits(app)

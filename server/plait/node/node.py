@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
 from contextvars import Context
+from time import perf_counter
 from typing import Any
 
 from plait.actor.actor import Actor
@@ -23,6 +24,7 @@ from plait.errors import (
     Unavailable,
     operator_message,
 )
+from plait.instruments import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
 from plait.node.handle import Handle
 from plait.state.migrations import migrate_thread
@@ -41,10 +43,17 @@ class Node:
     """Wakes threads when they are used, and stops them when they are idle."""
 
     def __init__(
-        self, kinds: Iterable[Kind], store: Store, limits: Limits, *, sweep_interval: float = _SWEEP_INTERVAL
+        self,
+        kinds: Iterable[Kind],
+        store: Store,
+        limits: Limits,
+        *,
+        instruments: Instruments = NO_INSTRUMENTS,
+        sweep_interval: float = _SWEEP_INTERVAL,
     ) -> None:
         self.kinds = {kind.name: kind for kind in kinds}
         self.limits = limits
+        self.instruments = instruments
         self._store = store
         self._sweep_interval = sweep_interval
         self._actors: dict[ThreadKey, Actor] = {}
@@ -112,7 +121,8 @@ class Node:
                     raise Unavailable(_SHUTTING_DOWN if self._draining else _NOT_RUNNING)
                 kind = self.kind(key.kind)
                 if len(self._actors) + len(self._waking) >= self.limits.awake_threads:
-                    raise TooMany(f"{self.limits.awake_threads} threads are awake, which is the limit; try again later")
+                    many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
+                    raise TooMany(many, limit="awake_threads")
                 # An empty context: what the thread starts must not count as caused by the turn that wakes it.
                 wake = asyncio.create_task(self._wake(key, kind), name=f"wake {key}", context=Context())
                 waking = self._waking[key] = wake
@@ -170,6 +180,7 @@ class Node:
                 connection.leave(GOING_AWAY, _SHUTTING_DOWN)
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
+        began = perf_counter()
         fence = await self._store.claim(key)
         try:
             actor = await self._load(key, kind, fence)
@@ -179,6 +190,7 @@ class Node:
         if not self.is_serving:
             actor.connections.close(_SHUTTING_DOWN)
         self._actors[key] = actor
+        self.instruments.woke(key.kind, perf_counter() - began)
         return actor
 
     async def _load(self, key: ThreadKey, kind: Kind, fence: int) -> Actor:
@@ -196,9 +208,12 @@ class Node:
                 fence=fence,
                 make_handle=self.handle,
                 on_lost=self._on_lost,
+                instruments=None if self.instruments is NO_INSTRUMENTS else self.instruments,
             )
-        except (CorruptThread, MigrationFailed, NewerState) as error:
-            log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
+        except StoreError as error:
+            self.instruments.store_failed(error.code)
+            if isinstance(error, CorruptThread | MigrationFailed | NewerState):
+                log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
             raise
         self._in_transition.add(actor)
         try:
@@ -239,6 +254,7 @@ class Node:
         del self._stopping[actor.key]
         self._in_transition.discard(actor)
         self._store.release(actor.key, actor.pipeline.history.fence)
+        self.instruments.slept(actor.key.kind)
 
     def _on_lost(self, actor: Actor, error: StoreError) -> None:
         """Drop a thread whose state is no longer known here; the next use loads it again."""

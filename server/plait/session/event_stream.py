@@ -45,7 +45,9 @@ class EventStream:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def welcome() -> None:
-            self._queue.send(Frame(encode(self._follower.join(self.connection, have, rows))))
+            joined = self._follower.join(self.connection, have, rows)
+            self._queue.send(Frame(encode(joined)))
+            self._follower.tell_joined("events", joined)
             if self._actor.has_presence and self.connection.protocol_enabled:
                 self.send_presence(self._actor.presence_frame(PLAIT.encode_presence))
 
@@ -103,6 +105,8 @@ class EventStream:
     def close(self, code: int, reason: str) -> None:
         """Leave the thread, as the stream is closed."""
         self.connection.is_closed = True
+        if self._queue.is_full and self._actor.instruments is not None:
+            self._actor.instruments.limit_hit("write_buffer")
         self._ended()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -131,6 +135,10 @@ class _Queue:
     def is_backed_up(self) -> bool:
         return self._size > HIGH_WATER
 
+    @property
+    def is_full(self) -> bool:
+        return self._size > self._limit
+
     def events(self) -> Iterator[bytes]:
         """Yield the waiting events."""
         while self._events:
@@ -152,7 +160,7 @@ class _Queue:
     def send(self, frame: Frame) -> None:
         if self.is_closed:
             return
-        if self._size > self._limit:
+        if self.is_full:
             self.close(TRY_AGAIN_LATER, "the client reads too slowly")
             return
         # A line break would end the field; in JSON there are none inside tokens.

@@ -20,14 +20,17 @@ class Commit:
     Awaiting raises StoreError when the change could not be stored; the thread then returns to its last durable state.
     """
 
-    __slots__ = ("_callbacks", "_error", "is_done", "outcome", "revision", "source")
+    __slots__ = ("_callbacks", "_error", "began", "is_done", "outcome", "revision", "source", "trace")
 
     def __init__(self, revision: Revision, source: Source) -> None:
         self.revision = revision
         self.source: Source = source
         self.is_done = False
         # The store's outcome of the write; None for one that is not submitted.
-        self.outcome: asyncio.Future[None] | None = None
+        self.outcome: asyncio.Future[int] | None = None
+        # For the instruments: its trace, and when it was made; None if they are not told of it.
+        self.trace: Any = None
+        self.began: float | None = None
         self._error: StoreError | None = None
         self._callbacks: list[Callable[[StoreError | None], None]] = []
 

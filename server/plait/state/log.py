@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from plait.errors import CorruptThread, NotFound, operator_message
+from plait.errors import CorruptThread, NotFound, StoreError, operator_message
 from plait.state.history import History, replay_steps
 from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
 from plait_schemas.codec import encode_json
@@ -46,12 +46,21 @@ log = logging.getLogger("plait.thread")
 class ChangeLog:
     """Reads the log of one thread, a page at a time, so that no other read waits for all of it."""
 
-    __slots__ = ("_history", "_key", "_store")
+    __slots__ = ("_history", "_key", "_on_error", "_store")
 
-    def __init__(self, key: ThreadKey, store: Store, history: History) -> None:
+    def __init__(
+        self,
+        key: ThreadKey,
+        store: Store,
+        history: History,
+        *,
+        on_error: Callable[[StoreError], None] = lambda _: None,
+    ) -> None:
         self._key = key
         self._store = store
         self._history = history
+        # Called when the store could not read.
+        self._on_error = on_error
 
     async def changes(self, after: int, *, size: int = _FAR_SIZE) -> list[ChangeRow] | None:
         """Return the durable changes after a version, in order.
@@ -136,7 +145,9 @@ class ChangeLog:
         """Return the result of a read. Damage is logged here, as the thread is served in spite of it."""
         try:
             return await result
-        except CorruptThread as error:
-            log.error("%s", operator_message(error), extra={"plait_thread": str(self._key)})
-            error.is_logged = True
+        except StoreError as error:
+            self._on_error(error)
+            if isinstance(error, CorruptThread):
+                log.error("%s", operator_message(error), extra={"plait_thread": str(self._key)})
+                error.is_logged = True
             raise

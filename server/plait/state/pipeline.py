@@ -8,11 +8,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from time import perf_counter
 from typing import Any, TypeVar
 
 import msgspec
 
 from plait.errors import Conflict, Fenced, Indeterminate, StoreError, Unavailable
+from plait.instruments import Instruments
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
@@ -36,6 +38,8 @@ class Pipeline:
     """Applies the changes of one thread, stores them, and publishes them when they are durable."""
 
     __slots__ = (
+        "_find_trace",
+        "_instruments",
         "_is_closed",
         "_is_deciding",
         "_limits",
@@ -60,6 +64,8 @@ class Pipeline:
         validate: Callable[[Any, Any], None] | None,
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
+        instruments: Instruments | None = None,
+        find_trace: Callable[[Source], Any] = lambda _: None,
     ) -> None:
         self.history = history
         self._type = state_type
@@ -74,6 +80,9 @@ class Pipeline:
         self._on_lost = on_lost
         # Why the thread's state is no longer known here; None while it is.
         self.lost: StoreError | None = None
+        self._instruments = instruments
+        # Returns the trace of what causes a change of this source.
+        self._find_trace = find_trace
         # Changes that are not durable yet, in order.
         self._pending: list[Commit] = []
         self._is_closed = False
@@ -315,6 +324,10 @@ class Pipeline:
 
     def _submit(self, write: Write, source: Source) -> Commit:
         commit = Commit(self.history.current, source)
+        if self._instruments is not None and write.changes:
+            (kind, name), size = write.key, sum(len(row.ops) for row in write.changes)
+            commit.trace = self._instruments.change_made(kind, name, size, self._find_trace(source))
+            commit.began = perf_counter()
         pending = self._pending
         has_failed = len(pending) > 0 and pending[-1].has_failed
         pending.append(commit)
@@ -324,7 +337,7 @@ class Pipeline:
         commit.outcome.add_done_callback(partial(self._on_stored, commit))
         return commit
 
-    def _on_stored(self, commit: Commit, outcome: asyncio.Future[None]) -> None:
+    def _on_stored(self, commit: Commit, outcome: asyncio.Future[int]) -> None:
         error = outcome.exception()
         if commit.is_done:
             return  # It failed with an earlier change that it was made on.
@@ -333,6 +346,8 @@ class Pipeline:
             del self._pending[0]
             is_change = commit.revision is not self.history.durable
             self.history.mark_durable(commit.revision)
+            if self._instruments is not None and commit.began is not None:
+                self._instruments.change_committed(commit.trace, perf_counter() - commit.began, outcome.result())
             if is_change:
                 self._on_commit(commit)
             commit.finish(None)
@@ -346,8 +361,17 @@ class Pipeline:
         else:
             self.history.rollback()
         failed, self._pending = self._pending, []
+        if self._instruments is not None:
+            _tell_failed(self._instruments, failed, failure.code)
         for each in failed:
             each.finish(failure)
+
+
+def _tell_failed(instruments: Instruments, failed: Sequence[Commit], code: str) -> None:
+    instruments.store_failed(code)
+    for each in failed:
+        if each.began is not None:
+            instruments.change_failed(each.trace, code)
 
 
 def _name(source: Source) -> str:

@@ -200,7 +200,7 @@ def encode_value(what: str, value: object, limits: Limits, path: str | None = No
 def check_size(data: bytes, limits: Limits) -> bytes:
     """Return `data`, the JSON of a state, if it is within the limit. Raises TooLarge."""
     if len(data) > limits.state:
-        raise TooLarge(f"the state has {len(data)} bytes of JSON, the limit is {limits.state}")
+        raise TooLarge(f"the state has {len(data)} bytes of JSON, the limit is {limits.state}", limit="state")
     return data
 
 
@@ -215,7 +215,7 @@ def _read(decode: Callable[[bytes], Any], data: bytes, path: str, depth: int) ->
 
 
 def _make_depth_error(depth: int, path: str) -> TooLarge:
-    return TooLarge(f"JSON is nested more than {depth} deep", path=path)
+    return TooLarge(f"JSON is nested more than {depth} deep", path=path, limit="depth")
 
 
 def _describes(type_: Any, is_so: Callable[[inspect.Type], bool]) -> bool:

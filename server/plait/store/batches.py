@@ -28,13 +28,13 @@ class Group:
 
     def __init__(self) -> None:
         self.writes: list[Write] = []
-        self.futures: list[asyncio.Future[None]] = []
+        self.futures: list[asyncio.Future[int]] = []
         # The number of the last unit, and the index of the first write of each, and their sizes in bytes.
         self.unit = -1
         self.starts: list[int] = []
         self.sizes: list[int] = []
 
-    def add(self, write: Write, future: asyncio.Future[None], unit: int, size: int) -> None:
+    def add(self, write: Write, future: asyncio.Future[int], unit: int, size: int) -> None:
         """Add a write of the unit with this number."""
         if unit != self.unit:
             self.unit = unit
@@ -107,10 +107,10 @@ class Batches:
         self._claims: dict[ThreadKey, int] = {}
         self._counter = count(1)
 
-    def submit(self, write: Write) -> asyncio.Future[None]:
-        """Queue a write; the future has its outcome. The writes submitted in this iteration of the loop are a unit."""
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        """Queue a write, as `Store.submit` does. The writes submitted in this iteration of the loop are a unit."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[int] = loop.create_future()
         key = write.key
         if not self.is_open:
             future.set_exception(StoreError("the store is closed"))
@@ -172,10 +172,12 @@ class Batches:
             for key, group in batch.items():
                 self._fail(key, group.futures, Indeterminate(f"{key}: it is not known whether the change was stored"))
         else:
-            for (key, group), (stored, error) in zip(batch.items(), work.result(), strict=True):
+            outcomes = work.result()
+            count = sum(stored for stored, _ in outcomes)
+            for (key, group), (stored, error) in zip(batch.items(), outcomes, strict=True):
                 for future in group.futures[:stored] if error is not None else group.futures:
                     if not future.done():
-                        future.set_result(None)
+                        future.set_result(count)
                 if error is not None:
                     self._fail(key, group.futures[stored:], error)
         if self._settled is not None:
@@ -183,7 +185,7 @@ class Batches:
             self._settled = None
         self._begin_batch()
 
-    def _fail(self, key: ThreadKey, futures: Sequence[asyncio.Future[None]], error: StoreError) -> None:
+    def _fail(self, key: ThreadKey, futures: Sequence[asyncio.Future[int]], error: StoreError) -> None:
         """Fail these writes of a thread, and those that wait: their owner does not know yet that these have failed."""
         for future in futures:
             if not future.done():

@@ -147,7 +147,7 @@ class MemoryStore:
     def release(self, key: ThreadKey, fence: int) -> None:
         self._batches.release(key, fence)
 
-    def submit(self, write: Write) -> asyncio.Future[None]:
+    def submit(self, write: Write) -> asyncio.Future[int]:
         return self._batches.submit(write)
 
     async def check_writes(self) -> None:

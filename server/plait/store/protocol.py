@@ -246,9 +246,10 @@ class Store(Protocol):
         """Give up the ownership of a thread, unless somebody else has claimed it since. Does no I/O."""
         ...
 
-    def submit(self, write: Write) -> asyncio.Future[None]:
+    def submit(self, write: Write) -> asyncio.Future[int]:
         """Queue a write; the future is done when the write is durable, or raises the StoreError that prevented it.
 
+        The result is the number of writes that became durable with it, at least 1.
         With Indeterminate it is not known whether the write is durable; with any other error it is not.
         """
         ...

@@ -161,7 +161,7 @@ class SqliteStore:
     def release(self, key: ThreadKey, fence: int) -> None:
         self._batches.release(key, fence)
 
-    def submit(self, write: Write) -> asyncio.Future[None]:
+    def submit(self, write: Write) -> asyncio.Future[int]:
         return self._batches.submit(write)
 
     async def schema(self, kind: str, hash: str) -> bytes | None:

@@ -18,7 +18,8 @@ class Addresses:
         """Count a socket. Raises TooMany if its address has reached the limit."""
         sockets = self._sockets.get(host, 0)
         if sockets + self._waiting.get(host, 0) >= self._limit:
-            raise TooMany(f"one address may have {self._limit} connections; close some first")
+            many = f"one address may have {self._limit} connections; close some first"
+            raise TooMany(many, limit="connections_per_address")
         self._sockets[host] = sockets + 1
 
     def leave(self, host: str) -> None:

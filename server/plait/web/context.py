@@ -61,7 +61,8 @@ class Requests:
             return
         if wait := self._bucket(request, principal, self._buckets).take(asyncio.get_running_loop().time()):
             rate = self._limits.messages_per_second
-            raise TooMany(f"more than {rate:g} requests a second; try again in {wait:.2f} s", retry_after=wait)
+            many = f"more than {rate:g} requests a second; try again in {wait:.2f} s"
+            raise TooMany(many, retry_after=wait, limit="messages_per_second")
 
     def charge(self, request: Request, principal: Principal | None, size: int) -> None:
         """Charge a request for a body of `size` bytes, as for a message on a socket."""
@@ -94,6 +95,7 @@ class ServerContext:
         self.lists_kinds = False
         self.compatibility = compatibility
         self.limits = node.limits
+        self.instruments = node.instruments
         self.heartbeat = heartbeat
         self.write_batcher = WriteBatcher()
         # The queue for costly work of all sockets and requests.

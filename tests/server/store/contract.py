@@ -63,11 +63,11 @@ def beginning(*, key: ThreadKey = ROOM, epoch: str = EPOCH, snapshot: bytes = b"
     return Write(key, epoch, None, 0, snapshots=(Snapshot(0, snapshot),))
 
 
-async def outcomes(futures: Iterable[asyncio.Future[None]]) -> list[type[BaseException] | None]:
+async def outcomes(futures: Iterable[asyncio.Future[int]]) -> list[type[BaseException] | None]:
     """Return the kinds of errors of writes, None for those that are durable."""
     async with asyncio.timeout(PATIENCE):
         results = await asyncio.gather(*futures, return_exceptions=True)
-    return [None if result is None else type(result) for result in results]
+    return [type(result) if isinstance(result, BaseException) else None for result in results]
 
 
 async def put(store: Store, *writes: Write) -> None:
@@ -196,6 +196,15 @@ async def test_many_threads_may_write_at_once(store: Store) -> None:
         futures += [store.submit(change(version, key=key)) for version in (1, 2, 3) for key in keys]
         assert await outcomes(futures) == [None] * 400
         assert [await versions(store, key) for key in keys] == [(3, [1, 2, 3])] * 100
+
+
+async def test_a_write_tells_how_many_became_durable_with_it(store: Store) -> None:
+    async with store:
+        futures = [store.submit(write) for write in (beginning(), change(1), beginning(key=OTHER))]
+        assert await asyncio.gather(*futures) == [3, 3, 3]
+        futures = [store.submit(write) for write in (change(2), change(5, key=OTHER))]
+        assert await outcomes(futures) == [None, Fenced]
+        assert futures[0].result() == 1
 
 
 # The fence

@@ -39,7 +39,7 @@ class Engine:
         self._done = asyncio.get_running_loop().create_future()
         return self._done
 
-    async def submit(self, *units: Sequence[Write]) -> list[asyncio.Future[None]]:
+    async def submit(self, *units: Sequence[Write]) -> list[asyncio.Future[int]]:
         """Submit units, each in an iteration of the loop of its own."""
         futures = []
         for unit in units:

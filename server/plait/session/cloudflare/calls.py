@@ -33,6 +33,8 @@ class CloudflareCalls:
 
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
+        if self._actor.instruments is not None:
+            self._actor.begin_message(self._connection, "call")
         try:
             method = self._actor.kind.method(call.method)
             if not self._connection.rights.may_call:
@@ -40,9 +42,14 @@ class CloudflareCalls:
             arguments = method.arguments(call.args, depth=self._actor.limits.depth)
         except PlaitError as error:
             self.fail(call, str(error))
+            if self._actor.instruments is not None:
+                self._actor.instruments.message_ended(self._connection.trace, error.code)
             return
         if method.is_stream and self._is_closed:
-            return  # The socket was closed while the call waited for `on_connect`.
+            # The socket was closed while the call waited for `on_connect`.
+            if self._actor.instruments is not None:
+                self._actor.instruments.message_ended(self._connection.trace, "cancelled")
+            return
         turn = self._actor.call(
             method,
             arguments,
@@ -54,6 +61,8 @@ class CloudflareCalls:
         )
         if method.is_stream:
             self._streams[id(call)] = turn
+        if self._actor.instruments is not None:
+            self._actor.end_message(self._connection.trace, turn)
 
     def close(self) -> None:
         """Cancel the calls that stream, as the socket is closed; the others finish."""

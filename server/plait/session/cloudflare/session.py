@@ -9,7 +9,7 @@ answered with the merged state.
 import asyncio
 import math
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 
@@ -18,6 +18,7 @@ from plait.actor.facade import Facade
 from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import Conflict, InvalidState, Readonly, TooMany
+from plait.instruments import find_outcome
 from plait.session.cloudflare.calls import CloudflareCalls
 from plait.session.cloudflare.departures import Departures
 from plait.session.cloudflare.seen import SeenTracker
@@ -132,6 +133,8 @@ class CloudflareSession:
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send a state frame; a slow peer gets the last one when it has caught up."""
         if self._transport.is_backed_up:
+            if not self._is_behind and self._actor.instruments is not None:
+                self._actor.instruments.reader_lagged(self._actor.key.kind)
             self._is_behind = True
             self._seen.note_held_back()
             return
@@ -160,14 +163,18 @@ class CloudflareSession:
         self._departures.add(self._actor.key, self._connection.id, self._seen.version)
 
     def _welcome(self) -> None:
-        actor = self._actor
+        actor, sent = self._actor, "nothing"
         if self._connection.protocol_enabled:
+            if actor.durable.has_state:
+                sent = "snapshot"
             if actor.sends_identity:
                 identity = Identity(actor.key.name, actor.key.kind, actor.durable.has_state)
                 self._transport.send(Frame(encode(identity)))
             self._send_state(None)
             self._transport.send(_MCP_FRAME)
             self._seen.note_first()
+        if actor.instruments is not None:
+            actor.instruments.joined(actor.key.kind, "cloudflare", sent)
 
     def _take(self, data: bytes, is_text: bool) -> None:
         try:
@@ -197,7 +204,9 @@ class CloudflareSession:
         match frame:
             case StatePush():
                 self._seen.follow()
-                self._reject(REJECTED, InvalidState(f"the state is not JSON: {HALF_PAIR}", path=""))
+                self._begin_push()
+                error = InvalidState(f"the state is not JSON: {HALF_PAIR}", path="")
+                self._reject(REJECTED, error, self._connection.trace)
             case Call():
                 self._calls.fail(frame, f"the call is not JSON: {HALF_PAIR}")
 
@@ -220,12 +229,14 @@ class CloudflareSession:
 
     def _push(self, data: bytes) -> None:
         self._seen.follow()
+        self._begin_push()
         connection = self._connection
+        trace = connection.trace
         if connection.readonly:
-            self._reject(READONLY, Readonly(READONLY))
+            self._reject(READONLY, Readonly(READONLY), trace)
             return
         if self._is_outdated():
-            self._reject(REJECTED, Conflict("written while offline, and the state has changed since"))
+            self._reject(REJECTED, Conflict("written while offline, and the state has changed since"), trace)
             return
         sent = self._seen.sent if self._seen.has_all else -1
         if self._writes is None:
@@ -234,16 +245,26 @@ class CloudflareSession:
             # The page may have been built for an earlier type, so unknown fields are dropped.
             commit, is_as_sent = self._writes.write(data)
         except Exception as error:  # validate_state_change may refuse with any exception.
-            self._reject(REJECTED, error)
+            self._reject(REJECTED, error, trace)
             return
         self._left_at = None
-        commit.then(partial(self._pushed, sent, is_as_sent, commit.version))
+        commit.then(partial(self._pushed, sent, is_as_sent, commit.version, trace))
 
-    def _pushed(self, sent: int, is_as_sent: bool, version: int, error: BaseException | None) -> None:
+    def _begin_push(self) -> None:
+        if self._actor.instruments is not None:
+            self._actor.begin_message(self._connection, "push")
+
+    def _end_push(self, trace: Any, outcome: str, code: str) -> None:
+        if (instruments := self._actor.instruments) is not None:
+            instruments.push_answered(self._actor.key.kind, code)
+            instruments.message_ended(trace, outcome)
+
+    def _pushed(self, sent: int, is_as_sent: bool, version: int, trace: Any, error: BaseException | None) -> None:
         if error is not None:
             self._seen.screen.note_lost(self._actor.durable)
-            self._reject(REJECTED, error)
+            self._reject(REJECTED, error, trace)
             return
+        self._end_push(trace, "ok", "accepted" if is_as_sent else "rebased")
         self._seen.note_shown(version)
         if sent != self._seen.sent or not is_as_sent:
             self._send_state(None)
@@ -267,8 +288,10 @@ class CloudflareSession:
         self._confirmation = None
         self._actor.after(self._send_state)
 
-    def _reject(self, reason: Reason, error: BaseException) -> None:
+    def _reject(self, reason: Reason, error: BaseException, trace: Any) -> None:
         log_error(error, self._actor.key, self._connection)
+        self._actor.tell_limit(error)
+        self._end_push(trace, find_outcome(error), find_outcome(error))
         self._tell_rejected(reason)
         self._actor.after(self._send_state)
 
@@ -296,14 +319,17 @@ class CloudflareSession:
         """Return an error if the client exceeds the rate limit or the backlog, otherwise None."""
         limits = self._actor.limits
         if self._limiter is not None and (wait := self._limiter.take(self._loop.time())):
-            return TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
+            many = f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s"
+            return TooMany(many, limit="messages_per_second")
         if self._connection.backlog >= limits.backlog:
-            return TooMany(f"more than {limits.backlog} bytes of your messages wait to be handled; try again later")
+            many = f"more than {limits.backlog} bytes of your messages wait to be handled; try again later"
+            return TooMany(many, limit="backlog")
         return None
 
     def _refuse(self, frame: StatePush | Call | None, error: TooMany) -> None:
         """Refuse a message that exceeds the limits; close the connection if the client does not slow down."""
         now = self._loop.time()
+        self._actor.tell_limit(error)
         if now - self._refused_at > _PAUSE:  # Log one line for many messages.
             log_error(error, self._actor.key, self._connection)
         self._refused_at = now
@@ -312,6 +338,8 @@ class CloudflareSession:
             return
         match frame:
             case StatePush():
+                self._begin_push()
+                self._end_push(self._connection.trace, error.code, error.code)
                 self._tell_rejected(REJECTED)
                 self._send_state_later()  # Send one state for many writes.
             case Call():

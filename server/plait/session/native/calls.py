@@ -12,6 +12,7 @@ from plait.actor.logs import log_error
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame
 from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError, public_message
+from plait.instruments import find_outcome
 from plait_schemas.codec import UNENCODABLE, encode_json, printable
 from plait_schemas.messages import Call, Error, Result, encode
 
@@ -33,10 +34,16 @@ class Calls:
 
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
+        actor, connection = self._actor, self._connection
+        if (instruments := actor.instruments) is not None:
+            (kind, name), traceparent = actor.key, connection.traceparent
+            connection.trace = instruments.message_began(kind, name, "call", traceparent)
         try:
             self._begin(call, size)
         except PlaitError as error:
             self._fail(call.ref, error)
+            if actor.instruments is not None:
+                actor.instruments.message_ended(connection.trace, error.code)
 
     def cancel(self, ref: int) -> None:
         """Cancel a stream or a concurrent call; skip any other if it has not begun, and drop its result."""
@@ -60,15 +67,21 @@ class Calls:
         if not connection.rights.may_call:
             raise Forbidden("Forbidden")
         arguments = method.arguments(call.args, call.kwargs, depth=actor.limits.depth)
-        done = partial(self._finish, call, method)
+        done = partial(self._finish, call, method, connection.trace)
         sink = partial(self._stream, call) if method.is_stream else None
         self._calls[call.ref] = call
         turn = actor.call(method, arguments, done, sink=sink, connection=connection, by_client=True, size=size)
         if self._calls.get(call.ref) is call:
             self._turns[call.ref] = turn
+        if actor.instruments is not None and method.is_stream:
+            actor.end_message(connection.trace, turn)
 
-    def _finish(self, call: Call, method: Method, result: Any, error: BaseException | None) -> None:
+    def _finish(self, call: Call, method: Method, trace: Any, result: Any, error: BaseException | None) -> None:
         ref = call.ref
+        if self._actor.instruments is not None and not method.is_stream:
+            is_cancelled = error is not None and self._calls.get(ref) is not call
+            outcome = "ok" if error is None else "cancelled" if is_cancelled else find_outcome(error)
+            self._actor.instruments.message_ended(trace, outcome)
         if self._calls.get(ref) is not call:
             return  # It was cancelled.
         del self._calls[ref]

@@ -105,6 +105,13 @@ class Follower:
             return msgspec.structs.replace(joined, state=msgspec.Raw(durable.require_json()))
         return msgspec.structs.replace(joined, ops=_decode(missed)) if missed else joined
 
+    def tell_joined(self, protocol: str, joined: Joined) -> None:
+        """Tell the instruments what the reader needed to join."""
+        if self._actor.instruments is not None:
+            is_whole, is_more = joined.state is not msgspec.UNSET, joined.ops is not msgspec.UNSET
+            sent = "snapshot" if is_whole else "changes" if is_more else "nothing"
+            self._actor.instruments.joined(self._actor.key.kind, protocol, sent)
+
     def _missed(self, have: Version | None, rows: Sequence[ChangeRow] | None) -> list[ChangeRow] | None:
         """Return the changes from the version `have` to the durable one; None if they are not all there."""
         actor, durable = self._actor, self._actor.durable
@@ -115,6 +122,8 @@ class Follower:
     def deliver(self, frame: Frame, revision: Revision, *, in_step: bool = False) -> None:
         """Send the frame of a change; hold it back from a slow reader, unless `in_step`."""
         if self.is_behind or (self._transport.is_backed_up and not in_step):
+            if not self.is_behind and self._actor.instruments is not None:
+                self._actor.instruments.reader_lagged(self._actor.key.kind)
             self.is_behind = True
             return
         self.version = revision.version
@@ -135,6 +144,8 @@ class Follower:
         self._held_size += len(frame.data)
         if self._held_size > self._actor.limits.write_buffer:
             self._held = None
+            if self._actor.instruments is not None:
+                self._actor.instruments.limit_hit("write_buffer")
             self._transport.close(TRY_AGAIN_LATER, "the client reads too slowly")
         elif not self._transport.is_backed_up:
             self.drained()

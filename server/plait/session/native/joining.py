@@ -170,6 +170,7 @@ class Joining:
         connection.session = session
         self._attach(session)
         self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
+        follower.tell_joined(SUBPROTOCOL, joined)
         # Send an empty presence, too, if the client may have an older one.
         if connection.protocol_enabled and (actor.has_presence or have is not None):
             follower.send_presence_snapshot()

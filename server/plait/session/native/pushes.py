@@ -4,8 +4,10 @@ What was made on a refused push must be sent again.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from plait.actor.connection import Connection
 from plait.actor.facade import Facade
@@ -43,6 +45,7 @@ class Pushes:
         "_refused",
         "_storing",
         "_task",
+        "_traces",
         "_unknown",
     )
 
@@ -73,6 +76,8 @@ class Pushes:
         self._storing = 0
         # Reads the past for a push.
         self._task: asyncio.Task[None] | None = None
+        # The traces of the pushes that are not answered, in order; None before the first, to save memory.
+        self._traces: deque[Any] | None = None
 
     @property
     def is_under_way(self) -> bool:
@@ -81,15 +86,19 @@ class Pushes:
 
     def receive(self, push: Push) -> None:
         """Take a push."""
+        self._begin()
         self._take(push, Past())
 
     def refuse(self, push: Push, error: PlaitError) -> None:
         """Refuse a push of which only the number could be read, in its turn."""
+        self._begin()
         if self._is_due(push):
             self._refuse(push.ref, error)
 
     def limit(self, push: Push, wait: float, error: PlaitError) -> None:
         """Refuse to look at a push that came too fast; it may come again."""
+        self._begin()
+        self._actor.tell_limit(error)
         self._client.expect(push.ref)
         self._nack(push.ref, error, retry_after=wait)
 
@@ -97,8 +106,18 @@ class Pushes:
         """Take nothing more."""
         if self._task is not None:
             self._task.cancel()
+            if self._traces and self._actor.instruments is not None:
+                self._actor.instruments.message_ended(self._traces.pop(), "cancelled")
 
     # Inside
+
+    def _begin(self) -> None:
+        """Tell the instruments that a push has come."""
+        if self._actor.instruments is not None:
+            self._actor.begin_message(self._connection, "push")
+            if self._traces is None:
+                self._traces = deque()
+            self._traces.append(self._connection.trace)
 
     def _is_due(self, push: Push) -> bool:
         """Whether it is the turn of a push; one whose turn it is not is answered."""
@@ -180,7 +199,7 @@ class Pushes:
             answer += b',"rebased":true'
         if pushed.ops is not None:
             answer += b',"ops":' + pushed.ops
-        self._answer(answer + b"}", version)
+        self._end(answer + b"}", version, "rebased" if pushed.is_rebased else "accepted")
 
     def _take_back(self, last: ConcurrentOps, error: PlaitError | None) -> None:
         """Have again what was unknown before a push, if what that was compared with could not be stored."""
@@ -192,13 +211,15 @@ class Pushes:
         version = self._actor.durable.version
         refusal = self._client.refusal(ref)
         if refusal is not None:
-            self._answer(encode(Nack(ref, refusal.code, refusal.message, version, refusal.path)), version)
+            nack = encode(Nack(ref, refusal.code, refusal.message, version, refusal.path))
+            self._end(nack, version, "repeated")
         elif self._client.remembers(ref):
-            self._answer(b'{"type":"ack","ref":%d,"version":%d}' % (ref, version), version)
+            self._end(b'{"type":"ack","ref":%d,"version":%d}' % (ref, version), version, "repeated")
         else:
             self._nack(ref, Unanswerable("it was answered too long ago"))
 
     def _refuse(self, ref: int, error: PlaitError) -> None:
+        self._actor.tell_limit(error)
         self._refused = max(self._refused, ref)
         self._client.refuse(ref, error)
         self._nack(ref, error)
@@ -209,6 +230,15 @@ class Pushes:
         def tell(_: object) -> None:
             version = self._actor.durable.version
             nack = Nack(ref, error.code, str(error), version, error.path, retry_after, expected)
-            self._answer(encode(nack), version)
+            self._end(encode(nack), version, error.code)
 
         self._actor.after(tell)
+
+    def _end(self, answer: bytes, version: int, outcome: str) -> None:
+        """Send the answer to the first push that is not answered."""
+        self._answer(answer, version)
+        instruments = self._actor.instruments
+        if instruments is not None and self._traces:
+            instruments.push_answered(self._actor.key.kind, outcome)
+            is_made = outcome in ("accepted", "rebased", "repeated")
+            instruments.message_ended(self._traces.popleft(), "ok" if is_made else outcome)

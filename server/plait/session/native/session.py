@@ -194,10 +194,10 @@ class PlaitSession:
     def _present(self, data: bytes) -> None:
         limit = self._actor.limits.presence
         if len(data) > limit:
-            self._tell(TooLarge(f"a presence has {len(data)} bytes, the limit is {limit}"))
+            self._tell(TooLarge(f"a presence has {len(data)} bytes, the limit is {limit}", limit="presence"))
             return
         if nests_deeper(data, self._actor.limits.depth):
-            self._tell(TooLarge(f"JSON is nested more than {self._actor.limits.depth} deep"))
+            self._tell(TooLarge(f"JSON is nested more than {self._actor.limits.depth} deep", limit="depth"))
             return
         try:
             self._connection.presence = decode_json(data)
@@ -215,11 +215,13 @@ class PlaitSession:
         self._transport.send(Frame(data))
 
     def _tell(self, error: PlaitError, ref: int | None = None) -> None:
+        self._actor.tell_limit(error)
         frame = Frame(encode(messages.Error(error.code, str(error), ref, error.path)))
         self._actor.after(lambda _: self.send(frame))
 
     def _tell_later(self, error: PlaitError, wait: float, refused: str, taken: int | None = None) -> None:
         """Ask the client to send a frame of the type `refused` again after `wait` seconds."""
+        self._actor.tell_limit(error)
         answer = messages.Error(error.code, str(error), refused=refused, retry_after=wait, messages=taken)
         frame = Frame(encode(answer))
         self._actor.after(lambda _: self.send(frame))
@@ -244,11 +246,14 @@ class PlaitSession:
         if limiter is None or not (wait := limiter.take(self._loop.time())):
             if self._connection.backlog < limits.backlog or isinstance(message, _TURNLESS):
                 return False
-            error = TooMany(f"more than {limits.backlog} bytes of your messages wait to be handled; try again later")
+            many = f"more than {limits.backlog} bytes of your messages wait to be handled; try again later"
+            error = TooMany(many, limit="backlog")
             self._refuse(message, _PAUSE, error)
             return True
-        error = TooMany(f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s")
+        many = f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s"
+        error = TooMany(many, limit="messages_per_second")
         if limiter.is_exceeded:
+            self._actor.tell_limit(error)
             log_error(error, self._actor.key, self._connection)
             self._connection.leave(TRY_AGAIN_LATER, str(error))
         else:

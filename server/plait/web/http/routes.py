@@ -30,10 +30,12 @@ from plait.errors import (
     TooLarge,
     public_message,
 )
+from plait.instruments import NO_INSTRUMENTS, TRACE
 from plait.session.native.tokens import seconds_left
 from plait.state.types import parse_json_error
 from plait.web.context import ServerContext, error_response
 from plait.web.http.log import changes, event_stream, state_at, tag, wants_events
+from plait.web.http.observed import serve_observed
 from plait.web.http.streamed import Lines, Streamed
 from plait.web.thread_urls import Address, is_thread_path, read_address
 from plait.web.turns import LARGE
@@ -59,6 +61,12 @@ class HttpEndpoint:
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._context.instruments is NO_INSTRUMENTS:
+            await self._serve(scope, receive, send)
+        else:
+            await serve_observed(self._serve, self._context, scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, _limit_body(receive, self._context.limits.frame), send)
         address: Address | None = None
         try:
@@ -69,6 +77,8 @@ class HttpEndpoint:
         except Exception as error:
             if address is not None and not isinstance(error, PlaitError | HTTPException):
                 log_error(error, address.key, None)
+            if isinstance(error, PlaitError) and error.limit is not None:
+                self._context.instruments.limit_hit(error.limit)
             response = error_response(error)
         await response(scope, receive, send)
 
@@ -224,6 +234,7 @@ class _Exchange:
         actor = await self._actor()
         rights = Rights(self._principal, may_write)
         connection = actor.make_connection(f"http-{secrets.token_hex(8)}", self._lines, rights=rights)
+        connection.trace = self._request.scope.get(TRACE)
         # A turn of the thread, so that it does not stop before this request continues.
         if await actor.is_readonly(connection, self._request):
             connection.readonly = True
@@ -247,6 +258,7 @@ class _Exchange:
 
         def put(what: str, line: bytes) -> None:
             if what == "chunk" and lines.is_full:
+                self._context.instruments.limit_hit("write_buffer")
                 what, line = "error", _encode_line("error", "the client reads too slowly")
                 turn.cancel()
             lines.put(line, is_last=what != "chunk")
@@ -285,7 +297,7 @@ def _limit_body(receive: Receive, limit: int) -> Receive:
         message = await receive()
         size += len(message.get("body", b""))
         if size > limit:
-            raise TooLarge(f"a body may have at most {limit} bytes")
+            raise TooLarge(f"a body may have at most {limit} bytes", limit="frame")
         return message
 
     return receive_limited

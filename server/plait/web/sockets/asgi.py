@@ -53,6 +53,9 @@ class AsgiSocket:
         self._waiting = 0
         self._was_backed_up = False
         self._code, self._reason = _NO_CODE, ""
+        # The code that it is closed with, and the limit that its peer has exceeded, if one is the reason.
+        self.code = _NO_CODE
+        self.hit: str | None = None
         self._over = asyncio.Event()
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
@@ -89,6 +92,7 @@ class AsgiSocket:
         if self._over.is_set():
             return
         if self._waiting > self._limit:
+            self.hit = "write_buffer"
             self.close(TRY_AGAIN_LATER, "the client reads too slowly")
             return
         self._queue.append(frame)
@@ -155,6 +159,7 @@ class AsgiSocket:
         text = message.get("text")
         data: bytes = message["bytes"] if text is None else text.encode()
         if len(data) > self._max_size:
+            self.hit = "frame"
             self.close(_TOO_BIG, f"a message may have at most {self._max_size} bytes")
         elif self._receiver is not None:
             self._receiver.receive(data, is_text=text is not None)
@@ -184,6 +189,7 @@ class AsgiSocket:
         if self._over.is_set():
             return
         self._over.set()
+        self.code = code
         self._wake.set()
         self._drained.set()
         if self._receiver is not None:

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from plait.actor.connection import Connection, Rights
 from plait.actor.facade import Facade
 from plait.errors import PlaitError, escape_traceback
+from plait.instruments import NO_INSTRUMENTS, Instruments
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
@@ -159,7 +160,7 @@ class _Opening:
         """Accept the socket and close it with the code for `error`."""
         socket = await self._accept(_do_nothing)
         if socket is not None:
-            _close(socket, error)
+            _close(socket, self._context.instruments, error)
             if isinstance(socket, AsgiSocket):
                 await socket.run()
 
@@ -167,7 +168,7 @@ class _Opening:
         """Join the socket to its thread, or close it with the error."""
         if isinstance(socket, AsgiSocket):
             async with asyncio.TaskGroup() as group:
-                self._place.joining = group.create_task(_try(join, socket))
+                self._place.joining = group.create_task(_try(join, socket, self._context.instruments))
                 await socket.run()
             self._place.joining = None
             return
@@ -175,7 +176,7 @@ class _Opening:
         task = self._place.joining = asyncio.current_task()
         assert task is not None
         try:
-            await _try(join, socket)
+            await _try(join, socket, self._context.instruments)
         except asyncio.CancelledError:
             if self._place.joining is not None:
                 # Nobody has cancelled this task for the peer: `authenticate` has raised it, or the server stops.
@@ -193,6 +194,7 @@ class _Opening:
         actor = await self._actor(key)
         connection = actor.make_connection(self._id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
+        self._set_traceparent(connection)
         session = CloudflareSession(actor, connection, socket, self._context.departures)
         socket.attach(session)
         session.open(self._request)
@@ -212,6 +214,7 @@ class _Opening:
                 id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)
                 connection = actor.make_connection(id, socket, rights=rights, wire=PLAIT, arrival=arrival)
                 self._place.connection = connection
+                self._set_traceparent(connection)
                 tokens = Tokens(connection, socket.send, partial(self._rights_by_token, key))
                 joining = await Joining.prepare(actor, connection, socket, join, tokens=tokens, attach=socket.attach)
                 if pending.is_closed:
@@ -220,6 +223,10 @@ class _Opening:
                 socket.attach(joining)
                 joining.open(self._request)
         pending.hand_over(joining)
+
+    def _set_traceparent(self, connection: Connection) -> None:
+        if self._context.instruments is not NO_INSTRUMENTS:
+            connection.traceparent = self._request.headers.get("traceparent")
 
     async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
         return await self._rights(key, self._request if token is None else with_token(self._request, token))
@@ -231,20 +238,23 @@ class _Opening:
         return actor
 
     async def _accept(self, ended: Callable[[], None]) -> Socket | AsgiSocket | None:
-        limits = self._context.limits
+        limits, tell = self._context.limits, self._context.instruments
+        protocol = self._subprotocol or "cloudflare"
         if self._handshake is None:
             try:
                 await self._send({"type": "websocket.accept", "subprotocol": self._subprotocol})
             except OSError:
                 return None  # The peer has disconnected, as ASGI reports.
-            return AsgiSocket(
+            tell.socket_opened(protocol)
+            asgi = AsgiSocket(
                 self._receive,
                 self._send,
                 max_size=limits.frame,
                 write_buffer=limits.write_buffer,
                 turns=self._context.turns,
-                ended=ended,
+                ended=lambda: _ended(asgi, ended, tell, protocol),
             )
+            return asgi
         heartbeat = self._context.heartbeat
         socket = self._handshake.accept(
             write_batcher=self._context.write_batcher,
@@ -252,12 +262,13 @@ class _Opening:
             write_buffer=limits.write_buffer,
             bucket=limits.make_bucket(asyncio.get_running_loop().time()),
             turns=self._context.turns,
-            ended=partial(_ended, heartbeat, ended),
+            ended=partial(_discard, heartbeat, ended, tell, protocol),
             shutdown=self._context.shutdown,
             subprotocol=self._subprotocol,
         )
         if socket is not None:
             heartbeat.add(socket)
+            tell.socket_opened(protocol)
         return socket
 
     def _id(self, actor: Facade, rights: Rights) -> str:
@@ -268,23 +279,34 @@ class _Opening:
         return actor.connection_id("cloudflare", rights.principal, given)
 
 
-def _ended(heartbeat: Heartbeat, ended: Callable[[], None], socket: Socket) -> None:
+def _discard(
+    heartbeat: Heartbeat, ended: Callable[[], None], instruments: Instruments, protocol: str, socket: Socket
+) -> None:
     heartbeat.discard(socket)
+    _ended(socket, ended, instruments, protocol)
+
+
+def _ended(socket: Socket | AsgiSocket, ended: Callable[[], None], instruments: Instruments, protocol: str) -> None:
     ended()
+    instruments.socket_closed(protocol, socket.code)
+    if socket.hit is not None:
+        instruments.limit_hit(socket.hit)
 
 
 def _do_nothing() -> None:
     pass
 
 
-async def _try(join: Join, socket: Socket | AsgiSocket) -> None:
+async def _try(join: Join, socket: Socket | AsgiSocket, instruments: Instruments) -> None:
     try:
         await join(socket)
     except Exception as error:
-        _close(socket, error)
+        _close(socket, instruments, error)
 
 
-def _close(socket: Socket | AsgiSocket, error: Exception) -> None:
+def _close(socket: Socket | AsgiSocket, instruments: Instruments, error: Exception) -> None:
+    if isinstance(error, PlaitError) and error.limit is not None:
+        instruments.limit_hit(error.limit)
     if isinstance(error, HTTPException):
         error = as_refusal(error)
     if isinstance(error, PlaitError):

@@ -31,6 +31,7 @@ _AT_ONCE: Final = 256 * 1024
 ABNORMAL: Final = 1006
 _NO_CODE: Final = 1005
 _INVALID_DATA: Final = 1007
+_TOO_BIG: Final = 1009
 # Frames that no session counts: heartbeats, and all but the last fragment of a message.
 _COUNTED: Final = frozenset({Opcode.PING, Opcode.PONG, Opcode.CONT})
 
@@ -54,7 +55,9 @@ class Socket(asyncio.Protocol):
         "_timer",
         "_transport",
         "_write_batcher",
+        "code",
         "heard",
+        "hit",
         "is_asked",
     )
 
@@ -96,6 +99,9 @@ class Socket(asyncio.Protocol):
             disconnected=disconnected,
         )
         self._is_closing = False
+        # The code that it is closed with, and the limit that its peer has exceeded, if one is the reason.
+        self.code = ABNORMAL
+        self.hit: str | None = None
         # Whether the transport's buffer is full.
         self._is_paused = False
         self._drained: asyncio.Future[None] | None = None
@@ -252,6 +258,8 @@ class Socket(asyncio.Protocol):
         # Keep reading until the peer disconnects: closing a socket with unread data resets it, which may drop the
         # close frame.
         close = self._protocol.close_sent
+        if close is not None and close.code == _TOO_BIG:
+            self.hit = "frame"
         self._end(close.code if close else ABNORMAL, close.reason if close else "")
         self.flush()
         if self._transport.is_closing():
@@ -277,6 +285,7 @@ class Socket(asyncio.Protocol):
             if size > _AT_ONCE and self._receiver is not None and not self._is_closing:
                 self._receiver.drained()
         elif self._transport.get_write_buffer_size() > self._limit:
+            self.hit = self.hit or "write_buffer"
             self.close(TRY_AGAIN_LATER, "the client reads too slowly")
 
     def _write(self, data: bytes) -> None:
@@ -298,6 +307,7 @@ class Socket(asyncio.Protocol):
         if self._is_closing:
             return
         self._is_closing = True
+        self.code = code
         self._wake()
         self._reader.close()
         if self._receiver is not None:

@@ -1,0 +1,294 @@
+"""Metrics for Prometheus, with the extra `plait[metrics]`.
+
+prometheus-client's own counters lock and look up their labels each time, which would cost as much as a small rpc. These
+are plain numbers, as only the event loop changes them, and become prometheus-client's metrics when they are read.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import Any, Final, Literal, NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.process_collector import ProcessCollector
+
+from plait.instruments import NoInstruments
+from plait_schemas import codes
+
+__all__ = ["METRICS", "Metric", "Metrics"]
+
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+class Metric(NamedTuple):
+    """One metric: its name, type and labels, and what it measures."""
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    help: str
+    # The upper bounds of a histogram's buckets.
+    bounds: tuple[float, ...] = ()
+
+
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_BYTES: Final = (64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0)
+_WRITES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+
+METRICS: Final = (
+    Metric("plait_requests_total", "counter", ("kind", "method", "status"), "HTTP requests for threads"),
+    Metric("plait_request_seconds", "histogram", ("kind", "method"), "Time until the answer was sent", _SECONDS),
+    Metric("plait_sockets", "gauge", ("protocol",), "Open sockets"),
+    Metric("plait_sockets_opened_total", "counter", ("protocol",), "Sockets that were opened"),
+    Metric("plait_sockets_closed_total", "counter", ("protocol", "code"), "Sockets that were closed"),
+    Metric("plait_joins_total", "counter", ("kind", "protocol", "sent"), "Joins, by what was sent"),
+    Metric("plait_messages_total", "counter", ("kind", "type", "outcome"), "Messages on sockets"),
+    Metric("plait_message_seconds", "histogram", ("kind", "type"), "Time until a message was answered", _SECONDS),
+    Metric("plait_pushes_total", "counter", ("kind", "outcome"), "Pushes, by their answers"),
+    Metric("plait_turns_total", "counter", ("kind", "turn", "outcome"), "Turns: hooks, rpcs and requests"),
+    Metric("plait_turn_seconds", "histogram", ("kind", "turn"), "Time that turns ran", _SECONDS),
+    Metric("plait_turn_wait_seconds", "histogram", ("kind",), "Time that turns waited for others", _SECONDS),
+    Metric("plait_turns_running", "gauge", ("kind",), "Turns that run"),
+    Metric("plait_changes_total", "counter", ("kind", "outcome"), "Changes that were stored, or failed"),
+    Metric("plait_change_bytes", "histogram", ("kind",), "Bytes of the operations of a change", _BYTES),
+    Metric("plait_changes_sent_total", "counter", ("kind",), "Changes sent, counted for each connection"),
+    Metric("plait_commit_seconds", "histogram", ("kind",), "Time until a change was durable", _SECONDS),
+    Metric("plait_commit_writes", "histogram", (), "Writes in the transaction of a change", _WRITES),
+    Metric("plait_store_errors_total", "counter", ("code",), "Reads and writes of the store that failed"),
+    Metric("plait_threads_awake", "gauge", ("kind",), "Threads that are awake"),
+    Metric("plait_wake_seconds", "histogram", ("kind",), "Time that threads took to wake", _SECONDS),
+    Metric("plait_sleeps_total", "counter", ("kind",), "Threads that went to sleep"),
+    Metric("plait_slow_readers_total", "counter", ("kind",), "Times that a client read too slowly"),
+    Metric("plait_limits_hit_total", "counter", ("limit",), "Times that a client exceeded a limit"),
+)
+
+# How many values of a histogram are counted at once.
+_AT_ONCE: Final = 1000
+
+# Labels that a peer chooses: others are counted together.
+_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
+_CODES: Final = frozenset({*range(1000, 1016), *(value for value in vars(codes).values() if isinstance(value, int))})
+
+
+class _Series:
+    """The values of one histogram; they are counted by bucket many at a time, which costs the least."""
+
+    __slots__ = ("_below", "_bounds", "_count", "_sum", "labels", "sent", "waiting")
+
+    def __init__(self, labels: tuple[str, ...], bounds: Sequence[float]) -> None:
+        self.labels = labels
+        self._bounds = bounds
+        # How many values are at most each of the bounds, how many there are, and their sum; without those that wait.
+        self._below = [0] * len(bounds)
+        self._count = 0
+        self._sum = 0.0
+        # Values to count later; whoever appends to it calls `flush` now and then.
+        self.waiting: list[float] = []
+        # How many connections changes were sent to.
+        self.sent = 0
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return self._count + len(self.waiting)
+
+    def add(self, value: float) -> None:
+        self.waiting.append(value)
+        if len(self.waiting) >= _AT_ONCE:
+            self.flush()
+
+    def add_to(self, family: HistogramMetricFamily) -> None:
+        """Add the buckets to what a scraper reads."""
+        self.flush()
+        buckets = [(str(bound), float(below)) for bound, below in zip(self._bounds, self._below, strict=True)]
+        family.add_metric(self.labels, [*buckets, ("+Inf", float(self._count))], self._sum)
+
+    def flush(self) -> None:
+        """Count the values that wait."""
+        values, self.waiting = self.waiting, []
+        values.sort()
+        self._below = [
+            below + bisect_right(values, bound) for below, bound in zip(self._below, self._bounds, strict=True)
+        ]
+        self._count += len(values)
+        self._sum += sum(values)
+
+
+class _Histogram(dict[tuple[str, ...], _Series]):
+    """The series of one histogram, by their labels."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+
+    def __missing__(self, labels: tuple[str, ...]) -> _Series:
+        series = self[labels] = _Series(labels, self._bounds)
+        return series
+
+
+Counter = defaultdict[tuple[str, ...], int]
+
+
+class Metrics(NoInstruments):
+    """Counts what happens in one app; `Plait(metrics=True)` makes one and serves it at `/metrics`.
+
+    With `Plait(instruments=Metrics(registry))`, the metrics are read with the others of that registry instead.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._counters: dict[str, Counter] = {each.name: Counter(int) for each in METRICS if each.type != "histogram"}
+        self._histograms = {each.name: _Histogram(each.bounds) for each in METRICS if each.type == "histogram"}
+        # Attributes, as these are used for each message, turn and change. Of the counters that have an outcome, only
+        # those other than `ok` are counted: the others are in the histograms.
+        self._messages, self._message_seconds = self._get("plait_messages_total", "plait_message_seconds")
+        self._turns, self._turn_seconds = self._get("plait_turns_total", "plait_turn_seconds")
+        self._changes, self._commit_seconds = self._get("plait_changes_total", "plait_commit_seconds")
+        self._pushes, self._waits = self._get("plait_pushes_total", "plait_turn_wait_seconds")
+        self._sizes, self._writes = self._histograms["plait_change_bytes"], self._histograms["plait_commit_writes"][()]
+        if registry is None:
+            registry = CollectorRegistry()
+            ProcessCollector(registry=registry)
+        self.registry = registry
+        registry.register(self)
+
+    def read(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the metrics as text, in the format that a scraper accepts, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the metrics for prometheus-client."""
+        counters = {**self._counters, **self._derive()}
+        for metric in METRICS:
+            if metric.type == "histogram":
+                family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+                for series in self._histograms[metric.name].values():
+                    series.add_to(family)
+                yield family
+                continue
+            make = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
+            counted = make(metric.name, metric.help, labels=metric.labels)
+            for labels, count in counters[metric.name].items():
+                counted.add_metric(labels, count)
+            yield counted
+
+    def _get(self, counter: str, histogram: str) -> tuple[Counter, _Histogram]:
+        return self._counters[counter], self._histograms[histogram]
+
+    def _derive(self) -> dict[str, Counter]:
+        """Return the counters that follow from histograms."""
+        running, sent = Counter(int), Counter(int)
+        for labels, waited in self._waits.items():
+            running[labels] = waited.count
+        for (kind, _), ran in self._turn_seconds.items():
+            running[kind,] -= ran.count
+        for labels, committed in self._commit_seconds.items():
+            sent[labels] = committed.sent
+        return {
+            "plait_messages_total": _add_fine(self._messages, self._message_seconds),
+            "plait_turns_total": _add_fine(self._turns, self._turn_seconds),
+            "plait_changes_total": _add_all(self._changes, self._commit_seconds),
+            "plait_turns_running": running,
+            "plait_changes_sent_total": sent,
+        }
+
+    # Instruments
+
+    def request_began(self, kind: str, name: str, method: str, traceparent: str | None) -> Any:
+        return kind, method if method in _METHODS else "other", perf_counter()
+
+    def request_ended(self, trace: Any, status: int) -> None:
+        kind, method, began = trace
+        self._counters["plait_requests_total"][kind, method, str(status)] += 1
+        self._histograms["plait_request_seconds"][kind, method].add(perf_counter() - began)
+
+    def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
+        series = self._message_seconds[kind, type]
+        if len(series.waiting) >= _AT_ONCE:
+            series.flush()
+        return series, perf_counter()
+
+    def message_ended(self, trace: Any, outcome: str) -> None:
+        series, began = trace
+        series.waiting.append(perf_counter() - began)
+        if outcome != "ok":
+            self._messages[*series.labels, outcome] += 1
+
+    def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
+        waiting = self._waits[kind,].waiting
+        waiting.append(waited)
+        if len(waiting) >= _AT_ONCE:
+            # There were at most as many turns that ended.
+            for each in (*self._waits.values(), *self._turn_seconds.values()):
+                each.flush()
+        return self._turn_seconds[kind, turn]
+
+    def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
+        trace.waiting.append(seconds)
+        if outcome != "ok":
+            self._turns[*trace.labels, outcome] += 1
+
+    def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
+        self._sizes[kind,].add(size)
+        return self._commit_seconds[kind,]
+
+    def change_committed(self, trace: Any, seconds: float, batch: int) -> None:
+        trace.add(seconds)
+        self._writes.add(batch)
+
+    def change_failed(self, trace: Any, code: str) -> None:
+        self._changes[*trace.labels, code] += 1
+
+    def change_sent(self, trace: Any, connections: int) -> None:
+        trace.sent += connections
+
+    def socket_opened(self, protocol: str) -> None:
+        self._counters["plait_sockets"][protocol,] += 1
+        self._counters["plait_sockets_opened_total"][protocol,] += 1
+
+    def socket_closed(self, protocol: str, code: int) -> None:
+        self._counters["plait_sockets"][protocol,] -= 1
+        self._counters["plait_sockets_closed_total"][protocol, str(code) if code in _CODES else "other"] += 1
+
+    def joined(self, kind: str, protocol: str, sent: str) -> None:
+        self._counters["plait_joins_total"][kind, protocol, sent] += 1
+
+    def woke(self, kind: str, seconds: float) -> None:
+        self._counters["plait_threads_awake"][kind,] += 1
+        self._histograms["plait_wake_seconds"][kind,].add(seconds)
+
+    def slept(self, kind: str) -> None:
+        self._counters["plait_threads_awake"][kind,] -= 1
+        self._counters["plait_sleeps_total"][kind,] += 1
+
+    def push_answered(self, kind: str, outcome: str) -> None:
+        self._pushes[kind, outcome] += 1
+
+    def reader_lagged(self, kind: str) -> None:
+        self._counters["plait_slow_readers_total"][kind,] += 1
+
+    def limit_hit(self, limit: str) -> None:
+        self._counters["plait_limits_hit_total"][limit,] += 1
+
+    def store_failed(self, code: str) -> None:
+        self._counters["plait_store_errors_total"][code,] += 1
+
+
+def _add_fine(others: Counter, histogram: _Histogram) -> Counter:
+    """Return counts by outcome: those of a histogram's values that have no other outcome are `ok`."""
+    counts = Counter(int, others)
+    for labels, count in others.items():
+        counts[*labels[:-1], "ok"] -= count
+    for labels, series in histogram.items():
+        counts[*labels, "ok"] += series.count
+    return counts
+
+
+def _add_all(others: Counter, histogram: _Histogram) -> Counter:
+    """Return counts by outcome: all of a histogram's values are `ok`."""
+    counts = Counter(int, others)
+    for labels, series in histogram.items():
+        counts[*labels, "ok"] = series.count
+    return counts

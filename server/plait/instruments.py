@@ -1,0 +1,281 @@
+"""What a server tells about itself, for metrics and traces: `Instruments`, and a class that ignores it all."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from plait.errors import PlaitError, TurnTimeout
+
+__all__ = ["NO_INSTRUMENTS", "TRACE", "Instruments", "NoInstruments", "combine_instruments", "find_outcome"]
+
+log = logging.getLogger("plait.instruments")
+
+TRACE: Final = "plait.trace"
+"""The member of an HTTP request's scope that has its trace."""
+
+
+class Instruments(Protocol):
+    """Is told what happens in a server. Subclass `NoInstruments` and override what you need.
+
+    The methods are called by the event loop with positional arguments, so they must not wait for anything. What they
+    raise is logged once for each method, and otherwise ignored.
+
+    Requests, messages, turns and changes have a trace: whatever `…_began` or `change_made` returns, which is passed to
+    the methods that tell their end. It is also the `parent` of what they cause. `traceparent` is the W3C header of the
+    request, or of the request that opened the socket.
+
+    An outcome is `ok`, the code of an error, `error` for an exception that is not plait's, `timeout` or `cancelled`.
+    """
+
+    def request_began(self, kind: str, name: str, method: str, traceparent: str | None) -> Any:
+        """Called when an HTTP request for a thread arrives, and returns its trace."""
+        ...
+
+    def request_ended(self, trace: Any, status: int) -> None:
+        """Called when the answer to a request is sent, or when its client has disconnected, with the status 499."""
+        ...
+
+    def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
+        """Called for a `join`, `push`, `call` or `message` on a socket, and returns its trace."""
+        ...
+
+    def message_ended(self, trace: Any, outcome: str) -> None:
+        """Called when a message is answered, or when the turn that it caused has ended."""
+        ...
+
+    def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
+        """Called when a turn begins after it has waited for some seconds, and returns its trace.
+
+        `turn` is the name of a hook, or `rpc` and the name of a method.
+        """
+        ...
+
+    def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
+        """Called when a turn has ended, by the task that began it."""
+        ...
+
+    def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
+        """Called when a change is made that is not durable yet, with its bytes, and returns its trace."""
+        ...
+
+    def change_committed(self, trace: Any, seconds: float, batch: int) -> None:
+        """Called when a change is durable; `batch` is the number of writes in its transaction."""
+        ...
+
+    def change_failed(self, trace: Any, code: str) -> None:
+        """Called when a change could not be stored."""
+        ...
+
+    def change_sent(self, trace: Any, connections: int) -> None:
+        """Called when a durable change is sent, with the number of connections that it is sent to."""
+        ...
+
+    def socket_opened(self, protocol: str) -> None:
+        """Called when a socket is open; `protocol` is `plait.v1` or `cloudflare`."""
+        ...
+
+    def socket_closed(self, protocol: str, code: int) -> None:
+        """Called when a socket is closed, with the code, which may be the peer's."""
+        ...
+
+    def joined(self, kind: str, protocol: str, sent: str) -> None:
+        """Called when a socket or an event stream (`events`) has joined.
+
+        `sent` is what it needed: `snapshot`, `changes` or `nothing`.
+        """
+        ...
+
+    def woke(self, kind: str, seconds: float) -> None:
+        """Called when a thread has woken."""
+        ...
+
+    def slept(self, kind: str) -> None:
+        """Called when a thread that had woken is no longer awake."""
+        ...
+
+    def push_answered(self, kind: str, outcome: str) -> None:
+        """Called for each push: `accepted`, `rebased`, `repeated`, or the code of the error that refused it."""
+        ...
+
+    def reader_lagged(self, kind: str) -> None:
+        """Called when a client reads too slowly, so that changes are held back from it."""
+        ...
+
+    def limit_hit(self, limit: str) -> None:
+        """Called when a client has exceeded a limit: a field of `Limits`."""
+        ...
+
+    def store_failed(self, code: str) -> None:
+        """Called when the store could not read or write."""
+        ...
+
+
+class NoInstruments:
+    """Ignores everything; the base of instruments that need some of it."""
+
+    def request_began(self, kind: str, name: str, method: str, traceparent: str | None) -> Any:
+        return None
+
+    def request_ended(self, trace: Any, status: int) -> None:
+        pass
+
+    def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
+        return None
+
+    def message_ended(self, trace: Any, outcome: str) -> None:
+        pass
+
+    def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
+        return None
+
+    def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
+        pass
+
+    def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
+        return None
+
+    def change_committed(self, trace: Any, seconds: float, batch: int) -> None:
+        pass
+
+    def change_failed(self, trace: Any, code: str) -> None:
+        pass
+
+    def change_sent(self, trace: Any, connections: int) -> None:
+        pass
+
+    def socket_opened(self, protocol: str) -> None:
+        pass
+
+    def socket_closed(self, protocol: str, code: int) -> None:
+        pass
+
+    def joined(self, kind: str, protocol: str, sent: str) -> None:
+        pass
+
+    def woke(self, kind: str, seconds: float) -> None:
+        pass
+
+    def slept(self, kind: str) -> None:
+        pass
+
+    def push_answered(self, kind: str, outcome: str) -> None:
+        pass
+
+    def reader_lagged(self, kind: str) -> None:
+        pass
+
+    def limit_hit(self, limit: str) -> None:
+        pass
+
+    def store_failed(self, code: str) -> None:
+        pass
+
+
+NO_INSTRUMENTS: Final = NoInstruments()
+
+_METHODS: Final = tuple(name for name in vars(NoInstruments) if not name.startswith("_"))
+# Those whose last argument is a trace, and those whose first argument is one.
+_WITH_PARENT: Final = frozenset({"turn_began", "change_made"})
+_WITH_TRACE: Final = frozenset(
+    name for name in _METHODS if "trace" in inspect.signature(vars(NoInstruments)[name]).parameters
+)
+
+
+def find_outcome(error: BaseException | None) -> str:
+    """Return the outcome of what has ended with `error`."""
+    match error:
+        case None:
+            return "ok"
+        case TurnTimeout():
+            return "timeout"
+        case asyncio.CancelledError():
+            return "cancelled"
+        case PlaitError():
+            return error.code
+        case _:
+            return PlaitError.code
+
+
+def combine_instruments(given: Instruments | Iterable[Instruments], own: Sequence[Instruments] = ()) -> Instruments:
+    """Return one object for an app's instruments and plait's own, which are known not to raise.
+
+    Raises TypeError for something that is not Instruments.
+    """
+    each = list(given) if isinstance(given, Iterable) else [given]
+    for one in each:
+        _check(one)
+    instruments = [*own, *(_Guarded(one) for one in each if type(one) is not NoInstruments)]
+    if len(instruments) > 1:
+        return _Several(instruments)
+    return instruments[0] if instruments else NO_INSTRUMENTS
+
+
+def _check(given: object) -> None:
+    if isinstance(given, type):
+        raise TypeError(f"instruments must be an object, not the class {given.__name__}: write {given.__name__}()")
+    for name in _METHODS:
+        method = getattr(given, name, None)
+        if not callable(method):
+            raise TypeError(f"instruments: {given!r} has no method {name}: subclass plait.NoInstruments")
+        if inspect.iscoroutinefunction(method):
+            raise TypeError(f"instruments: {type(given).__name__}.{name} must be a plain function, not async")
+
+
+class _Guarded(NoInstruments):
+    """Calls other instruments, and logs the first exception of each method."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        for name in _METHODS:
+            setattr(self, name, _guard(getattr(instruments, name)))
+
+
+def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
+    is_logged = False
+
+    def call(*args: Any) -> Any:
+        nonlocal is_logged
+        try:
+            return method(*args)
+        except Exception:
+            if not is_logged:
+                is_logged = True
+                log.exception("%s raised, and is not logged again", getattr(method, "__qualname__", method))
+            return None
+
+    return call
+
+
+class _Several(NoInstruments):
+    """Calls several instruments; a trace is a tuple of theirs."""
+
+    def __init__(self, instruments: Sequence[Instruments]) -> None:
+        for name in _METHODS:
+            methods = tuple(getattr(each, name) for each in instruments)
+            make = _pass_parent if name in _WITH_PARENT else _pass_trace if name in _WITH_TRACE else _pass_all
+            setattr(self, name, make(methods))
+
+
+def _pass_all(methods: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    return lambda *args: tuple([method(*args) for method in methods])
+
+
+def _pass_parent(methods: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    none = (None,) * len(methods)
+
+    def call(*args: Any) -> Any:
+        rest, parents = args[:-1], args[-1] or none
+        return tuple([method(*rest, parent) for method, parent in zip(methods, parents, strict=True)])
+
+    return call
+
+
+def _pass_trace(methods: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    none = (None,) * len(methods)
+
+    def call(trace: Any, *args: Any) -> None:
+        for method, own in zip(methods, trace or none, strict=True):
+            method(own, *args)
+
+    return call
