@@ -176,6 +176,15 @@ class Plait:
         """Return a handle with which server code uses a thread. Raises NotFound."""
         return self._node.handle(kind, name)
 
+    async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:
+        """End a thread for good, after the turns before: run `on_destroyed`, delete all of it, and close its sockets.
+
+        When this returns, the deletion is durable. A thread that cannot be loaded is deleted without `on_destroyed`, as
+        is one of a kind, given as a str, that the app does not have. Raises NotFound when there is no such thread, and
+        StoreError when it could not be deleted: it is then as it was stored.
+        """
+        await self._node.destroy(ThreadKey(kind if isinstance(kind, str) else kind._kind.name, name))
+
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.
 

@@ -406,7 +406,7 @@ async def _read_until(bare: socket.socket, wanted: bytes) -> bytes:
     [
         ("GET", "/page"),
         ("GET", "/a/b%2Fc/"),
-        ("DELETE", ""),
+        ("DELETE", "/page"),
         ("PATCH", ""),
         ("POST", ""),
         ("POST", "/rpc"),
@@ -456,7 +456,7 @@ async def test_an_http_exception_without_a_body_has_none(web: httpx.AsyncClient)
 
 
 async def test_without_on_request_everything_else_is_404(web: httpx.AsyncClient) -> None:
-    for method, path in (("GET", "/page"), ("DELETE", ""), ("POST", "/rpc/"), ("POST", "/rpc/a/b")):
+    for method, path in (("GET", "/page"), ("DELETE", "/page"), ("POST", "/rpc/"), ("POST", "/rpc/a/b")):
         assert error_of(await web.request(method, f"/threads/empty/one{path}")) == (404, "not_found")
 
 

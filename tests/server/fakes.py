@@ -196,6 +196,9 @@ class TroubledStore:
             raise failure
         return await self.inner.load(key, version=version)
 
+    async def find(self, key: ThreadKey) -> ThreadRow | None:
+        return await self.inner.find(key)
+
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:

@@ -20,6 +20,7 @@ HOOKS: Final = (
     "on_state_changed",
     "on_start",
     "on_stop",
+    "on_destroyed",
     "on_connect",
     "on_message",
     "on_close",
@@ -52,11 +53,13 @@ _FOREIGN: Final = {
     "onOpen": "on_connect",
     "onConnection": "on_connect",
     "onDisconnect": "on_close",
+    "onDestroy": "on_destroyed",
     "getConnectionTags": "connection_tags",
     "shouldConnectionBeReadonly": "should_be_readonly",
     "on_state_update": "on_state_changed",
     "on_connection": "on_connect",
     "on_disconnect": "on_close",
+    "on_destroy": "on_destroyed",
 }
 
 

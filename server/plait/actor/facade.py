@@ -34,7 +34,6 @@ from plait.state.pipeline import Pipeline
 from plait.state.push_log import Client, PushLog
 from plait.state.revision import Revision
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey, connection_id
-from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import PresenceDiff
 from plait_schemas.patch import Op
 
@@ -129,6 +128,11 @@ class Facade:
     def merges_whole_states(self) -> bool:
         """Whether a whole state from a client of the Cloudflare protocol is merged."""
         return self.thread.merge_whole_states
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the thread is being destroyed: nothing that clients send is handled or answered any more."""
+        return self.turns.mailbox.is_held
 
     def set_state(self, value: object) -> Commit:
         """Set the state, as `Thread.set_state` does."""
@@ -245,7 +249,7 @@ class Facade:
                 return False
             refusal = self.refusal()
             if refusal is not None:
-                connection.leave(TRY_AGAIN_LATER, str(refusal))
+                connection.leave(refusal.close_code, str(refusal))
             elif self.connections.replace(connection):
                 connection.session = session
                 self.connections.add(connection)
@@ -287,7 +291,7 @@ class Facade:
     def request(self, request: Request, done: Done) -> RunningCall:
         """Run `on_request`, and call `done` with its response when the changes before it are durable."""
         turn = Turn("on_request", lambda: self.thread.on_request(request), owner=self, request=request)
-        self.turns.begin(turn, self.turns.hold_back(done))
+        self.turns.begin(turn, self.turns.hold_back(done, turn))
         return turn
 
     async def is_readonly(self, connection: Connection, request: Request) -> bool:
@@ -331,7 +335,7 @@ class Facade:
             parent=None if by_client else current_turn(),
             origin=None if by_client else find_client_turn(),
         )
-        self.turns.begin(turn, self.turns.hold_back(done), size=size, is_concurrent=method.is_concurrent)
+        self.turns.begin(turn, self.turns.hold_back(done, turn), size=size, is_concurrent=method.is_concurrent)
         return turn
 
     # Being awake

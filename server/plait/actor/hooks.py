@@ -39,7 +39,7 @@ class Hooks:
         self, name: str, *args: Any, connection: Connection | None = None, by_client: bool = False, size: int = 0
     ) -> None:
         """Queue a hook, for a message of `size` bytes from `connection`."""
-        if not self.has(name):
+        if not self.has(name) or self._turns.refusal is not None:
             return
 
         def finished(_: object, error: BaseException | None) -> None:
@@ -89,7 +89,9 @@ class Hooks:
                 await maybe_await(thread.on_connect(connection, request))
 
         def finished(_: object, error: BaseException | None) -> None:
-            if error is not None:
+            if (refusal := self._turns.refusal) is not None and error is not None:
+                connection.leave(refusal.close_code, str(refusal))
+            elif error is not None:
                 self.report(error, connection)
             done(error)
 
@@ -103,7 +105,7 @@ class Hooks:
 
     def report(self, error: BaseException, connection: Connection | None) -> None:
         """Run `on_error`; if that raises, log both errors."""
-        if isinstance(error, asyncio.CancelledError):
+        if isinstance(error, asyncio.CancelledError) or self._turns.refusal is not None:
             return
 
         def finished(_: object, failure: BaseException | None) -> None:
@@ -114,3 +116,30 @@ class Hooks:
         work = partial(self._thread.on_error, error, connection)
         turn = Turn("on_error", work, owner=self._owner, connection=connection)
         self._turns.begin(turn, finished)
+
+    async def run_last(self, timeout: float | None) -> None:
+        """Run `on_destroyed` while no other turn runs, and `on_error` if it raises; cancel each after `timeout`."""
+        if not self.has("on_destroyed"):
+            return
+        try:
+            await self._run_last("on_destroyed", timeout)
+        except Exception as error:
+            try:
+                await self._run_last("on_error", timeout, error, None)
+            except Exception as failure:
+                log_error(error, self._owner.key, None)
+                log_error(failure, self._owner.key, None)
+
+    async def _run_last(self, name: str, timeout: float | None, *args: Any) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        turn = Turn(name, partial(getattr(self._thread, name), *args), owner=self._owner)
+        turn.on_end(make_resolver(future))
+        expiry = None if timeout is None else loop.call_later(timeout, turn.expire)
+        try:
+            self._turns.mailbox.run_last(turn)
+            await future
+        finally:
+            turn.cancel()
+            if expiry is not None:
+                expiry.cancel()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ from plait.actor.connection import Gate
 from plait.actor.logs import about
 from plait.actor.mailbox import Mailbox, Turn
 from plait.actor.outcome import Done
-from plait.errors import Unavailable
+from plait.errors import PlaitError, Unavailable
 
 __all__ = ["TurnRunner"]
 
@@ -19,7 +20,7 @@ log = logging.getLogger("plait.thread")
 class TurnRunner:
     """The turns of `owner`. What a turn answers waits at the gate: until the changes before it are durable."""
 
-    __slots__ = ("_concurrent", "_gate", "_loop", "_owner", "mailbox")
+    __slots__ = ("_concurrent", "_gate", "_loop", "_owner", "mailbox", "refusal")
 
     def __init__(self, owner: Any, gate: Gate) -> None:
         self._owner = owner
@@ -28,6 +29,8 @@ class TurnRunner:
         self.mailbox = Mailbox(self._loop)
         # Turns that do not hold the mailbox: concurrent rpcs and streams.
         self._concurrent: set[Turn] = set()
+        # Why no turn runs any more; None while they do.
+        self.refusal: PlaitError | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -41,7 +44,7 @@ class TurnRunner:
         """
         if size is not None and turn.connection is not None:
             turn.connection.track_turn(turn, size)
-        if is_concurrent:
+        if is_concurrent and not self.mailbox.is_held:
             turn.on_end(lambda *_: self._finish_concurrent(turn))
             turn.on_end(done)
             self._concurrent.add(turn)
@@ -50,8 +53,13 @@ class TurnRunner:
             turn.on_end(done)
             self.mailbox.post(turn)
 
-    def hold_back(self, done: Done) -> Done:
-        """Return a Done that calls `done` when the changes made before it are durable."""
+    def hold_back(self, done: Done, turn: Turn) -> Done:
+        """Return a Done that calls `done` when the changes made before it are durable.
+
+        What `on_destroyed` calls of its own thread is answered at once: it can make no change.
+        """
+        if self.mailbox.is_held and turn.parent is not None and turn.parent.holds(self.mailbox):
+            return done
         return partial(self._answer, done)
 
     def expire(self, now: float, timeout: float | None) -> None:
@@ -78,8 +86,21 @@ class TurnRunner:
             await asyncio.wait(concurrent)
             return
         event = asyncio.Event()
-        self.begin(Turn("idle", lambda: None, owner=self._owner), self.hold_back(lambda *_: event.set()))
+        turn = Turn("idle", lambda: None, owner=self._owner)
+        self.begin(turn, self.hold_back(lambda *_: event.set(), turn))
         await event.wait()
+
+    def hold(self) -> None:
+        """Begin no other turn until `refuse`; those that come wait, except those of a call chain."""
+        self.mailbox.is_held = True
+
+    def refuse(self, error: PlaitError, *, besides: Collection[Turn] = ()) -> None:
+        """End the waiting turns with an error, and all later ones; cancel the concurrent ones, except some."""
+        self.refusal = error
+        self.mailbox.refuse(error)
+        for turn in self._concurrent:
+            if turn not in besides:
+                turn.cancel()
 
     def cancel(self) -> None:
         """Cancel the running and the waiting turns."""
@@ -91,7 +112,7 @@ class TurnRunner:
 
     def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
-            error = Unavailable("the server is shutting down")
+            error = self.refusal or Unavailable("the server is shutting down")
         self._gate(lambda failure: done(result, failure or error))
 
     def _finish_concurrent(self, turn: Turn) -> None:

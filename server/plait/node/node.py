@@ -2,18 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import about, log_error
-from plait.actor.mailbox import current_turn
+from plait.actor.mailbox import Turn, current_turn
 from plait.actor.thread import Thread
 from plait.errors import (
     CorruptThread,
+    Destroyed,
     Fenced,
+    Indeterminate,
     MigrationFailed,
     NewerState,
     NotFound,
@@ -26,7 +29,7 @@ from plait.errors import (
 from plait.limits import Limits
 from plait.node.handle import Handle
 from plait.state.migrations import migrate_thread
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Store, ThreadKey, Write
 from plait_schemas.codes import GOING_AWAY
 
 __all__ = ["Node"]
@@ -52,6 +55,8 @@ class Node:
         # stays in `_waking` until its waiting callers have resumed, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
+        # The tasks of threads that are being destroyed, which those that need such a thread wait for, too.
+        self._ending: dict[ThreadKey, asyncio.Task[None]] = {}
         # Threads whose `on_start` or `on_stop` runs.
         self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
@@ -103,8 +108,8 @@ class Node:
         while True:
             if (actor := self.get_awake(key) or _find_in_call_chain(key)) is not None:
                 return actor
-            if (stopping := self._stopping.get(key)) is not None:
-                await asyncio.wait([stopping])
+            if (leaving := self._ending.get(key) or self._stopping.get(key)) is not None:
+                await asyncio.wait([leaving])
                 continue
             waking = self._waking.get(key)
             if waking is None:
@@ -123,6 +128,37 @@ class Node:
                 if waking.cancelled():
                     raise Unavailable(_SHUTTING_DOWN) from None
                 raise
+
+    async def destroy(self, key: ThreadKey) -> None:
+        """End a thread for good; a thread that cannot be loaded is deleted without `on_destroyed`.
+
+        Raises NotFound when it is neither stored nor awake, Unavailable, StoreError, and what waking it can raise.
+        """
+        is_readable = True
+        while True:
+            if (actor := self._actors.get(key) or _find_in_call_chain(key)) is not None:
+                try:
+                    await actor.end_in_turn(partial(self._begin_to_end, actor))
+                except Destroyed:
+                    raise _make_missing(key) from None
+                return
+            waiting = self._waking.get(key) or self._ending.get(key) or self._stopping.get(key)
+            if waiting is not None:
+                await asyncio.wait([waiting])
+                continue
+            if not self.is_serving:
+                raise Unavailable(_SHUTTING_DOWN if self._draining else _NOT_RUNNING)
+            kind = self.kinds.get(key.kind)
+            if not is_readable or kind is None or "on_destroyed" not in kind.overrides:
+                await asyncio.shield(self._track_end(key, self._delete(key)))
+                return
+            if await self._store.find(key) is None:
+                raise _make_missing(key)
+            try:
+                await self.actor(key)
+            except (CorruptThread, MigrationFailed, NewerState):
+                log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
+                is_readable = False
 
     def drain(self, timeout: float) -> asyncio.Task[None]:
         """Refuse new threads and sockets, give turns and changes `timeout` seconds to end, then close the sockets."""
@@ -144,7 +180,7 @@ class Node:
             waking.add_done_callback(self._stop_awakened)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while ending := [*self._waking.values(), *self._stopping.values()]:
+        while ending := [*self._waking.values(), *self._stopping.values(), *self._ending.values()]:
             _, late = await asyncio.wait(ending, timeout=max(deadline - loop.time(), 0))
             for task in late:
                 task.cancel()
@@ -154,7 +190,7 @@ class Node:
     async def _drain(self, timeout: float) -> None:
         actors = self.actors
         for actor in actors:
-            actor.connections.close(_SHUTTING_DOWN)
+            actor.connections.close(Unavailable(_SHUTTING_DOWN))
             for connection in actor.connections:
                 connection.stop_reading()
         try:
@@ -177,7 +213,7 @@ class Node:
             self._store.release(key, fence)
             raise
         if not self.is_serving:
-            actor.connections.close(_SHUTTING_DOWN)
+            actor.connections.close(Unavailable(_SHUTTING_DOWN))
         self._actors[key] = actor
         return actor
 
@@ -195,6 +231,7 @@ class Node:
                 self.limits,
                 fence=fence,
                 make_handle=self.handle,
+                destroy=partial(self.destroy, key),
                 on_lost=self._on_lost,
             )
         except (CorruptThread, MigrationFailed, NewerState) as error:
@@ -210,6 +247,8 @@ class Node:
             raise
         finally:
             self._in_transition.discard(actor)
+        if actor.is_ending:
+            raise Destroyed(f"{key} was destroyed")
         return actor
 
     def _begin_to_stop(self, actor: Actor) -> asyncio.Task[None]:
@@ -229,6 +268,37 @@ class Node:
         self._in_transition.discard(actor)
         self._store.release(actor.key, actor.pipeline.history.fence)
 
+    def _begin_to_end(self, actor: Actor, callers: Collection[Turn]) -> asyncio.Future[None]:
+        """Destroy a thread in whose turn this is called; return a future of the outcome."""
+        if self._actors.get(actor.key) is actor:
+            del self._actors[actor.key]
+        self._in_transition.add(actor)
+        return asyncio.shield(self._track_end(actor.key, self._end(actor, callers)))
+
+    def _track_end(self, key: ThreadKey, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._ending[key] = asyncio.create_task(work, name=f"destroy {key}", context=Context())
+        task.add_done_callback(lambda _: self._ending.pop(key))
+        return task
+
+    async def _end(self, actor: Actor, callers: Collection[Turn]) -> None:
+        try:
+            await actor.end(callers)
+        finally:
+            self._in_transition.discard(actor)
+            self._store.release(actor.key, actor.pipeline.history.fence)
+
+    async def _delete(self, key: ThreadKey) -> None:
+        """Delete a thread that is asleep."""
+        fence = await self._store.claim(key)
+        try:
+            row = await self._store.find(key)
+            if row is None:
+                raise _make_missing(key)
+            version = row.version
+            await self._store.submit(Write(key, row.epoch, version, version, fence=fence, is_deletion=True))
+        finally:
+            self._store.release(key, fence)
+
     def _on_lost(self, actor: Actor, error: StoreError) -> None:
         """Drop a thread whose state is no longer known here; the next use loads it again."""
         if isinstance(error, Fenced):
@@ -236,7 +306,8 @@ class Node:
             reason = "the thread has moved"
         else:
             log.error("%s; the thread is loaded again", operator_message(error), extra=about(actor.key))
-            reason = "it is not known whether a change was stored"
+            is_in_doubt = isinstance(error, Indeterminate)
+            reason = "it is not known whether a change was stored" if is_in_doubt else "the store has failed"
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
         self._store.release(actor.key, actor.pipeline.history.fence)
@@ -260,6 +331,10 @@ _NOT_RUNNING = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
     "or enter it with `async with app:`"
 )
+
+
+def _make_missing(key: ThreadKey) -> NotFound:
+    return NotFound(f"there is no thread {key}")
 
 
 def _find_in_call_chain(key: ThreadKey) -> Actor | None:

@@ -64,7 +64,6 @@ class History:
     __slots__ = (
         "_is_begun",
         "_is_stored",
-        "_key",
         "_recent",
         "_recent_bytes",
         "_retention",
@@ -75,6 +74,7 @@ class History:
         "durable",
         "epoch",
         "fence",
+        "key",
         "last",
         "secret",
     )
@@ -89,7 +89,7 @@ class History:
         state_version: int = 1,
         fence: int = 0,
     ) -> None:
-        self._key = key
+        self.key = key
         # The number of the thread's owner, for its writes.
         self.fence = fence
         self._type = state_type
@@ -116,7 +116,7 @@ class History:
         self.current.snapshot_size = len(data)
         after, secret = self._link(0)
         snapshots, state_version = (Snapshot(0, data),), self._state_version
-        return Write(self._key, self.epoch, after, 0, (), snapshots, None, (), state_version, secret, fence=self.fence)
+        return Write(self.key, self.epoch, after, 0, (), snapshots, None, (), state_version, secret, fence=self.fence)
 
     def diff(self, before: Revision, state: Any, data: bytes, limits: Limits) -> Sequence[Op]:
         """Return the operations from a revision to `state`, whose JSON is `data`.
@@ -156,7 +156,7 @@ class History:
         self._remember(after.change)
         follows, secret = (before.version, b"") if self._is_begun else self._link(before.version)
         return Write(
-            self._key,
+            self.key,
             self.epoch,
             follows,
             after.version,
@@ -174,7 +174,14 @@ class History:
         """Return the write that stores records beside the current revision."""
         version = self.current.version
         after, secret = self._link(version)
-        return Write(self._key, self.epoch, after, version, secret=secret, records=records, fence=self.fence)
+        return Write(self.key, self.epoch, after, version, secret=secret, records=records, fence=self.fence)
+
+    def delete(self) -> Write | None:
+        """Return the write that deletes the thread after the writes so far, None if none has begun it."""
+        if not self._is_begun:
+            return None
+        version = self.current.version
+        return Write(self.key, self.epoch, version, version, fence=self.fence, is_deletion=True)
 
     def mark_durable(self, revision: Revision) -> None:
         """Record that `revision` is durable."""
@@ -258,12 +265,12 @@ class History:
         )
 
     def _replay(self, stored: Stored) -> Revision:
-        data = replay_json(self._key, stored)
+        data = replay_json(self.key, stored)
         try:
             # Decode plain states, too: a state that cannot be decoded must prevent the thread from waking.
             state = self._type.decode(data)
         except Exception as error:  # The type may run the author's code, such as `__post_init__`.
-            what = f"{self._key}: the stored state does not fit its class's type"
+            what = f"{self.key}: the stored state does not fit its class's type"
             raise CorruptThread(what, detail=explain_invalid_state(error)) from error
         now = data if self._type.is_plain else encode_json(state)
         revision = Revision(self._type, json=now, state=UNDECODED if self._type.is_plain else state)

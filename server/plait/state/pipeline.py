@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from plait.errors import Conflict, Fenced, Indeterminate, StoreError, Unavailable
+from plait.errors import Conflict, Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
@@ -36,13 +36,14 @@ class Pipeline:
     """Applies the changes of one thread, stores them, and publishes them when they are durable."""
 
     __slots__ = (
-        "_is_closed",
+        "_deletion",
         "_is_deciding",
         "_limits",
         "_lost",
         "_on_commit",
         "_on_lost",
         "_pending",
+        "_refusal",
         "_store",
         "_transaction",
         "_type",
@@ -75,7 +76,10 @@ class Pipeline:
         self._lost: StoreError | None = None
         # Changes that are not durable yet, in order.
         self._pending: list[Commit] = []
-        self._is_closed = False
+        # The class and message of the error with which further changes are refused; None while they are made.
+        self._refusal: tuple[type[PlaitError], str] | None = None
+        # The last write of a thread that is being destroyed; it is pending before it is submitted.
+        self._deletion: Commit | None = None
         # Whether the author's code is deciding about a change; it must not make another one.
         self._is_deciding = False
         # The open transaction, outermost, if there is one.
@@ -204,7 +208,36 @@ class Pipeline:
 
     def close(self) -> None:
         """Refuse further changes: the thread has been stopped, and another instance may have replaced it."""
-        self._is_closed = True
+        if self._refusal is None:
+            self._refusal = (Unavailable, _STOPPED)
+
+    def begin_deletion(self) -> Commit | None:
+        """Refuse further changes, and hold back what is sent from now on until `delete` has an outcome.
+
+        Returns the last change so far, None if all are durable.
+        """
+        self._refusal = (Unavailable, "the thread is being destroyed")
+        before = self._pending[-1] if self._pending else None
+        self._deletion = Commit(self.history.current, "server")
+        self._pending.append(self._deletion)
+        return before
+
+    async def delete(self) -> None:
+        """Delete what is stored of the thread, after `begin_deletion`; return when that is durable. Raises StoreError.
+
+        If it fails, this instance can no longer be used.
+        """
+        commit = self._deletion
+        assert commit is not None
+        if not commit.is_done:
+            if (write := self.history.delete()) is None:
+                self._pending.remove(commit)
+                commit.finish(None)
+            else:
+                commit.outcome = self._store.submit(write)
+                commit.outcome.add_done_callback(partial(self._on_stored, commit))
+        await commit
+        self._refusal = (Destroyed, f"{self.history.key} was destroyed")
 
     def after(self, callback: Callable[[StoreError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
@@ -294,8 +327,9 @@ class Pipeline:
             self._transaction.break_()
         if own is not None:
             own.check()
-        if self._is_closed:
-            raise Unavailable("the thread has been stopped: get it from the app again")
+        if self._refusal is not None:
+            kind, message = self._refusal
+            raise kind(message)
         if self._is_deciding:
             raise RuntimeError(
                 "the state cannot be changed while another change is being made: do it in on_state_changed, not in "
@@ -332,9 +366,9 @@ class Pipeline:
             commit.finish(None)
             return
         failure = error if isinstance(error, StoreError) else StoreError(str(error))
-        if isinstance(failure, Fenced | Indeterminate):
+        if self._deletion is not None or isinstance(failure, Fenced | Indeterminate):
             # Nothing may be answered from this state, and it is not known which one is right.
-            self._is_closed = True
+            self.close()
             self._lost = failure
             self._on_lost(failure)
         else:
@@ -342,6 +376,9 @@ class Pipeline:
         failed, self._pending = self._pending, []
         for each in failed:
             each.finish(failure)
+
+
+_STOPPED: Final = "the thread has been stopped: get it from the app again"
 
 
 def _name(source: Source) -> str:

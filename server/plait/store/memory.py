@@ -108,6 +108,10 @@ class MemoryStore:
         changes = [each for each in row.changes if since < each.version <= to]
         return Stored(row.epoch, to, row.snapshots.get(since), changes, row.state_version, row.secret)
 
+    async def find(self, key: ThreadKey) -> ThreadRow | None:
+        row = self._threads.get(key)
+        return None if row is None else ThreadRow(key, row.version, row.epoch)
+
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:

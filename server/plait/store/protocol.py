@@ -162,10 +162,11 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class ThreadRow(msgspec.Struct, frozen=True):
-    """One line of a listing of threads."""
+    """A stored thread, without its data."""
 
     key: ThreadKey
     version: int
+    epoch: str = ""
 
 
 class Store(Protocol):
@@ -188,6 +189,10 @@ class Store(Protocol):
 
         Raises CorruptThread when its data is damaged, StoreError when it cannot be read.
         """
+        ...
+
+    async def find(self, key: ThreadKey) -> ThreadRow | None:
+        """Return a thread without its data, which may be damaged; None if there is no such thread."""
         ...
 
     async def changes(

@@ -13,6 +13,7 @@ from plait.store.protocol import ChangeRow, ClientRow, Record, Stored, ThreadKey
 
 __all__ = [
     "HEAD",
+    "find",
     "load",
     "load_changes",
     "load_changes_before",
@@ -64,6 +65,12 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
     if len(changes) != to - since or any(row.version != since + n for n, row in enumerate(changes, 1)):
         raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {to}")
     return Stored(epoch, to, state, changes, state_version, secret)
+
+
+def find(db: sqlite3.Connection, key: ThreadKey) -> ThreadRow | None:
+    """Return a thread without its data, None if there is none."""
+    found = db.execute(HEAD, key).fetchone()
+    return None if found is None else ThreadRow(key, found[2], found[1])
 
 
 def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int, size: int | None) -> list[ChangeRow]:

@@ -119,6 +119,9 @@ class SqliteStore:
     async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
         return await self._read(key, rows.load, key, version)
 
+    async def find(self, key: ThreadKey) -> ThreadRow | None:
+        return await self._read(key, rows.find, key)
+
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:

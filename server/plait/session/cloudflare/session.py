@@ -219,6 +219,8 @@ class CloudflareSession:
     # State
 
     def _push(self, data: bytes) -> None:
+        if self._actor.is_ending:
+            return
         self._seen.follow()
         connection = self._connection
         if connection.readonly:

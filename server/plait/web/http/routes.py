@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -35,6 +35,7 @@ from plait.state.types import parse_json_error
 from plait.web.context import ServerContext, error_response
 from plait.web.http.log import changes, event_stream, state_at, tag, wants_events
 from plait.web.http.streamed import Lines, Streamed
+from plait.web.identity import Action
 from plait.web.thread_urls import Address, is_thread_path, read_address
 from plait.web.turns import LARGE
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json
@@ -90,6 +91,8 @@ class HttpEndpoint:
                 return await exchange.get_changes()
             case "PUT", [""]:
                 return await exchange.put_state()
+            case "DELETE", [""]:
+                return await exchange.destroy()
             case "POST", ["rpc", method] if method:
                 return await exchange.call(method)
             case _:
@@ -188,6 +191,11 @@ class _Exchange:
         )
         return _answer_json({"result": await self._wait_for(future)})
 
+    async def destroy(self) -> Response:
+        await self._check("destroy")
+        await self._context.node.destroy(self._key)
+        return Response(status_code=204)
+
     async def request(self) -> Response:
         await self._check("request")
         actor = await self._actor()
@@ -206,7 +214,7 @@ class _Exchange:
     async def _actor(self) -> Facade:
         return await self._context.node.actor(self._key)
 
-    async def _check(self, action: Literal["read", "write", "call", "request"]) -> None:
+    async def _check(self, action: Action) -> None:
         await self._context.identity.check(self._principal, self._key, action)
 
     async def _body(self) -> bytes:
