@@ -394,7 +394,7 @@ async def test_listening_on_all_addresses_says_which_names_are_answered_to(folde
     async with command(folder, "serve", "game:app", "--host", "0.0.0.0", "--port", "0") as process:
         port = (await address_of(process)).rpartition(":")[2]
         async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{port}") as web:
-            assert (await web.get("/threads/room/one")).status_code == 200
+            assert (await web.get("/threads/room/one")).status_code == 404
             answer = await web.get("/threads/room/one", headers={"Host": "rebound.example"})
             assert answer.status_code == 421
     log = (folder / "command.log").read_text()
@@ -415,6 +415,13 @@ wrapped = CORSMiddleware(api)
 """
 
 
+@asynccontextmanager
+async def _begun(web: httpx.AsyncClient) -> AsyncIterator[httpx.AsyncClient]:
+    """Begin the thread that is read."""
+    await web.put("/threads/room/one", json={"n": 0})
+    yield web
+
+
 @pytest.mark.parametrize("app", ["api", "wrapped"])
 async def test_what_is_mounted_is_served_by_its_own_settings(folder: Path, app: str) -> None:
     (folder / "mounted.py").write_text(MOUNTED)
@@ -425,6 +432,7 @@ async def test_what_is_mounted_is_served_by_its_own_settings(folder: Path, app: 
                 assert await asyncio.get_running_loop().sock_recv(silent, 1) == b""
         async with (
             httpx.AsyncClient(trust_env=False, base_url=f"http://{address}/live") as web,
+            _begun(web) as web,
             web.stream("GET", "/threads/room/one/changes", headers={"Accept": "text/event-stream"}) as stream,
         ):
             assert (await web.get("/threads/room/one", headers={"Host": "rebound.example"})).status_code == 421
@@ -514,6 +522,7 @@ async def test_demo_serves_its_index_page(folder: Path) -> None:
         assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
         for kind in ("board", "tictactoe", "counter"):
             assert kind in answer.text
+        assert (await web.put("/threads/counter/one", json={"count": 0})).json()["version"] == 0
         assert (await web.get("/threads/counter/one")).json() == {"count": 0}
     assert (folder / "plait-demo.db").exists()
     assert not (folder / "plait.db").exists()
@@ -527,7 +536,7 @@ async def test_threads_and_state_look_into_a_store_that_is_served(folder: Path) 
         async with connected(server.address, "/threads/room/one") as client, http(server.address) as web:
             for n in (1, 2):
                 assert await client.call("add") == n
-            await web.get("/threads/room/a%2Fb")
+            await web.put("/threads/room/a%2Fb", json={"n": 0})
         listed = plait(folder, "threads")
         assert (listed.returncode, listed.stderr) == (0, "")
         assert [line.split() for line in listed.stdout.splitlines()] == [["0", "room/a/b"], ["2", "room/one"]]

@@ -185,6 +185,7 @@ async def test_queries_with_their_tokens_are_not_logged(tmp_path: Path) -> None:
     environment = {"PLAIT_LOG_LEVEL": "debug"}
     with Process("tests.integration.apps:app", cwd=tmp_path, environment=environment) as server:
         async with http(server.address) as web:
+            await web.post("/threads/tally/one/rpc/add", json={"args": ["x"]})
             assert (await web.get("/threads/tally/one?token=hidden")).status_code == 200
             assert (await web.get("/threads/tally/one?at=x&token=hidden")).status_code == 422
             assert (await web.get("/nothing?token=hidden")).status_code == 404

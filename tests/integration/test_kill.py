@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from tests.integration.socket_client import TIMEOUT, Client, Closed, http, opened
+from tests.integration.socket_client import TIMEOUT, Client, Closed, connected, http, opened
 from tests.running import Process
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,9 @@ async def test_a_killed_server_has_lost_nothing_that_it_acknowledged_or_showed(t
     told = Seen()
     environment = {"PLAIT_LIMITS": "none", "PLAIT_STORE": "sqlite:///kill.db"}
     with Process("tests.integration.apps:app", cwd=tmp_path, environment=environment) as server:
+        for thread in THREADS:
+            async with connected(server.address, f"/threads/tally/{thread}"):
+                pass  # A thread begins with its first socket.
         epochs = await _check(server.address, tmp_path / "kill.db", told)
         for _ in range(ROUNDS):
             load = asyncio.create_task(_load(server.address, told), name="load")

@@ -91,13 +91,12 @@ class Actor(Facade):
         return self.turns.is_idle and self.pipeline.is_durable
 
     async def start(self) -> None:
-        """Store the initial state of a new thread, and run `on_start`. Raises what `on_start` raises."""
+        """Give a new thread its initial state, and run `on_start`. Raises what `on_start` raises."""
         if not self.pipeline.history.current.has_state and self.kind.has_initial_state:
             try:
-                commit = self.pipeline.start(self.kind.initial_state())
+                self.pipeline.start(self.kind.initial_state())
             except InvalidState as error:  # The author's mistake: an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
-            await commit
         await self.hooks.run("on_start")
 
     async def stop(self) -> None:

@@ -134,6 +134,15 @@ class Facade:
         """Whether the thread is being destroyed: nothing that clients send is handled or answered any more."""
         return self.turns.mailbox.is_held
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether anything of the thread is durable: a new one is stored with its first change, or by `store`."""
+        return self.pipeline.history.is_stored
+
+    async def store(self) -> None:
+        """Store the thread if it is new; return when it is durable. Raises StoreError."""
+        await self.pipeline.store_thread()
+
     def set_state(self, value: object) -> Commit:
         """Set the state, as `Thread.set_state` does."""
         commit: Commit = self.thread.set_state(value)

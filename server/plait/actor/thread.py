@@ -61,6 +61,8 @@ class Thread(Generic[State]):
     send_identity: ClassVar[bool] = True
     # Seconds without a socket or a turn after which the thread goes to sleep; None for never.
     idle_timeout: ClassVar[float | None] = 60.0
+    # Seconds without a socket or a turn after which the thread is destroyed; None for never.
+    expires_after: ClassVar[float | None] = None
     # Seconds after which a turn is cancelled and logged with its stack; None for never.
     turn_timeout: ClassVar[float | None] = 30.0
 

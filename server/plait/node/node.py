@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Coroutine, Iterable
 from contextvars import Context
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind, check_name
@@ -27,8 +28,10 @@ from plait.errors import (
     operator_message,
 )
 from plait.limits import Limits
+from plait.node.expiry import Expiry
 from plait.node.handle import Handle
 from plait.state.migrations import migrate_thread
+from plait.store.deletion import delete_thread
 from plait.store.protocol import Store, ThreadKey, Write
 from plait_schemas.codes import GOING_AWAY
 
@@ -38,13 +41,22 @@ log = logging.getLogger("plait.node")
 
 _SWEEP_INTERVAL = 0.5
 _SWEEP_BATCH = 1000
+_EXPIRY_INTERVAL = 30.0
+
+T = TypeVar("T")
 
 
 class Node:
     """Wakes threads when they are used, and stops them when they are idle."""
 
     def __init__(
-        self, kinds: Iterable[Kind], store: Store, limits: Limits, *, sweep_interval: float = _SWEEP_INTERVAL
+        self,
+        kinds: Iterable[Kind],
+        store: Store,
+        limits: Limits,
+        *,
+        sweep_interval: float = _SWEEP_INTERVAL,
+        expiry_interval: float = _EXPIRY_INTERVAL,
     ) -> None:
         self.kinds = {kind.name: kind for kind in kinds}
         self.limits = limits
@@ -56,10 +68,11 @@ class Node:
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
         # The tasks of threads that are being destroyed, which those that need such a thread wait for, too.
-        self._ending: dict[ThreadKey, asyncio.Task[None]] = {}
+        self._ending: dict[ThreadKey, asyncio.Task[Any]] = {}
         # Threads whose `on_start` or `on_stop` runs.
         self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
+        self._expiry = Expiry(self.kinds.values(), store, self._expire, interval=expiry_interval)
         self._draining: asyncio.Task[None] | None = None
 
     @property
@@ -71,6 +84,7 @@ class Node:
         """Begin to stop idle threads, and to cancel turns that run too long."""
         self._draining = None
         self._sweeper = asyncio.create_task(self._sweep(), name="plait sweeper")
+        self._expiry.start()
 
     @property
     def actors(self) -> list[Actor]:
@@ -113,8 +127,7 @@ class Node:
                 continue
             waking = self._waking.get(key)
             if waking is None:
-                if not self.is_serving:
-                    raise Unavailable(_SHUTTING_DOWN if self._draining else _NOT_RUNNING)
+                self._check_serving()
                 kind = self.kind(key.kind)
                 if len(self._actors) + len(self._waking) >= self.limits.awake_threads:
                     raise TooMany(f"{self.limits.awake_threads} threads are awake, which is the limit; try again later")
@@ -129,12 +142,27 @@ class Node:
                     raise Unavailable(_SHUTTING_DOWN) from None
                 raise
 
+    async def is_stored(self, key: ThreadKey) -> bool:
+        """Whether a thread is stored; none is woken for that. Raises NotFound for a kind, Unavailable, StoreError."""
+        while (ending := self._ending.get(key)) is not None:
+            await asyncio.wait([ending])
+        if (actor := self._actors.get(key)) is not None:
+            return actor.is_stored
+        self.kind(key.kind)
+        self._check_serving()
+        return await self._store.find(key) is not None
+
+    async def stored_actor(self, key: ThreadKey) -> Actor:
+        """Return a thread that is stored, waking it if needed, as `actor` does. Raises NotFound for any other."""
+        if not await self.is_stored(key) or not (actor := await self.actor(key)).is_stored:
+            raise _make_missing(key)
+        return actor
+
     async def destroy(self, key: ThreadKey) -> None:
         """End a thread for good; a thread that cannot be loaded is deleted without `on_destroyed`.
 
-        Raises NotFound when it is neither stored nor awake, Unavailable, StoreError, and what waking it can raise.
+        Raises NotFound when it is neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
         """
-        is_readable = True
         while True:
             if (actor := self._actors.get(key) or _find_in_call_chain(key)) is not None:
                 try:
@@ -146,19 +174,10 @@ class Node:
             if waiting is not None:
                 await asyncio.wait([waiting])
                 continue
-            if not self.is_serving:
-                raise Unavailable(_SHUTTING_DOWN if self._draining else _NOT_RUNNING)
-            kind = self.kinds.get(key.kind)
-            if not is_readable or kind is None or "on_destroyed" not in kind.overrides:
-                await asyncio.shield(self._track_end(key, self._delete(key)))
-                return
-            if await self._store.find(key) is None:
+            self._check_serving()
+            if not await asyncio.shield(self._track_end(key, self._end_asleep(key))):
                 raise _make_missing(key)
-            try:
-                await self.actor(key)
-            except (CorruptThread, MigrationFailed, NewerState):
-                log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
-                is_readable = False
+            return
 
     def drain(self, timeout: float) -> asyncio.Task[None]:
         """Refuse new threads and sockets, give turns and changes `timeout` seconds to end, then close the sockets."""
@@ -173,6 +192,7 @@ class Node:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
             self._sweeper = None
+        await self._expiry.stop()
         for actor in self.actors:
             if actor.key not in self._waking:
                 self._begin_to_stop(actor)
@@ -186,6 +206,10 @@ class Node:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
+
+    def _check_serving(self) -> None:
+        if not self.is_serving:
+            raise Unavailable(_SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
     async def _drain(self, timeout: float) -> None:
         actors = self.actors
@@ -220,9 +244,15 @@ class Node:
     async def _load(self, key: ThreadKey, kind: Kind, fence: int) -> Actor:
         """Return a thread as it is stored, after `on_start`."""
         try:
+            if self._expiry.has(kind.name):
+                await self._expiry.prepare()
             stored = await self._store.load(key)
             if stored is not None:
                 stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
+                if self._expiry.has(kind.name):
+                    version = stored.version
+                    # When this is durable, a kill cannot make the thread expire as if it had not been used.
+                    await self._store.submit(Write(key, stored.epoch, version, version, fence=fence, idle_since=0))
             actor = Actor(
                 key,
                 kind,
@@ -254,9 +284,22 @@ class Node:
     def _begin_to_stop(self, actor: Actor) -> asyncio.Task[None]:
         self._actors.pop(actor.key, None)
         self._in_transition.add(actor)
-        task = self._stopping[actor.key] = asyncio.create_task(actor.stop(), name=f"stop {actor.key}")
+        task = self._stopping[actor.key] = asyncio.create_task(self._stop(actor), name=f"stop {actor.key}")
         task.add_done_callback(lambda _: self._on_stopped(actor))
         return task
+
+    async def _stop(self, actor: Actor) -> None:
+        """Stop a thread; of one that can expire, the store is told since when it is idle."""
+        idle = asyncio.get_running_loop().time() - actor.last_used
+        since = time.time_ns() // 1000 - int(idle * 1e6)
+        await actor.stop()
+        if not self._expiry.has(actor.kind.name) or not actor.is_stored or actor.is_ending:
+            return
+        epoch, version, fence = actor.epoch, actor.durable.version, actor.pipeline.history.fence
+        try:
+            await self._store.submit(Write(actor.key, epoch, version, version, fence=fence, idle_since=since))
+        except StoreError as error:
+            log.warning("it cannot expire before it is used again: %s", operator_message(error), extra=about(actor.key))
 
     def _stop_awakened(self, waking: asyncio.Task[Actor]) -> None:
         """Stop a thread that has just woken; the turns of the callers that waited for it run first."""
@@ -275,10 +318,14 @@ class Node:
         self._in_transition.add(actor)
         return asyncio.shield(self._track_end(actor.key, self._end(actor, callers)))
 
-    def _track_end(self, key: ThreadKey, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _track_end(self, key: ThreadKey, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = self._ending[key] = asyncio.create_task(work, name=f"destroy {key}", context=Context())
-        task.add_done_callback(lambda _: self._ending.pop(key))
+        task.add_done_callback(partial(self._on_ended, key))
         return task
+
+    def _on_ended(self, key: ThreadKey, task: asyncio.Task[Any]) -> None:
+        if self._ending.get(key) is task:  # A thread may also destroy itself as it wakes to be destroyed.
+            del self._ending[key]
 
     async def _end(self, actor: Actor, callers: Collection[Turn]) -> None:
         try:
@@ -287,17 +334,36 @@ class Node:
             self._in_transition.discard(actor)
             self._store.release(actor.key, actor.pipeline.history.fence)
 
-    async def _delete(self, key: ThreadKey) -> None:
-        """Delete a thread that is asleep."""
+    async def _end_asleep(self, key: ThreadKey, *, idle_until: int | None = None) -> bool:
+        """Destroy a thread that is asleep, with `idle_until` one that is idle since then; return whether it was."""
         fence = await self._store.claim(key)
         try:
-            row = await self._store.find(key)
-            if row is None:
-                raise _make_missing(key)
-            version = row.version
-            await self._store.submit(Write(key, row.epoch, version, version, fence=fence, is_deletion=True))
+            found = await self._store.find(key)
+            if found is None:
+                return False
+            if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
+                return False
+            kind = self.kinds.get(key.kind)
+            if kind is not None and "on_destroyed" in kind.overrides:
+                try:
+                    actor = await self._load(key, kind, fence)
+                except Destroyed:  # By its `on_start`.
+                    return True
+                except (CorruptThread, MigrationFailed, NewerState):
+                    log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
+                else:
+                    await actor.end_in_turn(partial(self._end, actor))
+                    return True
+            await delete_thread(self._store, key, found, fence=fence)
+            return True
         finally:
             self._store.release(key, fence)
+
+    async def _expire(self, key: ThreadKey, until: int) -> None:
+        """Destroy a thread that is asleep and idle since a time or longer."""
+        is_busy = key in self._actors or key in self._waking or key in self._stopping or key in self._ending
+        if not is_busy and self.is_serving:
+            await asyncio.shield(self._track_end(key, self._end_asleep(key, idle_until=until)))
 
     def _on_lost(self, actor: Actor, error: StoreError) -> None:
         """Drop a thread whose state is no longer known here; the next use loads it again."""

@@ -101,10 +101,19 @@ class Pipeline:
         transaction = self._own_transaction()
         return self.history.current if transaction is None else transaction.revision
 
-    def start(self, value: object) -> Commit:
-        """Store `value` as the initial state."""
-        write = self.history.start(*self._type.from_value(value, self._limits))
-        return self._submit(write, "server")
+    def start(self, value: object) -> None:
+        """Make `value` the initial state of a thread that is not stored; it is stored with the first change."""
+        self.history.start(*self._type.from_value(value, self._limits))
+
+    async def store_thread(self) -> None:
+        """Store a new thread, if that has not been done; return when it is durable. Raises StoreError."""
+        history = self.history
+        if history.is_stored:
+            return
+        if not history.is_begun:
+            self._check_open()
+            self._submit(history.put(()), "server")
+        await self._pending[-1]
 
     def set(self, value: object, source: Source) -> Commit:
         """Set the state to `value`, or, if that is a function, to its result for the current state."""

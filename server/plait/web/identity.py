@@ -44,6 +44,11 @@ class Identity:
         """Whether requests are authenticated."""
         return self._authenticate is not None
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether `authorize` is asked."""
+        return self._authorize is not None
+
     def check_origin(self, request: Request) -> None:
         """Raise Forbidden if a browser sent the request from a page of another origin that is not allowed.
 

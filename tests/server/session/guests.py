@@ -65,7 +65,8 @@ class Guest:
         self._ref = 0
 
     async def prepare(self) -> Joining:
-        """Read what the join needs."""
+        """Store a new thread, as whoever joins a socket does, and read what the join needs."""
+        await self.actor.store()
         return await self._make()
 
     async def open(self) -> None:

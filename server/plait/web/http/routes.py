@@ -125,8 +125,7 @@ class _Exchange:
         self._lines = Lines(context.limits.write_buffer)
 
     async def get_state(self) -> Response:
-        await self._check("read")
-        actor = await self._actor()
+        actor = await self._read()
         if (version := self._request.query_params.get("at")) is not None:
             with actor.keep_awake():
                 return await state_at(actor, version)
@@ -140,8 +139,7 @@ class _Exchange:
         return Response(revision.json, media_type="application/json", headers={"etag": current})
 
     async def get_changes(self) -> Response:
-        await self._check("read")
-        actor = await self._actor()
+        actor = await self._read()
         if wants_events(self._request):
             return await event_stream(actor, self._request, self._principal, self._context.addresses)
         with actor.keep_awake():
@@ -167,6 +165,7 @@ class _Exchange:
             log_error(error, self._key, connection)
             raise Reject("State update rejected") from None
         version = await commit
+        await actor.store()  # The state may be the initial one, which is no change.
         headers = {"etag": tag(epoch, version)}
         return JSONResponse({"epoch": epoch, "version": version}, headers=headers)
 
@@ -214,6 +213,11 @@ class _Exchange:
     async def _actor(self) -> Facade:
         return await self._context.node.actor(self._key)
 
+    async def _read(self) -> Facade:
+        """Return the thread to be read, which must be stored: a request that only reads begins none."""
+        await self._check("read")
+        return await self._context.node.stored_actor(self._key)
+
     async def _check(self, action: Action) -> None:
         await self._context.identity.check(self._principal, self._key, action)
 
@@ -228,6 +232,7 @@ class _Exchange:
         A request with a large body, of `size` bytes, waits for its turn.
         The caller must use the thread before it awaits anything else, as with `Node.actor`.
         """
+        await self._context.check_create(self._principal, self._key)
         may_write = await self._context.identity.may(self._principal, self._key, "write")
         actor = await self._actor()
         rights = Rights(self._principal, may_write)

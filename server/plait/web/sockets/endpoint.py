@@ -151,6 +151,7 @@ class _Opening:
             raise as_final_refusal(principal)
         self._context.check_kind(self._request, key.kind)
         await identity.check(principal, key, "connect")
+        await self._context.check_create(principal, key)
         return Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
         )
@@ -191,6 +192,8 @@ class _Opening:
 
     async def _join(self, key: ThreadKey, rights: Rights, socket: Socket | AsgiSocket) -> None:
         actor = await self._actor(key)
+        with actor.keep_awake():
+            await actor.store()
         connection = actor.make_connection(self._id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
         session = CloudflareSession(actor, connection, socket, self._context.departures)
@@ -209,6 +212,7 @@ class _Opening:
             await self._context.compatibility.check(key.kind, join.schema)
             actor = await self._actor(key)
             with actor.keep_awake():
+                await actor.store()
                 id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)
                 connection = actor.make_connection(id, socket, rights=rights, wire=PLAIT, arrival=arrival)
                 self._place.connection = connection
