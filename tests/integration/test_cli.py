@@ -550,6 +550,29 @@ async def test_threads_and_state_look_into_a_store_that_is_served(folder: Path) 
     assert found.stdout == '{\n  "n": 2\n}\n'
 
 
+async def test_threads_are_listed_by_kind_and_prefix_and_destroyed_when_nobody_serves_them(folder: Path) -> None:
+    with Process("game:app", cwd=folder) as server:
+        async with http(server.address) as web:
+            for name in ("one", "other", "two", "a%2Fb"):
+                await web.put(f"/threads/room/{name}", json={"n": 0})
+            listed = plait(folder, "threads", "list", "--kind", "room", "--prefix", "o")
+            assert [line.split()[1] for line in listed.stdout.splitlines()] == ["room/one", "room/other"]
+            assert plait(folder, "threads", "list", "plait.db", "--kind", "nothing").stdout == ""
+            line = complaint(folder, "threads", "destroy", "room", "a/b", "--yes")
+            assert "a server has plait.db open: send it DELETE /threads/room/a%2Fb, or stop it first" in line
+            assert (await web.get("/threads/room/a%2Fb")).status_code == 200
+    assert "nothing was deleted" in complaint(folder, "threads", "destroy", "room", "one")
+    assert "there is no thread room/three in plait.db" in complaint(
+        folder, "threads", "destroy", "room", "three", "--yes"
+    )
+    done = plait(folder, "threads", "destroy", "room", "one", "plait.db", "--yes")
+    assert (done.returncode, done.stdout) == (0, "room/one is deleted; its on_destroyed was not called\n")
+    listed = plait(folder, "threads")
+    assert [line.split()[1] for line in listed.stdout.splitlines()] == ["room/a/b", "room/other", "room/two"]
+    assert "there is no store none.db" in complaint(folder, "threads", "destroy", "room", "one", "none.db", "--yes")
+    assert not (folder / "none.db").exists()
+
+
 async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None:
     assert "there is no store plait.db" in complaint(folder, "threads")
     assert "there is no store plait.db" in complaint(folder, "state", "room/one")

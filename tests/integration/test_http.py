@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
-from tests.running import running
+from tests.running import begin, running
 
 from plait import (
     Connection,
@@ -634,6 +634,7 @@ async def test_who_is_nobody_gets_401_and_who_may_not_403() -> None:
     url = "/threads/game-room/one"
     requests = (("GET", url), ("PUT", url), ("POST", f"{url}/rpc/nothing"), ("GET", f"{url}/page"))
     async with running(app) as address, http(address) as web:
+        await begin(app, GameRoom)
 
         async def statuses(name: str | None) -> list[int]:
             headers = {} if name is None else {"Authorization": name}

@@ -111,12 +111,57 @@ class Load:
                 self._told.see(thread, state)
 
 
+class Ending:
+    """A thread that one client begins, changes and destroys again and again."""
+
+    url = "/threads/tally/ended"
+
+    def __init__(self) -> None:
+        # The stamps of its changes as they were acknowledged last, and as they are if what is on its way was stored; None
+        # when the thread is destroyed.
+        self.stamps: list[str] | None = None
+        self.wanted: list[str] | None = None
+        self.endings = 0
+
+    async def play(self, address: str) -> None:
+        """Change the thread a few times, then destroy it."""
+        async with http(address) as client:
+            while True:
+                for _ in range(3):
+                    stamp = secrets.token_hex(4)
+                    self.wanted = [*(self.stamps or ()), stamp]
+                    answer = await client.post(f"{self.url}/rpc/add", json={"args": [stamp]})
+                    assert answer.json() == {"result": len(self.wanted)}
+                    self.stamps = self.wanted
+                self.wanted = None
+                assert (await client.delete(self.url)).status_code == 204
+                self.stamps = None
+                self.endings += 1
+
+    async def check(self, address: str, store: Path) -> None:
+        """Check that the thread is as it was acknowledged, or as what was on its way has made it."""
+        async with http(address) as client:
+            answer = await client.get(self.url)
+        stored = [*_stored_stamps(store, "ended").values()]
+        if answer.status_code == 404:
+            assert stored == []
+        else:
+            assert answer.json()["count"] == len(stored)
+        found = None if answer.status_code == 404 else stored
+        assert found in (self.stamps, self.wanted)
+        self.stamps = self.wanted = found
+        with closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True)) as db:
+            for table in ("changes", "snapshots", "clients", "records"):
+                strays = f"SELECT count(*) FROM {table} WHERE thread NOT IN (SELECT id FROM threads)"
+                assert db.execute(strays).fetchone() == (0,)
+
+
 @pytest.mark.timeout(400)
 async def test_a_killed_server_has_lost_nothing_that_it_acknowledged_or_showed(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     log.warning("seed %d", seed)
     chance = random.Random(seed)
-    told = Seen()
+    told, ending = Seen(), Ending()
     environment = {"PLAIT_LIMITS": "none", "PLAIT_STORE": "sqlite:///kill.db"}
     with Process("tests.integration.apps:app", cwd=tmp_path, environment=environment) as server:
         for thread in THREADS:
@@ -124,7 +169,7 @@ async def test_a_killed_server_has_lost_nothing_that_it_acknowledged_or_showed(t
                 pass  # A thread begins with its first socket.
         epochs = await _check(server.address, tmp_path / "kill.db", told)
         for _ in range(ROUNDS):
-            load = asyncio.create_task(_load(server.address, told), name="load")
+            load = asyncio.create_task(_load(server.address, told, ending), name="load")
             waiting = asyncio.create_task(told.first.wait())
             await asyncio.wait([load, waiting], timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             assert waiting.done(), "nothing was acknowledged"
@@ -134,11 +179,13 @@ async def test_a_killed_server_has_lost_nothing_that_it_acknowledged_or_showed(t
                 await load
             server.start()
             assert await _check(server.address, tmp_path / "kill.db", told) == epochs
+            await ending.check(server.address, tmp_path / "kill.db")
             told.first.clear()
+    assert ending.endings > ROUNDS
     assert all(told.acknowledged[thread] for thread in THREADS)
 
 
-async def _load(address: str, told: Seen) -> None:
+async def _load(address: str, told: Seen, ending: Ending) -> None:
     load = Load(address, told)
     async with asyncio.TaskGroup() as tasks:
         for each in (
@@ -149,6 +196,7 @@ async def _load(address: str, told: Seen) -> None:
             load.call("mixed", at_once=3),
             load.put("mixed"),
             *(load.read(thread) for thread in THREADS),
+            ending.play(address),
         ):
             tasks.create_task(_until_closed(each))
 
