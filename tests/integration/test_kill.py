@@ -7,7 +7,7 @@ import secrets
 import signal
 import sqlite3
 from collections import defaultdict
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -114,35 +114,35 @@ class Load:
 class Ending:
     """A thread that one client begins, changes and destroys again and again."""
 
-    url = "/threads/tally/ended"
-
-    def __init__(self) -> None:
-        # The stamps of its changes as they were acknowledged last, and as they are if what is on its way was stored; None
-        # when the thread is destroyed.
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._url = f"/threads/tally/{name}"
+        # The stamps of its changes as they were acknowledged last, and as they are if what is on its way was stored.
+        # None when the thread is destroyed.
         self.stamps: list[str] | None = None
         self.wanted: list[str] | None = None
-        self.endings = 0
+        self.count = 0
 
     async def play(self, address: str) -> None:
         """Change the thread a few times, then destroy it."""
         async with http(address) as client:
             while True:
-                for _ in range(3):
+                for _ in range(2):
                     stamp = secrets.token_hex(4)
                     self.wanted = [*(self.stamps or ()), stamp]
-                    answer = await client.post(f"{self.url}/rpc/add", json={"args": [stamp]})
+                    answer = await client.post(f"{self._url}/rpc/add", json={"args": [stamp]})
                     assert answer.json() == {"result": len(self.wanted)}
                     self.stamps = self.wanted
                 self.wanted = None
-                assert (await client.delete(self.url)).status_code == 204
+                assert (await client.delete(self._url)).status_code == 204
                 self.stamps = None
-                self.endings += 1
+                self.count += 1
 
     async def check(self, address: str, store: Path) -> None:
         """Check that the thread is as it was acknowledged, or as what was on its way has made it."""
         async with http(address) as client:
-            answer = await client.get(self.url)
-        stored = [*_stored_stamps(store, "ended").values()]
+            answer = await client.get(self._url)
+        stored = [*_stored_stamps(store, self._name).values()]
         if answer.status_code == 404:
             assert stored == []
         else:
@@ -161,7 +161,7 @@ async def test_a_killed_server_has_lost_nothing_that_it_acknowledged_or_showed(t
     seed = random.randrange(2**32)
     log.warning("seed %d", seed)
     chance = random.Random(seed)
-    told, ending = Seen(), Ending()
+    told, endings = Seen(), [Ending(f"ended {n}") for n in range(4)]
     environment = {"PLAIT_LIMITS": "none", "PLAIT_STORE": "sqlite:///kill.db"}
     with Process("tests.integration.apps:app", cwd=tmp_path, environment=environment) as server:
         for thread in THREADS:
@@ -169,7 +169,7 @@ async def test_a_killed_server_has_lost_nothing_that_it_acknowledged_or_showed(t
                 pass  # A thread begins with its first socket.
         epochs = await _check(server.address, tmp_path / "kill.db", told)
         for _ in range(ROUNDS):
-            load = asyncio.create_task(_load(server.address, told, ending), name="load")
+            load = asyncio.create_task(_load(server.address, told, endings), name="load")
             waiting = asyncio.create_task(told.first.wait())
             await asyncio.wait([load, waiting], timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             assert waiting.done(), "nothing was acknowledged"
@@ -179,13 +179,14 @@ async def test_a_killed_server_has_lost_nothing_that_it_acknowledged_or_showed(t
                 await load
             server.start()
             assert await _check(server.address, tmp_path / "kill.db", told) == epochs
-            await ending.check(server.address, tmp_path / "kill.db")
+            for ending in endings:
+                await ending.check(server.address, tmp_path / "kill.db")
             told.first.clear()
-    assert ending.endings > ROUNDS
+    assert all(ending.count for ending in endings)
     assert all(told.acknowledged[thread] for thread in THREADS)
 
 
-async def _load(address: str, told: Seen, ending: Ending) -> None:
+async def _load(address: str, told: Seen, endings: Sequence[Ending]) -> None:
     load = Load(address, told)
     async with asyncio.TaskGroup() as tasks:
         for each in (
@@ -196,7 +197,7 @@ async def _load(address: str, told: Seen, ending: Ending) -> None:
             load.call("mixed", at_once=3),
             load.put("mixed"),
             *(load.read(thread) for thread in THREADS),
-            ending.play(address),
+            *(ending.play(address) for ending in endings),
         ):
             tasks.create_task(_until_closed(each))
 

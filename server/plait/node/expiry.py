@@ -21,6 +21,8 @@ _AT_ONCE: Final = 100
 class Expiry:
     """Asks the store for expired threads every `interval` seconds, and calls `expire` for each, with when it was due.
 
+    `rest` is called for a thread of which the store could not be told that it is idle.
+
     A thread is idle since its last socket or turn. The store keeps that time while the thread is asleep.
     """
 
@@ -29,6 +31,7 @@ class Expiry:
         kinds: Iterable[Kind],
         store: Store,
         expire: Callable[[ThreadKey, int], Awaitable[object]],
+        rest: Callable[[ThreadKey], Awaitable[object]],
         *,
         interval: float,
     ) -> None:
@@ -36,6 +39,9 @@ class Expiry:
         self._kinds = {kind.name: kind.expires_after for kind in kinds if kind.expires_after is not None}
         self._store = store
         self._expire = expire
+        self._rest = rest
+        # Threads that left the memory without the store knowing since when they are idle.
+        self._unmarked: set[ThreadKey] = set()
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
         # Marks the threads of which it is not known since when they are idle.
@@ -58,6 +64,11 @@ class Expiry:
             await asyncio.wait([self._task])
             self._task = None
 
+    def remember(self, key: ThreadKey) -> None:
+        """Tell the store later that a thread is idle, unless it is used until then."""
+        if self.has(key.kind):
+            self._unmarked.add(key)
+
     async def prepare(self) -> None:
         """Let threads of which the store does not know since when they are idle be idle from now on. Raises StoreError.
 
@@ -79,6 +90,9 @@ class Expiry:
         while True:
             try:
                 await self.prepare()
+                for key in tuple(self._unmarked):
+                    await self._rest(key)
+                    self._unmarked.discard(key)
                 for kind, seconds in self._kinds.items():
                     await self._expire_due(kind, time.time_ns() // 1000 - int(seconds * 1e6))
             except StoreError as error:

@@ -72,7 +72,7 @@ class Node:
         # Threads whose `on_start` or `on_stop` runs.
         self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
-        self._expiry = Expiry(self.kinds.values(), store, self._expire, interval=expiry_interval)
+        self._expiry = Expiry(self.kinds.values(), store, self._expire, self._rest, interval=expiry_interval)
         self._draining: asyncio.Task[None] | None = None
 
     @property
@@ -299,7 +299,8 @@ class Node:
         try:
             await self._store.submit(Write(actor.key, epoch, version, version, fence=fence, idle_since=since))
         except StoreError as error:
-            log.warning("it cannot expire before it is used again: %s", operator_message(error), extra=about(actor.key))
+            log.warning("it is not stored that it is idle: %s", operator_message(error), extra=about(actor.key))
+            self._expiry.remember(actor.key)
 
     def _stop_awakened(self, waking: asyncio.Task[Actor]) -> None:
         """Stop a thread that has just woken; the turns of the callers that waited for it run first."""
@@ -361,9 +362,27 @@ class Node:
 
     async def _expire(self, key: ThreadKey, until: int) -> None:
         """Destroy a thread that is asleep and idle since a time or longer."""
-        is_busy = key in self._actors or key in self._waking or key in self._stopping or key in self._ending
-        if not is_busy and self.is_serving:
+        if self._is_asleep(key):
             await asyncio.shield(self._track_end(key, self._end_asleep(key, idle_until=until)))
+
+    async def _rest(self, key: ThreadKey) -> None:
+        """Store that a thread that is asleep is idle from now on, if that is not stored."""
+        if self._is_asleep(key):
+            await asyncio.shield(self._track_end(key, self._mark_asleep(key)))
+
+    async def _mark_asleep(self, key: ThreadKey) -> None:
+        fence = await self._store.claim(key)
+        try:
+            found = await self._store.find(key)
+            if found is not None and found.idle_since is None:
+                now, version = time.time_ns() // 1000, found.version
+                await self._store.submit(Write(key, found.epoch, version, version, fence=fence, idle_since=now))
+        finally:
+            self._store.release(key, fence)
+
+    def _is_asleep(self, key: ThreadKey) -> bool:
+        tables = (self._actors, self._waking, self._stopping, self._ending)
+        return self.is_serving and not any(key in table for table in tables)
 
     def _on_lost(self, actor: Actor, error: StoreError) -> None:
         """Drop a thread whose state is no longer known here; the next use loads it again."""
@@ -377,6 +396,7 @@ class Node:
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
         self._store.release(actor.key, actor.pipeline.history.fence)
+        self._expiry.remember(actor.key)
         actor.drop(reason)
 
     async def _sweep(self) -> None:

@@ -12,6 +12,7 @@ from tests.server.rooms import Client, House, open_house
 
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
+from plait.errors import Indeterminate
 from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
 
 PATIENCE = 10.0
@@ -243,6 +244,24 @@ async def test_a_store_that_fails_is_asked_again(caplog: pytest.LogCaptureFixtur
     async with open_house(Draft, store=store, expiry_interval=SOON) as house:
         await until(lambda: is_gone(house, Draft))
         assert "draft/one has expired, but could not be destroyed: the disk is full" in caplog.text
+
+
+async def test_a_thread_that_was_dropped_counts_as_idle_though_nobody_uses_it_again() -> None:
+    class Busy(Draft):
+        idle_timeout = 60.0
+
+    async with open_house(Busy, expiry_interval=SOON) as house:
+        await house.handle(Busy).add(1)
+        house.store.fail_next(Indeterminate("who knows"))
+        with pytest.raises(Indeterminate):
+            await house.handle(Busy).add(1)
+
+        async def counts() -> bool:
+            return await idle_since(house, Busy) is not None
+
+        await until(counts)
+        assert house.node.get_awake(key_of(Busy)) is None
+        assert await house.handle(Busy).add(1) == 2
 
 
 @pytest.mark.parametrize(("expires", "idle"), [(59, 60.0), (0, 1), (5, None)])
