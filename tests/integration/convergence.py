@@ -317,6 +317,7 @@ class World:
     async def _enter(self, wire: Wire, join: Join) -> None:
         actor = await self.actor()
         with actor.keep_awake():
+            await actor.store()
             connection = make_connection(actor, actor.connection_id(SUBPROTOCOL, None, join.client), wire)
             joining = await make_native(actor, connection, wire, join)
             if wire.closed is not None:

@@ -191,7 +191,7 @@ async def test_a_thread_that_cannot_be_loaded_is_destroyed_without_on_destroyed(
 
 async def test_on_destroyed_reads_the_last_state_and_cannot_change_it(mourned: type[Mourned]) -> None:
     class Writing(mourned):  # type: ignore[valid-type, misc]
-        def on_destroyed(self) -> None:
+        async def on_destroyed(self) -> None:
             self.told.append(self.state)
             with pytest.raises(Unavailable, match="is being destroyed"):
                 self.set_state(7)
@@ -251,7 +251,7 @@ async def test_on_destroyed_may_call_its_own_thread_which_still_answers(mourned:
 
 async def test_a_farewell_is_sent_when_the_end_is_durable(mourned: type[Mourned]) -> None:
     class Polite(mourned):  # type: ignore[valid-type, misc]
-        def on_destroyed(self) -> None:
+        async def on_destroyed(self) -> None:
             self.broadcast("goodbye")
 
     async with open_house(Polite) as house:
