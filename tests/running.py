@@ -13,12 +13,18 @@ from typing import Any, Self
 
 import uvicorn
 
-from plait import Plait
+from plait import Plait, Thread, ThreadKey
 from plait.web.addresses import Addresses
 from plait.web.serve import listen, make_http_protocol
 from plait.web.sockets.handshake import Handshake
 
-__all__ = ["Process", "hold_port", "running"]
+__all__ = ["Process", "begin", "hold_port", "running"]
+
+
+async def begin(app: Plait, cls: type[Thread[Any]], name: str = "one") -> None:
+    """Store a new thread of a running app, with its initial state."""
+    actor = await app._node.actor(ThreadKey(cls._kind.name, name))
+    await actor.store()
 
 
 @asynccontextmanager

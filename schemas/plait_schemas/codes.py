@@ -4,6 +4,7 @@ from typing import Final
 
 __all__ = [
     "BAD_FRAME",
+    "DESTROYED",
     "FORBIDDEN",
     "GOING_AWAY",
     "INTERNAL_ERROR",
@@ -25,6 +26,7 @@ FORBIDDEN: Final = 4403
 NOT_FOUND: Final = 4404
 REPLACED: Final = 4408
 OUTDATED: Final = 4409
+DESTROYED: Final = 4410
 
 
 def is_final(code: int) -> bool:

@@ -44,6 +44,9 @@ __all__ = ["Plait"]
 
 log = logging.getLogger("plait.settings")
 
+# Threads that are listed at once.
+_PAGE: Final = 1000
+
 # The JavaScript client as one file, for pages without a build step.
 _CLIENT: Final = Path(__file__).parent / "web" / "client.js"
 
@@ -181,6 +184,39 @@ class Plait:
     def thread(self, kind: type[Thread[Any]], name: str) -> Handle:
         """Return a handle with which server code uses a thread. Raises NotFound."""
         return self._node.handle(kind, name)
+
+    async def threads(
+        self,
+        *,
+        kind: type[Thread[Any]] | str | None = None,
+        prefix: str = "",
+        after: ThreadKey | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[ThreadKey]:
+        """Iterate over the stored threads by kind and name: those of a kind, whose names begin with `prefix`.
+
+        `after` is the last thread of an earlier listing, and `limit` the most threads to list. They are read a page at
+        a time; threads that begin or end in the meantime may be missing. Raises StoreError.
+        """
+        wanted = kind if isinstance(kind, str) or kind is None else kind._kind.name
+        left = _PAGE if limit is None else limit
+        while left > 0:
+            rows = await self._store.threads(kind=wanted, prefix=prefix, after=after, limit=min(left, _PAGE))
+            for row in rows:
+                yield row.key
+            if len(rows) < min(left, _PAGE):
+                return
+            after = rows[-1].key
+            left -= 0 if limit is None else len(rows)
+
+    async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:
+        """End a thread for good, after the turns before: run `on_destroyed`, delete all of it, and close its sockets.
+
+        When this returns, the deletion is durable. A thread that cannot be loaded is deleted without `on_destroyed`, as
+        is one of a kind, given as a str, that the app does not have. Raises NotFound when there is no such thread, and
+        StoreError when it could not be deleted: it is then as it was stored.
+        """
+        await self._node.destroy(ThreadKey(kind if isinstance(kind, str) else kind._kind.name, name))
 
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.

@@ -10,6 +10,7 @@ PlaitError
 ├── Unauthenticated     authentication required
 ├── Forbidden           the principal may not do this
 ├── NotFound            there is no such kind, name or version
+├── Destroyed           the thread was destroyed
 ├── MethodNotFound      there is no such rpc
 ├── Conflict            the state has changed since the version that the change was made on
 ├── Gap                 an earlier push of the same client is missing, or was refused
@@ -38,6 +39,7 @@ __all__ = [
     "CallFailed",
     "Conflict",
     "CorruptThread",
+    "Destroyed",
     "Fenced",
     "Forbidden",
     "Gap",
@@ -166,11 +168,19 @@ class Forbidden(PlaitError):
 
 
 class NotFound(PlaitError):
-    """There is no such kind, name or version."""
+    """There is no such kind, thread, name or version."""
 
     code = "not_found"
     status = 404
     close_code = codes.NOT_FOUND
+
+
+class Destroyed(PlaitError):
+    """The thread was destroyed; its name may be used again for a new one."""
+
+    code = "destroyed"
+    status = 410
+    close_code = codes.DESTROYED
 
 
 class MethodNotFound(PlaitError):

@@ -740,7 +740,7 @@ async def test_a_server_that_reads_no_more_is_noticed_while_sending_waits_for_it
 # Not getting in
 
 
-@pytest.mark.parametrize("code", [1008, 4401, 4404, 4409])
+@pytest.mark.parametrize("code", [1008, 4401, 4404, 4409, 4410])
 async def test_who_is_not_let_in_for_good_is_told_so(server: Server, code: int) -> None:
     server.refuses = code
     with pytest.raises(Closed, match="as told") as caught:

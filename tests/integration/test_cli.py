@@ -395,7 +395,7 @@ async def test_listening_on_all_addresses_says_which_names_are_answered_to(folde
     async with command(folder, "serve", "game:app", "--host", "0.0.0.0", "--port", "0") as process:
         port = (await address_of(process)).rpartition(":")[2]
         async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{port}") as web:
-            assert (await web.get("/threads/room/one")).status_code == 200
+            assert (await web.get("/threads/room/one")).status_code == 404
             answer = await web.get("/threads/room/one", headers={"Host": "rebound.example"})
             assert answer.status_code == 421
     log = (folder / "command.log").read_text()
@@ -416,6 +416,13 @@ wrapped = CORSMiddleware(api)
 """
 
 
+@asynccontextmanager
+async def _begun(web: httpx.AsyncClient) -> AsyncIterator[httpx.AsyncClient]:
+    """Begin the thread that is read."""
+    await web.put("/threads/room/one", json={"n": 0})
+    yield web
+
+
 @pytest.mark.parametrize("app", ["api", "wrapped"])
 async def test_what_is_mounted_is_served_by_its_own_settings(folder: Path, app: str) -> None:
     (folder / "mounted.py").write_text(MOUNTED)
@@ -426,6 +433,7 @@ async def test_what_is_mounted_is_served_by_its_own_settings(folder: Path, app: 
                 assert await asyncio.get_running_loop().sock_recv(silent, 1) == b""
         async with (
             httpx.AsyncClient(trust_env=False, base_url=f"http://{address}/live") as web,
+            _begun(web) as web,
             web.stream("GET", "/threads/room/one/changes", headers={"Accept": "text/event-stream"}) as stream,
         ):
             assert (await web.get("/threads/room/one", headers={"Host": "rebound.example"})).status_code == 421
@@ -517,6 +525,7 @@ async def test_demo_serves_its_index_page(folder: Path) -> None:
         assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
         for kind in ("board", "tictactoe", "counter"):
             assert kind in answer.text
+        assert (await web.put("/threads/counter/one", json={"count": 0})).json()["version"] == 0
         assert (await web.get("/threads/counter/one")).json() == {"count": 0}
     assert (folder / "plait-demo.db").exists()
     assert not (folder / "plait.db").exists()
@@ -530,7 +539,7 @@ async def test_threads_and_state_look_into_a_store_that_is_served(folder: Path) 
         async with connected(server.address, "/threads/room/one") as client, http(server.address) as web:
             for n in (1, 2):
                 assert await client.call("add") == n
-            await web.get("/threads/room/a%2Fb")
+            await web.put("/threads/room/a%2Fb", json={"n": 0})
         listed = plait(folder, "threads")
         assert (listed.returncode, listed.stderr) == (0, "")
         assert [line.split() for line in listed.stdout.splitlines()] == [["0", "room/a/b"], ["2", "room/one"]]
@@ -542,6 +551,29 @@ async def test_threads_and_state_look_into_a_store_that_is_served(folder: Path) 
     elsewhere.mkdir()
     found = plait(elsewhere, "state", "room/one", PLAIT_STORE=f"sqlite:///{folder}/plait.db")
     assert found.stdout == '{\n  "n": 2\n}\n'
+
+
+async def test_threads_are_listed_by_kind_and_prefix_and_destroyed_when_nobody_serves_them(folder: Path) -> None:
+    with Process("game:app", cwd=folder) as server:
+        async with http(server.address) as web:
+            for name in ("one", "other", "two", "a%2Fb"):
+                await web.put(f"/threads/room/{name}", json={"n": 0})
+            listed = plait(folder, "threads", "list", "--kind", "room", "--prefix", "o")
+            assert [line.split()[1] for line in listed.stdout.splitlines()] == ["room/one", "room/other"]
+            assert plait(folder, "threads", "list", "plait.db", "--kind", "nothing").stdout == ""
+            line = complaint(folder, "threads", "destroy", "room", "a/b", "--yes")
+            assert "a server has plait.db open: send it DELETE /threads/room/a%2Fb, or stop it first" in line
+            assert (await web.get("/threads/room/a%2Fb")).status_code == 200
+    assert "nothing was deleted" in complaint(folder, "threads", "destroy", "room", "one")
+    assert "there is no thread room/three in plait.db" in complaint(
+        folder, "threads", "destroy", "room", "three", "--yes"
+    )
+    done = plait(folder, "threads", "destroy", "room", "one", "plait.db", "--yes")
+    assert (done.returncode, done.stdout) == (0, "room/one is deleted; its on_destroyed was not called\n")
+    listed = plait(folder, "threads")
+    assert [line.split()[1] for line in listed.stdout.splitlines()] == ["room/a/b", "room/other", "room/two"]
+    assert "there is no store none.db" in complaint(folder, "threads", "destroy", "room", "one", "none.db", "--yes")
+    assert not (folder / "none.db").exists()
 
 
 async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from tests.integration.native_client import joined
 from tests.integration.socket_client import TIMEOUT, connected, http, websocket
-from tests.running import Process, running
+from tests.running import Process, begin, running
 from websockets.exceptions import ConnectionClosed
 
 from plait import MemoryStore, Plait, Principal, Thread, ThreadKey, rpc
@@ -74,11 +74,11 @@ async def test_a_socket_of_such_a_page_is_closed_for_good(subprotocols: Any) -> 
 async def test_the_hosts_that_are_allowed_are_answered() -> None:
     async with running(serve(allowed_hosts="game.example")) as address, http(address) as web:
         path = "/threads/secret-room/one"
-        assert (await web.get(path, headers={"Host": "game.example:8000"})).status_code == 200
+        assert (await web.get(path, headers={"Host": "game.example:8000"})).status_code == 404
         assert (await web.get(path)).status_code == 421
     async with running(serve(authenticate=who)) as address, http(address) as web:
         answer = await web.get(f"{path}?token=1", headers={"Host": "any.example"})
-        assert answer.status_code == 200
+        assert answer.status_code == 404
 
 
 def test_hosts_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,9 @@ async def test_empty_segments_of_a_path_are_ignored() -> None:
         seen.append((thread, action))
         return action not in ("write", "request")
 
-    async with running(serve(authorize=authorize)) as address, http(address) as web:
+    app = serve(authorize=authorize)
+    async with running(app) as address, http(address) as web:
+        await begin(app, SecretRoom)
         for path in ("//agents/secret-room/one", "///threads//secret-room///one//", "/agents/secret-room/one/"):
             assert (await web.get(f"http://{address}{path}")).json() == {"n": 0}
             assert (await web.post(f"http://{address}{path}//rpc//echo/", json={"args": [7]})).json() == {"result": 7}
@@ -185,6 +187,7 @@ async def test_queries_with_their_tokens_are_not_logged(tmp_path: Path) -> None:
     environment = {"PLAIT_LOG_LEVEL": "debug"}
     with Process("tests.integration.apps:app", cwd=tmp_path, environment=environment) as server:
         async with http(server.address) as web:
+            await web.post("/threads/tally/one/rpc/add", json={"args": ["x"]})
             assert (await web.get("/threads/tally/one?token=hidden")).status_code == 200
             assert (await web.get("/threads/tally/one?at=x&token=hidden")).status_code == 422
             assert (await web.get("/nothing?token=hidden")).status_code == 404

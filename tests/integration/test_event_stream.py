@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from tests.integration.native_client import joined, put
 from tests.integration.socket_client import TIMEOUT, bare_socket, http
 from tests.integration.test_http import error_of
-from tests.running import Process, running
+from tests.running import Process, begin, running
 
 from plait import Connection, Limits, MemoryStore, Plait, Principal, Reject, Retention, Thread, rpc
 
@@ -109,7 +109,9 @@ async def reading(web: httpx.AsyncClient, path: str = PATH, *, after: str = "", 
 @asynccontextmanager
 async def serving(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Serve pages that keep nothing, unless a store is given."""
-    async with running(Plait(Page, **{"store": MemoryStore(), **settings})) as address, http(address) as web:
+    app = Plait(Page, **{"store": MemoryStore(), **settings})
+    async with running(app) as address, http(address) as web:
+        await begin(app, Page)
         yield web
 
 
@@ -270,6 +272,7 @@ async def test_an_id_that_is_none_is_422(web: httpx.AsyncClient, id: str) -> Non
 async def test_what_was_forgotten_in_memory_is_read_from_the_store(tmp_path: Path) -> None:
     app = Plait(Page, store=f"sqlite:///{tmp_path}/plait.db")
     async with running(app) as address, http(address) as web:
+        await begin(app, Page)
         async with reading(web) as reader:
             await reader.next()
             for n in (1, 2):
@@ -327,8 +330,10 @@ async def test_a_stream_that_is_opened_when_the_server_is_ending_is_refused() ->
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
 async def test_a_server_that_has_nothing_but_streams_ends_at_once(tmp_path: Path, by: signal.Signals) -> None:
     with Process("tests.integration.test_event_stream:app", cwd=tmp_path) as server:
-        async with http(server.address) as web, reading(web) as reader:
+        async with http(server.address) as web:
             await call(web, "set", 1)
+        async with http(server.address) as web, reading(web) as reader:
+            await call(web, "set", 2)
             assert server._process is not None
             server._process.send_signal(by)
             async with asyncio.timeout(9):  # Less than the 10 s of shutdown_timeout.

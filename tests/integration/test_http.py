@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
-from tests.running import running
+from tests.running import begin, running
 
 from plait import (
     Connection,
@@ -25,12 +25,14 @@ from plait import (
     Principal,
     Reject,
     Source,
+    SqliteStore,
     Stream,
     Thread,
     ThreadKey,
     current,
     rpc,
 )
+from plait_client import Closed, connect
 
 FRIEND = "https://friend.example"
 # Chunks of 10 kB that are more than the buffers on the way take.
@@ -137,6 +139,8 @@ class Empty(Thread[Any]):
 async def web(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = Plait(GameRoom, Empty, store=f"sqlite:///{tmp_path}/plait.db", allowed_origins=[FRIEND])
     async with running(app) as address, http(address) as web:
+        # Begin a thread, with its initial state.
+        assert (await web.put("/threads/game-room/one", json={})).json()["version"] == 0
         yield web
 
 
@@ -406,7 +410,7 @@ async def _read_until(bare: socket.socket, wanted: bytes) -> bytes:
     [
         ("GET", "/page"),
         ("GET", "/a/b%2Fc/"),
-        ("DELETE", ""),
+        ("DELETE", "/page"),
         ("PATCH", ""),
         ("POST", ""),
         ("POST", "/rpc"),
@@ -456,7 +460,7 @@ async def test_an_http_exception_without_a_body_has_none(web: httpx.AsyncClient)
 
 
 async def test_without_on_request_everything_else_is_404(web: httpx.AsyncClient) -> None:
-    for method, path in (("GET", "/page"), ("DELETE", ""), ("POST", "/rpc/"), ("POST", "/rpc/a/b")):
+    for method, path in (("GET", "/page"), ("DELETE", "/page"), ("POST", "/rpc/"), ("POST", "/rpc/a/b")):
         assert error_of(await web.request(method, f"/threads/empty/one{path}")) == (404, "not_found")
 
 
@@ -568,7 +572,7 @@ async def test_a_thread_may_go_to_sleep_while_somebody_is_checked(method: str, p
 
     app = Plait(Sleepy, store=MemoryStore(), authorize=authorize)
     async with running(app) as address, http(address) as web:
-        await web.get("/threads/sleepy/one")
+        await app.thread(Sleepy, "one").state()
         body = b"1" if method == "PUT" else b""
         answer = await web.request(method, f"/threads/sleepy/one{path}", content=body)
         assert answer.status_code == 200
@@ -630,6 +634,7 @@ async def test_who_is_nobody_gets_401_and_who_may_not_403() -> None:
     url = "/threads/game-room/one"
     requests = (("GET", url), ("PUT", url), ("POST", f"{url}/rpc/nothing"), ("GET", f"{url}/page"))
     async with running(app) as address, http(address) as web:
+        await begin(app, GameRoom)
 
         async def statuses(name: str | None) -> list[int]:
             headers = {} if name is None else {"Authorization": name}
@@ -656,3 +661,69 @@ async def test_who_is_nobody_gets_401_and_who_may_not_403() -> None:
         assert answer.json() == {"result": ["ada", "POST"]}
         assert (await web.get(f"{url}/page", headers={"Authorization": "ada"})).json()["who"] == "ada"
         assert (await web.get("/healthz")).status_code == 200
+
+
+# Beginning
+
+
+async def test_reading_begins_no_thread(web: httpx.AsyncClient, tmp_path: Path) -> None:
+    url = "/threads/game-room/new"
+    for path in ("", "?at=0", "/changes"):
+        assert error_of(await web.get(url + path)) == (404, "not_found")
+    assert (await web.head(url)).status_code == 404
+    answer = await web.get(f"{url}/changes", headers={"Accept": "text/event-stream"})
+    assert error_of(answer) == (404, "not_found")
+    assert (await web.get(f"{url}/page")).status_code == 201
+    assert (await web.post(f"{url}/rpc/nothing")).status_code == 200
+    assert error_of(await web.put(url, json={"score": -1})) == (409, "rejected")
+    assert error_of(await web.put(f"{url}?readonly", json={"score": 1})) == (403, "readonly")
+    assert error_of(await web.get(url)) == (404, "not_found")
+    async with SqliteStore(tmp_path / "plait.db").reader() as store:
+        assert [row.key.name for row in await store.threads()] == ["one"]
+    answer = await web.post(f"{url}/rpc/add_player", json={"args": ["Ada"]})
+    assert answer.json() == {"result": 1}
+    assert (await web.get(f"{url}?at=0")).json() == {"players": [], "score": 0}
+    assert (await web.get(url)).json() == {"players": ["Ada"], "score": 0}
+
+
+async def test_a_thread_is_stored_before_its_first_socket_is_told_of_it(tmp_path: Path) -> None:
+    app = Plait(GameRoom, Empty, store=f"sqlite:///{tmp_path}/plait.db")
+    async with running(app) as address, http(address) as web:
+        for kind, status in (("game-room", 200), ("empty", 404)):
+            async with connected(address, f"/threads/{kind}/one") as client:
+                await client.until(lambda client: client.frames)
+            assert (await web.get(f"/threads/{kind}/one")).status_code == status
+            assert await app._node.is_stored(ThreadKey(kind, "one"))
+        async with connect(f"ws://{address}/threads/game-room/two") as room:
+            assert room.state == {"players": [], "score": 0}
+            assert (await web.get("/threads/game-room/two")).json() == room.state
+
+
+async def test_who_may_not_create_leaves_nothing(tmp_path: Path) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+        asked.append((thread.name, action))
+        return action != "create"
+
+    app = Plait(GameRoom, store=f"sqlite:///{tmp_path}/plait.db", authorize=authorize)
+    url = "/threads/game-room/one"
+    async with running(app) as address, http(address) as web:
+        assert error_of(await web.put(url, json={"score": 1})) == (403, "forbidden")
+        assert error_of(await web.post(f"{url}/rpc/add_player", json={"args": ["Ada"]})) == (403, "forbidden")
+        async with connected(address, url) as client:
+            assert await client.until_closed() == 4403
+        with pytest.raises(Closed) as told:
+            async with connect(f"ws://{address}{url}"):
+                pass
+        assert told.value.code == 4403
+        assert not app._node.actors
+        assert not await app._node.is_stored(ThreadKey("game-room", "one"))
+        assert [action for _, action in asked].count("create") == 4
+        # The author's own code may, and then nobody is asked again.
+        await app.thread(GameRoom, "one").add_player("Ada")
+        asked.clear()
+        assert (await web.put(url, json={"score": 1})).status_code == 200
+        async with connected(address, url) as client:
+            await client.until_state({"players": [], "score": 1})
+        assert ("one", "create") not in asked

@@ -7,7 +7,7 @@ import secrets
 import signal
 import sqlite3
 from collections import defaultdict
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from tests.integration.socket_client import TIMEOUT, Client, Closed, http, opened
+from tests.integration.socket_client import TIMEOUT, Client, Closed, connected, http, opened
 from tests.running import Process
 
 log = logging.getLogger(__name__)
@@ -111,17 +111,65 @@ class Load:
                 self._told.see(thread, state)
 
 
+class Ending:
+    """A thread that one client begins, changes and destroys again and again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._url = f"/threads/tally/{name}"
+        # The stamps of its changes as they were acknowledged last, and as they are if what is on its way was stored.
+        # None when the thread is destroyed.
+        self.stamps: list[str] | None = None
+        self.wanted: list[str] | None = None
+        self.count = 0
+
+    async def play(self, address: str) -> None:
+        """Change the thread a few times, then destroy it."""
+        async with http(address) as client:
+            while True:
+                for _ in range(2):
+                    stamp = secrets.token_hex(4)
+                    self.wanted = [*(self.stamps or ()), stamp]
+                    answer = await client.post(f"{self._url}/rpc/add", json={"args": [stamp]})
+                    assert answer.json() == {"result": len(self.wanted)}
+                    self.stamps = self.wanted
+                self.wanted = None
+                assert (await client.delete(self._url)).status_code == 204
+                self.stamps = None
+                self.count += 1
+
+    async def check(self, address: str, store: Path) -> None:
+        """Check that the thread is as it was acknowledged, or as what was on its way has made it."""
+        async with http(address) as client:
+            answer = await client.get(self._url)
+        stored = [*_stored_stamps(store, self._name).values()]
+        if answer.status_code == 404:
+            assert stored == []
+        else:
+            assert answer.json()["count"] == len(stored)
+        found = None if answer.status_code == 404 else stored
+        assert found in (self.stamps, self.wanted)
+        self.stamps = self.wanted = found
+        with closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True)) as db:
+            for table in ("changes", "snapshots", "clients", "records"):
+                strays = f"SELECT count(*) FROM {table} WHERE thread NOT IN (SELECT id FROM threads)"
+                assert db.execute(strays).fetchone() == (0,)
+
+
 @pytest.mark.timeout(900)
 async def test_a_killed_server_has_lost_nothing_that_it_acknowledged_or_showed(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     log.warning("seed %d", seed)
     chance = random.Random(seed)
-    told = Seen()
+    told, endings = Seen(), [Ending(f"ended {n}") for n in range(4)]
     environment = {"PLAIT_LIMITS": "none", "PLAIT_STORE": "sqlite:///kill.db"}
     with Process("tests.integration.apps:app", cwd=tmp_path, environment=environment) as server:
+        for thread in THREADS:
+            async with connected(server.address, f"/threads/tally/{thread}"):
+                pass  # A thread begins with its first socket.
         epochs = await _check(server.address, tmp_path / "kill.db", told)
         for _ in range(ROUNDS):
-            load = asyncio.create_task(_load(server.address, told), name="load")
+            load = asyncio.create_task(_load(server.address, told, endings), name="load")
             waiting = asyncio.create_task(told.first.wait())
             await asyncio.wait([load, waiting], timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             assert waiting.done(), "nothing was acknowledged"
@@ -131,11 +179,14 @@ async def test_a_killed_server_has_lost_nothing_that_it_acknowledged_or_showed(t
                 await load
             server.start()
             assert await _check(server.address, tmp_path / "kill.db", told) == epochs
+            for ending in endings:
+                await ending.check(server.address, tmp_path / "kill.db")
             told.first.clear()
+    assert all(ending.count for ending in endings)
     assert all(told.acknowledged[thread] for thread in THREADS)
 
 
-async def _load(address: str, told: Seen) -> None:
+async def _load(address: str, told: Seen, endings: Sequence[Ending]) -> None:
     load = Load(address, told)
     async with asyncio.TaskGroup() as tasks:
         for each in (
@@ -146,6 +197,7 @@ async def _load(address: str, told: Seen) -> None:
             load.call("mixed", at_once=3),
             load.put("mixed"),
             *(load.read(thread) for thread in THREADS),
+            *(ending.play(address) for ending in endings),
         ):
             tasks.create_task(_until_closed(each))
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 import pytest
 
-from plait_schemas.codes import BAD_FRAME, FORBIDDEN, NOT_FOUND, OUTDATED, REPLACED, UNAUTHENTICATED
+from plait_schemas.codes import BAD_FRAME, DESTROYED, FORBIDDEN, NOT_FOUND, OUTDATED, REPLACED, UNAUTHENTICATED
 from plait_schemas.messages import SUBPROTOCOL, UNANSWERED, ClientMessage, ServerMessage, decode_client, decode_server
 from plait_schemas.messages import encode as encode_frame
 
@@ -88,5 +88,5 @@ def test_the_examples_of_operations_have_all_three() -> None:
 def test_the_page_has_the_numbers_and_names_of_the_code() -> None:
     assert f"`{SUBPROTOCOL}`" in PAGE
     assert f"At most {UNANSWERED} pushes" in PAGE
-    for code in (BAD_FRAME, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, REPLACED, OUTDATED):
+    for code in (BAD_FRAME, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, REPLACED, OUTDATED, DESTROYED):
         assert f"| {code} |" in PAGE

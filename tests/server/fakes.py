@@ -10,7 +10,7 @@ from typing import Any, Self
 from plait.actor.transport import Frame, Receiver
 from plait.errors import Fenced, StoreError
 from plait.store.memory import MemoryStore
-from plait.store.protocol import ChangeRow, ClientRow, Record, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import ChangeRow, ClientRow, Header, IdleThread, Record, Stored, ThreadKey, ThreadRow, Write
 from plait.web.turns import Ticket, Turns
 
 __all__ = ["FakeTransport", "TroubledStore"]
@@ -196,6 +196,9 @@ class TroubledStore:
             raise failure
         return await self.inner.load(key, version=version)
 
+    async def find(self, key: ThreadKey) -> Header | None:
+        return await self.inner.find(key)
+
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
@@ -248,5 +251,15 @@ class TroubledStore:
             self.resume()
         return future
 
-    async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
-        return await self.inner.threads(after=after, limit=limit)
+    async def threads(
+        self, *, kind: str | None = None, prefix: str = "", after: ThreadKey | None = None, limit: int = 1000
+    ) -> list[ThreadRow]:
+        return await self.inner.threads(kind=kind, prefix=prefix, after=after, limit=limit)
+
+    async def idle_threads(
+        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
+    ) -> list[IdleThread]:
+        return await self.inner.idle_threads(kind, until=until, after=after, limit=limit)
+
+    async def mark_idle(self, kind: str, at: int) -> None:
+        await self.inner.mark_idle(kind, at)

@@ -103,7 +103,9 @@ class House:
 
     async def join(self, cls: type[Thread[Any]], id: str, *, name: str = "one", can_ping: bool = True) -> Client:
         """Return a client that has joined a thread and taken what it is sent then."""
-        client = Client(await self.actor(cls, name), id, can_ping=can_ping, departures=self.departures)
+        actor = await self.actor(cls, name)
+        await actor.store()
+        client = Client(actor, id, can_ping=can_ping, departures=self.departures)
         client.open()
         await client.joined()
         if can_ping and client.transport.pings:
@@ -117,11 +119,18 @@ async def open_house(
     limits: Limits = DEFAULT_LIMITS,
     store: TroubledStore | None = None,
     instruments: Instruments = NO_INSTRUMENTS,
+    expiry_interval: float = 30.0,
 ) -> AsyncIterator[House]:
     """Run a node that knows some classes."""
     async with store or TroubledStore() as opened:
-        kinds = [cls._kind for cls in classes]
-        node = Node(kinds, opened, limits, instruments=instruments, sweep_interval=SWEEP_INTERVAL)
+        node = Node(
+            [cls._kind for cls in classes],
+            opened,
+            limits,
+            instruments=instruments,
+            sweep_interval=SWEEP_INTERVAL,
+            expiry_interval=expiry_interval,
+        )
         node.start()
         try:
             yield House(node, opened)

@@ -9,8 +9,10 @@ import pytest
 
 from plait.actor.thread import Thread
 from plait.app import Plait
+from plait.errors import NotFound, Unavailable
 from plait.limits import Limits
 from plait.store.memory import MemoryStore
+from plait.store.protocol import ThreadKey
 
 
 class Game(msgspec.Struct, frozen=True):
@@ -65,3 +67,47 @@ def test_a_function_whose_initial_state_is_there_only_later_is_warned_about(capl
     assert record.getMessage() == (
         "Early.initial_state raised LookupError: the database is not open; no new thread can start while it does"
     )
+
+
+# Listing and ending threads
+
+
+async def names(app: Plait, **options: Any) -> list[str]:
+    """Return the threads that an app lists."""
+    return [str(key) async for key in app.threads(**options)]
+
+
+async def test_an_app_lists_the_threads_that_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.app._PAGE", 3)
+
+    class Other(Room):
+        pass
+
+    async with Plait(Room, Other, store=MemoryStore()) as app:
+        assert await names(app) == []
+        wanted = [f"room/{n:02}" for n in range(10)]
+        for n in range(10):
+            await app.thread(Room, f"{n:02}").set_state(Game(1))
+        await app.thread(Other, "x").set_state(Game(1))
+        await app.thread(Other, "only read").state()
+        assert await names(app) == ["other/x", *wanted]
+        assert await names(app, kind=Room) == await names(app, kind="room") == wanted
+        assert await names(app, kind=Other) == ["other/x"]
+        assert await names(app, kind=Room, prefix="0") == wanted
+        assert await names(app, prefix="x") == ["other/x"]
+        assert await names(app, kind=Room, after=ThreadKey("room", "03")) == wanted[4:]
+        for limit in (0, 1, 3, 4, 9, 10, 11):
+            assert await names(app, kind=Room, limit=limit) == wanted[:limit]
+
+
+async def test_an_app_destroys_a_thread_by_its_class_or_the_name_of_its_kind() -> None:
+    app = Plait(Room, store=MemoryStore())
+    with pytest.raises(Unavailable, match="plait is not running"):
+        await app.destroy(Room, "one")
+    async with app:
+        for kind in (Room, "room"):
+            await app.thread(Room, "one").set_state(Game(1))
+            await app.destroy(kind, "one")
+            assert await names(app) == []
+            with pytest.raises(NotFound, match="there is no thread room/one"):
+                await app.destroy(kind, "one")

@@ -49,6 +49,7 @@ const FINAL: Record<number, readonly [code: string, message: string]> = {
   4404: ["not_found", "There is no such thread"],
   4408: ["replaced", "Another socket joined with the same client id"],
   4409: ["outdated", "The schema of the state has changed: reload the app"],
+  4410: ["destroyed", "The thread was destroyed"],
 };
 
 /** Tells whether a client must not reconnect after it was closed with `code`. */

@@ -60,7 +60,7 @@ test("a socket that is lost is followed by another", async () => {
   await server.peer();
 });
 
-test.each([1008, 4401, 4409])("after %i there is no other socket", async (code) => {
+test.each([1008, 4401, 4409, 4410])("after %i there is no other socket", async (code) => {
   const { closes, opens } = connect();
   await opens.take();
   (await server.peer()).close(code, "because");

@@ -82,6 +82,7 @@ _MESSAGES: Final = {
     4404: "there is no such thread",
     4408: "another socket has joined as this client",
     4409: "the thread's state has another schema than this client was made for",
+    4410: "the thread was destroyed",
 }
 
 

@@ -1,7 +1,7 @@
 """One awake thread, as its node starts, watches and stops it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -10,9 +10,11 @@ from plait.actor.connections import Connections
 from plait.actor.facade import Facade
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
+from plait.actor.mailbox import Turn, current_turn, find_client_turn
+from plait.actor.outcome import make_resolver
 from plait.actor.presence import Presence
 from plait.actor.turns import TurnRunner, find_trace
-from plait.errors import InvalidState, StoreError
+from plait.errors import Destroyed, InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments import Instruments
 from plait.limits import Limits
 from plait.state.commit import Commit
@@ -22,7 +24,6 @@ from plait.state.merger import Merger
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import PushLog
 from plait.store.protocol import Store, Stored, ThreadKey
-from plait_schemas.codes import TRY_AGAIN_LATER
 
 __all__ = ["Actor"]
 
@@ -30,7 +31,7 @@ __all__ = ["Actor"]
 class Actor(Facade):
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
-    __slots__ = ("make_handle",)
+    __slots__ = ("destroy", "make_handle")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Actor(Facade):
         *,
         fence: int,
         make_handle: Callable[[Any, str], Any],
+        destroy: Callable[[], Awaitable[None]],
         on_lost: Callable[["Actor", StoreError], None],
         instruments: Instruments | None = None,
     ) -> None:
@@ -76,6 +78,8 @@ class Actor(Facade):
         self.clients = PushLog()
         # Makes a handle to another thread.
         self.make_handle = make_handle
+        # Ends this thread for good.
+        self.destroy = destroy
         thread._core = self
         thread.__init__()
         self.merger = Merger(self.pipeline, self.change_log, kind.policy(thread), kind.state_type.keys)
@@ -92,13 +96,12 @@ class Actor(Facade):
         return self.turns.is_idle and self.pipeline.is_durable
 
     async def start(self) -> None:
-        """Store the initial state of a new thread, and run `on_start`. Raises what `on_start` raises."""
+        """Give a new thread its initial state, and run `on_start`. Raises what `on_start` raises."""
         if not self.pipeline.history.current.has_state and self.kind.has_initial_state:
             try:
-                commit = self.pipeline.start(self.kind.initial_state())
+                self.pipeline.start(self.kind.initial_state())
             except InvalidState as error:  # The author's mistake: an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
-            await commit
         await self.hooks.run("on_start")
 
     async def stop(self) -> None:
@@ -138,9 +141,54 @@ class Actor(Facade):
         """Cancel the running and the waiting turns."""
         self.turns.cancel()
 
+    async def end_in_turn(self, begin: Callable[[Collection[Turn]], Awaitable[None]]) -> None:
+        """Call `begin` in a turn after those before it, and wait for what it returns.
+
+        From then on no other turn begins, except those that are called inside of it. `begin` is given the turn, and
+        those that wait for it. Raises Destroyed, when a turn before it has ended the thread.
+        """
+
+        def work() -> Awaitable[None]:
+            if self.is_ending:
+                raise Destroyed(f"{self.key} is being destroyed already")
+            self.turns.hold()
+            self.connections.close(Unavailable("the thread is being destroyed"))
+            return begin(tuple(turn.chain()))
+
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        parent, origin = current_turn(), find_client_turn()
+        turn = Turn("destroy", work, owner=self, parent=parent, origin=origin)
+        self.turns.begin(turn, make_resolver(future))
+        try:
+            await future
+        except asyncio.CancelledError:
+            turn.skip()
+            raise
+
+    async def end(self, callers: Collection[Turn]) -> None:
+        """Run `on_destroyed`, delete what is stored, then close the sockets and end all turns but the callers.
+
+        Raises StoreError when it could not be deleted; the thread has been dropped then.
+        """
+        refusal: PlaitError = Unavailable("the server is shutting down")
+        try:
+            before = self.pipeline.begin_deletion()
+            if before is not None:
+                await before
+            await self.hooks.run_last(self.thread.turn_timeout)
+            await self.pipeline.delete()
+            refusal = Destroyed(f"{self.key} was destroyed")
+        except StoreError as error:
+            refusal = error
+            raise
+        finally:
+            self.turns.refuse(refusal, besides=callers)
+            self._leave(refusal)
+            self.presence.close()
+
     def abort(self) -> None:
         """Cancel all turns and refuse further connections and changes."""
-        self.connections.close("the thread has been stopped")
+        self.connections.close(Unavailable("the thread has been stopped"))
         self.presence.close()
         self.pipeline.close()
         self.cancel_turns()
@@ -150,15 +198,15 @@ class Actor(Facade):
 
         The turns of a thread that is awake are cancelled, except for `on_close`.
         """
-        self.connections.close(reason)
+        error = Unavailable(reason)
+        self.connections.close(error)
         self.pipeline.close()
         if is_awake:
             self.cancel_turns()
-        for connection in self.connections:
-            connection.leave(TRY_AGAIN_LATER, reason)
+        self._leave(error)
         self.presence.close()
 
-    async def end(self) -> None:
+    async def finish(self) -> None:
         """Wait until the turns of a thread that was dropped have ended."""
         try:
             await self.wait_until_idle()
@@ -170,6 +218,12 @@ class Actor(Facade):
     def _tell_store_error(self, error: StoreError) -> None:
         if self.instruments is not None:
             self.instruments.store_failed(error.code)
+
+    def _leave(self, error: PlaitError) -> None:
+        """Close the sockets, and refuse others."""
+        self.connections.close(error)
+        for connection in self.connections:
+            connection.leave(error.close_code, str(error))
 
     def _on_commit(self, commit: Commit) -> None:
         revision = commit.revision

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from plait.actor.connection import Connection, Wire
 from plait.actor.transport import Frame
-from plait.errors import PlaitError, TooMany, Unavailable
+from plait.errors import PlaitError, TooMany
 from plait.state.revision import Revision
 from plait.state.source import Source
 from plait_schemas.codes import REPLACED
@@ -22,14 +22,14 @@ _NOTHING: Final[dict[Any, Any]] = {}
 class Connections:
     """The open connections of one thread, in the order in which they joined."""
 
-    __slots__ = ("_close_reason", "_framed", "_frames", "_ids", "_members")
+    __slots__ = ("_framed", "_frames", "_ids", "_members", "_refusal")
 
     def __init__(self) -> None:
         self._members: dict[Connection, None] = _NOTHING
         # The number of connections with each id, nearly always one.
         self._ids: dict[str, int] = _NOTHING
         # Why further connections are refused; None while they are accepted.
-        self._close_reason: str | None = None
+        self._refusal: PlaitError | None = None
         # The revision that was sent last, and its frames.
         self._framed: Revision | None = None
         self._frames: dict[Wire, Frame | None] = _NOTHING
@@ -48,14 +48,14 @@ class Connections:
         """Return the connections of one client."""
         return [each for each in self._members if each.id == id] if id in self._ids else []
 
-    def close(self, reason: str) -> None:
-        """Refuse further connections."""
-        self._close_reason = reason
+    def close(self, error: PlaitError) -> None:
+        """Refuse further connections with an error."""
+        self._refusal = error
 
     def refusal(self, most: int) -> PlaitError | None:
         """Return why another connection may not join, with `most` as the limit; None if it may."""
-        if self._close_reason is not None:
-            return Unavailable(self._close_reason)
+        if self._refusal is not None:
+            return self._refusal
         if len(self) >= most:
             many = f"the thread has {len(self)} connections, which is the limit; try again later"
             return TooMany(many, limit="connections_per_thread")

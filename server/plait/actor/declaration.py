@@ -20,6 +20,7 @@ HOOKS: Final = (
     "on_state_changed",
     "on_start",
     "on_stop",
+    "on_destroyed",
     "on_connect",
     "on_message",
     "on_close",
@@ -36,6 +37,7 @@ OPTIONS: Final = (
     "kind",
     "send_identity",
     "idle_timeout",
+    "expires_after",
     "turn_timeout",
     "conflict",
     "merge_whole_states",
@@ -52,11 +54,13 @@ _FOREIGN: Final = {
     "onOpen": "on_connect",
     "onConnection": "on_connect",
     "onDisconnect": "on_close",
+    "onDestroy": "on_destroyed",
     "getConnectionTags": "connection_tags",
     "shouldConnectionBeReadonly": "should_be_readonly",
     "on_state_update": "on_state_changed",
     "on_connection": "on_connect",
     "on_disconnect": "on_close",
+    "on_destroy": "on_destroyed",
 }
 
 
@@ -66,6 +70,7 @@ def check_attributes(cls: Any) -> None:
         ("send_identity", _is_bool, "True or False"),
         ("merge_whole_states", _is_bool, "True or False"),
         ("idle_timeout", _is_idle_timeout, "a number of seconds, or None for never"),
+        ("expires_after", _is_idle_timeout, "a number of seconds, or None for never"),
         ("turn_timeout", _is_turn_timeout, "a number of seconds above 0, or None for never"),
         ("conflict", _is_policy, f"one of {', '.join(map(repr, get_args(Policy)))}"),
         ("retention", _is_retention, "a Retention, for example Retention(changes={number})"),
@@ -76,6 +81,11 @@ def check_attributes(cls: Any) -> None:
             near = find_nearest(value, get_args(Policy)) if name == "conflict" and isinstance(value, str) else None
             hint = f"; did you mean {near!r}?" if near else ""
             raise TypeError(f"{cls.__name__}.{name} must be {what.format(number=number)}, not {value!r}{hint}")
+    if cls.expires_after is not None and (cls.idle_timeout is None or cls.expires_after < cls.idle_timeout):
+        raise TypeError(
+            f"{cls.__name__}.expires_after is {cls.expires_after!r}, below its idle_timeout of {cls.idle_timeout!r}: a "
+            "thread must go to sleep before it can expire"
+        )
     for event, type_ in cls.events.items():
         try:
             is_type = isinstance(event, str) and type_info(type_) is not None

@@ -36,7 +36,6 @@ from plait.state.push_log import Client, PushLog
 from plait.state.revision import Revision
 from plait.state.source import Source
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey, connection_id
-from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import PresenceDiff
 from plait_schemas.patch import Op
 
@@ -138,6 +137,20 @@ class Facade:
     def merges_whole_states(self) -> bool:
         """Whether a whole state from a client of the Cloudflare protocol is merged."""
         return self.thread.merge_whole_states
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the thread is being destroyed: nothing that clients send is handled or answered any more."""
+        return self.turns.mailbox.is_held
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether anything of the thread is durable: a new one is stored with its first change, or by `store`."""
+        return self.pipeline.history.is_stored
+
+    async def store(self) -> None:
+        """Store the thread if it is new; return when it is durable. Raises StoreError."""
+        await self.pipeline.store_thread()
 
     def set_state(self, value: object) -> Commit:
         """Set the state, as `Thread.set_state` does."""
@@ -260,7 +273,7 @@ class Facade:
             refusal = self.refusal()
             if refusal is not None:
                 self.tell_limit(refusal)
-                connection.leave(TRY_AGAIN_LATER, str(refusal))
+                connection.leave(refusal.close_code, str(refusal))
             elif self.connections.replace(connection):
                 connection.session = session
                 self.connections.add(connection)
@@ -271,7 +284,7 @@ class Facade:
         def finish(error: BaseException | None) -> None:
             nonlocal refusal
             if isinstance(error, CancelledError) and (refusal := self.refusal()) is not None:
-                connection.leave(TRY_AGAIN_LATER, str(refusal))
+                connection.leave(refusal.close_code, str(refusal))
                 error = None
             done(error or refusal)
             if instruments is not None:

@@ -45,11 +45,11 @@ class Hooks:
         size: int = 0,
         trace: Any = None,
     ) -> Turn | None:
-        """Queue a hook, for a message of `size` bytes from `connection`, and return its turn; None without the hook.
+        """Queue a hook, for a message of `size` bytes from `connection`, and return its turn; None if it does not run.
 
         `trace` is that of its cause.
         """
-        if not self.has(name):
+        if not self.has(name) or self._turns.refusal is not None:
             return None
 
         def finished(_: object, error: BaseException | None) -> None:
@@ -101,7 +101,9 @@ class Hooks:
                 await maybe_await(thread.on_connect(connection, request))
 
         def finished(_: object, error: BaseException | None) -> None:
-            if error is not None:
+            if (refusal := self._turns.refusal) is not None and error is not None:
+                connection.leave(refusal.close_code, str(refusal))
+            elif error is not None:
                 self.report(error, connection)
             done(error)
 
@@ -116,7 +118,7 @@ class Hooks:
 
     def report(self, error: BaseException, connection: Connection | None) -> None:
         """Run `on_error`; if that raises, log both errors."""
-        if isinstance(error, asyncio.CancelledError):
+        if isinstance(error, asyncio.CancelledError) or self._turns.refusal is not None:
             return
 
         def finished(_: object, failure: BaseException | None) -> None:
@@ -127,6 +129,33 @@ class Hooks:
         work = partial(self._thread.on_error, error, connection)
         turn = Turn("on_error", work, owner=self._owner, connection=connection)
         self._turns.begin(turn, finished)
+
+    async def run_last(self, timeout: float | None) -> None:
+        """Run `on_destroyed` while no other turn runs, and `on_error` if it raises; cancel each after `timeout`."""
+        if not self.has("on_destroyed"):
+            return
+        try:
+            await self._run_last("on_destroyed", timeout)
+        except Exception as error:
+            try:
+                await self._run_last("on_error", timeout, error, None)
+            except Exception as failure:
+                log_error(error, self._owner.key, None)
+                log_error(failure, self._owner.key, None)
+
+    async def _run_last(self, name: str, timeout: float | None, *args: Any) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        turn = Turn(name, partial(getattr(self._thread, name), *args), owner=self._owner)
+        turn.on_end(make_resolver(future))
+        expiry = None if timeout is None else loop.call_later(timeout, turn.expire)
+        try:
+            self._turns.run_last(turn)
+            await future
+        finally:
+            turn.cancel()
+            if expiry is not None:
+                expiry.cancel()
 
 
 def _find_trace(connection: Connection | None, request: Request) -> Any:

@@ -57,6 +57,8 @@ class Kind:
         # The members that identify the elements of lists, by the pointers of the lists.
         self.list_keys: Mapping[str, str] = cls.list_keys
         self.state_version: int = cls.state_version
+        # Seconds of idleness after which a thread is destroyed, None for never.
+        self.expires_after: float | None = cls.expires_after
         self.migrations = find_migrations(cls, self.state_version)
         # The hooks that the class overrides; the others are never called.
         self.overrides = frozenset(

@@ -9,7 +9,7 @@ import inspect
 import logging
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar, copy_context
 from time import perf_counter
 from types import CoroutineType, FrameType
@@ -130,14 +130,16 @@ class Turn:
             except Exception:  # The callbacks after it must still be called.
                 log.exception("a callback of the turn %s failed", self.name)
 
-    def holds(self, mailbox: "Mailbox") -> bool:
-        """Whether this turn, or one that waits for it, runs in `mailbox`."""
+    def chain(self) -> Iterator["Turn"]:
+        """Yield this turn and those that wait for it."""
         turn: Turn | None = self
         while turn is not None:
-            if turn.mailbox is mailbox and turn.is_running:
-                return True
+            yield turn
             turn = turn.parent
-        return False
+
+    def holds(self, mailbox: "Mailbox") -> bool:
+        """Whether this turn, or one that waits for it, runs in `mailbox`."""
+        return any(turn.mailbox is mailbox and turn.is_running for turn in self.chain())
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run in a task of its own, concurrently with other turns."""
@@ -232,7 +234,7 @@ class Turn:
 class Mailbox:
     """Runs turns one at a time, in order of arrival."""
 
-    __slots__ = ("_loop", "_nested_ended", "_queue", "_task", "nested", "running", "started")
+    __slots__ = ("_loop", "_nested_ended", "_queue", "_refusal", "_task", "is_held", "nested", "running", "started")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -244,6 +246,10 @@ class Mailbox:
         # Turns of a call chain that run inside the running one, and a future for when one of them has ended.
         self.nested: set[Turn] = set()
         self._nested_ended: asyncio.Future[None] | None = None
+        # Whether no other turn begins, except those of a call chain.
+        self.is_held = False
+        # What all turns end with from now on; None while they run.
+        self._refusal: BaseException | None = None
         # When the running turn began, by the loop's clock.
         self.started = 0.0
 
@@ -254,6 +260,9 @@ class Mailbox:
 
     def post(self, turn: Turn) -> None:
         """Run `turn` after those before it, or at once if its caller holds this mailbox."""
+        if self._refusal is not None:
+            turn.end(None, self._refusal)
+            return
         turn.mailbox = self
         if turn.parent is not None and turn.parent.holds(self):
             self.nested.add(turn)
@@ -263,8 +272,20 @@ class Mailbox:
         if self._queue is None:
             self._queue = deque()
         self._queue.append(turn)
-        if self._task is None:
+        if self._task is None and not self.is_held:
             self._run()
+
+    def run_last(self, turn: Turn) -> None:
+        """Run a turn while the mailbox is held, with the turns that it calls inside of it."""
+        turn.mailbox = self
+        turn.start(self._loop)
+
+    def refuse(self, error: BaseException) -> None:
+        """End the waiting turns with an error, and all later ones."""
+        self._refusal = error
+        waiting, self._queue = self._queue, None
+        for turn in waiting or ():
+            turn.end(None, error)
 
     def close(self) -> None:
         """Cancel the running and the waiting turns; they end with CancelledError."""
@@ -298,7 +319,7 @@ class Mailbox:
                     break
         finally:
             self.running = self._task = None
-            if self._queue:
+            if self._queue and not self.is_held:
                 self._run()
 
     def _finish_nested(self, turn: Turn) -> None:
@@ -308,6 +329,8 @@ class Mailbox:
 
     def _pop(self) -> Turn | None:
         """Return the next turn that has not been abandoned."""
+        if self.is_held:
+            return None
         while self._queue:
             turn = self._queue.popleft()
             if not turn.is_abandoned:

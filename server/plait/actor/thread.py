@@ -40,6 +40,8 @@ class Core(Protocol):
     connections: Connections
     # Makes a handle to another thread.
     make_handle: Callable[[Any, str], Any]
+    # Ends this thread for good.
+    destroy: Callable[[], Awaitable[None]]
 
 
 class Thread(Generic[State]):
@@ -59,6 +61,8 @@ class Thread(Generic[State]):
     send_identity: ClassVar[bool] = True
     # Seconds without a socket or a turn after which the thread goes to sleep; None for never.
     idle_timeout: ClassVar[float | None] = 60.0
+    # Seconds without a socket or a turn after which the thread is destroyed; None for never.
+    expires_after: ClassVar[float | None] = None
     # Seconds after which a turn is cancelled and logged with its stack; None for never.
     turn_timeout: ClassVar[float | None] = 30.0
 
@@ -231,6 +235,16 @@ class Thread(Generic[State]):
         """Return a handle to another thread of this app."""
         return self._core.make_handle(kind, name)
 
+    async def destroy(self) -> None:
+        """End this thread for good: run `on_destroyed`, delete everything stored, and close the sockets with 4410.
+
+        It waits for the turns before it. When it returns, the deletion is durable, and nothing of the thread can be
+        changed any more; the name may be used again, for a new thread. Raises Readonly, and StoreError when the thread
+        could not be deleted: it is then as it was stored.
+        """
+        _check_may_write(self._core.key)
+        await self._core.destroy()
+
     # Hooks
 
     def validate_state_change(self, next_state: State, source: Source) -> None:
@@ -252,6 +266,9 @@ class Thread(Generic[State]):
 
     def on_stop(self) -> Awaitable[None] | None:
         """Called before the thread goes to sleep."""
+
+    def on_destroyed(self) -> Awaitable[None] | None:
+        """Called when the thread is destroyed, before it is deleted. The state can be read, but not changed."""
 
     def on_connect(self, connection: Connection, request: Request) -> Awaitable[None] | None:
         """Called when a connection has joined and the state has been sent to it. An exception closes it with 1011."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ from plait.actor.connection import Connection, Gate
 from plait.actor.logs import about
 from plait.actor.mailbox import Mailbox, Turn, current_turn
 from plait.actor.outcome import Done
-from plait.errors import Unavailable
+from plait.errors import PlaitError, Unavailable
 from plait.instruments import Instruments
 from plait.state.source import Source
 
@@ -21,7 +22,7 @@ log = logging.getLogger("plait.thread")
 class TurnRunner:
     """Runs the turns of `owner`; the outcomes of gated ones wait at `gate`, until the changes before are durable."""
 
-    __slots__ = ("_concurrent", "_gate", "_instruments", "_loop", "_owner", "mailbox")
+    __slots__ = ("_concurrent", "_gate", "_instruments", "_loop", "_owner", "mailbox", "refusal")
 
     def __init__(self, owner: Any, gate: Gate, instruments: Instruments | None = None) -> None:
         self._owner = owner
@@ -31,6 +32,8 @@ class TurnRunner:
         self.mailbox = Mailbox(self._loop)
         # Turns that do not hold the mailbox: concurrent rpcs and streams.
         self._concurrent: set[Turn] = set()
+        # Why no turn runs any more; None while they do.
+        self.refusal: PlaitError | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -42,15 +45,16 @@ class TurnRunner:
     ) -> None:
         """Run a turn, and call `done` when it has ended, or, if gated, when the changes before its end are durable.
 
-        With a `size`, it counts for its connection until it ends, as a message of so many bytes.
+        With a `size`, it counts for its connection until it ends, as a message of so many bytes. What `on_destroyed`
+        calls of its own thread is answered at once: it can make no change.
         """
         if self._instruments is not None:
             turn.watch(self._instruments)
-        if is_gated:
+        if is_gated and not self._is_of_last(turn):
             done = partial(self._answer, done)
         if size is not None and turn.connection is not None:
             turn.connection.track_turn(turn, size)
-        if is_concurrent:
+        if is_concurrent and not self.mailbox.is_held:
             turn.on_end(lambda *_: self._finish_concurrent(turn))
             turn.on_end(done)
             self._concurrent.add(turn)
@@ -58,6 +62,12 @@ class TurnRunner:
         else:
             turn.on_end(done)
             self.mailbox.post(turn)
+
+    def run_last(self, turn: Turn) -> None:
+        """Run a turn while the others are held."""
+        if self._instruments is not None:
+            turn.watch(self._instruments)
+        self.mailbox.run_last(turn)
 
     def expire(self, now: float, timeout: float | None) -> None:
         """Cancel the running turn and those nested in it after `timeout`, and log their stacks."""
@@ -88,6 +98,18 @@ class TurnRunner:
         self.mailbox.post(turn)
         await event.wait()
 
+    def hold(self) -> None:
+        """Begin no other turn until `refuse`; those that come wait, except those of a call chain."""
+        self.mailbox.is_held = True
+
+    def refuse(self, error: PlaitError, *, besides: Collection[Turn] = ()) -> None:
+        """End the waiting turns with an error, and all later ones; cancel the concurrent ones, except some."""
+        self.refusal = error
+        self.mailbox.refuse(error)
+        for turn in self._concurrent:
+            if turn not in besides:
+                turn.cancel()
+
     def cancel(self) -> None:
         """Cancel the running and the waiting turns."""
         self.mailbox.close()
@@ -98,8 +120,12 @@ class TurnRunner:
 
     def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
-            error = Unavailable("the server is shutting down")
+            error = self.refusal or Unavailable("the server is shutting down")
         self._gate(lambda failure: done(result, failure or error))
+
+    def _is_of_last(self, turn: Turn) -> bool:
+        """Whether a turn is called by those that run while the others are held."""
+        return self.mailbox.is_held and turn.parent is not None and turn.parent.holds(self.mailbox)
 
     def _finish_concurrent(self, turn: Turn) -> None:
         self._concurrent.discard(turn)

@@ -18,7 +18,7 @@ from cyclopts import App, Parameter, validators
 from plait.actor.client_types import NoTypes
 from plait.app import Plait
 from plait.cli.loading import LoadError, check_target, find_plaits, load, load_plait
-from plait.cli.maintenance import back_up_store, check_store, restore_store
+from plait.cli.maintenance import back_up_store, check_store, destroy_thread, restore_store
 from plait.errors import PlaitError, operator_message
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings
@@ -141,19 +141,49 @@ def demo(*, host: Host = "127.0.0.1", port: Port = 8000, log_level: Level = "inf
     serve_command("examples.demo:app", host=host, port=port, log_level=log_level)
 
 
-@cli.command
-def threads(store: StoreFile = "plait.db") -> None:
+threads = App(name="threads", help="List the threads of a store, or end one of them for good.")
+cli.command(threads)
+
+Kind = Annotated[str | None, Parameter(help="Only threads of this kind.")]
+Prefix = Annotated[str, Parameter(help="Only threads whose names begin with this.")]
+
+
+@threads.default
+@threads.command(name="list")
+def list_threads(store: StoreFile = "plait.db", *, kind: Kind = None, prefix: Prefix = "") -> None:
     """List the threads of a store, each with its version. A server may have the store open."""
 
     async def show(file: SqliteStore) -> None:
         after: ThreadKey | None = None
         async with file as opened:
-            while rows := await opened.threads(after=after):
+            while rows := await opened.threads(kind=kind, prefix=prefix, after=after):
                 for row in rows:
                     print(f"{row.version:>10}  {row.key}")
                 after = rows[-1].key
 
     _show_store(show, store)
+
+
+@threads.command
+def destroy(
+    kind: Annotated[str, Parameter(help="The thread's kind.")],
+    name: Annotated[str, Parameter(help="The thread's name.")],
+    store: StoreFile = "plait.db",
+    *,
+    yes: Annotated[bool, Parameter(help="Do not ask for confirmation.", negative="")] = False,
+) -> None:
+    """Delete a thread of a store for good, without its on_destroyed. No server may have the store open."""
+    path, key = _find_store(store), ThreadKey(kind, name)
+    if not path.is_file():
+        _fail(f"there is no store {store}")
+    if not yes:
+        print(f"Delete {key} and everything stored of it? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            _fail("nothing was deleted")
+    try:
+        print(asyncio.run(destroy_thread(path, key)))
+    except PlaitError as error:
+        _fail(operator_message(error))
 
 
 @cli.command

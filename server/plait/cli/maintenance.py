@@ -1,17 +1,21 @@
-"""Checks, backs up and restores a store's file."""
+"""Checks, backs up and restores a store's file, and deletes a thread of it."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
-from plait.errors import CorruptThread
+from plait.errors import CorruptThread, NotFound, StoreError
 from plait.state.history import replay_document
 from plait.store.copies import back_up, restore
+from plait.store.deletion import delete_thread
 from plait.store.inspection import Inspection
+from plait.store.lock import StoreLock
 from plait.store.protocol import ThreadKey
+from plait.store.sqlite import SqliteStore
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.patch import PatchError, decode_ops
 
-__all__ = ["back_up_store", "check_store", "restore_store"]
+__all__ = ["back_up_store", "check_store", "destroy_thread", "restore_store"]
 
 
 def check_store(path: Path) -> Iterator[tuple[str, bool]]:
@@ -39,6 +43,22 @@ def restore_store(backup: Path, path: Path) -> str:
     threads, kept = restore(backup, path)
     line = f"{path} has the {threads} threads of {backup}, with new epochs"
     return f"{line}; the old file is kept as {kept}" if kept else line
+
+
+async def destroy_thread(path: Path, key: ThreadKey) -> str:
+    """Delete a thread of a store's file, and return a summary. Raises NotFound and StoreError."""
+    try:
+        StoreLock(path).close()
+    except StoreError:
+        url = f"/threads/{quote(key.kind, safe='')}/{quote(key.name, safe='')}"
+        raise StoreError(f"a server has {path} open: send it DELETE {url}, or stop it first") from None
+    async with SqliteStore(path) as store:
+        fence = await store.claim(key)
+        found = await store.find(key)
+        if found is None:
+            raise NotFound(f"there is no thread {key} in {path}")
+        await delete_thread(store, key, found, fence=fence)
+    return f"{key} is deleted; its on_destroyed was not called"
 
 
 def _decode(key: ThreadKey, ops: bytes) -> None:

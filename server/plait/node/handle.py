@@ -26,6 +26,10 @@ class Node(Protocol):
         """Return the actor of a thread, waking it if needed."""
         ...
 
+    async def destroy(self, key: ThreadKey) -> None:
+        """End a thread for good."""
+        ...
+
 
 class Handle:
     """Calls the rpcs of one thread as if they were its own methods; a streaming rpc returns an async iterator.
@@ -55,6 +59,10 @@ class Handle:
         """Set the state to `value`, or to the result of a function for the current state; return the version."""
         actor = await self._node.actor(self._key)
         return await actor.set_state(value)
+
+    async def destroy(self) -> None:
+        """End the thread for good, as `Plait.destroy` does."""
+        await self._node.destroy(self._key)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call an rpc by its name for clients. The chunks of a streaming rpc are returned as a list."""

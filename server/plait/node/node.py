@@ -2,19 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+import time
+from collections.abc import Collection, Coroutine, Iterable
 from contextvars import Context
-from time import perf_counter
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import about, log_error
-from plait.actor.mailbox import current_turn
+from plait.actor.mailbox import Turn, current_turn
 from plait.actor.thread import Thread
 from plait.errors import (
     CorruptThread,
+    Destroyed,
     Fenced,
+    Indeterminate,
     MigrationFailed,
     NewerState,
     NotFound,
@@ -26,9 +29,11 @@ from plait.errors import (
 )
 from plait.instruments import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
+from plait.node.expiry import Expiry
 from plait.node.handle import Handle
 from plait.state.migrations import migrate_thread
-from plait.store.protocol import Store, ThreadKey
+from plait.store.deletion import delete_thread
+from plait.store.protocol import Store, ThreadKey, Write
 from plait_schemas.codes import GOING_AWAY
 
 __all__ = ["Node"]
@@ -37,6 +42,9 @@ log = logging.getLogger("plait.node")
 
 _SWEEP_INTERVAL = 0.5
 _SWEEP_BATCH = 1000
+_EXPIRY_INTERVAL = 30.0
+
+T = TypeVar("T")
 
 
 class Node:
@@ -50,6 +58,7 @@ class Node:
         *,
         instruments: Instruments = NO_INSTRUMENTS,
         sweep_interval: float = _SWEEP_INTERVAL,
+        expiry_interval: float = _EXPIRY_INTERVAL,
     ) -> None:
         self.kinds = {kind.name: kind for kind in kinds}
         self.limits = limits
@@ -61,9 +70,12 @@ class Node:
         # stays in `_waking` until its waiting callers have resumed, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
-        # Threads whose `on_start` or `on_stop` runs, or that were dropped while turns ran.
+        # The tasks of threads that are being destroyed, which those that need such a thread wait for, too.
+        self._ending: dict[ThreadKey, asyncio.Task[Any]] = {}
+        # Threads whose `on_start` or `on_stop` runs, that are being destroyed, or that were dropped while turns ran.
         self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
+        self._expiry = Expiry(self.kinds.values(), store, self._expire, self._rest, interval=expiry_interval)
         self._draining: asyncio.Task[None] | None = None
 
     @property
@@ -75,6 +87,7 @@ class Node:
         """Begin to stop idle threads, and to cancel turns that run too long."""
         self._draining = None
         self._sweeper = asyncio.create_task(self._sweep(), name="plait sweeper")
+        self._expiry.start()
 
     @property
     def actors(self) -> list[Actor]:
@@ -112,13 +125,12 @@ class Node:
         while True:
             if (actor := self.get_awake(key) or _find_in_call_chain(key)) is not None:
                 return actor
-            if (stopping := self._stopping.get(key)) is not None:
-                await asyncio.wait([stopping])
+            if (leaving := self._ending.get(key) or self._stopping.get(key)) is not None:
+                await asyncio.wait([leaving])
                 continue
             waking = self._waking.get(key)
             if waking is None:
-                if not self.is_serving:
-                    raise Unavailable(_SHUTTING_DOWN if self._draining else _NOT_RUNNING)
+                self._check_serving()
                 kind = self.kind(key.kind)
                 if len(self._actors) + len(self._waking) >= self.limits.awake_threads:
                     many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
@@ -134,6 +146,43 @@ class Node:
                     raise Unavailable(_SHUTTING_DOWN) from None
                 raise
 
+    async def is_stored(self, key: ThreadKey) -> bool:
+        """Whether a thread is stored; none is woken for that. Raises NotFound for a kind, Unavailable, StoreError."""
+        while (ending := self._ending.get(key)) is not None:
+            await asyncio.wait([ending])
+        if (actor := self._actors.get(key)) is not None:
+            return actor.is_stored
+        self.kind(key.kind)
+        self._check_serving()
+        return await self._store.find(key) is not None
+
+    async def stored_actor(self, key: ThreadKey) -> Actor:
+        """Return a thread that is stored, waking it if needed, as `actor` does. Raises NotFound for any other."""
+        if not await self.is_stored(key) or not (actor := await self.actor(key)).is_stored:
+            raise _make_missing(key)
+        return actor
+
+    async def destroy(self, key: ThreadKey) -> None:
+        """End a thread for good; a thread that cannot be loaded is deleted without `on_destroyed`.
+
+        Raises NotFound when it is neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
+        """
+        while True:
+            if (actor := self._actors.get(key) or _find_in_call_chain(key)) is not None:
+                try:
+                    await actor.end_in_turn(partial(self._begin_to_end, actor))
+                except Destroyed:
+                    raise _make_missing(key) from None
+                return
+            waiting = self._waking.get(key) or self._ending.get(key) or self._stopping.get(key)
+            if waiting is not None:
+                await asyncio.wait([waiting])
+                continue
+            self._check_serving()
+            if not await asyncio.shield(self._track_end(key, self._end_asleep(key))):
+                raise _make_missing(key)
+            return
+
     def drain(self, timeout: float) -> asyncio.Task[None]:
         """Refuse new threads and sockets, give turns and changes `timeout` seconds to end, then close the sockets."""
         if self._draining is None:
@@ -147,6 +196,7 @@ class Node:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
             self._sweeper = None
+        await self._expiry.stop()
         for actor in self.actors:
             if actor.key not in self._waking:
                 self._begin_to_stop(actor)
@@ -154,17 +204,21 @@ class Node:
             waking.add_done_callback(self._stop_awakened)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while ending := [*self._waking.values(), *self._stopping.values()]:
+        while ending := [*self._waking.values(), *self._stopping.values(), *self._ending.values()]:
             _, late = await asyncio.wait(ending, timeout=max(deadline - loop.time(), 0))
             for task in late:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
 
+    def _check_serving(self) -> None:
+        if not self.is_serving:
+            raise Unavailable(_SHUTTING_DOWN if self._draining else _NOT_RUNNING)
+
     async def _drain(self, timeout: float) -> None:
         actors = self.actors
         for actor in actors:
-            actor.connections.close(_SHUTTING_DOWN)
+            actor.connections.close(Unavailable(_SHUTTING_DOWN))
             for connection in actor.connections:
                 connection.stop_reading()
         try:
@@ -180,7 +234,7 @@ class Node:
                 connection.leave(GOING_AWAY, _SHUTTING_DOWN)
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
-        began = perf_counter()
+        began = time.perf_counter()
         fence = await self._store.claim(key)
         try:
             actor = await self._load(key, kind, fence)
@@ -188,17 +242,23 @@ class Node:
             self._store.release(key, fence)
             raise
         if not self.is_serving:
-            actor.connections.close(_SHUTTING_DOWN)
+            actor.connections.close(Unavailable(_SHUTTING_DOWN))
         self._actors[key] = actor
-        self.instruments.woke(key.kind, perf_counter() - began)
+        self.instruments.woke(key.kind, time.perf_counter() - began)
         return actor
 
     async def _load(self, key: ThreadKey, kind: Kind, fence: int) -> Actor:
         """Return a thread as it is stored, after `on_start`."""
         try:
+            if self._expiry.has(kind.name):
+                await self._expiry.prepare()
             stored = await self._store.load(key)
             if stored is not None:
                 stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
+                if self._expiry.has(kind.name):
+                    version = stored.version
+                    # When this is durable, a kill cannot make the thread expire as if it had not been used.
+                    await self._store.submit(Write(key, stored.epoch, version, version, fence=fence, idle_since=0))
             actor = Actor(
                 key,
                 kind,
@@ -207,6 +267,7 @@ class Node:
                 self.limits,
                 fence=fence,
                 make_handle=self.handle,
+                destroy=partial(self.destroy, key),
                 on_lost=self._on_lost,
                 instruments=None if self.instruments is NO_INSTRUMENTS else self.instruments,
             )
@@ -229,19 +290,35 @@ class Node:
             raise
         finally:
             self._in_transition.discard(actor)
+        if actor.is_ending:
+            raise Destroyed(f"{key} was destroyed")
         return actor
 
     def _begin_to_stop(self, actor: Actor) -> None:
-        self._end(actor, actor.stop())
+        self._let_go(actor, self._stop(actor))
 
-    def _end(self, actor: Actor, work: Coroutine[Any, Any, None]) -> None:
-        """Let `work` end a thread that is awake; callers that need the thread wait for that."""
+    def _let_go(self, actor: Actor, work: Coroutine[Any, Any, None]) -> None:
+        """Let `work` stop a thread that is awake; callers that need the thread wait for that."""
         del self._actors[actor.key]
         self._in_transition.add(actor)
-        # An empty context: what ends a thread must not count as caused by the turn that was running.
+        # An empty context: what stops a thread must not count as caused by the turn that was running.
         task = asyncio.create_task(work, name=f"stop {actor.key}", context=Context())
         self._stopping[actor.key] = task
         task.add_done_callback(lambda _: self._on_stopped(actor))
+
+    async def _stop(self, actor: Actor) -> None:
+        """Stop a thread; of one that can expire, the store is told since when it is idle."""
+        idle = asyncio.get_running_loop().time() - actor.last_used
+        since = time.time_ns() // 1000 - int(idle * 1e6)
+        await actor.stop()
+        if not self._expiry.has(actor.kind.name) or not actor.is_stored or actor.is_ending:
+            return
+        epoch, version, fence = actor.epoch, actor.durable.version, actor.pipeline.history.fence
+        try:
+            await self._store.submit(Write(actor.key, epoch, version, version, fence=fence, idle_since=since))
+        except StoreError as error:
+            log.warning("it is not stored that it is idle: %s", operator_message(error), extra=about(actor.key))
+            self._expiry.remember(actor.key)
 
     def _stop_awakened(self, waking: asyncio.Task[Actor]) -> None:
         """Stop a thread that has just woken; the turns of the callers that waited for it run first."""
@@ -256,6 +333,78 @@ class Node:
         self._store.release(actor.key, actor.pipeline.history.fence)
         self.instruments.slept(actor.key.kind)
 
+    def _begin_to_end(self, actor: Actor, callers: Collection[Turn]) -> asyncio.Future[None]:
+        """Destroy a thread in whose turn this is called; return a future of the outcome."""
+        if self._actors.get(actor.key) is actor:
+            del self._actors[actor.key]
+        self._in_transition.add(actor)
+        return asyncio.shield(self._track_end(actor.key, self._end(actor, callers)))
+
+    def _track_end(self, key: ThreadKey, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = self._ending[key] = asyncio.create_task(work, name=f"destroy {key}", context=Context())
+        task.add_done_callback(partial(self._on_ended, key))
+        return task
+
+    def _on_ended(self, key: ThreadKey, task: asyncio.Task[Any]) -> None:
+        if self._ending.get(key) is task:  # A thread may also destroy itself as it wakes to be destroyed.
+            del self._ending[key]
+
+    async def _end(self, actor: Actor, callers: Collection[Turn]) -> None:
+        try:
+            await actor.end(callers)
+        finally:
+            self._in_transition.discard(actor)
+            self._store.release(actor.key, actor.pipeline.history.fence)
+
+    async def _end_asleep(self, key: ThreadKey, *, idle_until: int | None = None) -> bool:
+        """Destroy a thread that is asleep, with `idle_until` one that is idle since then; return whether it was."""
+        fence = await self._store.claim(key)
+        try:
+            found = await self._store.find(key)
+            if found is None:
+                return False
+            if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
+                return False
+            kind = self.kinds.get(key.kind)
+            if kind is not None and "on_destroyed" in kind.overrides:
+                try:
+                    actor = await self._load(key, kind, fence)
+                except Destroyed:  # By its `on_start`.
+                    return True
+                except (CorruptThread, MigrationFailed, NewerState):
+                    log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
+                else:
+                    await actor.end_in_turn(partial(self._end, actor))
+                    return True
+            await delete_thread(self._store, key, found, fence=fence)
+            return True
+        finally:
+            self._store.release(key, fence)
+
+    async def _expire(self, key: ThreadKey, until: int) -> None:
+        """Destroy a thread that is asleep and idle since a time or longer."""
+        if self._is_asleep(key):
+            await asyncio.shield(self._track_end(key, self._end_asleep(key, idle_until=until)))
+
+    async def _rest(self, key: ThreadKey) -> None:
+        """Store that a thread that is asleep is idle from now on, if that is not stored."""
+        if self._is_asleep(key):
+            await asyncio.shield(self._track_end(key, self._mark_asleep(key)))
+
+    async def _mark_asleep(self, key: ThreadKey) -> None:
+        fence = await self._store.claim(key)
+        try:
+            found = await self._store.find(key)
+            if found is not None and found.idle_since is None:
+                now, version = time.time_ns() // 1000, found.version
+                await self._store.submit(Write(key, found.epoch, version, version, fence=fence, idle_since=now))
+        finally:
+            self._store.release(key, fence)
+
+    def _is_asleep(self, key: ThreadKey) -> bool:
+        tables = (self._actors, self._waking, self._stopping, self._ending)
+        return self.is_serving and not any(key in table for table in tables)
+
     def _on_lost(self, actor: Actor, error: StoreError) -> None:
         """Drop a thread whose state is no longer known here; the next use loads it again."""
         if isinstance(error, Fenced):
@@ -263,13 +412,15 @@ class Node:
             reason = "the thread has moved"
         else:
             log.error("%s; the thread is loaded again", operator_message(error), extra=about(actor.key))
-            reason = "it is not known whether a change was stored"
+            is_in_doubt = isinstance(error, Indeterminate)
+            reason = "it is not known whether a change was stored" if is_in_doubt else "the store has failed"
         # Otherwise it is starting or stopping: that goes on, and those who want the thread wait for it.
         is_awake = self._actors.get(actor.key) is actor
         actor.drop(reason, is_awake=is_awake)
         if is_awake:
-            self._end(actor, actor.end())
+            self._let_go(actor, actor.finish())
         self._store.release(actor.key, actor.pipeline.history.fence)
+        self._expiry.remember(actor.key)
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -289,6 +440,10 @@ _NOT_RUNNING = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
     "or enter it with `async with app:`"
 )
+
+
+def _make_missing(key: ThreadKey) -> NotFound:
+    return NotFound(f"there is no thread {key}")
 
 
 def _find_in_call_chain(key: ThreadKey) -> Actor | None:

@@ -62,9 +62,6 @@ class History:
     """
 
     __slots__ = (
-        "_is_begun",
-        "_is_stored",
-        "_key",
         "_recent",
         "_recent_bytes",
         "_retention",
@@ -75,6 +72,9 @@ class History:
         "durable",
         "epoch",
         "fence",
+        "is_begun",
+        "is_stored",
+        "key",
         "last",
         "secret",
     )
@@ -89,7 +89,7 @@ class History:
         state_version: int = 1,
         fence: int = 0,
     ) -> None:
-        self._key = key
+        self.key = key
         # The number of the thread's owner, for its writes.
         self.fence = fence
         self._type = state_type
@@ -104,19 +104,17 @@ class History:
         # Never sent to anybody; connection ids are derived from it.
         self.secret = stored.secret if stored else fresh[8:]
         # Whether a write has begun the thread, and whether that is durable. A thread may begin without a state.
-        self._is_stored = self._is_begun = stored is not None
+        self.is_stored = self.is_begun = stored is not None
         self.durable = self._replay(stored) if stored and stored.has_state else Revision(state_type)
         self.current = self.durable
         # The last durable revision; sessions follow its links.
         self.last = Link(self.durable)
 
-    def start(self, state: Any, data: bytes) -> Write:
-        """Make `state` the initial state, version 0, and return the write for it."""
-        self.current = Revision(self._type, json=data, state=state)
+    def start(self, state: Any, data: bytes) -> None:
+        """Make `state` the initial state, version 0, of a thread that is not stored; its first write stores it."""
+        self.current = self.durable = Revision(self._type, json=data, state=state)
         self.current.snapshot_size = len(data)
-        after, secret = self._link(0)
-        snapshots, state_version = (Snapshot(0, data),), self._state_version
-        return Write(self._key, self.epoch, after, 0, (), snapshots, None, (), state_version, secret, fence=self.fence)
+        self.last = Link(self.durable)
 
     def diff(self, before: Revision, state: Any, data: bytes, limits: Limits) -> Sequence[Op]:
         """Return the operations from a revision to `state`, whose JSON is `data`.
@@ -154,31 +152,51 @@ class History:
             after.log_size, after.snapshot_size = 0, len(after.require_json())
         self.current = after
         self._remember(after.change)
-        follows, secret = (before.version, b"") if self._is_begun else self._link(before.version)
+        follows, secret, first = (before.version, b"", ()) if self.is_begun else self._begin()
+        last = (Snapshot(after.version, after.require_json()),) if is_rewritten else ()
         return Write(
-            self._key,
+            self.key,
             self.epoch,
             follows,
             after.version,
             (after.change,),
-            (Snapshot(after.version, after.require_json()),) if is_rewritten else (),
+            (*first, *last) if first else last,
             self._prune(after) if is_rewritten else None,
             () if client is None else (client,),
-            None if before.has_state else self._state_version,
+            self._state_version if first or not before.has_state else None,
             secret,
             records,
             self.fence,
         )
 
     def put(self, records: Sequence[Record]) -> Write:
-        """Return the write that stores records beside the current revision."""
+        """Return the write that stores records beside the current revision; without records, that of a new thread."""
         version = self.current.version
-        after, secret = self._link(version)
-        return Write(self._key, self.epoch, after, version, secret=secret, records=records, fence=self.fence)
+        if self.is_begun:
+            return Write(self.key, self.epoch, version, version, records=records, fence=self.fence)
+        after, secret, first = self._begin()
+        return Write(
+            self.key,
+            self.epoch,
+            after,
+            version,
+            snapshots=first,
+            state_version=self._state_version if first else None,
+            secret=secret,
+            records=records,
+            fence=self.fence,
+        )
+
+    def delete(self) -> Write | None:
+        """Return the write that deletes the thread after the writes so far, None if none has begun it."""
+        if not self.is_begun:
+            return None
+        version = self.current.version
+        return Write(self.key, self.epoch, version, version, fence=self.fence, is_deletion=True)
 
     def mark_durable(self, revision: Revision) -> None:
         """Record that `revision` is durable."""
-        self._is_stored = True
+        self.is_stored = True
         if revision is self.durable:
             return
         self.durable = revision
@@ -187,7 +205,7 @@ class History:
 
     def rollback(self) -> None:
         """Go back to the last durable revision."""
-        self._is_begun = self._is_stored
+        self.is_begun = self.is_stored
         self.durable.discard_edits()
         self.current = self.durable
         while self._recent and self._recent[-1].version > self.durable.version:
@@ -226,12 +244,11 @@ class History:
 
     # Inside
 
-    def _link(self, after: int | None) -> tuple[int | None, bytes]:
-        """Return the version that the next write follows, and the secret if it begins the thread."""
-        if self._is_begun:
-            return after, b""
-        self._is_begun = True
-        return None, self.secret
+    def _begin(self) -> tuple[None, bytes, tuple[Snapshot, ...]]:
+        """Return what the first write has in addition: that it follows nothing, the secret, and the initial state."""
+        self.is_begun = True
+        initial = self.durable
+        return None, self.secret, (Snapshot(0, initial.require_json()),) if initial.has_state else ()
 
     def _remember(self, row: ChangeRow) -> None:
         if self._recent is None:
@@ -258,12 +275,12 @@ class History:
         )
 
     def _replay(self, stored: Stored) -> Revision:
-        data = replay_json(self._key, stored)
+        data = replay_json(self.key, stored)
         try:
             # Decode plain states, too: a state that cannot be decoded must prevent the thread from waking.
             state = self._type.decode(data)
         except Exception as error:  # The type may run the author's code, such as `__post_init__`.
-            what = f"{self._key}: the stored state does not fit its class's type"
+            what = f"{self.key}: the stored state does not fit its class's type"
             raise CorruptThread(what, detail=explain_invalid_state(error)) from error
         now = data if self._type.is_plain else encode_json(state)
         revision = Revision(self._type, json=now, state=UNDECODED if self._type.is_plain else state)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from plait.errors import Conflict, Fenced, Indeterminate, StoreError, Unavailable
+from plait.errors import Conflict, Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments import Instruments
 from plait.limits import Limits
 from plait.state.commit import Commit
@@ -38,14 +38,15 @@ class Pipeline:
     """Applies the changes of one thread, stores them, and publishes them when they are durable."""
 
     __slots__ = (
+        "_deletion",
         "_find_trace",
         "_instruments",
-        "_is_closed",
         "_is_deciding",
         "_limits",
         "_on_commit",
         "_on_lost",
         "_pending",
+        "_refusal",
         "_store",
         "_transaction",
         "_type",
@@ -85,7 +86,10 @@ class Pipeline:
         self._find_trace = find_trace
         # Changes that are not durable yet, in order.
         self._pending: list[Commit] = []
-        self._is_closed = False
+        # The class and message of the error with which further changes are refused; None while they are made.
+        self._refusal: tuple[type[PlaitError], str] | None = None
+        # The last write of a thread that is being destroyed; it is pending before it is submitted.
+        self._deletion: Commit | None = None
         # Whether the author's code is deciding about a change; it must not make another one.
         self._is_deciding = False
         # The open transaction, outermost, if there is one.
@@ -107,10 +111,19 @@ class Pipeline:
         transaction = self._own_transaction()
         return self.history.current if transaction is None else transaction.revision
 
-    def start(self, value: object) -> Commit:
-        """Store `value` as the initial state."""
-        write = self.history.start(*self._type.from_value(value, self._limits))
-        return self._submit(write, "server")
+    def start(self, value: object) -> None:
+        """Make `value` the initial state of a thread that is not stored; it is stored with the first change."""
+        self.history.start(*self._type.from_value(value, self._limits))
+
+    async def store_thread(self) -> None:
+        """Store a new thread, if that has not been done; return when it is durable. Raises StoreError."""
+        history = self.history
+        if history.is_stored:
+            return
+        if not history.is_begun:
+            self._check_open()
+            self._submit(history.put(()), "server")
+        await self._pending[-1]
 
     def set(self, value: object, source: Source) -> Commit:
         """Set the state to `value`, or, if that is a function, to its result for the current state."""
@@ -216,7 +229,36 @@ class Pipeline:
 
     def close(self) -> None:
         """Refuse further changes: the thread has been stopped, and another instance may have replaced it."""
-        self._is_closed = True
+        if self._refusal is None:
+            self._refusal = (Unavailable, _STOPPED)
+
+    def begin_deletion(self) -> Commit | None:
+        """Refuse further changes, and hold back what is sent from now on until `delete` has an outcome.
+
+        Returns the last change so far, None if all are durable.
+        """
+        self._refusal = (Unavailable, "the thread is being destroyed")
+        before = self._pending[-1] if self._pending else None
+        self._deletion = Commit(self.history.current, "server")
+        self._pending.append(self._deletion)
+        return before
+
+    async def delete(self) -> None:
+        """Delete what is stored of the thread, after `begin_deletion`; return when that is durable. Raises StoreError.
+
+        If it fails, this instance can no longer be used.
+        """
+        commit = self._deletion
+        assert commit is not None
+        if not commit.is_done:
+            if (write := self.history.delete()) is None:
+                self._pending.remove(commit)
+                commit.finish(None)
+            else:
+                commit.outcome = self._store.submit(write)
+                commit.outcome.add_done_callback(partial(self._on_stored, commit))
+        await commit
+        self._refusal = (Destroyed, f"{self.history.key} was destroyed")
 
     def after(self, callback: Callable[[StoreError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
@@ -309,8 +351,9 @@ class Pipeline:
             self._transaction.break_()
         if own is not None and own.is_open:
             own.check()
-        if self._is_closed:
-            raise Unavailable("the thread has been stopped: get it from the app again")
+        if self._refusal is not None:
+            kind, message = self._refusal
+            raise kind(message)
         if self._is_deciding:
             raise RuntimeError(
                 "the state cannot be changed while another change is being made: do it in on_state_changed, not in "
@@ -353,9 +396,9 @@ class Pipeline:
             commit.finish(None)
             return
         failure = error if isinstance(error, StoreError) else StoreError(str(error))
-        if isinstance(failure, Fenced | Indeterminate):
+        if self._deletion is not None or isinstance(failure, Fenced | Indeterminate):
             # Nothing may be answered from this state, and it is not known which one is right.
-            self._is_closed = True
+            self.close()
             self.lost = failure
             self._on_lost(failure)
         else:
@@ -372,6 +415,9 @@ def _tell_failed(instruments: Instruments, failed: Sequence[Commit], code: str) 
     for each in failed:
         if each.began is not None:
             instruments.change_failed(each.trace, code)
+
+
+_STOPPED: Final = "the thread has been stopped: get it from the app again"
 
 
 def _name(source: Source) -> str:

@@ -43,6 +43,7 @@ def _merge(writes: Sequence[Write]) -> Write:
     changes: list[ChangeRow] = []
     snapshots: list[Snapshot] = []
     state_version: int | None = None
+    idle_since: int | None = None
     for write in writes:
         changes += write.changes
         if write.snapshots:
@@ -53,6 +54,8 @@ def _merge(writes: Sequence[Write]) -> Write:
             records.update(((record.part, record.key), record) for record in write.records)
         if write.state_version is not None:
             state_version = write.state_version
+        if write.idle_since is not None:
+            idle_since = write.idle_since
     return Write(
         first.key,
         first.epoch,
@@ -66,6 +69,7 @@ def _merge(writes: Sequence[Write]) -> Write:
         first.secret,
         list(records.values()),
         last.fence,
+        idle_since,
     )
 
 

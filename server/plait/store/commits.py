@@ -33,6 +33,7 @@ INSERT INTO threads (kind, name, epoch, state_version, secret, head, stateless, 
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 _SET_STATE_VERSION: Final = "UPDATE threads SET state_version = ?, checksum = ? WHERE id = ?"
+_SET_IDLE_SINCE: Final = "UPDATE threads SET idle_since = nullif(?, 0) WHERE id = ?"
 # What belongs to a thread, by table and column.
 _OWNED: Final = (
     ("changes", "thread"),
@@ -221,6 +222,8 @@ class _Transaction:
                 thread = head.thread
                 if write.state_version is not None:
                     self._set_state_version(thread, key, write.state_version)
+            if write.idle_since is not None:
+                db.execute(_SET_IDLE_SINCE, (write.idle_since, thread))
             head = Head(thread, write.epoch, write.version)
             self._accepted.append((thread, write))
         if head is None:

@@ -18,6 +18,8 @@ from plait.store.protocol import (
     DAY,
     ChangeRow,
     ClientRow,
+    Header,
+    IdleThread,
     Prune,
     Record,
     Stored,
@@ -34,6 +36,7 @@ class _Row(msgspec.Struct):
 
     epoch: str
     secret: bytes
+    idle_since: int | None = None
     version: int = 0
     state_version: int = 1
     changes: list[ChangeRow] = []
@@ -47,6 +50,8 @@ class _Row(msgspec.Struct):
         """Carry out a write that follows this version."""
         self.version = write.version
         self.state_version = write.state_version or self.state_version
+        if write.idle_since is not None:
+            self.idle_since = write.idle_since or None
         self.changes += write.changes
         self.snapshots.update((each.version, each.state) for each in write.snapshots)
         self.clients.update((row.client, row) for row in write.clients)
@@ -108,6 +113,10 @@ class MemoryStore:
         changes = [each for each in row.changes if since < each.version <= to]
         return Stored(row.epoch, to, row.snapshots.get(since), changes, row.state_version, row.secret)
 
+    async def find(self, key: ThreadKey) -> Header | None:
+        row = self._threads.get(key)
+        return None if row is None else Header(row.epoch, row.version, row.idle_since)
+
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
@@ -160,9 +169,26 @@ class MemoryStore:
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         self._schemas[kind, hash] = schema
 
-    async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
-        keys = sorted(key for key in self._threads if after is None or key > after)
-        return [ThreadRow(key, self._threads[key].version) for key in keys[:limit]]
+    async def threads(
+        self, *, kind: str | None = None, prefix: str = "", after: ThreadKey | None = None, limit: int = 1000
+    ) -> list[ThreadRow]:
+        found = [(key, row) for key, row in self._threads.items() if kind is None or key.kind == kind]
+        keys = sorted(
+            (key, row) for key, row in found if key.name.startswith(prefix) and (after is None or key > after)
+        )
+        return [ThreadRow(key, row.version) for key, row in keys[:limit]]
+
+    async def idle_threads(
+        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
+    ) -> list[IdleThread]:
+        rows = ((row.idle_since, key.name) for key, row in self._threads.items() if key.kind == kind)
+        found = sorted(IdleThread(since, name) for since, name in rows if since is not None and since <= until)
+        return [each for each in found if after is None or each > after][:limit]
+
+    async def mark_idle(self, kind: str, at: int) -> None:
+        for key, row in self._threads.items():
+            if key.kind == kind and row.idle_since is None:
+                row.idle_since = at
 
     # Inside
 

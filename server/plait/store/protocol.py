@@ -16,6 +16,8 @@ __all__ = [
     "DAY",
     "ChangeRow",
     "ClientRow",
+    "Header",
+    "IdleThread",
     "Prune",
     "Record",
     "Snapshot",
@@ -122,6 +124,8 @@ class Write(msgspec.Struct, frozen=True):
     records: Sequence[Record] = ()
     # The number of the owner, from `Store.claim`; 0 for a thread that nobody has claimed.
     fence: int = 0
+    # Since when the thread is idle, in microseconds since the epoch; 0 while it is awake. None leaves that as it is.
+    idle_since: int | None = None
     # Nothing of the thread is left after this write, and the next one may begin it again.
     is_deletion: bool = False
 
@@ -168,6 +172,22 @@ class ThreadRow(msgspec.Struct, frozen=True):
     version: int
 
 
+class Header(msgspec.Struct, frozen=True):
+    """What is stored of a thread besides its data."""
+
+    epoch: str
+    version: int
+    # Since when it is idle, in microseconds since the epoch; None while it is awake, or if nobody has said so.
+    idle_since: int | None = None
+
+
+class IdleThread(NamedTuple):
+    """A thread that is asleep, by name, and since when it is idle, in microseconds since the epoch."""
+
+    since: int
+    name: str
+
+
 class Store(Protocol):
     """Stores threads. Entering it opens the store; leaving it writes what is pending and closes it.
 
@@ -188,6 +208,10 @@ class Store(Protocol):
 
         Raises CorruptThread when its data is damaged, StoreError when it cannot be read.
         """
+        ...
+
+    async def find(self, key: ThreadKey) -> Header | None:
+        """Return the header of a thread, whose data may be damaged; None if there is no such thread."""
         ...
 
     async def changes(
@@ -266,6 +290,24 @@ class Store(Protocol):
         """Store a JSON Schema, which is never deleted."""
         ...
 
-    async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
-        """Return stored threads in the order of kind and name, beginning after `after`."""
+    async def threads(
+        self, *, kind: str | None = None, prefix: str = "", after: ThreadKey | None = None, limit: int = 1000
+    ) -> list[ThreadRow]:
+        """Return stored threads in the order of kind and name, beginning after `after`.
+
+        With `kind`, only those of a kind, and with `prefix`, only those whose names begin with it.
+        """
+        ...
+
+    async def idle_threads(
+        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
+    ) -> list[IdleThread]:
+        """Return threads of a kind that are idle since `until` or longer, those for longest first, after `after`."""
+        ...
+
+    async def mark_idle(self, kind: str, at: int) -> None:
+        """Let the threads of a kind of which it is not known since when they are idle be idle since `at`.
+
+        Called before any thread of the kind is awake.
+        """
         ...

@@ -3,29 +3,39 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import takewhile
 from typing import Final
 
 from plait.errors import CorruptThread
 from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
 from plait.store.lock import LAST
 from plait.store.page import take_page
-from plait.store.protocol import ChangeRow, ClientRow, Record, Stored, ThreadKey, ThreadRow
+from plait.store.protocol import ChangeRow, ClientRow, Header, IdleThread, Record, Stored, ThreadKey, ThreadRow
 
 __all__ = [
     "HEAD",
+    "find",
     "load",
     "load_changes",
     "load_changes_before",
     "load_client",
+    "load_idle",
     "load_record",
     "load_records",
     "load_schema",
     "load_threads",
+    "mark_idle",
     "read_transaction",
     "save_schema",
 ]
 
 HEAD: Final = f"SELECT t.id, t.epoch, {LAST} FROM threads t WHERE t.kind = ? AND t.name = ?"
+_FIND: Final = f"SELECT t.epoch, {LAST}, t.idle_since FROM threads t WHERE t.kind = ? AND t.name = ?"
+_IDLE: Final = """
+SELECT idle_since, name FROM threads
+WHERE kind = ? AND idle_since IS NOT NULL AND idle_since <= ? AND (idle_since, name) > (?, ?)
+ORDER BY idle_since, name LIMIT ?
+"""
 _THREAD: Final = f"""
 SELECT t.id, t.epoch, {LAST}, t.head, t.state_version, t.secret, t.stateless, t.checksum FROM threads t
 WHERE t.kind = ? AND t.name = ?
@@ -79,6 +89,12 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
     if len(changes) != to - since or any(row.version != since + n for n, row in enumerate(changes, 1)):
         raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {to}")
     return Stored(epoch, to, state, changes, state_version, secret)
+
+
+def find(db: sqlite3.Connection, key: ThreadKey) -> Header | None:
+    """Return the header of a thread, None if there is none."""
+    found = db.execute(_FIND, key).fetchone()
+    return None if found is None else Header(*found)
 
 
 def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int, size: int | None) -> list[ChangeRow]:
@@ -135,14 +151,35 @@ def load_records(
             return read_records(key, thread, part, rows, prefix=prefix, size=size)
 
 
-def load_threads(db: sqlite3.Connection, after: ThreadKey, limit: int) -> list[ThreadRow]:
-    """Return stored threads in the order of kind and name, beginning after `after`."""
+def load_threads(
+    db: sqlite3.Connection, kind: str | None, prefix: str, after: ThreadKey | None, limit: int
+) -> list[ThreadRow]:
+    """Return stored threads in the order of kind and name: of a kind, with a prefix, beginning after `after`."""
+    first = max(after or ThreadKey("", ""), ThreadKey(kind or "", ""))
+    values: tuple[str | int, ...]
+    if kind is None:
+        where, values = "(kind, name) > (?, ?) AND substr(name, 1, ?) = ?", (*first, len(prefix), prefix)
+    else:
+        # The names with a prefix follow one another.
+        where, values = "kind = ? AND name > ? AND name >= ?", (kind, first.name if first.kind == kind else "", prefix)
+    if kind is not None and first.kind > kind:
+        return []
+    which = f"SELECT kind, name FROM threads WHERE {where} ORDER BY kind, name LIMIT ?"
     with read_transaction(db):
-        keys = db.execute(
-            "SELECT kind, name FROM threads WHERE (kind, name) > (?, ?) ORDER BY kind, name LIMIT ?",
-            (*after, limit),
-        )
-        return [ThreadRow(ThreadKey(*key), db.execute(HEAD, key).fetchone()[2]) for key in keys.fetchall()]
+        with closing(db.execute(which, (*values, limit))) as rows:
+            keys = [ThreadKey(*row) for row in takewhile(lambda row: row[1].startswith(prefix), rows)]
+        return [ThreadRow(key, db.execute(HEAD, key).fetchone()[2]) for key in keys]
+
+
+def load_idle(db: sqlite3.Connection, kind: str, until: int, after: IdleThread | None, limit: int) -> list[IdleThread]:
+    """Return threads of a kind that are idle since `until` or longer, those for longest first."""
+    rows = db.execute(_IDLE, (kind, until, *(after or (-(2**63), "")), limit))
+    return [IdleThread(*row) for row in rows]
+
+
+def mark_idle(db: sqlite3.Connection, kind: str, at: int) -> None:
+    """Set since when the threads of a kind are idle, where that is not known, in a transaction of its own."""
+    db.execute("UPDATE threads SET idle_since = ? WHERE kind = ? AND idle_since IS NULL", (at, kind))
 
 
 def load_schema(db: sqlite3.Connection, kind: str, hash: str) -> bytes | None:

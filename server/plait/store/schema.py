@@ -13,17 +13,23 @@ from plait_schemas.messages import SUBPROTOCOL
 __all__ = ["begin_new_epochs", "check", "check_threads", "prepare", "rewrite_version"]
 
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
-_SCHEMA_VERSION: Final = 4
+_SCHEMA_VERSION: Final = 5
 _CHECK_SECONDS: Final = 1.0
 # A row without a checksum was written in an older format. `head` is a recent version of the thread: it is updated
-# about a second after a change. `stateless` is 1 for a thread that had no state at version 0.
+# about a second after a change. `stateless` is 1 for a thread that had no state at version 0. `idle_since` is NULL
+# while the thread is awake, and where the class has no `expires_after`.
+_IDLE: Final = """
+CREATE INDEX threads_idle ON threads (kind, idle_since, name) WHERE idle_since IS NOT NULL;
+CREATE INDEX threads_not_idle ON threads (kind) WHERE idle_since IS NULL;
+"""
 _SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE threads (
     id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL,
     state_version INTEGER NOT NULL DEFAULT 1, secret BLOB NOT NULL DEFAULT x'', head INTEGER NOT NULL DEFAULT 0,
-    checksum INTEGER, stateless INTEGER NOT NULL DEFAULT 0, UNIQUE (kind, name)
+    checksum INTEGER, stateless INTEGER NOT NULL DEFAULT 0, idle_since INTEGER, UNIQUE (kind, name)
 ) STRICT;
+{_IDLE}
 CREATE TABLE snapshots (
     thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, checksum INTEGER,
     PRIMARY KEY (thread, version)
@@ -91,6 +97,13 @@ CREATE TABLE records (
     PRIMARY KEY (thread, part, key)
 ) STRICT, WITHOUT ROWID;
 PRAGMA user_version = 4;
+COMMIT;
+""",
+    4: f"""
+BEGIN IMMEDIATE;
+ALTER TABLE threads ADD COLUMN idle_since INTEGER;
+{_IDLE}
+PRAGMA user_version = 5;
 COMMIT;
 """,
 }

@@ -21,7 +21,7 @@ from plait.store import rows, schema
 from plait.store.batches import Batches, Group, Outcome
 from plait.store.health import Health, explain
 from plait.store.lock import StoreLock
-from plait.store.protocol import ChangeRow, ClientRow, Record, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import ChangeRow, ClientRow, Header, IdleThread, Record, Stored, ThreadKey, ThreadRow, Write
 from plait.store.writer import Writer
 
 __all__ = ["SqliteStore", "Synchronous"]
@@ -119,6 +119,9 @@ class SqliteStore:
     async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
         return await self._read(key, rows.load, key, version)
 
+    async def find(self, key: ThreadKey) -> Header | None:
+        return await self._read(key, rows.find, key)
+
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
@@ -189,8 +192,23 @@ class SqliteStore:
         await self._try_to_write()
         self._health.record_success()
 
-    async def threads(self, *, after: ThreadKey | None = None, limit: int = 1000) -> list[ThreadRow]:
-        return await self._read("the list of threads", rows.load_threads, after or ThreadKey("", ""), limit)
+    async def threads(
+        self, *, kind: str | None = None, prefix: str = "", after: ThreadKey | None = None, limit: int = 1000
+    ) -> list[ThreadRow]:
+        return await self._read("the list of threads", rows.load_threads, kind, prefix, after, limit)
+
+    async def idle_threads(
+        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
+    ) -> list[IdleThread]:
+        return await self._read("the list of idle threads", rows.load_idle, kind, until, after, limit)
+
+    async def mark_idle(self, kind: str, at: int) -> None:
+        if self._writer is None:
+            raise StoreError("the store is closed")
+        try:
+            await self._writer.post(rows.mark_idle, kind, at)
+        except sqlite3.Error as error:
+            raise StoreError(f"the idle threads could not be written: {error}") from error
 
     async def _read(
         self, what: object, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs

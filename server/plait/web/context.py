@@ -21,6 +21,7 @@ from plait.node.node import Node
 from plait.session.cloudflare.departures import Departures
 from plait.state.compatibility import Compatibility
 from plait.state.work import count_extra_messages
+from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
 from plait.web.hosts import Hosts
 from plait.web.identity import Identity
@@ -129,6 +130,11 @@ class ServerContext:
         if not self.lists_kinds:
             self.identity.check_origin(request)
         self.node.kind(kind)
+
+    async def check_create(self, principal: Principal | None, key: ThreadKey) -> None:
+        """Raise Forbidden if the thread is not stored, and the principal may not begin it."""
+        if self.identity.has_rules and not await self.node.is_stored(key):
+            await self.identity.check(principal, key, "create")
 
     @contextmanager
     def waiting(self, pending: PendingJoin) -> Iterator[None]:

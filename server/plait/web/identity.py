@@ -15,8 +15,9 @@ from plait.store.protocol import ThreadKey
 
 __all__ = ["Action", "Authenticate", "Authorize", "Identity"]
 
-Action = Literal["connect", "read", "write", "call", "request"]
-"""What a client wants to do with a thread: open a socket, read or write its state, call an rpc, or send a request."""
+Action = Literal["connect", "create", "read", "write", "call", "request", "destroy"]
+"""What a client wants to do with a thread: open a socket, begin the thread, read or write its state, call an rpc, send
+a request, or end the thread for good."""
 
 Authenticate = Callable[[Request], Awaitable[Principal | Response | None] | Principal | Response | None]
 """Returns the principal of a request, None if there is none, or a Response to send instead."""
@@ -42,6 +43,11 @@ class Identity:
     def asks(self) -> bool:
         """Whether requests are authenticated."""
         return self._authenticate is not None
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether `authorize` is asked."""
+        return self._authorize is not None
 
     def check_origin(self, request: Request) -> None:
         """Raise Forbidden if a browser sent the request from a page of another origin that is not allowed.

@@ -52,7 +52,7 @@ class Room(Thread[Any]):
 # Waking
 
 
-async def test_a_thread_begins_with_its_initial_state_which_is_stored() -> None:
+async def test_a_thread_begins_with_its_initial_state_which_is_stored_with_its_first_change() -> None:
     made: list[int] = []
 
     class Made(Thread[Any]):
@@ -62,13 +62,46 @@ async def test_a_thread_begins_with_its_initial_state_which_is_stored() -> None:
             return {"n": len(made)}
 
     store = TroubledStore()
-    for _ in range(2):
-        async with open_house(Made, store=store) as house:
-            assert await house.handle(Made).state() == {"n": 1}
-            assert await house.handle(Made).state() == {"n": 1}
-    stored = await store.load(ThreadKey("made", "one"))
+    async with open_house(Made, store=store) as house:
+        assert await house.handle(Made).state() == {"n": 1}
+        assert await house.handle(Made).state() == {"n": 1}
+        assert store.submitted == []
+    async with open_house(Made, store=store) as house:
+        assert await house.handle(Made).set_state({"n": 7}) == 1
+        assert len(store.submitted) == 1
+    async with open_house(Made, store=store) as house:
+        assert await house.handle(Made).state() == {"n": 7}
+    stored = await store.load(ThreadKey("made", "one"), version=0)
     assert stored is not None
-    assert (stored.version, stored.snapshot, len(store.submitted)) == (0, b'{"n":1}', 1)
+    assert (stored.version, stored.snapshot, len(made)) == (0, b'{"n":2}', 2)
+
+
+async def test_a_thread_that_is_only_read_is_not_woken_and_not_stored() -> None:
+    starts: list[str] = []
+
+    class Started(Room):
+        def on_start(self) -> None:
+            starts.append(self.name)
+
+    key = ThreadKey("started", "one")
+    async with open_house(Started) as house:
+        assert not await house.node.is_stored(key)
+        with pytest.raises(NotFound, match="there is no thread started/one"):
+            await house.node.stored_actor(key)
+        with pytest.raises(NotFound, match="there is no kind"):
+            await house.node.stored_actor(ThreadKey("nothing", "one"))
+        assert starts == []
+        await house.handle(Started).state()
+        with pytest.raises(NotFound):
+            await house.node.stored_actor(key)
+        assert starts == ["one"]
+        await house.handle(Started).add(1)
+        assert (await house.node.stored_actor(key)).durable.state == 1
+        assert await house.node.is_stored(key)
+    async with open_house(Started, store=house.store) as house:
+        assert await house.node.is_stored(key)
+        assert house.node.get_awake(key) is None
+        assert (await house.node.stored_actor(key)).durable.state == 1
 
 
 async def test_a_thread_that_nobody_has_used_is_not_stored() -> None:
@@ -96,7 +129,7 @@ async def test_an_initial_state_that_changes_later_does_not_reach_a_thread_that_
         initial_state = 100
 
     async with open_house(Room) as house:
-        await house.handle(Room).state()
+        await (await house.actor(Room)).store()
     async with open_house(Room2, store=house.store) as house:
         assert await house.handle(Room2).state() == 0
 
@@ -275,7 +308,7 @@ async def test_a_thread_whose_beginning_cannot_be_stored_can_be_tried_again() ->
     async with open_house(Room) as house:
         house.store.fail_next()
         with pytest.raises(StoreError, match="full"):
-            await outcome(house.handle(Room).state())
+            await outcome(house.handle(Room).add(1))
         assert await house.store.load(ThreadKey("room", "one")) is None
         assert await outcome(house.handle(Room).add(1)) == 1
 

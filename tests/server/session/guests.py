@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Source
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.errors import CorruptThread, Reject, StoreError
+from plait.errors import CorruptThread, Reject, StoreError, Unavailable
 from plait.session.native.joining import Joining
 from plait.session.native.session import PlaitSession
 from plait.session.native.tokens import Renew
@@ -65,7 +66,9 @@ class Guest:
         self._ref = 0
 
     async def prepare(self) -> Joining:
-        """Read what the join needs."""
+        """Store a new thread, as whoever joins a socket does, and read what the join needs."""
+        with suppress(Unavailable):  # It may have been stopped.
+            await self.actor.store()
         return await self._make()
 
     async def open(self) -> None:

@@ -15,7 +15,7 @@ from plait.limits import DEFAULT_LIMITS
 from plait.state.history import History, replay_json
 from plait.state.revision import Revision
 from plait.state.types import StateType
-from plait.store.protocol import ChangeRow, Stored, ThreadKey, Write
+from plait.store.protocol import ChangeRow, Snapshot, Stored, ThreadKey, Write
 from plait_schemas.patch import decode_ops
 
 KEY = ThreadKey("room", "one")
@@ -60,7 +60,8 @@ def change(history: History, state_type: StateType, value: object) -> Write | No
 def begin(state_type: StateType, value: object) -> tuple[History, Shelf]:
     """Return a history that begins with `value`, and a shelf that it is on."""
     history, shelf = History(KEY, state_type, None), Shelf()
-    shelf.put(history.start(*state_type.from_value(value, DEFAULT_LIMITS)))
+    history.start(*state_type.from_value(value, DEFAULT_LIMITS))
+    shelf.put(history.put(()))
     history.mark_durable(history.current)
     return history, shelf
 
@@ -245,7 +246,7 @@ def test_the_first_state_of_a_thread_without_one_is_version_1() -> None:
     assert (history.current.version, history.current.state, history.current.json) == (0, None, None)
     write = change(history, state_type, None)
     assert write is not None
-    assert (write.after, write.version) == (None, 1)
+    assert (write.after, write.version, write.snapshots) == (None, 1, (Snapshot(1, b"null"),))
     shelf.put(write)
     again = History(KEY, state_type, shelf.stored())
     assert (again.current.version, again.current.state, again.current.json) == (1, None, b"null")
@@ -369,12 +370,13 @@ def test_a_rollback_undoes_what_was_changed_in_place() -> None:
     assert history.current.state == {"n": 0, "list": [1]}
 
 
-def test_a_rollback_of_the_beginning_leaves_nothing() -> None:
+def test_after_a_rollback_of_the_beginning_the_next_write_begins_the_thread() -> None:
     state_type = StateType(int)
     history = History(KEY, state_type, None)
     history.start(5, b"5")
+    assert history.put(()).after is None
     history.rollback()
-    assert history.current.json is None
+    assert history.current.json == b"5"
     write = change(history, state_type, 6)
     assert write is not None
     assert (write.after, write.version) == (None, 1)

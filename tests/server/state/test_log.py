@@ -104,7 +104,8 @@ async def bench(to: int, *, retention: Retention = DEFAULT_RETENTION, is_woken: 
     """Give a thread that began with 0 and has counted."""
     async with WatchedStore() as store:
         made = Bench(store, None, retention)
-        await made.pipeline.start(0)
+        made.pipeline.start(0)
+        await made.pipeline.store_thread()
         await made.count(to)
         if is_woken:
             made = Bench(store, await store.load(KEY), retention)

@@ -75,7 +75,8 @@ async def bench(
     """Give a pipeline whose thread began with `initial`, and whose author is asked about changes, or not."""
     async with TroubledStore() as store:
         found = Bench(store, StateType(type_), limits, validates=validates)
-        await outcome(found.pipeline.start(initial))
+        found.pipeline.start(initial)
+        await outcome(found.pipeline.store_thread())
         found.told.clear()
         yield found
 
@@ -1324,11 +1325,63 @@ async def test_a_beginning_that_could_not_be_stored_can_be_tried_again() -> None
     async with TroubledStore() as store:
         b = Bench(store, StateType(Any), DEFAULT_LIMITS)
         store.fail_next()
+        b.pipeline.start(5)
         with pytest.raises(StoreError):
-            await outcome(b.pipeline.start(5))
-        assert b.pipeline.state is None
-        await outcome(b.pipeline.start(5))
+            await outcome(b.pipeline.store_thread())
+        assert b.pipeline.state == 5
+        assert await b.store.find(KEY) is None
+        await outcome(b.pipeline.store_thread())
         assert b.pipeline.state == await b.stored() == 5
+        assert await outcome(b.pipeline.set(6, "server")) == 1
+
+
+async def test_a_beginning_is_stored_with_the_first_change_or_not_at_all() -> None:
+    async with TroubledStore() as store:
+        b = Bench(store, StateType(Any), DEFAULT_LIMITS)
+        b.pipeline.start(5)
+        assert b.pipeline.state == 5
+        assert store.submitted == []
+        store.fail_next()
+        with pytest.raises(StoreError):
+            await outcome(b.pipeline.set(6, "server"))
+        assert b.pipeline.state == 5
+        assert await store.find(KEY) is None
+        assert await outcome(b.pipeline.set(7, "server")) == 1
+        (_, write) = store.submitted
+        assert (write.after, write.version, len(write.changes)) == (None, 1, 1)
+        assert write.snapshots[0] == Snapshot(0, b"5")
+        await outcome(b.pipeline.store_thread())
+        assert len(store.submitted) == 2
+        began = await store.load(KEY, version=0)
+        assert began is not None
+        assert (began.snapshot, began.version) == (b"5", 0)
+
+
+async def test_records_begin_a_thread_with_its_initial_state() -> None:
+    async with TroubledStore() as store:
+        b = Bench(store, StateType(Any), DEFAULT_LIMITS)
+        b.pipeline.start(5)
+        await outcome(b.pipeline.store([Record("values", "a", b"1")]))
+        assert await b.stored() == 5
+        assert await outcome(b.pipeline.set(6, "server")) == 1
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+async def test_many_who_store_a_thread_at_once_store_it_once(*, has_state: bool) -> None:
+    async with TroubledStore() as store:
+        b = Bench(store, StateType(Any), DEFAULT_LIMITS)
+        if has_state:
+            b.pipeline.start(5)
+        store.is_held = True
+        storing = [asyncio.create_task(b.pipeline.store_thread()) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in storing)
+        store.resume()
+        await outcome(asyncio.gather(*storing))
+        assert len(store.submitted) == 1
+        found = await store.load(KEY)
+        assert found is not None
+        assert (found.has_state, found.version) == (has_state, 0)
         assert await outcome(b.pipeline.set(6, "server")) == 1
 
 

@@ -18,6 +18,7 @@ def first_prune(retention: Retention, changes: int) -> tuple[Prune, int]:
     """Return what the first snapshot after so many changes lets the store forget, and when that was."""
     history = History(ThreadKey("room", "one"), NUMBER, None, retention=retention)
     history.start(0, b"0")
+    history.put(())
     for n in range(1, 10_000):
         state, data = NUMBER.from_value(n, DEFAULT_LIMITS)
         ops = history.diff(history.current, state, data, DEFAULT_LIMITS)

@@ -108,7 +108,8 @@ class Table:
 async def table(initial: Any, *, retention: Retention = Retention()) -> AsyncIterator[Table]:  # noqa: B008
     async with SlowStore() as store:
         made = Table(store, ANY, History(KEY, ANY, None, retention=retention))
-        await made.pipeline.start(initial)
+        made.pipeline.start(initial)
+        await made.pipeline.store_thread()
         yield made
 
 

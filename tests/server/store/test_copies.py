@@ -178,7 +178,9 @@ async def test_a_backup_of_an_older_format_can_be_made_and_put_back(path: Path, 
         for table in ("threads", "snapshots", "changes", "clients"):
             db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
         db.execute("DROP TABLE records")
-        for column in ("head", "secret", "stateless"):
+        for index in ("threads_idle", "threads_not_idle"):
+            db.execute(f"DROP INDEX {index}")
+        for column in ("head", "secret", "stateless", "idle_since"):
             db.execute(f"ALTER TABLE threads DROP COLUMN {column}")
     change_file(path, "PRAGMA user_version = 2")
     assert back_up(path, copy) == 2

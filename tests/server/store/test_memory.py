@@ -3,6 +3,7 @@
 import pytest
 from tests.server.store.contract import *  # noqa: F403
 from tests.server.store.contract import ROOM, beginning, change, put, versions
+from tests.server.store.contract_idle import *  # noqa: F403
 from tests.server.store.contract_records import *  # noqa: F403
 
 from plait.store.memory import MemoryStore

@@ -30,6 +30,7 @@ from tests.server.store.contract import (
     told,
     versions,
 )
+from tests.server.store.contract_idle import *  # noqa: F403
 from tests.server.store.contract_records import *  # noqa: F403
 from tests.server.store.contract_records import put_records
 
@@ -278,7 +279,7 @@ async def test_a_file_of_format_1_can_be_written_on(old_path: Path) -> None:
         assert await states(store, 4, OTHER) == told([4])
         assert await state_version(store) == 2
     with database(old_path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (4,)
+        assert db.execute("PRAGMA user_version").fetchone() == (5,)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -292,7 +293,9 @@ async def test_the_clients_of_a_file_of_format_2_are_those_of_whom_nobody_is_kno
         for table in ("threads", "snapshots", "changes", "clients"):
             db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
         db.execute("DROP TABLE records")
-        for column in ("head", "secret", "stateless"):
+        for index in ("threads_idle", "threads_not_idle"):
+            db.execute(f"DROP INDEX {index}")
+        for column in ("head", "secret", "stateless", "idle_since"):
             db.execute(f"ALTER TABLE threads DROP COLUMN {column}")
         db.execute("PRAGMA user_version = 2")
     secrets = set()

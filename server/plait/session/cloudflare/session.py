@@ -228,6 +228,8 @@ class CloudflareSession:
     # State
 
     def _push(self, data: bytes) -> None:
+        if self._actor.is_ending:
+            return
         self._seen.follow()
         self._begin_push()
         connection = self._connection

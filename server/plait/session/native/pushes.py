@@ -120,8 +120,10 @@ class Pushes:
             self._traces.append(self._connection.trace)
 
     def _is_due(self, push: Push) -> bool:
-        """Whether it is the turn of a push; one whose turn it is not is answered."""
+        """Whether it is the turn of a push; one whose turn it is not is answered, while the thread is there."""
         client, ref = self._client, push.ref
+        if self._actor.is_ending:
+            return False  # The socket is closed when the thread has been destroyed; only then its client is told.
         if ref <= client.ref:
             self._actor.after(lambda _: self._repeat(ref))
         elif ref > MOST_PUSHES:

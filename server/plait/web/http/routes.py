@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -37,6 +37,7 @@ from plait.web.context import ServerContext, error_response
 from plait.web.http.log import changes, event_stream, state_at, tag, wants_events
 from plait.web.http.observed import serve_observed
 from plait.web.http.streamed import Lines, Streamed
+from plait.web.identity import Action
 from plait.web.thread_urls import Address, is_thread_path, read_address
 from plait.web.turns import LARGE
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json
@@ -100,6 +101,8 @@ class HttpEndpoint:
                 return await exchange.get_changes()
             case "PUT", [""]:
                 return await exchange.put_state()
+            case "DELETE", [""]:
+                return await exchange.destroy()
             case "POST", ["rpc", method] if method:
                 return await exchange.call(method)
             case _:
@@ -132,8 +135,7 @@ class _Exchange:
         self._lines = Lines(context.limits.write_buffer)
 
     async def get_state(self) -> Response:
-        await self._check("read")
-        actor = await self._actor()
+        actor = await self._read()
         if (version := self._request.query_params.get("at")) is not None:
             with actor.keep_awake():
                 return await state_at(actor, version)
@@ -147,8 +149,7 @@ class _Exchange:
         return Response(revision.json, media_type="application/json", headers={"etag": current})
 
     async def get_changes(self) -> Response:
-        await self._check("read")
-        actor = await self._actor()
+        actor = await self._read()
         if wants_events(self._request):
             return await event_stream(actor, self._request, self._principal, self._context.addresses)
         with actor.keep_awake():
@@ -174,6 +175,7 @@ class _Exchange:
             log_error(error, self._key, connection)
             raise Reject("State update rejected") from None
         version = await commit
+        await actor.store()  # The state may be the initial one, which is no change.
         headers = {"etag": tag(epoch, version)}
         return JSONResponse({"epoch": epoch, "version": version}, headers=headers)
 
@@ -198,6 +200,11 @@ class _Exchange:
         )
         return _answer_json({"result": await self._wait_for(future)})
 
+    async def destroy(self) -> Response:
+        await self._check("destroy")
+        await self._context.node.destroy(self._key)
+        return Response(status_code=204)
+
     async def request(self) -> Response:
         await self._check("request")
         actor = await self._actor()
@@ -216,7 +223,12 @@ class _Exchange:
     async def _actor(self) -> Facade:
         return await self._context.node.actor(self._key)
 
-    async def _check(self, action: Literal["read", "write", "call", "request"]) -> None:
+    async def _read(self) -> Facade:
+        """Return the thread to be read, which must be stored: a request that only reads begins none."""
+        await self._check("read")
+        return await self._context.node.stored_actor(self._key)
+
+    async def _check(self, action: Action) -> None:
         await self._context.identity.check(self._principal, self._key, action)
 
     async def _body(self) -> bytes:
@@ -230,6 +242,7 @@ class _Exchange:
         A request with a large body, of `size` bytes, waits for its turn.
         The caller must use the thread before it awaits anything else, as with `Node.actor`.
         """
+        await self._context.check_create(self._principal, self._key)
         may_write = await self._context.identity.may(self._principal, self._key, "write")
         actor = await self._actor()
         rights = Rights(self._principal, may_write)

@@ -140,8 +140,9 @@ class _Opening:
 
     async def _check(self, key: ThreadKey) -> Rights:
         rights = await self._rights(key, self._request)
-        # Wake the thread, so that errors are known before the socket is accepted.
-        await self._context.node.actor(key)
+        # Wake the thread, and store a new one, so that errors are known before the socket is accepted, and that the
+        # session is there before the first message.
+        await self._store(await self._context.node.actor(key))
         return rights
 
     async def _rights(self, key: ThreadKey, request: Request) -> Rights:
@@ -152,6 +153,7 @@ class _Opening:
             raise as_final_refusal(principal)
         self._context.check_kind(self._request, key.kind)
         await identity.check(principal, key, "connect")
+        await self._context.check_create(principal, key)
         return Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
         )
@@ -192,6 +194,7 @@ class _Opening:
 
     async def _join(self, key: ThreadKey, rights: Rights, socket: Socket | AsgiSocket) -> None:
         actor = await self._actor(key)
+        await self._store(actor)  # Nothing is left to do, unless the thread was destroyed meanwhile.
         connection = actor.make_connection(self._id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
         self._set_traceparent(connection)
@@ -211,6 +214,7 @@ class _Opening:
             await self._context.compatibility.check(key.kind, join.schema)
             actor = await self._actor(key)
             with actor.keep_awake():
+                await actor.store()
                 id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)
                 connection = actor.make_connection(id, socket, rights=rights, wire=PLAIT, arrival=arrival)
                 self._place.connection = connection
@@ -236,6 +240,12 @@ class _Opening:
         if (refusal := actor.refusal()) is not None:
             raise refusal
         return actor
+
+    async def _store(self, actor: Facade) -> None:
+        """Store a new thread: what is not durable is shown to nobody."""
+        if not actor.is_stored:
+            with actor.keep_awake():
+                await actor.store()
 
     async def _accept(self, ended: Callable[[], None]) -> Socket | AsgiSocket | None:
         limits, tell = self._context.limits, self._context.instruments

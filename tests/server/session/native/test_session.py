@@ -258,6 +258,7 @@ async def test_the_last_ref_is_told_from_memory_and_from_the_store_and_to_its_ow
 async def test_who_joins_while_a_change_is_on_its_way_to_the_disk_is_told_of_it_afterwards_and_once() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
+        await actor.store()
         house.store.is_held = True
         actor.thread.set_state({"n": 1})
         guest = Guest(actor, "a")

@@ -326,13 +326,19 @@ async def test_connections_without_a_request_count_for_their_address() -> None:
     raise AssertionError("nobody is let in")
 
 
+async def begin(address: str) -> None:
+    """Begin the thread that is read."""
+    async with http(address) as web:
+        assert (await web.put("/threads/room/one", json={"n": 1})).status_code == 200
+
+
 async def test_a_connection_that_is_answered_does_not_count() -> None:
     app = serve(limits=Limits(connections_per_address=2))
     async with (
         running(app) as address,
         http(address, headers={"Accept": "text/event-stream"}) as web,
-        web.stream("GET", "/threads/room/one/changes") as stream,
         connected(address, "/threads/room/one") as client,
+        web.stream("GET", "/threads/room/one/changes") as stream,
     ):
         assert stream.status_code == 200
         assert await _is_let_in(client)
@@ -345,6 +351,7 @@ async def test_a_connection_that_is_answered_does_not_count() -> None:
 async def test_an_event_stream_with_another_request_after_it_ends_with_its_peer(later: bytes) -> None:
     app = serve(limits=Limits(connections_per_address=1))
     async with running(app) as address:
+        await begin(address)
         with bare_socket(address) as bare:
             stream = b"GET /threads/room/one/changes HTTP/1.1\r\nAccept: text/event-stream\r\n" + HOST + b"\r\n"
             loop = asyncio.get_running_loop()

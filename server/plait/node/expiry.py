@@ -1,0 +1,111 @@
+"""Finds the threads that have expired: idle for as long as their class's `expires_after`."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from plait.actor.kind import Kind
+from plait.errors import PlaitError, StoreError, operator_message
+from plait.store.protocol import IdleThread, Store, ThreadKey
+
+__all__ = ["Expiry"]
+
+log = logging.getLogger("plait.node")
+
+# Threads that are destroyed at the same time, so that their writes share transactions.
+_AT_ONCE: Final = 100
+
+
+class Expiry:
+    """Asks the store for expired threads every `interval` seconds, and calls `expire` for each, with when it was due.
+
+    `rest` is called for a thread of which the store could not be told that it is idle.
+
+    A thread is idle since its last socket or turn. The store keeps that time while the thread is asleep.
+    """
+
+    def __init__(
+        self,
+        kinds: Iterable[Kind],
+        store: Store,
+        expire: Callable[[ThreadKey, int], Awaitable[object]],
+        rest: Callable[[ThreadKey], Awaitable[object]],
+        *,
+        interval: float,
+    ) -> None:
+        # The seconds after which threads expire, by kind.
+        self._kinds = {kind.name: kind.expires_after for kind in kinds if kind.expires_after is not None}
+        self._store = store
+        self._expire = expire
+        self._rest = rest
+        # Threads that left the memory without the store knowing since when they are idle.
+        self._unmarked: set[ThreadKey] = set()
+        self._interval = interval
+        self._task: asyncio.Task[None] | None = None
+        # Marks the threads of which it is not known since when they are idle.
+        self._marking: asyncio.Task[None] | None = None
+
+    def has(self, kind: str) -> bool:
+        """Whether threads of a kind expire."""
+        return kind in self._kinds
+
+    def start(self) -> None:
+        """Begin to look for expired threads, if any can expire."""
+        self._marking = None
+        if self._kinds:
+            self._task = asyncio.create_task(self._run(), name="plait expiry")
+
+    async def stop(self) -> None:
+        """Look for no more; those that are being destroyed are not waited for."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    def remember(self, key: ThreadKey) -> None:
+        """Tell the store later that a thread is idle, unless it is used until then."""
+        if self.has(key.kind):
+            self._unmarked.add(key)
+
+    async def prepare(self) -> None:
+        """Let threads of which the store does not know since when they are idle be idle from now on. Raises StoreError.
+
+        They were awake when a server was killed, or their class has only now got `expires_after`. It is done once, and
+        must be done before a thread wakes.
+        """
+        marking = self._marking
+        if marking is None or (marking.done() and (marking.cancelled() or marking.exception() is not None)):
+            marking = self._marking = asyncio.create_task(self._mark(), name="plait idle threads")
+        await asyncio.shield(marking)
+
+    # Inside
+
+    async def _mark(self) -> None:
+        for kind in self._kinds:
+            await self._store.mark_idle(kind, time.time_ns() // 1000)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.prepare()
+                for key in tuple(self._unmarked):
+                    await self._rest(key)
+                    self._unmarked.discard(key)
+                for kind, seconds in self._kinds.items():
+                    await self._expire_due(kind, time.time_ns() // 1000 - int(seconds * 1e6))
+            except StoreError as error:
+                log.error("expired threads are not destroyed: %s", operator_message(error))
+            await asyncio.sleep(self._interval)
+
+    async def _expire_due(self, kind: str, until: int) -> None:
+        after: IdleThread | None = None
+        while due := await self._store.idle_threads(kind, until=until, after=after, limit=_AT_ONCE):
+            keys = [ThreadKey(kind, each.name) for each in due]
+            outcomes = await asyncio.gather(*(self._expire(key, until) for key in keys), return_exceptions=True)
+            for key, outcome in zip(keys, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    what = operator_message(outcome) if isinstance(outcome, PlaitError) else repr(outcome)
+                    log.error("%s has expired, but could not be destroyed: %s", key, what)
+            after = due[-1]
