@@ -424,7 +424,7 @@ async def test_a_thread_that_another_process_has_taken_sleeps_once() -> None:
         await house.store.claim(actor.key)
         with pytest.raises(Fenced):
             await actor.set_state({"n": 1})
-        assert recorder.of("slept") == [(KIND,)]
+        await until(lambda: recorder.of("slept"))
     assert recorder.of("slept") == [(KIND,)]
 
 

@@ -541,9 +541,13 @@ async def test_a_thread_that_sleeps_or_could_not_wake_has_no_owner(sleepy: type[
         await house.handle(sleepy).add(1)
         await outcome(sleepy.stopped.wait())
         await write(ThreadKey(sleepy._kind.name, "one"))
+        broken = ThreadKey(Broken._kind.name, "one")
+        fence = await house.store.claim(broken)
+        await house.store.inner.submit(Write(broken, "e", None, 0, snapshots=(Snapshot(0, b"0"),), fence=fence))
+        house.store.release(broken, fence)
         with pytest.raises(LookupError):
             await house.handle(Broken).add(1)
-        await write(ThreadKey(Broken._kind.name, "one"))
+        await write(broken)
 
 
 async def test_a_thread_that_was_written_elsewhere_is_dropped_and_loaded_anew() -> None:

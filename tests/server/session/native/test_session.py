@@ -443,7 +443,7 @@ async def test_who_joins_a_thread_that_has_ended_is_sent_away(end: str) -> None:
         guest = Guest(actor, "a")
         match end:
             case "drop":
-                actor.drop("the thread has moved")
+                actor.drop("the thread has moved", is_awake=True)
             case "drain":
                 await house.node.drain(PATIENCE)
             case _:
