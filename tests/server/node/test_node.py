@@ -594,7 +594,7 @@ class Charging(Room):
             await self.gate.wait()
             self.lines.append("charged")
 
-    def on_close(self, *_: object) -> None:
+    def on_close(self, connection: Connection, code: int, reason: str) -> None:
         self.lines.append("closed")
 
 
@@ -655,7 +655,7 @@ async def test_a_turn_of_a_dropped_thread_that_does_not_end_expires() -> None:
 
 async def test_a_client_that_joins_a_thread_that_is_dropped_is_told_to_come_back() -> None:
     class Thinking(Charging):
-        async def on_connect(self, *_: object) -> None:
+        async def on_connect(self, connection: Connection, request: Any) -> None:
             self.began.set()
             await asyncio.Event().wait()
 

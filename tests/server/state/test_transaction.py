@@ -185,10 +185,11 @@ async def test_a_nested_one_joins_the_outer_and_takes_back_its_own_part_alone() 
     async with open_house(Board) as house:
         thread = await board(house)
         kept: list[Commit] = []
+        lost: list[Commit] = []
         async with thread.transaction():
             thread.update("/n", 1)
             with contextlib.suppress(ZeroDivisionError), thread.transaction():
-                lost = thread.update("/n", 2)
+                lost.append(thread.update("/n", 2))
                 raise ZeroDivisionError
             assert thread.state["n"] == 1
             with thread.transaction() as inner:
@@ -196,7 +197,7 @@ async def test_a_nested_one_joins_the_outer_and_takes_back_its_own_part_alone() 
         assert inner.commit is not None
         assert [await outcome(commit) for commit in (*kept, inner.commit)] == [1, 1]
         with pytest.raises(StoreError, match="rolled back"):
-            await outcome(lost)
+            await outcome(lost[0])
         assert thread.state == {"n": 1, "cards": [{"id": "a"}, {"id": "b"}], "title": "x"}
         assert len(operations(house)) == 1
 
