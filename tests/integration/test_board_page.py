@@ -23,20 +23,22 @@ IS_ON_CARD = """(card) => {
     return left < at.left && at.left < right && top < at.top && at.top < bottom;
 }"""
 # A server with boards as they were stored once.
+OLD_STATE: Any = {
+    "columns": [
+        {"id": "done", "title": "Done", "cards": ["b", "a"], "limit": None},
+        {"id": "next", "title": "Next", "cards": [], "limit": 3},
+    ],
+    "cards": {
+        "a": {"title": "First", "note": "changed", "color": "plain"},
+        "b": {"title": "Second", "note": "of two", "color": "red"},
+    },
+}
+
 OLD_BOARD = """
 from plait import Plait, Thread
 
 class Board(Thread[dict]):
-    initial_state = {
-        "columns": [
-            {"id": "done", "title": "Done", "cards": ["b", "a"], "limit": None},
-            {"id": "next", "title": "Next", "cards": [], "limit": 3},
-        ],
-        "cards": {
-            "a": {"title": "First", "note": "", "color": "plain"},
-            "b": {"title": "Second", "note": "of two", "color": "red"},
-        },
-    }
+    initial_state = {"columns": [], "cards": {}}
 
 app = Plait(Board)
 """
@@ -488,9 +490,7 @@ def test_a_board_that_was_stored_in_its_old_shape_is_brought_along(demo: Demo, t
     (tmp_path / "old.py").write_text(OLD_BOARD)
     with Process("old:app", cwd=tmp_path, environment={"PLAIT_STORE": f"sqlite:///{demo.store}"}) as server:
         url = f"http://{server.address}/threads/board/{demo.room}"
-        old: Any = httpx.get(url).raise_for_status().json()
-        old["cards"]["a"]["note"] = "changed"
-        httpx.put(url, json=old).raise_for_status()
+        httpx.put(url, json=OLD_STATE).raise_for_status()
         server.end()
     demo.start()
     page = demo.open("board/")

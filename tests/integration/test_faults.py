@@ -33,6 +33,7 @@ HOOKS = (
     "on_error",
     "on_start",
     "on_stop",
+    "on_destroyed",
     "validate_state_change",
 )
 
@@ -63,6 +64,9 @@ class Shaky(Thread[Any]):
 
     async def on_stop(self) -> None:
         await self.trouble("on_stop")
+
+    async def on_destroyed(self) -> None:
+        await self.trouble("on_destroyed")
 
     async def connection_tags(self, connection: Connection, request: Request) -> list[str]:
         await self.trouble("connection_tags")
@@ -150,7 +154,7 @@ class Told:
         async with http(self.address) as web:
             answer = await web.request(method, f"/threads/{path}", **options)
         self.received += [answer.text, repr(answer.headers)]
-        return answer.status_code, answer.json()
+        return answer.status_code, answer.json() if answer.content else None
 
     def check(self) -> None:
         """Fail if a client was told what is none of its business."""
@@ -353,7 +357,7 @@ async def test_a_new_thread_on_a_full_disk_is_refused_and_made_when_there_is_spa
             await client.call("fill", 10)
             async with told.connected("disk/two") as other:
                 assert await other.until_closed() == 1013
-            status, answer = await told.request("GET", "disk/two")
+            status, answer = await told.request("PUT", "disk/two", json={"n": 5})
             assert (status, answer["error"]["code"]) == (503, "store_error")
             await client.call("fill", None)
             async with told.connected("disk/two") as other:
@@ -486,7 +490,7 @@ async def test_an_on_start_that_fails_refuses_everybody(told: Told, way: str) ->
         async with told.connected(f"shaky/on_start.{way}") as client:
             assert await client.until_closed() == 1011
             assert client.received == []
-        status, answer = await told.request("GET", f"shaky/on_start.{way}")
+        status, answer = await told.request("POST", f"shaky/on_start.{way}/rpc/echo", json={"args": [1]})
         assert (status, answer["error"]["code"]) == ((500, "internal") if way == "raise" else (504, "turn_timeout"))
 
 
@@ -523,7 +527,8 @@ async def test_a_validate_state_change_that_raises_over_http_says_nothing(told: 
     status, answer = await told.request("PUT", "shaky/validate_state_change.raise", json={"n": 5})
     assert status in (409, 500)
     assert set(answer) == {"error"}
-    assert await told.request("GET", "shaky/validate_state_change.raise") == (200, {"n": 0})
+    assert (await told.request("GET", "shaky/validate_state_change.raise"))[0] == 404
+    assert await told.request("POST", "shaky/validate_state_change.raise/rpc/add") == (200, {"result": 1})
 
 
 @pytest.mark.parametrize("way", ["raise", "hang"])
@@ -538,7 +543,7 @@ async def test_a_should_be_readonly_that_fails_answers_a_request_with_an_error(t
     for method, path in (("PUT", ""), ("POST", "/rpc/add")):
         status, answer = await told.request(method, f"shaky/should_be_readonly.{way}{path}", json={})
         assert (status, answer["error"]["code"]) == ((500, "internal") if way == "raise" else (504, "turn_timeout"))
-    assert await told.request("GET", f"shaky/should_be_readonly.{way}") == (200, {"n": 0})
+    assert (await told.request("GET", f"shaky/should_be_readonly.{way}"))[0] == 404
 
 
 @pytest.mark.parametrize("way", ["raise", "hang"])
@@ -552,6 +557,20 @@ async def test_an_on_stop_that_fails_does_not_keep_the_thread_from_stopping(told
         await client.until_state({"n": 1})
         # It is another instance, which has not seen the first connection.
         assert await client.call("closed") == 0
+
+
+@pytest.mark.parametrize("way", ["raise", "hang"])
+async def test_an_on_destroyed_that_fails_does_not_keep_the_thread_from_ending(
+    told: Told, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    thread = f"shaky/on_destroyed.{way}"
+    async with told.connected(thread) as client:
+        assert await client.call("add") == 1
+        assert await told.request("DELETE", thread) == (204, None)
+        assert await client.until_closed() == 4410
+    assert (await told.request("GET", thread))[0] == 404
+    assert await told.request("POST", f"{thread}/rpc/add") == (200, {"result": 1})
+    assert (SECRET if way == "raise" else "on_destroyed took too long") in caplog.text
 
 
 async def test_an_rpc_that_hangs_is_cancelled_and_logged_with_its_stack_and_the_next_goes_on(
@@ -602,7 +621,7 @@ async def test_an_initial_state_that_raises_refuses_everybody_and_is_asked_again
 
     async with running(Plait(Late, store=MemoryStore())) as address:
         told = Told(address)
-        statuses = [(await told.request("GET", "late/one"))[0] for _ in range(4)]
+        statuses = [(await told.request("PUT", "late/one", json={"n": 5}))[0] for _ in range(4)]
         assert statuses[0] == 500
         assert statuses[-1] == 200
         told.check()
@@ -619,6 +638,6 @@ def _log_size(folder: Path) -> int:
 def test_these_tests_know_every_hook() -> None:
     hooks = {name for name, value in vars(Thread).items() if callable(value) and not name.startswith("_")}
     called = {"set_state", "edit", "update", "history", "at", "revert", "undo", "connections", "broadcast", "emit"}
-    called |= {"presence", "set_presence", "thread"}
+    called |= {"presence", "set_presence", "thread", "transaction", "destroy"}
     # The pushes' own tests know what comes of this one.
     assert hooks - called == {*HOOKS, "resolve_conflict"}

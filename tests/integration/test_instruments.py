@@ -118,6 +118,9 @@ async def test_a_request_whose_client_disconnects_ends_with_499() -> None:
 
 async def test_an_event_stream_is_a_request_that_joins() -> None:
     async with watched() as (address, told), http(address) as web:
+        await web.put(PATH, json={"n": 1})
+        await told.until("request_ended")
+        told.events.clear()
         async with web.stream("GET", f"{PATH}/changes", headers=STREAM) as answer:
             assert (await Reader(answer).next())["type"] == "joined"
         assert await told.until("request_ended") == [(200,)]
