@@ -3,6 +3,7 @@
 import asyncio
 import resource
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,18 @@ class Tally(Thread[dict[str, Any]]):
     def add(self, stamp: str) -> int:
         self.set_state(lambda state: {"count": state["count"] + 1, "stamp": stamp})
         count: int = self.state["count"]
+        return count
+
+    @rpc
+    def add_in_steps(self, stamp: str) -> int:
+        """Add as a transaction of two steps, after one that is taken back."""
+        with suppress(LookupError), self.transaction():
+            self.update("/stamp", "taken back")
+            raise LookupError
+        with self.transaction():
+            self.update("/stamp", stamp)
+            count: int = self.state["count"] + 1
+            self.update("/count", count)
         return count
 
     @rpc

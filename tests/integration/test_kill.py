@@ -21,7 +21,7 @@ from tests.running import Process
 log = logging.getLogger(__name__)
 
 ROUNDS = 30
-THREADS = ("called", "pushed", "put", "mixed")
+THREADS = ("called", "stepped", "pushed", "put", "mixed")
 
 
 class Seen:
@@ -51,13 +51,13 @@ class Load:
         self._address = address
         self._told = told
 
-    async def call(self, thread: str, *, at_once: int) -> None:
-        """Call `add`, many calls on their way at once."""
+    async def call(self, thread: str, *, at_once: int, method: str = "add") -> None:
+        """Call `add`, or another method, many calls on their way at once."""
 
         async def one(client: Client) -> None:
             while True:
                 stamp = secrets.token_hex(4)
-                self._told.acknowledge(thread, await (await client.begin("add", stamp)), stamp)
+                self._told.acknowledge(thread, await (await client.begin(method, stamp)), stamp)
 
         async with self._client(thread) as client, asyncio.TaskGroup() as tasks:
             for _ in range(at_once):
@@ -192,6 +192,7 @@ async def _load(address: str, told: Seen, endings: Sequence[Ending]) -> None:
         for each in (
             load.call("called", at_once=20),
             load.call("called", at_once=1),
+            load.call("stepped", at_once=5, method="add_in_steps"),
             load.push("pushed"),
             load.put("put"),
             load.call("mixed", at_once=3),
