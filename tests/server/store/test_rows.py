@@ -60,7 +60,7 @@ async def replace_thread(store: SqliteStore) -> None:
         ),
         (lambda db: rows.load_changes(db, ROOM, 0, 9, None), "FROM changes", list(change(1).changes)),
         (lambda db: rows.load_changes_before(db, ROOM, 9, 9, None), "FROM changes", list(change(1).changes)),
-        (lambda db: rows.load_threads(db, ThreadKey("", ""), 9), "t.epoch", [ThreadRow(ROOM, 1)]),
+        (lambda db: rows.load_threads(db, None, "", None, 9), "t.epoch", [ThreadRow(ROOM, 1)]),
     ],
 )
 async def test_a_read_has_the_rows_of_its_own_thread_when_that_is_deleted_meanwhile(
