@@ -118,10 +118,10 @@ class Batches:
         if write.fence != self._claims.get(key, 0):
             future.set_exception(_make_fenced(key))
             return future
+        size = _measure(write)
         group = self._waiting.get(key)
         if group is None:
             group = self._waiting[key] = Group()
-        size = _measure(write)
         self._size += size
         group.add(write, future, self._unit, size)
         if not self._is_ending:

@@ -117,7 +117,8 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
         outcomes = [(index, transaction.accept(group)) for index, group in groups]
         transaction.insert()
         db.execute("COMMIT")
-    except (sqlite3.Error, OverflowError, ValueError) as error:
+    # TypeError: sqlite3 and the checksums raise it for values of the wrong type.
+    except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
         if db.in_transaction:
             db.execute("ROLLBACK")
         is_in_doubt = _may_be_in_log(error) and not _overwrite(db)

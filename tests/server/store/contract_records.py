@@ -357,7 +357,23 @@ async def test_threads_that_are_deleted_and_begun_at_random_have_what_was_writte
             assert {each.key: each.value for each in await store.records(key, "values")} == records
 
 
-# The names of records
+# The names and values of records
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(1, "a", b""),  # type: ignore[arg-type]
+        Record("values", b"a", b""),  # type: ignore[arg-type]
+        Record("values", None, None),  # type: ignore[arg-type]
+        Record("values", "a", "text"),  # type: ignore[arg-type]
+        Record("values", "a", 1),  # type: ignore[arg-type]
+        Record("values", "a", bytearray(b"")),  # type: ignore[arg-type]
+    ],
+)
+def test_a_record_of_the_wrong_type_is_refused(record: Record) -> None:
+    with pytest.raises(TypeError, match=r"of a record must be str|of the record 'a' of values must be bytes, not "):
+        check_record(record, Limits())
 
 
 @pytest.mark.parametrize(

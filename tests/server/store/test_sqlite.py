@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -628,6 +629,25 @@ async def test_a_write_that_sqlite_has_no_text_for_fails_none_but_itself(path: P
         assert await outcomes(futures) == [None, None, StoreError, None]
         await put(store, change(2), change(2, key=OTHER))
         assert await versions(store) == (2, [1, 2])
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_write_with_a_value_of_the_wrong_type_fails_none_but_itself(path: Path, alone: bool) -> None:
+    # Type checkers refuse these, but nothing else does.
+    broken: list[Any] = ["text", bytearray(b"x"), [1]]
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), beginning(key=OTHER))
+        for value in broken:
+            version = (await versions(store, OTHER))[0]
+            futures = [store.submit(put_records(("a", value)))]
+            futures += [] if alone else [store.submit(change(version + 1, key=OTHER))]
+            assert (await outcomes(futures))[1:] == ([] if alone else [None])
+        assert await outcomes([store.submit(put_records(("a", "text")))]) == [StoreError]  # type: ignore[arg-type]
+        for value in (1, object()):
+            with pytest.raises(TypeError):
+                store.submit(put_records(("a", value)))  # type: ignore[arg-type]
+            await put(store, change((await versions(store, OTHER))[0] + 1, key=OTHER))
+        await put(store, change(1), put_records(("a", b"1"), after=1))
 
 
 async def test_a_failed_write_of_a_thread_leaves_it_as_it_was(path: Path) -> None:
