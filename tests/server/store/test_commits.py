@@ -101,7 +101,7 @@ async def test_a_write_whose_sync_failed_is_refused_and_does_not_come_back(path:
 @pytest.mark.usefixtures("failing")
 async def test_writes_that_share_a_transaction_whose_sync_failed_are_stored_once_it_works(path: Path) -> None:
     trouble = "    fail(1); await attempt(change(2), change(1, key=OTHER))"
-    assert die_after(trouble, path) == ["NoneType", "NoneType"]
+    assert die_after(trouble, path) == ["int", "int"]
     async with SqliteStore(path) as store:
         assert [await versions(store, key) for key in (ROOM, OTHER)] == [(2, [1, 2]), (1, [1])]
 

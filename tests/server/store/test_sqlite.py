@@ -32,11 +32,12 @@ from tests.server.store.contract import (
     versions,
 )
 from tests.server.store.contract_idle import *  # noqa: F403
+from tests.server.store.contract_idle import idle
 from tests.server.store.contract_records import *  # noqa: F403
 from tests.server.store.contract_records import put_records
 
 from plait.errors import CorruptThread, Fenced, StoreError
-from plait.store.protocol import ChangeRow, ClientRow, Prune, ThreadKey, ThreadRow, connection_id
+from plait.store.protocol import ChangeRow, ClientRow, IdleThread, Prune, ThreadKey, ThreadRow, connection_id
 from plait.store.sqlite import SqliteStore
 
 
@@ -280,7 +281,7 @@ async def test_a_file_of_format_1_can_be_written_on(old_path: Path) -> None:
         assert await states(store, 4, OTHER) == told([4])
         assert await state_version(store) == 2
     with database(old_path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (5,)
+        assert db.execute("PRAGMA user_version").fetchone() == (4,)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -293,7 +294,8 @@ async def test_the_clients_of_a_file_of_format_2_are_those_of_whom_nobody_is_kno
     with database(path) as db:
         for table in ("threads", "snapshots", "changes", "clients"):
             db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-        db.execute("DROP TABLE records")
+        for table in ("records", "counter"):
+            db.execute(f"DROP TABLE {table}")
         for index in ("threads_idle", "threads_not_idle"):
             db.execute(f"DROP INDEX {index}")
         for column in ("head", "secret", "stateless", "idle_since"):
@@ -345,7 +347,7 @@ PRAGMA user_version = 3;
 """
 
 
-async def test_a_file_of_format_3_keeps_everything_and_takes_records(path: Path) -> None:
+async def test_a_file_of_format_3_keeps_everything_and_takes_records_and_idle_times(path: Path) -> None:
     with database(path) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.executescript(FORMAT_3)
@@ -360,6 +362,9 @@ async def test_a_file_of_format_3_keeps_everything_and_takes_records(path: Path)
             assert await versions(store, OTHER) == (1, [1])
             await put(store, put_records(("a", b"1"), after=2))
             assert await store.record(ROOM, "values", "a") == b"1"
+            await store.mark_idle("room", 7)
+            await put(store, idle(5, version=2))
+            assert await store.idle_threads("room", until=9) == [IdleThread(5, ROOM.name), IdleThread(7, OTHER.name)]
     # A thread that lost everything is no thread without a state.
     with database(path) as db:
         for table in ("changes", "snapshots"):
