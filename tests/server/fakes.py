@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from plait.actor.transport import Frame, Receiver
 from plait.errors import Fenced, StoreError
 from plait.store.memory import MemoryStore
@@ -132,6 +134,9 @@ class TroubledStore:
         self._ready: deque[tuple[Write, asyncio.Future[int]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._load_failure: StoreError | None = None
+        # The write that is being carried out.
+        self._carried: list[tuple[Write, asyncio.Future[int]]] = []
+        self._owners: dict[ThreadKey, int] = {}
 
     def fail_next(self, error: StoreError | None = None) -> None:
         """Make the next write that is carried out fail; the store then works again."""
@@ -153,7 +158,7 @@ class TroubledStore:
     async def _carry_out(self) -> None:
         """Carry out writes one by one, so that their outcomes come in order."""
         while self._ready:
-            write, future = self._ready.popleft()
+            self._carried = [(write, future)] = [self._ready.popleft()]
             failure, self._failure = self._failure, None
             try:
                 if failure is not None:
@@ -167,7 +172,9 @@ class TroubledStore:
 
     async def store(self, write: Write) -> int:
         """Carry out a write, and return its outcome. Raises the error that is its outcome."""
-        return await self.inner.submit(write)
+        # After the release of its owner, a write is one of nobody's to the inner store, until there is another owner.
+        is_owned = self._owners.get(write.key) == write.fence
+        return await self.inner.submit(write if is_owned else msgspec.structs.replace(write, fence=0))
 
     def _fail_waiting(self, key: ThreadKey, error: StoreError) -> None:
         """Fail the waiting writes of a thread."""
@@ -228,10 +235,20 @@ class TroubledStore:
         return await self.inner.records(key, part, prefix=prefix, after=after, limit=limit, size=size)
 
     async def claim(self, key: ThreadKey) -> int:
-        self._fail_waiting(key, Fenced(f"{key} was written by another process"))
-        return await self.inner.claim(key)
+        if key in self._owners:
+            self._fail_waiting(key, _make_fenced(key))
+        while pending := [
+            future
+            for write, future in (*self._carried, *self._ready, *self.waiting)
+            if write.key == key and not future.done()
+        ]:
+            await asyncio.wait(pending)
+        fence = self._owners[key] = await self.inner.claim(key)
+        return fence
 
     def release(self, key: ThreadKey, fence: int) -> None:
+        if self._owners.get(key) == fence:
+            del self._owners[key]
         self.inner.release(key, fence)
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
@@ -246,6 +263,9 @@ class TroubledStore:
     def submit(self, write: Write) -> asyncio.Future[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.submitted.append(write)
+        if write.fence != self._owners.get(write.key, 0):
+            future.set_exception(_make_fenced(write.key))
+            return future
         self.waiting.append((write, future))
         if not self.is_held:
             self.resume()
@@ -263,3 +283,7 @@ class TroubledStore:
 
     async def mark_idle(self, kind: str, at: int) -> None:
         await self.inner.mark_idle(kind, at)
+
+
+def _make_fenced(key: ThreadKey) -> Fenced:
+    return Fenced(f"{key} was written by another process")

@@ -118,10 +118,10 @@ class Batches:
         if write.fence != self._claims.get(key, 0):
             future.set_exception(_make_fenced(key))
             return future
+        size = _measure(write)
         group = self._waiting.get(key)
         if group is None:
             group = self._waiting[key] = Group()
-        size = _measure(write)
         self._size += size
         group.add(write, future, self._unit, size)
         if not self._is_ending:
@@ -131,10 +131,13 @@ class Batches:
 
     async def claim(self, key: ThreadKey) -> int:
         """Return the number of a new owner, when the writes of earlier ones have ended."""
+        owner = self._claims.get(key)
         fence = self._claims[key] = next(self._counter)
-        if key in self._waiting:
+        # All that waits has the same fence, as a claim ends when nothing waits. The writes of an owner who was released
+        # are carried out.
+        if (group := self._waiting.get(key)) is not None and group.writes[0].fence == owner:
             self._fail_waiting(key, _make_fenced(key))
-        while key in self._writing:
+        while key in self._waiting or key in self._writing:
             await self._wait_for_batch()
         return fence
 

@@ -33,6 +33,9 @@ INSERT INTO threads (kind, name, epoch, state_version, secret, head, stateless, 
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 _SET_STATE_VERSION: Final = "UPDATE threads SET state_version = ?, checksum = ? WHERE id = ?"
+_RAISE_COUNTER: Final = """
+INSERT INTO counter (id, value) VALUES (0, 1) ON CONFLICT (id) DO UPDATE SET value = value + 1 RETURNING value
+"""
 _SET_IDLE_SINCE: Final = "UPDATE threads SET idle_since = nullif(?, 0) WHERE id = ?"
 # What belongs to a thread, by table and column.
 _OWNED: Final = (
@@ -78,15 +81,17 @@ _HEADS_KEPT: Final = 10_000
 class Result:
     """What became of a batch."""
 
-    __slots__ = ("deleted", "is_in_doubt", "outcomes", "written")
+    __slots__ = ("counter", "deleted", "is_in_doubt", "outcomes", "written")
 
     def __init__(self, groups: int) -> None:
         # The outcome of each group.
         self.outcomes: list[Outcome] = [(0, None)] * groups
         # The row ids of deleted threads; a thread that was written after that may have the same one.
         self.deleted: list[int] = []
-        # The heads of the threads that were written, in order.
+        # The heads of the threads that have newer versions or are new, in order.
         self.written: list[Head] = []
+        # The counter, if it was raised: by deletions, and by transactions after which no thread has a newer version.
+        self.counter: int | None = None
         # Whether the log may have the commit of a transaction that failed.
         self.is_in_doubt = False
 
@@ -117,7 +122,8 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
         outcomes = [(index, transaction.accept(group)) for index, group in groups]
         transaction.insert()
         db.execute("COMMIT")
-    except (sqlite3.Error, OverflowError, ValueError) as error:
+    # TypeError: sqlite3 and the checksums raise it for values of the wrong type.
+    except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
         if db.in_transaction:
             db.execute("ROLLBACK")
         is_in_doubt = _may_be_in_log(error) and not _overwrite(db)
@@ -136,6 +142,8 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
         result.outcomes[index] = outcome
     result.deleted += transaction.deleted
     result.written += transaction.written
+    if transaction.counter is not None:
+        result.counter = transaction.counter
 
 
 def make_refusal(key: ThreadKey, cause: Exception) -> StoreError:
@@ -193,7 +201,7 @@ def _write_alone(db: sqlite3.Connection, heads: Heads, group: Group) -> Head | N
 class _Transaction:
     """One transaction: threads are begun and deleted at once, the rows of the others are inserted together."""
 
-    __slots__ = ("_accepted", "_db", "_heads", "deleted", "written")
+    __slots__ = ("_accepted", "_db", "_heads", "counter", "deleted", "written")
 
     def __init__(self, db: sqlite3.Connection, heads: Heads) -> None:
         self._db = db
@@ -201,6 +209,7 @@ class _Transaction:
         self._accepted: list[tuple[int, Write]] = []
         self.deleted: list[int] = []
         self.written: list[Head] = []
+        self.counter: int | None = None
 
     def accept(self, group: Group) -> Outcome:
         """Accept the writes of a thread that follow its stored version."""
@@ -208,6 +217,7 @@ class _Transaction:
         head = self._heads.get(key)
         if head is None and (row := db.execute(HEAD, key).fetchone()):
             head = Head(*row)
+        before = head
         count, error = group.count_following(None if head is None else (head.epoch, head.version))
         writes = coalesce(group.writes if error is None else group.writes[:count])
         for write in writes:
@@ -230,7 +240,8 @@ class _Transaction:
             self._heads.pop(key, None)
         elif writes:
             self._heads[key] = head
-            self.written.append(head)
+            if head != before:
+                self.written.append(head)
         return count, error
 
     def insert(self) -> None:
@@ -256,6 +267,8 @@ class _Transaction:
         for thread, write in self._accepted:
             if write.prune is not None:
                 _prune(db, thread, write.prune)
+        if self.deleted or (self._accepted and not self.written):
+            (self.counter,) = db.execute(_RAISE_COUNTER).fetchone()
 
     def _begin_thread(self, write: Write) -> int:
         key, version = write.key, write.state_version or 1

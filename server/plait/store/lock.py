@@ -10,7 +10,7 @@ from zlib import crc32
 
 from plait.errors import StoreError
 
-__all__ = ["LAST", "FileIdentity", "Mark", "StoreLock", "has_write", "save_heads"]
+__all__ = ["LAST", "FileIdentity", "Mark", "StoreLock", "has_write", "load_counter", "save_heads"]
 
 try:
     import fcntl
@@ -18,25 +18,34 @@ except ImportError:  # On Windows only SQLite's own locks keep two servers apart
     fcntl = None  # type: ignore[assignment]
 
 
-# The fields of a mark, and a checksum of them.
-_MARK: Final = struct.Struct("<QQQQ")
+# The first three fields of a mark, a checksum of all four, and the last one, which is 0 in files that end before it.
+_MARK: Final = struct.Struct("<QQQQQ")
+_OLD_SIZE: Final = 32
 _KEY: Final = 0x706C6169
 
 
 class Mark(NamedTuple):
-    """The last durable write: the row id of its thread, the thread's version after it, and a checksum of its epoch.
+    """The last durable write.
 
-    SQLite's log can only lose its end: if this write is in the file, all earlier writes are.
+    It has the row id of its thread, the thread's version after it, a checksum of its epoch, and the counter. A write
+    that has raised the counter has no thread. SQLite's log can only lose its end: if this write is in the file, all
+    earlier writes are.
     """
 
     thread: int
     version: int
     epoch: int
+    counter: int
 
     @classmethod
-    def of(cls, thread: int, version: int, epoch: str) -> Self:
+    def of(cls, thread: int, version: int, epoch: str, counter: int) -> Self:
         """Return the mark of a write to a thread with this epoch."""
-        return cls(thread, version, crc32(epoch.encode()))
+        return cls(thread, version, crc32(epoch.encode()), counter)
+
+    @property
+    def checksum(self) -> int:
+        """The checksum of the fields."""
+        return self.thread ^ self.version ^ self.epoch ^ self.counter ^ _KEY
 
 
 class StoreLock:
@@ -60,16 +69,16 @@ class StoreLock:
     def read(self) -> Mark | None:
         """Return the mark, None if there is none or it is damaged."""
         data = b"" if self._file is None else os.pread(self._file, _MARK.size, 0)
-        if len(data) != _MARK.size:
+        if len(data) not in (_OLD_SIZE, _MARK.size):
             return None
-        thread, version, epoch, combined = _MARK.unpack(data)
-        return Mark(thread, version, epoch) if combined == thread ^ version ^ epoch ^ _KEY else None
+        thread, version, epoch, checksum, counter = _MARK.unpack(data.ljust(_MARK.size, b"\0"))
+        mark = Mark(thread, version, epoch, counter)
+        return mark if mark.checksum == checksum else None
 
     def write(self, mark: Mark) -> None:
         """Write a mark, which outlives the process. Raises OSError."""
         if self._file is not None:
-            thread, version, epoch = mark
-            os.pwrite(self._file, _MARK.pack(thread, version, epoch, thread ^ version ^ epoch ^ _KEY), 0)
+            os.pwrite(self._file, _MARK.pack(*mark[:3], mark.checksum, mark.counter), 0)
 
     def clear(self) -> None:
         """Remove the mark. Raises OSError."""
@@ -102,10 +111,20 @@ def save_heads(db: sqlite3.Connection, versions: Mapping[int, int]) -> None:
         raise
 
 
+def load_counter(db: sqlite3.Connection) -> int:
+    """Return how many transactions have raised the counter."""
+    found = db.execute("SELECT value FROM counter").fetchone()
+    return 0 if found is None else found[0]
+
+
 def has_write(db: sqlite3.Connection, mark: Mark) -> bool:
     """Whether the marked write is in the file."""
+    counter = load_counter(db)
+    if counter != mark.counter or not mark.thread:
+        # A later write that raised the counter may have deleted the marked thread.
+        return counter >= mark.counter
     found = db.execute(f"SELECT t.id, {LAST}, t.epoch FROM threads t WHERE t.id = ?", (mark.thread,)).fetchone()
-    return found is not None and found[1] >= mark.version and Mark.of(*found).epoch == mark.epoch
+    return found is not None and found[1] >= mark.version and crc32(found[2].encode()) == mark.epoch
 
 
 class FileIdentity:

@@ -267,7 +267,10 @@ class Store(Protocol):
         ...
 
     def release(self, key: ThreadKey, fence: int) -> None:
-        """Give up the ownership of a thread, unless somebody else has claimed it since. Does no I/O."""
+        """Give up the ownership of a thread, unless somebody else has claimed it since. Does no I/O.
+
+        What the owner has submitted before is still written, before the next claim returns.
+        """
         ...
 
     def submit(self, write: Write) -> asyncio.Future[int]:

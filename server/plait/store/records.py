@@ -16,8 +16,12 @@ _KEY_BYTES: Final = 512
 
 
 def check_record(record: Record, limits: Limits) -> None:
-    """Raise ValueError for an invalid part or key, and TooLarge for a value over the limit."""
+    """Raise TypeError or ValueError for an invalid part, key or value, and TooLarge for a value over the limit."""
     part, key, value = record.part, record.key, record.value
+    if not isinstance(part, str) or not isinstance(key, str):
+        raise TypeError(f"the part and the key of a record must be str, not {part!r} and {key!r}")
+    if value is not None and not isinstance(value, bytes):
+        raise TypeError(f"the value of the record {key!r} of {part} must be bytes, not {type(value).__name__}")
     if not _PART.fullmatch(part):
         raise ValueError(f"the part of a record must match {_PART.pattern}, not {part!r}")
     if not key:

@@ -143,11 +143,13 @@ def load_records(
     db: sqlite3.Connection, key: ThreadKey, part: str, prefix: str, after: str, *, limit: int, size: int | None
 ) -> list[Record]:
     """Return records of a part in the order of their keys. Raises CorruptThread."""
-    which = f"{_RECORDS} AND key >= ? AND key > ? ORDER BY key LIMIT ?"
+    # Of two lower bounds, SQLite would use one to find the first row, and skip the rows below the other.
+    bound, first = (">", after) if after >= prefix else (">=", prefix)
+    which = f"{_RECORDS} AND key {bound} ? ORDER BY key LIMIT ?"
     with read_transaction(db):
         if (thread := _find(db, key)) is None:
             return []
-        with closing(db.execute(which, (thread, part, prefix, after, limit))) as rows:
+        with closing(db.execute(which, (thread, part, first, limit))) as rows:
             return read_records(key, thread, part, rows, prefix=prefix, size=size)
 
 

@@ -13,12 +13,18 @@ from plait_schemas.messages import SUBPROTOCOL
 __all__ = ["begin_new_epochs", "check", "check_threads", "prepare", "rewrite_version"]
 
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
-_SCHEMA_VERSION: Final = 5
+_SCHEMA_VERSION: Final = 4
 _CHECK_SECONDS: Final = 1.0
 # A row without a checksum was written in an older format. `head` is a recent version of the thread: it is updated
 # about a second after a change. `stateless` is 1 for a thread that had no state at version 0. `idle_since` is NULL
-# while the thread is awake, and where the class has no `expires_after`.
-_IDLE: Final = """
+# while the thread is awake, and where the class has no `expires_after`. `counter` has at most one row: the number of
+# transactions that deleted a thread, or after which no thread had a newer version.
+_ADDED_IN_4: Final = """
+CREATE TABLE records (
+    thread INTEGER NOT NULL, part TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (thread, part, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE counter (id INTEGER PRIMARY KEY CHECK (id = 0), value INTEGER NOT NULL) STRICT;
 CREATE INDEX threads_idle ON threads (kind, idle_since, name) WHERE idle_since IS NOT NULL;
 CREATE INDEX threads_not_idle ON threads (kind) WHERE idle_since IS NULL;
 """
@@ -29,7 +35,6 @@ CREATE TABLE threads (
     state_version INTEGER NOT NULL DEFAULT 1, secret BLOB NOT NULL DEFAULT x'', head INTEGER NOT NULL DEFAULT 0,
     checksum INTEGER, stateless INTEGER NOT NULL DEFAULT 0, idle_since INTEGER, UNIQUE (kind, name)
 ) STRICT;
-{_IDLE}
 CREATE TABLE snapshots (
     thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, checksum INTEGER,
     PRIMARY KEY (thread, version)
@@ -42,13 +47,10 @@ CREATE TABLE clients (
     thread INTEGER NOT NULL, client TEXT NOT NULL, ref INTEGER NOT NULL, refused BLOB NOT NULL, at INTEGER NOT NULL,
     checksum INTEGER, PRIMARY KEY (thread, client)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE records (
-    thread INTEGER NOT NULL, part TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL,
-    PRIMARY KEY (thread, part, key)
-) STRICT, WITHOUT ROWID;
 CREATE TABLE schemas (
     kind TEXT NOT NULL, hash TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (kind, hash)
 ) STRICT, WITHOUT ROWID;
+{_ADDED_IN_4}
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {_SCHEMA_VERSION};
 COMMIT;
@@ -89,21 +91,12 @@ UPDATE clients SET client = connection_id((SELECT secret FROM threads WHERE id =
 PRAGMA user_version = 3;
 COMMIT;
 """,
-    3: """
+    3: f"""
 BEGIN IMMEDIATE;
 ALTER TABLE threads ADD COLUMN stateless INTEGER NOT NULL DEFAULT 0;
-CREATE TABLE records (
-    thread INTEGER NOT NULL, part TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL,
-    PRIMARY KEY (thread, part, key)
-) STRICT, WITHOUT ROWID;
-PRAGMA user_version = 4;
-COMMIT;
-""",
-    4: f"""
-BEGIN IMMEDIATE;
 ALTER TABLE threads ADD COLUMN idle_since INTEGER;
-{_IDLE}
-PRAGMA user_version = 5;
+{_ADDED_IN_4}
+PRAGMA user_version = 4;
 COMMIT;
 """,
 }

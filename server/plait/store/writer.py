@@ -11,8 +11,8 @@ from typing import Final
 from plait.errors import StoreError
 from plait.store import schema
 from plait.store.batches import Group, Outcome
-from plait.store.commits import Head, Heads, commit, make_refusal
-from plait.store.lock import FileIdentity, Mark, StoreLock, has_write, save_heads
+from plait.store.commits import Heads, Result, commit, make_refusal
+from plait.store.lock import FileIdentity, Mark, StoreLock, has_write, load_counter, save_heads
 
 __all__ = ["Writer"]
 
@@ -31,6 +31,8 @@ class Writer:
         self._heads: Heads = {}
         # By row id: the current versions of threads whose rows have an older head.
         self._stale: dict[int, int] = {}
+        # The stored counter, which tells apart the writes after which no thread has a newer version.
+        self._counter = 0
         self._identity: FileIdentity | None = None
         self._warned: set[str] = set()
         # When the files were last checked.
@@ -46,6 +48,7 @@ class Writer:
         may_have_lost = synchronous != "FULL" and _has_content(f"{self._path}-wal")
         schema.prepare(db, synchronous)
         schema.check_threads(db)
+        self._counter = load_counter(db)
         has_lost = self._has_lost(db)
         if has_lost:
             log.warning(
@@ -71,9 +74,6 @@ class Writer:
                 self.try_to_write(db)
             except sqlite3.Error as error:
                 return [(0, make_refusal(group.writes[0].key, error)) for group in batch]
-        if any(write.is_deletion for group in batch for write in group.writes):
-            # Without the marked write, which may be of a deleted thread, the file would seem to have lost its end.
-            self._clear_mark()
         try:
             result = commit(db, self._heads, batch)
         except BaseException:
@@ -87,8 +87,7 @@ class Writer:
         for head in result.written:
             if head.version:  # The row of a new thread has its version, which is usually 0.
                 self._stale[head.thread] = head.version
-        if result.written:
-            self._mark(result.written[-1])
+        self._mark(result)
         return result.outcomes
 
     def save_heads(self, db: sqlite3.Connection) -> None:
@@ -149,16 +148,19 @@ class Writer:
             refusals.append((0, error))
         return refusals
 
-    def _mark(self, head: Head) -> None:
+    def _mark(self, result: Result) -> None:
+        if result.counter is not None:
+            self._counter = result.counter
+        if result.written:
+            head = result.written[-1]
+            mark = Mark.of(head.thread, head.version, head.epoch, self._counter)
+        elif result.counter is not None:
+            mark = Mark(0, 0, 0, self._counter)
+        else:
+            return
         try:
-            self._lock.write(Mark.of(head.thread, head.version, head.epoch))
+            self._lock.write(mark)
         except OSError as error:  # The mark only serves to detect a loss; without it nothing is lost.
-            self._warn_once("%s.lock could not be written: %s", error)
-
-    def _clear_mark(self) -> None:
-        try:
-            self._lock.clear()
-        except OSError as error:  # At worst, the next start gives the threads new epochs.
             self._warn_once("%s.lock could not be written: %s", error)
 
     def _warn_once(self, line: str, error: OSError) -> None:

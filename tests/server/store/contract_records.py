@@ -260,6 +260,36 @@ async def test_nothing_that_was_submitted_before_a_claim_is_stored_after_it(stor
             assert found[0] == version
 
 
+async def test_what_an_owner_has_submitted_before_its_release_is_stored_before_the_next_claim_returns(
+    store: Store,
+) -> None:
+    async with store:
+        await put(store, beginning())
+        version = 0
+        for round in range(8):
+            fence = await store.claim(ROOM)
+            futures = []
+            # The first write is being carried out while the others wait.
+            for _ in range(1 + round % 4):
+                version += 1
+                futures.append(store.submit(msgspec.structs.replace(change(version), fence=fence)))
+                if round >= 4:
+                    await asyncio.sleep(0)
+            store.release(ROOM, fence)
+            # Both wait, and of the owners only the last one stays.
+            owners = await asyncio.gather(store.claim(ROOM), store.claim(ROOM))
+            assert all(future.done() for future in futures)
+            assert await outcomes(futures) == [None] * len(futures)
+            assert await versions(store) == (version, list(range(1, version + 1)))
+            for owner in owners:
+                store.release(ROOM, owner)
+        # The same for writes of nobody.
+        future = store.submit(change(version + 1))
+        await store.claim(ROOM)
+        assert future.done()
+        assert await outcomes([future]) == [None]
+
+
 # Deletion
 
 
@@ -357,7 +387,23 @@ async def test_threads_that_are_deleted_and_begun_at_random_have_what_was_writte
             assert {each.key: each.value for each in await store.records(key, "values")} == records
 
 
-# The names of records
+# The names and values of records
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(1, "a", b""),  # type: ignore[arg-type]
+        Record("values", b"a", b""),  # type: ignore[arg-type]
+        Record("values", None, None),  # type: ignore[arg-type]
+        Record("values", "a", "text"),  # type: ignore[arg-type]
+        Record("values", "a", 1),  # type: ignore[arg-type]
+        Record("values", "a", bytearray(b"")),  # type: ignore[arg-type]
+    ],
+)
+def test_a_record_of_the_wrong_type_is_refused(record: Record) -> None:
+    with pytest.raises(TypeError, match=r"of a record must be str|of the record 'a' of values must be bytes, not "):
+        check_record(record, Limits())
 
 
 @pytest.mark.parametrize(

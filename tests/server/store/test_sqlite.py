@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,11 +32,12 @@ from tests.server.store.contract import (
     versions,
 )
 from tests.server.store.contract_idle import *  # noqa: F403
+from tests.server.store.contract_idle import idle
 from tests.server.store.contract_records import *  # noqa: F403
 from tests.server.store.contract_records import put_records
 
 from plait.errors import CorruptThread, Fenced, StoreError
-from plait.store.protocol import ChangeRow, ClientRow, Prune, ThreadKey, ThreadRow, connection_id
+from plait.store.protocol import ChangeRow, ClientRow, IdleThread, Prune, ThreadKey, ThreadRow, connection_id
 from plait.store.sqlite import SqliteStore
 
 
@@ -279,7 +281,7 @@ async def test_a_file_of_format_1_can_be_written_on(old_path: Path) -> None:
         assert await states(store, 4, OTHER) == told([4])
         assert await state_version(store) == 2
     with database(old_path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (5,)
+        assert db.execute("PRAGMA user_version").fetchone() == (4,)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -292,7 +294,8 @@ async def test_the_clients_of_a_file_of_format_2_are_those_of_whom_nobody_is_kno
     with database(path) as db:
         for table in ("threads", "snapshots", "changes", "clients"):
             db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-        db.execute("DROP TABLE records")
+        for table in ("records", "counter"):
+            db.execute(f"DROP TABLE {table}")
         for index in ("threads_idle", "threads_not_idle"):
             db.execute(f"DROP INDEX {index}")
         for column in ("head", "secret", "stateless", "idle_since"):
@@ -344,7 +347,7 @@ PRAGMA user_version = 3;
 """
 
 
-async def test_a_file_of_format_3_keeps_everything_and_takes_records(path: Path) -> None:
+async def test_a_file_of_format_3_keeps_everything_and_takes_records_and_idle_times(path: Path) -> None:
     with database(path) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.executescript(FORMAT_3)
@@ -359,6 +362,9 @@ async def test_a_file_of_format_3_keeps_everything_and_takes_records(path: Path)
             assert await versions(store, OTHER) == (1, [1])
             await put(store, put_records(("a", b"1"), after=2))
             assert await store.record(ROOM, "values", "a") == b"1"
+            await store.mark_idle("room", 7)
+            await put(store, idle(5, version=2))
+            assert await store.idle_threads("room", until=9) == [IdleThread(5, ROOM.name), IdleThread(7, OTHER.name)]
     # A thread that lost everything is no thread without a state.
     with database(path) as db:
         for table in ("changes", "snapshots"):
@@ -628,6 +634,25 @@ async def test_a_write_that_sqlite_has_no_text_for_fails_none_but_itself(path: P
         assert await outcomes(futures) == [None, None, StoreError, None]
         await put(store, change(2), change(2, key=OTHER))
         assert await versions(store) == (2, [1, 2])
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_write_with_a_value_of_the_wrong_type_fails_none_but_itself(path: Path, alone: bool) -> None:
+    # Type checkers refuse these, but nothing else does.
+    broken: list[Any] = ["text", bytearray(b"x"), [1]]
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), beginning(key=OTHER))
+        for value in broken:
+            version = (await versions(store, OTHER))[0]
+            futures = [store.submit(put_records(("a", value)))]
+            futures += [] if alone else [store.submit(change(version + 1, key=OTHER))]
+            assert (await outcomes(futures))[1:] == ([] if alone else [None])
+        assert await outcomes([store.submit(put_records(("a", "text")))]) == [StoreError]  # type: ignore[arg-type]
+        for value in (1, object()):
+            with pytest.raises(TypeError):
+                store.submit(put_records(("a", value)))  # type: ignore[arg-type]
+            await put(store, change((await versions(store, OTHER))[0] + 1, key=OTHER))
+        await put(store, change(1), put_records(("a", b"1"), after=1))
 
 
 async def test_a_failed_write_of_a_thread_leaves_it_as_it_was(path: Path) -> None:

@@ -2,15 +2,22 @@
 # ruff: noqa: ASYNC240  Nothing else runs that could be held up.
 
 import asyncio
+import os
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pytest
-from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, put, versions
+from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, outcomes, put, versions
+from tests.server.store.contract_idle import idle
 from tests.server.store.contract_records import delete, put_records
 from tests.server.store.test_sqlite import change_file, database, run
 
-from plait.errors import CorruptThread, StoreError
+from plait.errors import CorruptThread, Fenced, StoreError
+from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite import SqliteStore
+
+THIRD = ThreadKey("room", "three")
 
 WRITE_AND_DIE = """
     import asyncio, os, sys
@@ -102,6 +109,74 @@ async def test_an_older_copy_of_the_file_begins_new_epochs(path: Path) -> None:
     assert "e1" not in await epochs(path)
 
 
+@pytest.mark.parametrize(
+    "writes",
+    [
+        [delete(1, key=THIRD)],
+        [put_records(("a", b"1"))],
+        [idle(5)],
+        # In one transaction, and in two.
+        [delete(1, key=THIRD), put_records(("a", b"1"))],
+        [change(2, key=THIRD), put_records(("a", b"1"))],
+        [put_records(("a", b"1")), None, change(2, key=THIRD)],
+        [change(2, key=THIRD), None, put_records(("a", b"1"))],
+        [change(2, key=THIRD), None, delete(2, key=THIRD)],
+        [delete(1, key=THIRD), None, beginning(key=THIRD, epoch="e2")],
+    ],
+)
+async def test_the_last_write_is_missed_whatever_it_was(path: Path, writes: Sequence[Write | None]) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), beginning(key=OTHER), beginning(key=THIRD), change(1, key=THIRD))
+        await put(store, put_records(("a", b"0")))
+    copy = path.read_bytes()
+    async with SqliteStore(path) as store:
+        for _, some in groupby(writes, lambda write: write is not None):
+            await put(store, *(write for write in some if write is not None))
+    assert await epochs(path) == ["e1", "e1"]
+    path.write_bytes(copy)
+    first = await epochs(path)
+    assert "e1" not in first
+    # Once.
+    assert await epochs(path) == first
+
+
+async def test_a_log_that_has_lost_a_write_of_records_begins_new_epochs(path: Path) -> None:
+    script = WRITE_AND_DIE.replace(
+        "os._exit(9)",
+        """
+            size = os.path.getsize(sys.argv[1] + "-wal")
+            await store.submit(put_records(("a", b"1"), after=first + 19))
+            os.truncate(sys.argv[1] + "-wal", size)
+            os._exit(9)""",
+    ).replace("    from tests", "    from tests.server.store.contract_records import put_records\n    from tests", 1)
+    assert run(script, path, "FULL").returncode == 9
+    assert "e1" not in await epochs(path)
+
+
+async def test_a_deletion_that_is_refused_does_not_hide_a_loss(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), beginning(key=OTHER))
+    copy = path.read_bytes()
+    async with SqliteStore(path) as store:
+        await put(store, change(1))
+        assert await outcomes([store.submit(delete(7))]) == [Fenced]
+    path.write_bytes(copy)
+    assert "e1" not in await epochs(path)
+
+
+async def test_the_lock_file_of_an_older_format_is_read(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), beginning(key=OTHER))
+        await put(store, change(1))
+    lock = path.with_name(path.name + ".lock")
+    assert lock.stat().st_size == 40
+    os.truncate(lock, 32)
+    assert await epochs(path) == ["e1", "e1"]
+    change_file(path, "DELETE FROM changes")
+    change_file(path, "UPDATE threads SET head = 0")
+    assert "e1" not in await epochs(path)
+
+
 async def test_a_lock_file_that_is_gone_or_damaged_is_no_reason_for_new_epochs(killed: Path) -> None:
     lock = killed.with_name(killed.name + ".lock")
     lock.write_bytes(lock.read_bytes()[:-1] + b"?")
@@ -146,6 +221,19 @@ async def test_a_killed_server_that_had_deleted_a_thread_begins_no_new_epochs(pa
             os._exit(9)""",
     ).replace("    from tests", "    from plait.store.protocol import Write\n    from tests")
     assert run(script, path, "FULL").returncode == 9
+    assert await epochs(path) == ["none", "e1"]
+
+
+async def test_a_server_that_was_killed_before_it_had_marked_a_deletion_begins_no_new_epochs(path: Path) -> None:
+    lock = path.with_name(path.name + ".lock")
+    async with SqliteStore(path) as store:
+        await put(store, beginning(key=OTHER))
+        await put(store, beginning(), change(1))
+    before = lock.read_bytes()
+    async with SqliteStore(path) as store:
+        await put(store, delete(1))
+    assert lock.read_bytes() != before
+    lock.write_bytes(before)
     assert await epochs(path) == ["none", "e1"]
 
 
