@@ -376,7 +376,7 @@ class Facade:
             by_client=by_client,
             parent=None if by_client else current_turn(),
             origin=None if by_client else find_client_turn(),
-            trace=None if self.instruments is None else find_trace(cause),
+            trace=None if self.instruments is None else find_trace(self.instruments, cause),
         )
         self.turns.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
         return turn

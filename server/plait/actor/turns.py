@@ -132,9 +132,14 @@ class TurnRunner:
         self._owner.touch()
 
 
-def find_trace(source: Source) -> Any:
-    """Return the trace of what the calling code does for a source: a message of a client, or a turn."""
+def find_trace(instruments: Instruments, source: Source) -> Any:
+    """Return the trace of what the calling code does for a source: a message of a client, or a turn.
+
+    A turn of another app in this process has a trace of that app's instruments.
+    """
     if isinstance(source, Connection):
         return source.trace
     turn = current_turn()
-    return None if turn is None else turn.trace
+    if turn is not None and turn.owner.instruments is instruments:
+        return turn.trace
+    return instruments.find_parent()

@@ -79,6 +79,10 @@ class OpenTelemetry(NoInstruments):
             detach(trace.token)
         _end(trace, outcome)
 
+    def find_parent(self) -> Any:
+        span = get_current_span()
+        return _Trace(span) if span.get_span_context().is_valid else None
+
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
         attributes: _Attributes = {"plait.kind": kind, "plait.thread": name, "plait.bytes": size}
         return self._start(f"change {kind}", _make_context(parent), attributes)
