@@ -58,6 +58,10 @@ class Room(Thread[Any]):
         await self.gate.wait()
 
     @rpc
+    def answer_no_json(self) -> Any:
+        return object()
+
+    @rpc
     async def hang(self) -> None:
         await asyncio.Event().wait()
 
@@ -228,6 +232,27 @@ async def test_a_call_that_makes_no_turn_ends_with_its_error(method: str, outcom
         client.call("1", method)
         assert recorder.of("message_ended") == [(outcome,)] * 2
         assert recorder.of("turn_began") == []
+
+
+async def test_a_call_whose_result_is_not_json_has_failed() -> None:
+    async with told() as (house, recorder):
+        actor = await house.actor(Room)
+        guest, client = await joined(actor, "one"), await house.join(Room, "other")
+        recorder.events.clear()
+        guest.send("call", ref=1, method="answer_no_json")
+        client.call("1", "answer_no_json")
+        await idle(actor)
+        assert recorder.of("message_ended") == [("call_failed",)] * 2
+
+
+async def test_a_call_of_a_stream_ends_with_it() -> None:
+    async with told() as (house, recorder):
+        actor = await house.actor(Room)
+        client = await house.join(Room, "other")
+        recorder.events.clear()
+        client.call("1", "generate")
+        await idle(actor)
+        assert recorder.of("message_ended") == [("ok",)]
 
 
 async def test_a_message_ends_with_its_turn() -> None:

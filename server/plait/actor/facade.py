@@ -34,7 +34,6 @@ from plait.state.merger import Charge, Merger, Proposal, Pushed
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import Client, PushLog
 from plait.state.revision import Revision
-from plait.state.source import Source
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey, connection_id
 from plait_schemas.messages import PresenceDiff
 from plait_schemas.patch import Op
@@ -358,7 +357,10 @@ class Facade:
         and after each one `drain` is awaited.
         """
         args, kwargs = arguments
-        cause: Source = connection if by_client and connection is not None else "server"
+        trace = None
+        if self.instruments is not None:
+            is_client = by_client and connection is not None
+            trace = connection.trace if is_client else find_trace(self.instruments, "server")
         if method.is_stream:
             assert sink is not None
             report = self.hooks.report
@@ -376,7 +378,7 @@ class Facade:
             by_client=by_client,
             parent=None if by_client else current_turn(),
             origin=None if by_client else find_client_turn(),
-            trace=None if self.instruments is None else find_trace(self.instruments, cause),
+            trace=trace,
         )
         self.turns.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
         return turn

@@ -1,7 +1,8 @@
 """Metrics for Prometheus, with the extra `plait[metrics]`.
 
 prometheus-client's own counters lock and look up their labels each time, which would cost as much as a small rpc. These
-are plain numbers, as only the event loop changes them, and become prometheus-client's metrics when they are read.
+are plain numbers, as only the event loop changes them, and become prometheus-client's metrics when they are read, which
+any OS thread may do: it reads copies.
 """
 
 from bisect import bisect_right
@@ -73,48 +74,80 @@ _METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "
 _CODES: Final = frozenset({*range(1000, 1016), *(value for value in vars(codes).values() if isinstance(value, int))})
 
 
-class _Series:
-    """The values of one histogram; they are counted by bucket many at a time, which costs the least."""
+class _Counted(NamedTuple):
+    """Values of a histogram, counted by bucket, and those that wait to be counted."""
 
-    __slots__ = ("_below", "_bounds", "_count", "_sum", "labels", "sent", "waiting")
+    # How many are at most each of the bounds, how many there are, and their sum.
+    below: tuple[int, ...]
+    count: int
+    sum: float
+    waiting: list[float]
+
+    @property
+    def total(self) -> int:
+        return self.count + len(self.waiting)
+
+
+class _Series:
+    """The values of one histogram; they are counted by bucket many at a time, which costs the least.
+
+    Another OS thread may read it: what belongs together is replaced together, and reading changes nothing.
+    """
+
+    __slots__ = ("_bounds", "_counted", "failed", "labels", "sent", "waiting")
 
     def __init__(self, labels: tuple[str, ...], bounds: Sequence[float]) -> None:
         self.labels = labels
         self._bounds = bounds
-        # How many values are at most each of the bounds, how many there are, and their sum; without those that wait.
-        self._below = [0] * len(bounds)
-        self._count = 0
-        self._sum = 0.0
         # Values to count later; whoever appends to it calls `flush` now and then.
         self.waiting: list[float] = []
+        # The values so far, with the same list.
+        self._counted = _Counted((0,) * len(bounds), 0, 0.0, self.waiting)
+        # Those of what has another outcome than `ok`, if there are any.
+        self.failed: _Series | None = None
         # How many connections changes were sent to.
         self.sent = 0
 
     @property
+    def fine(self) -> int:
+        """How many values there are of what was `ok`."""
+        return self._counted.total
+
+    @property
     def count(self) -> int:
         """How many values there are."""
-        return self._count + len(self.waiting)
+        return self.fine + (0 if self.failed is None else self.failed.fine)
 
     def add(self, value: float) -> None:
         self.waiting.append(value)
         if len(self.waiting) >= _AT_ONCE:
             self.flush()
 
+    def add_failed(self, value: float) -> None:
+        """Add a value of what has another outcome than `ok`."""
+        if self.failed is None:
+            self.failed = _Series(self.labels, self._bounds)
+        self.failed.add(value)
+
     def add_to(self, family: HistogramMetricFamily) -> None:
         """Add the buckets to what a scraper reads."""
-        self.flush()
-        buckets = [(str(bound), float(below)) for bound, below in zip(self._bounds, self._below, strict=True)]
-        family.add_metric(self.labels, [*buckets, ("+Inf", float(self._count))], self._sum)
+        parts = [each.read() for each in (self, self.failed) if each is not None]
+        below = [sum(counts) for counts in zip(*(each.below for each in parts), strict=True)]
+        buckets = [(str(bound), float(count)) for bound, count in zip(self._bounds, below, strict=True)]
+        buckets.append(("+Inf", float(sum(each.count for each in parts))))
+        family.add_metric(self.labels, buckets, sum(each.sum for each in parts))
+
+    def read(self) -> _Counted:
+        """Count the values so far; none of the result waits."""
+        below, count, total, waiting = self._counted
+        values = sorted(waiting)
+        counts = [known + bisect_right(values, bound) for known, bound in zip(below, self._bounds, strict=True)]
+        return _Counted(tuple(counts), count + len(values), total + sum(values), [])
 
     def flush(self) -> None:
         """Count the values that wait."""
-        values, self.waiting = self.waiting, []
-        values.sort()
-        self._below = [
-            below + bisect_right(values, bound) for below, bound in zip(self._below, self._bounds, strict=True)
-        ]
-        self._count += len(values)
-        self._sum += sum(values)
+        self._counted = self.read()
+        self.waiting = self._counted.waiting
 
 
 class _Histogram(dict[tuple[str, ...], _Series]):
@@ -155,22 +188,26 @@ class Metrics(NoInstruments):
 
     def read(self, accept: str = "") -> tuple[bytes, str]:
         """Return the metrics as text, in the format that a scraper accepts, and its content type."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+        try:
+            encode, content_type = choose_encoder(accept)
+            return encode(self.registry), content_type
+        except TypeError:  # prometheus-client cannot compare the version that the scraper wants.
+            encode, content_type = choose_encoder("")
+            return encode(self.registry), content_type
 
     def collect(self) -> Iterator[Family]:
         """Yield the metrics for prometheus-client."""
-        counters = {**self._counters, **self._derive()}
+        derived = self._derive()
         for metric in METRICS:
             if metric.type == "histogram":
                 family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-                for series in self._histograms[metric.name].values():
+                for series in self._histograms[metric.name].copy().values():
                     series.add_to(family)
                 yield family
                 continue
             make = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
             counted = make(metric.name, metric.help, labels=metric.labels)
-            for labels, count in counters[metric.name].items():
+            for labels, count in derived.get(metric.name, self._counters[metric.name]).copy().items():
                 counted.add_metric(labels, count)
             yield counted
 
@@ -179,19 +216,20 @@ class Metrics(NoInstruments):
 
     def _derive(self) -> dict[str, Counter]:
         """Return the counters that follow from histograms."""
-        running, sent = Counter(int), Counter(int)
-        for labels, waited in self._waits.items():
-            running[labels] = waited.count
-        for (kind, _), ran in self._turn_seconds.items():
+        running = Counter(int)
+        # Those that have ended are counted first, so that none of them is missing among those that have begun.
+        for (kind, _), ran in self._turn_seconds.copy().items():
             running[kind,] -= ran.count
-        for labels, committed in self._commit_seconds.items():
-            sent[labels] = committed.sent
+        for labels, waited in self._waits.copy().items():
+            running[labels] += waited.count
         return {
             "plait_messages_total": _add_fine(self._messages, self._message_seconds),
             "plait_turns_total": _add_fine(self._turns, self._turn_seconds),
-            "plait_changes_total": _add_all(self._changes, self._commit_seconds),
+            "plait_changes_total": _add_fine(self._changes, self._commit_seconds),
             "plait_turns_running": running,
-            "plait_changes_sent_total": sent,
+            "plait_changes_sent_total": Counter(
+                int, {labels: each.sent for labels, each in self._commit_seconds.copy().items()}
+            ),
         }
 
     # Instruments
@@ -212,8 +250,10 @@ class Metrics(NoInstruments):
 
     def message_ended(self, trace: Any, outcome: str) -> None:
         series, began = trace
-        series.waiting.append(perf_counter() - began)
-        if outcome != "ok":
+        if outcome == "ok":
+            series.waiting.append(perf_counter() - began)
+        else:
+            series.add_failed(perf_counter() - began)
             self._messages[*series.labels, outcome] += 1
 
     def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
@@ -226,17 +266,24 @@ class Metrics(NoInstruments):
         return self._turn_seconds[kind, turn]
 
     def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
-        trace.waiting.append(seconds)
-        if outcome != "ok":
+        if outcome == "ok":
+            trace.waiting.append(seconds)
+        else:
+            trace.add_failed(seconds)
             self._turns[*trace.labels, outcome] += 1
 
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
-        self._sizes[kind,].add(size)
-        return self._commit_seconds[kind,]
+        waiting, seconds = self._sizes[kind,].waiting, self._commit_seconds[kind,]
+        waiting.append(size)
+        if len(waiting) >= _AT_ONCE:
+            # There were at most as many changes of the kind that were committed.
+            for each in (self._sizes[kind,], seconds, self._writes):
+                each.flush()
+        return seconds
 
     def change_committed(self, trace: Any, seconds: float, batch: int) -> None:
-        trace.add(seconds)
-        self._writes.add(batch)
+        trace.waiting.append(seconds)
+        self._writes.waiting.append(batch)
 
     def change_failed(self, trace: Any, code: str) -> None:
         self._changes[*trace.labels, code] += 1
@@ -277,18 +324,8 @@ class Metrics(NoInstruments):
 
 
 def _add_fine(others: Counter, histogram: _Histogram) -> Counter:
-    """Return counts by outcome: those of a histogram's values that have no other outcome are `ok`."""
-    counts = Counter(int, others)
-    for labels, count in others.items():
-        counts[*labels[:-1], "ok"] -= count
-    for labels, series in histogram.items():
-        counts[*labels, "ok"] += series.count
-    return counts
-
-
-def _add_all(others: Counter, histogram: _Histogram) -> Counter:
-    """Return counts by outcome: all of a histogram's values are `ok`."""
-    counts = Counter(int, others)
-    for labels, series in histogram.items():
-        counts[*labels, "ok"] = series.count
+    """Return counts by outcome: `others`, and as `ok` those of a histogram."""
+    counts = Counter(int, others.copy())
+    for labels, series in histogram.copy().items():
+        counts[*labels, "ok"] = series.fine
     return counts
