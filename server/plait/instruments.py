@@ -8,9 +8,20 @@ from typing import Any, Final, Protocol
 
 from plait.errors import PlaitError, TurnTimeout
 
-__all__ = ["NO_INSTRUMENTS", "TRACE", "Instruments", "NoInstruments", "combine_instruments", "find_outcome"]
+__all__ = [
+    "HTTP_METHODS",
+    "NO_INSTRUMENTS",
+    "TRACE",
+    "Instruments",
+    "NoInstruments",
+    "combine_instruments",
+    "find_outcome",
+]
 
 log = logging.getLogger("plait.instruments")
+
+HTTP_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
+"""The methods by which requests are told apart; a client may make up any other."""
 
 TRACE: Final = "plait.trace"
 """The member of an HTTP request's scope that has its trace."""
@@ -34,11 +45,17 @@ class Instruments(Protocol):
         ...
 
     def request_ended(self, trace: Any, status: int) -> None:
-        """Called when the answer to a request is sent, or when its client has disconnected, with the status 499."""
+        """Called when the answer to a request is sent, or when its client has disconnected, with the status 499.
+
+        The status is 500 if there is no answer for another reason, such as an exception while it was made.
+        """
         ...
 
     def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
-        """Called for a `join`, `push`, `call` or `message` on a socket, and returns its trace."""
+        """Called for a `join`, `push`, `call` or `message` on a socket, and returns its trace.
+
+        A `join` is told when the client is authenticated and the thread is awake; one that is refused before is not.
+        """
         ...
 
     def message_ended(self, trace: Any, outcome: str) -> None:

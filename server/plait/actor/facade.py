@@ -264,9 +264,10 @@ class Facade:
         if instruments is not None:
             self.begin_message(connection, "join")
         trace = connection.trace
+        has_joined = False
 
         def admit() -> bool:
-            nonlocal refusal
+            nonlocal refusal, has_joined
             if connection.is_closed:
                 return False
             refusal = self.refusal()
@@ -277,8 +278,8 @@ class Facade:
                 connection.session = session
                 self.connections.add(connection)
                 welcome()
-                return True
-            return False
+                has_joined = True
+            return has_joined
 
         def finish(error: BaseException | None) -> None:
             nonlocal refusal
@@ -287,7 +288,8 @@ class Facade:
                 error = None
             done(error or refusal)
             if instruments is not None:
-                instruments.message_ended(trace, find_outcome(error or refusal))
+                is_gone = not has_joined and (error or refusal) is None
+                instruments.message_ended(trace, "cancelled" if is_gone else find_outcome(error or refusal))
 
         self.hooks.connect(connection, request, admit=admit, done=finish)
 
@@ -359,8 +361,7 @@ class Facade:
         args, kwargs = arguments
         trace = None
         if self.instruments is not None:
-            is_client = by_client and connection is not None
-            trace = connection.trace if is_client else find_trace(self.instruments, "server")
+            trace = connection.trace if connection is not None and by_client else find_trace(self.instruments, "server")
         if method.is_stream:
             assert sink is not None
             report = self.hooks.report
@@ -390,6 +391,12 @@ class Facade:
         assert self.instruments is not None
         (kind, name), traceparent = self.key, connection.traceparent
         connection.trace = self.instruments.message_began(kind, name, type, traceparent)
+
+    def refuse_message(self, connection: Connection, type: str, error: PlaitError) -> None:
+        """Tell that a message has come, and is not handled."""
+        if self.instruments is not None:
+            self.begin_message(connection, type)
+            self.instruments.message_ended(connection.trace, error.code)
 
     def end_message(self, trace: Any, turn: RunningCall | None) -> None:
         """Tell that a message has ended: when its turn has, if it has one, and the changes before are durable."""

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
-from plait.instruments import NoInstruments
+from plait.instruments import HTTP_METHODS, NoInstruments
 from plait_schemas import codes
 
 __all__ = ["METRICS", "Metric", "Metrics"]
@@ -69,8 +69,7 @@ METRICS: Final = (
 # How many values of a histogram are counted at once.
 _AT_ONCE: Final = 1000
 
-# Labels that a peer chooses: others are counted together.
-_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
+# The codes of sockets, which a peer may choose: others are counted together.
 _CODES: Final = frozenset({*range(1000, 1016), *(value for value in vars(codes).values() if isinstance(value, int))})
 
 
@@ -79,13 +78,13 @@ class _Counted(NamedTuple):
 
     # How many are at most each of the bounds, how many there are, and their sum.
     below: tuple[int, ...]
-    count: int
+    number: int
     sum: float
     waiting: list[float]
 
     @property
     def total(self) -> int:
-        return self.count + len(self.waiting)
+        return self.number + len(self.waiting)
 
 
 class _Series:
@@ -134,15 +133,15 @@ class _Series:
         parts = [each.read() for each in (self, self.failed) if each is not None]
         below = [sum(counts) for counts in zip(*(each.below for each in parts), strict=True)]
         buckets = [(str(bound), float(count)) for bound, count in zip(self._bounds, below, strict=True)]
-        buckets.append(("+Inf", float(sum(each.count for each in parts))))
+        buckets.append(("+Inf", float(sum(each.number for each in parts))))
         family.add_metric(self.labels, buckets, sum(each.sum for each in parts))
 
     def read(self) -> _Counted:
         """Count the values so far; none of the result waits."""
-        below, count, total, waiting = self._counted
+        below, number, total, waiting = self._counted
         values = sorted(waiting)
         counts = [known + bisect_right(values, bound) for known, bound in zip(below, self._bounds, strict=True)]
-        return _Counted(tuple(counts), count + len(values), total + sum(values), [])
+        return _Counted(tuple(counts), number + len(values), total + sum(values), [])
 
     def flush(self) -> None:
         """Count the values that wait."""
@@ -235,7 +234,7 @@ class Metrics(NoInstruments):
     # Instruments
 
     def request_began(self, kind: str, name: str, method: str, traceparent: str | None) -> Any:
-        return kind, method if method in _METHODS else "other", perf_counter()
+        return kind, method if method in HTTP_METHODS else "other", perf_counter()
 
     def request_ended(self, trace: Any, status: int) -> None:
         kind, method, began = trace

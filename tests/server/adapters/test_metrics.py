@@ -15,10 +15,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.requests import Request
 
 from plait import MemoryStore, Plait, Thread, rpc
 from plait.adapters.metrics import METRICS, Metrics
 from plait.settings import SettingError
+from plait.web.identity import Authenticate
 
 PATH = "/threads/room/one"
 
@@ -30,6 +32,10 @@ class Room(Thread[Any]):
     def add(self) -> int:
         self.set_state(lambda state: {"n": state["n"] + 1})
         return self.version
+
+
+async def nobody(request: Request) -> None:
+    return None
 
 
 def make_app(**settings: Any) -> Plait:
@@ -133,9 +139,14 @@ async def test_metrics_are_switched_on_by_their_variable(monkeypatch: pytest.Mon
         assert (await web.get("/metrics")).status_code == 200
 
 
-async def test_metrics_are_not_shown_by_the_name_of_another_site() -> None:
-    async with serve(make_app()) as web:
+@pytest.mark.parametrize("authenticate", [None, nobody])
+async def test_metrics_are_not_shown_by_the_name_of_another_site(authenticate: Authenticate | None) -> None:
+    app = make_app(authenticate=authenticate)
+    app.prepare_serving("plait.example")
+    async with serve(app) as web:
         assert (await web.get("/metrics", headers={"host": "evil.example"})).status_code == 421
+        for name in ("localhost", "plait.example", "10.0.0.1:8000"):
+            assert (await web.get("/metrics", headers={"host": name})).status_code == 200
 
 
 async def test_each_app_has_metrics_of_its_own() -> None:

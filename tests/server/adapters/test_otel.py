@@ -152,6 +152,13 @@ async def test_a_request_without_a_valid_header_begins_a_trace(traced: Traced, h
     assert traced.find("GET room").parent is None
 
 
+async def test_a_method_that_a_client_makes_up_is_not_told(traced: Traced) -> None:
+    async with make_app(traced) as app, browse(app) as web:
+        await web.request("BREW", PATH)
+    span = traced.find("HTTP room")
+    assert (span.attributes or {})["http.request.method"] == "_OTHER"
+
+
 async def test_a_request_in_an_app_that_is_traced_is_a_child_of_its_span(traced: Traced) -> None:
     async with make_app(traced) as app:
 
