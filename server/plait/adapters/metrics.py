@@ -160,6 +160,42 @@ class _Histogram(dict[tuple[str, ...], _Series]):
         return series
 
 
+class _OfKind:
+    """The series of one kind that are used for each message, turn and change."""
+
+    __slots__ = ("commits", "messages", "sizes", "turns", "waits")
+
+    def __init__(self, kind: str, histograms: dict[str, _Histogram]) -> None:
+        self.waits = histograms["plait_turn_wait_seconds"][kind,]
+        self.sizes = histograms["plait_change_bytes"][kind,]
+        self.commits = histograms["plait_commit_seconds"][kind,]
+        self.turns = _ByName(kind, histograms["plait_turn_seconds"])
+        self.messages = _ByName(kind, histograms["plait_message_seconds"])
+
+
+class _ByName(dict[str, _Series]):
+    """The series of one kind, by the other label."""
+
+    def __init__(self, kind: str, histogram: _Histogram) -> None:
+        self._kind = kind
+        self._histogram = histogram
+
+    def __missing__(self, name: str) -> _Series:
+        series = self[name] = self._histogram[self._kind, name]
+        return series
+
+
+class _ByKind(dict[str, _OfKind]):
+    """What is used most of each kind: one look-up costs less than several with all labels."""
+
+    def __init__(self, histograms: dict[str, _Histogram]) -> None:
+        self._histograms = histograms
+
+    def __missing__(self, kind: str) -> _OfKind:
+        found = self[kind] = _OfKind(kind, self._histograms)
+        return found
+
+
 Counter = defaultdict[tuple[str, ...], int]
 
 
@@ -178,7 +214,8 @@ class Metrics(NoInstruments):
         self._turns, self._turn_seconds = self._get("plait_turns_total", "plait_turn_seconds")
         self._changes, self._commit_seconds = self._get("plait_changes_total", "plait_commit_seconds")
         self._pushes, self._waits = self._get("plait_pushes_total", "plait_turn_wait_seconds")
-        self._sizes, self._writes = self._histograms["plait_change_bytes"], self._histograms["plait_commit_writes"][()]
+        self._writes = self._histograms["plait_commit_writes"][()]
+        self._kinds = _ByKind(self._histograms)
         if registry is None:
             registry = CollectorRegistry()
             ProcessCollector(registry=registry)
@@ -242,7 +279,7 @@ class Metrics(NoInstruments):
         self._histograms["plait_request_seconds"][kind, method].add(perf_counter() - began)
 
     def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
-        series = self._message_seconds[kind, type]
+        series = self._kinds[kind].messages[type]
         if len(series.waiting) >= _AT_ONCE:
             series.flush()
         return series, perf_counter()
@@ -256,13 +293,14 @@ class Metrics(NoInstruments):
             self._messages[*series.labels, outcome] += 1
 
     def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
-        waiting = self._waits[kind,].waiting
+        found = self._kinds[kind]
+        waiting = found.waits.waiting
         waiting.append(waited)
         if len(waiting) >= _AT_ONCE:
-            # There were at most as many turns that ended.
-            for each in (*self._waits.values(), *self._turn_seconds.values()):
+            # There were at most as many turns of the kind that ended.
+            for each in (found.waits, *found.turns.values()):
                 each.flush()
-        return self._turn_seconds[kind, turn]
+        return found.turns[turn]
 
     def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
         if outcome == "ok":
@@ -272,13 +310,14 @@ class Metrics(NoInstruments):
             self._turns[*trace.labels, outcome] += 1
 
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
-        waiting, seconds = self._sizes[kind,].waiting, self._commit_seconds[kind,]
+        found = self._kinds[kind]
+        waiting = found.sizes.waiting
         waiting.append(size)
         if len(waiting) >= _AT_ONCE:
             # There were at most as many changes of the kind that were committed.
-            for each in (self._sizes[kind,], seconds, self._writes):
+            for each in (found.sizes, found.commits, self._writes):
                 each.flush()
-        return seconds
+        return found.commits
 
     def change_committed(self, trace: Any, seconds: float, batch: int) -> None:
         trace.waiting.append(seconds)
