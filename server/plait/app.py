@@ -98,6 +98,8 @@ class Plait:
             self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
         with _as_setting_error("allowed_hosts"):
             self._hosts = Hosts(self.settings.allowed_hosts, is_guarded=authenticate is not None)
+            # `/metrics` asks for no credentials, even with `authenticate`.
+            self._metrics_hosts = Hosts(self.settings.allowed_hosts, is_guarded=False)
         self._kinds = _check_kinds(kinds, self.settings.limits or UNLIMITED)
         self._is_running = False
         self._metrics = _make_metrics() if self.settings.metrics else None
@@ -172,6 +174,7 @@ class Plait:
     def prepare_serving(self, host: str, *, lists_kinds: bool = False) -> None:
         """Allow the host that a server listens on; with `lists_kinds`, 404 answers list the kinds for everybody."""
         self._hosts.listen(host)
+        self._metrics_hosts.listen(host, warns=False)
         self._context.lists_kinds = lists_kinds
 
     @property
@@ -290,7 +293,7 @@ class Plait:
 
     async def _get_metrics(self, request: Request) -> Response:
         assert self._metrics is not None
-        self._hosts.check(request)
+        self._metrics_hosts.check(request)
         text, content_type = self._metrics.read(request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
 

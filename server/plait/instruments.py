@@ -8,9 +8,20 @@ from typing import Any, Final, Protocol
 
 from plait.errors import PlaitError, TurnTimeout
 
-__all__ = ["NO_INSTRUMENTS", "TRACE", "Instruments", "NoInstruments", "combine_instruments", "find_outcome"]
+__all__ = [
+    "HTTP_METHODS",
+    "NO_INSTRUMENTS",
+    "TRACE",
+    "Instruments",
+    "NoInstruments",
+    "combine_instruments",
+    "find_outcome",
+]
 
 log = logging.getLogger("plait.instruments")
+
+HTTP_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
+"""The methods by which requests are told apart; a client may make up any other."""
 
 TRACE: Final = "plait.trace"
 """The member of an HTTP request's scope that has its trace."""
@@ -24,7 +35,7 @@ class Instruments(Protocol):
 
     Requests, messages, turns and changes have a trace: whatever `…_began` or `change_made` returns, which is passed to
     the methods that tell their end. It is also the `parent` of what they cause. `traceparent` is the W3C header of the
-    request, or of the request that opened the socket.
+    request, or of the request that opened the socket, unless that is longer than any valid one.
 
     An outcome is `ok`, the code of an error, `error` for an exception that is not plait's, `timeout` or `cancelled`.
     """
@@ -34,11 +45,17 @@ class Instruments(Protocol):
         ...
 
     def request_ended(self, trace: Any, status: int) -> None:
-        """Called when the answer to a request is sent, or when its client has disconnected, with the status 499."""
+        """Called when the answer to a request is sent, or when its client has disconnected, with the status 499.
+
+        The status is 500 if there is no answer for another reason, such as an exception while it was made.
+        """
         ...
 
     def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
-        """Called for a `join`, `push`, `call` or `message` on a socket, and returns its trace."""
+        """Called for a `join`, `push`, `call` or `message` on a socket, and returns its trace.
+
+        A `join` is told when the client is authenticated and the thread is awake; one that is refused before is not.
+        """
         ...
 
     def message_ended(self, trace: Any, outcome: str) -> None:
@@ -48,12 +65,17 @@ class Instruments(Protocol):
     def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
         """Called when a turn begins after it has waited for some seconds, and returns its trace.
 
-        `turn` is the name of a hook, or `rpc` and the name of a method.
+        `turn` is the name of a hook, `rpc` and the name of a method, or `destroy`. These have no parent: `on_start`,
+        `on_stop`, `on_close`, and what code outside of turns calls, unless `find_parent` returns one.
         """
         ...
 
     def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
         """Called when a turn has ended, by the task that began it."""
+        ...
+
+    def find_parent(self) -> Any:
+        """Called when code outside of this app's turns uses a thread, and returns the parent of what that causes."""
         ...
 
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
@@ -69,7 +91,10 @@ class Instruments(Protocol):
         ...
 
     def change_sent(self, trace: Any, connections: int) -> None:
-        """Called when a durable change is sent, with the number of connections that it is sent to."""
+        """Called when a durable change is sent, with the number of connections that follow the state.
+
+        It is held back from those that read too slowly, which get it later, with others. Its source is not counted.
+        """
         ...
 
     def socket_opened(self, protocol: str) -> None:
@@ -132,6 +157,9 @@ class NoInstruments:
 
     def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
         pass
+
+    def find_parent(self) -> Any:
+        return None
 
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
         return None
@@ -248,34 +276,42 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Several(NoInstruments):
-    """Calls several instruments; a trace is a tuple of theirs."""
+    """Calls several instruments; a trace has one of each."""
 
     def __init__(self, instruments: Sequence[Instruments]) -> None:
+        class Traces(tuple[Any, ...]):
+            """The traces of these instruments: those of another app are of another class."""
+
+            __slots__ = ()
+
+        nothing = Traces([None] * len(instruments))
         for name in _METHODS:
             methods = tuple(getattr(each, name) for each in instruments)
             make = _pass_parent if name in _WITH_PARENT else _pass_trace if name in _WITH_TRACE else _pass_all
-            setattr(self, name, make(methods))
+            setattr(self, name, make(methods, nothing))
 
 
-def _pass_all(methods: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    return lambda *args: tuple([method(*args) for method in methods])
+def _pass_all(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]) -> Callable[..., Any]:
+    traces = type(nothing)
+    return lambda *args: traces([method(*args) for method in methods])
 
 
-def _pass_parent(methods: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    none = (None,) * len(methods)
+def _pass_parent(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]) -> Callable[..., Any]:
+    traces = type(nothing)
 
     def call(*args: Any) -> Any:
-        rest, parents = args[:-1], args[-1] or none
-        return tuple([method(*rest, parent) for method, parent in zip(methods, parents, strict=True)])
+        *rest, parent = args
+        parents = parent if type(parent) is traces else nothing
+        return traces([method(*rest, own) for method, own in zip(methods, parents, strict=True)])
 
     return call
 
 
-def _pass_trace(methods: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    none = (None,) * len(methods)
+def _pass_trace(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]) -> Callable[..., Any]:
+    traces = type(nothing)
 
     def call(trace: Any, *args: Any) -> None:
-        for method, own in zip(methods, trace or none, strict=True):
+        for method, own in zip(methods, trace if type(trace) is traces else nothing, strict=True):
             method(own, *args)
 
     return call

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from tests.integration.native_client import joined, put
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.integration.test_event_stream import STREAM, Reader
@@ -33,6 +33,8 @@ class Room(Thread[Any]):
         pass
 
     def on_request(self, request: Request) -> Response:
+        if request.url.path.endswith("missing"):
+            return FileResponse("/nothing/here")
         return PlainTextResponse("hello")
 
     @rpc
@@ -114,6 +116,22 @@ async def test_a_request_whose_client_disconnects_ends_with_499() -> None:
             peer.sendall(b"PUT %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx" % PATH.encode())
             await told.until("request_began")
         assert await told.until("request_ended") == [(499,)]
+
+
+async def test_a_request_whose_answer_fails_ends_with_500() -> None:
+    async with watched() as (address, told), http(address) as web:
+        assert (await web.get(f"{PATH}/missing")).status_code == 500
+        assert await told.until("request_ended") == [(500,)]
+
+
+async def test_a_header_that_is_too_long_is_no_traceparent() -> None:
+    headers = {"traceparent": TRACEPARENT + "-" + "a" * 500}
+    async with watched() as (address, told), http(address) as web:
+        await web.get(PATH, headers=headers)
+        assert told.of("request_began") == [(*ONE, "GET", None)]
+        async with joined(address, PATH, "one", headers=headers), connected(address, PATH, headers=headers):
+            pass
+        assert told.of("message_began") == [(*ONE, "join", None)] * 2
 
 
 async def test_an_event_stream_is_a_request_that_joins() -> None:
@@ -212,6 +230,14 @@ async def test_sockets_over_their_limits_are_told() -> None:
         assert told.of("limit_hit")[1:] == [("connections_per_address",)]
 
 
+async def test_a_connection_over_the_limit_of_its_address_is_told_before_its_request() -> None:
+    async with watched(limits=Limits(connections_per_address=1)) as (address, told):
+        with bare_socket(address) as first:
+            first.sendall(b"GET / HTTP/1.1\r\n")
+            with bare_socket(address):
+                assert await told.until("limit_hit") == [("connections_per_address",)]
+
+
 # Instruments that raise
 
 
@@ -237,8 +263,8 @@ async def test_two_clients_work_while_every_method_of_the_instruments_raises(
         assert (await web.get(f"{PATH}/own")).text == "hello"
     told = {each.name for each in recorder.events}
     methods = {name for name in vars(NoInstruments) if not name.startswith("_")}
-    # Nothing went wrong, and nobody was slow.
-    assert told == methods - {"change_failed", "reader_lagged", "store_failed"}
+    # Nothing went wrong, nobody was slow, and no code of the app's own called a thread.
+    assert told == methods - {"change_failed", "find_parent", "reader_lagged", "store_failed"}
     logged = [each for each in caplog.records if each.name == "plait.instruments"]
     assert sorted(each.getMessage().split()[0] for each in logged) == sorted(told)
     others = [each for each in caplog.records if each.levelno > logging.WARNING and each not in logged]

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from tests.server.recorder import Event, Raising, Recorder
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import Guest, SlowReads, add, change, joined, put, until
@@ -58,6 +59,10 @@ class Room(Thread[Any]):
         await self.gate.wait()
 
     @rpc
+    def answer_no_json(self) -> Any:
+        return object()
+
+    @rpc
     async def hang(self) -> None:
         await asyncio.Event().wait()
 
@@ -82,6 +87,26 @@ class Follower(Room):
     def on_state_changed(self, state: Any, source: Source) -> None:
         if state["n"] == 1:
             self.set(2)
+
+
+class Ending(Room):
+    """Is not destroyed before the gate is open."""
+
+    kind = KIND
+    turn_timeout = None  # type: ignore[assignment]
+
+    async def on_destroyed(self) -> None:
+        await self.gate.wait()
+
+
+class Slow(Room):
+    """Nobody has joined before the gate is open."""
+
+    kind = KIND
+
+    async def connection_tags(self, connection: Connection, request: Request) -> list[str]:
+        await self.gate.wait()
+        return []
 
 
 class Busy(Thread[Any]):
@@ -230,6 +255,27 @@ async def test_a_call_that_makes_no_turn_ends_with_its_error(method: str, outcom
         assert recorder.of("turn_began") == []
 
 
+async def test_a_call_whose_result_is_not_json_has_failed() -> None:
+    async with told() as (house, recorder):
+        actor = await house.actor(Room)
+        guest, client = await joined(actor, "one"), await house.join(Room, "other")
+        recorder.events.clear()
+        guest.send("call", ref=1, method="answer_no_json")
+        client.call("1", "answer_no_json")
+        await idle(actor)
+        assert recorder.of("message_ended") == [("call_failed",)] * 2
+
+
+async def test_a_call_of_a_stream_ends_with_it() -> None:
+    async with told() as (house, recorder):
+        actor = await house.actor(Room)
+        client = await house.join(Room, "other")
+        recorder.events.clear()
+        client.call("1", "generate")
+        await idle(actor)
+        assert recorder.of("message_ended") == [("ok",)]
+
+
 async def test_a_message_ends_with_its_turn() -> None:
     async with told() as (house, recorder):
         actor = await house.actor(Room)
@@ -321,6 +367,44 @@ async def test_a_push_that_is_dropped_with_its_socket_is_cancelled() -> None:
         store.may_read.set()
 
 
+async def test_a_push_while_the_thread_is_destroyed_is_not_told() -> None:
+    async with told(Ending) as (house, recorder):
+        actor = await house.actor(Ending)
+        guest, client = await joined(actor, "one"), await house.join(Ending, "other")
+        guest.push(put("/n", 1), base=0)
+        await idle(actor)
+        recorder.events.clear()
+        destroying = asyncio.create_task(house.handle(Ending).destroy())
+        await until(lambda: recorder.of("turn_began")[-1:] == [(*ONE, "on_destroyed")])
+        guest.push(put("/n", 2), base=1)
+        client.push({"n": 2})
+        assert isinstance(actor.thread, Ending)
+        actor.thread.gate.set()
+        await destroying
+        assert recorder.of("message_began", "message_ended", "push_answered") == []
+
+
+async def test_a_push_whose_past_is_read_ends_with_a_thread_that_is_destroyed_meanwhile() -> None:
+    store = SlowReads()
+    async with told(Ending, store=store) as (house, recorder):
+        actor = await house.actor(Ending)
+        guest = await joined(actor, "one")
+        await change(actor, 1, 2)
+        actor.pipeline.history.forget()
+        store.may_read.clear()
+        guest.push(add("/m", 1), base=0)
+        await until(lambda: store.reads)
+        destroying = asyncio.create_task(house.handle(Ending).destroy())
+        await until(lambda: actor.is_ending)
+        store.may_read.set()
+        await until(lambda: len(recorder.of("message_ended")) == 2)
+        assert recorder.of("message_ended")[-1] == ("cancelled",)
+        assert isinstance(actor.thread, Ending)
+        actor.thread.gate.set()
+        await destroying
+        assert len(recorder.of("message_ended")) == 2
+
+
 async def test_whole_states_are_told_as_pushes() -> None:
     async with told() as (house, recorder):
         actor = await house.actor(Room)
@@ -328,12 +412,14 @@ async def test_whole_states_are_told_as_pushes() -> None:
         client.push({"n": 1})
         await idle(actor)
         client.push({"n": "forbidden"})
+        client.push({"n": "broken"})
         client.connection.readonly = True
         client.push({"n": 2})
-        assert recorder.of("push_answered") == [(KIND, "accepted"), (KIND, "rejected"), (KIND, "readonly")]
+        answers = [outcome for _, outcome in recorder.of("push_answered")]
+        assert answers == ["accepted", "rejected", "rejected", "readonly"]
         pushes = [each for each in recorder.events if each.name == "message_began" and each.arguments[2] == "push"]
         outcomes = [recorder.ended("message_ended", each.trace) for each in pushes]
-        assert outcomes == [("ok",), ("rejected",), ("readonly",)]
+        assert outcomes == [("ok",), ("rejected",), ("rejected",), ("readonly",)]
 
 
 # The store
@@ -396,6 +482,20 @@ async def test_a_join_is_told_by_what_was_sent() -> None:
         assert recorder.of("message_ended") == [("ok",)] * 4
 
 
+async def test_a_join_whose_peer_has_disconnected_meanwhile_is_cancelled() -> None:
+    async with told(Slow) as (house, recorder):
+        actor = await house.actor(Slow)
+        guest = Guest(actor, "one")
+        await guest.open()
+        await until(lambda: ((*ONE, "on_connect")) in recorder.of("turn_began"))
+        guest.leave()
+        assert isinstance(actor.thread, Slow)
+        actor.thread.gate.set()
+        await idle(actor)
+        assert recorder.of("message_ended") == [("cancelled",)]
+        assert recorder.of("joined") == []
+
+
 async def test_a_reader_that_falls_behind_is_told_once_until_it_has_caught_up() -> None:
     async with told() as (house, recorder):
         actor = await house.actor(Room)
@@ -452,6 +552,22 @@ async def test_limits_of_messages_are_told_when_they_are_hit() -> None:
         await idle(actor)
         assert recorder.of("limit_hit") == [("messages_per_second",)] * 4
         assert recorder.of("push_answered") == [(KIND, "rate_limited")] * 2
+        assert [each[2] for each in recorder.of("message_began")] == ["push", "push", "message", "call"]
+        assert recorder.of("message_ended") == [("rate_limited",)] * 4
+
+
+async def test_messages_that_are_no_json_end_with_their_error() -> None:
+    half = '"\\ud800"'
+    async with told() as (house, recorder):
+        actor = await house.actor(Room)
+        guest, client = await joined(actor, "one"), await house.join(Room, "other")
+        recorder.events.clear()
+        guest.send_text('{"type":"call","ref":1,"method":"set","args":[' + half + "]}")
+        guest.send_text('{"type":"message","data":' + half + "}")
+        client.send('{"type":"rpc","id":"1","method":"set","args":[' + half + "]}")
+        await idle(actor)
+        assert [each[2] for each in recorder.of("message_began")] == ["call", "message", "call"]
+        assert recorder.of("message_ended") == [("invalid_arguments",)] * 3
 
 
 async def test_limits_of_whole_states_are_told_when_they_are_hit() -> None:
@@ -462,6 +578,18 @@ async def test_limits_of_whole_states_are_told_when_they_are_hit() -> None:
         client.push({"n": 1})
         assert recorder.of("limit_hit") == [("state",), ("messages_per_second",)]
         assert recorder.of("push_answered") == [(KIND, "too_large"), (KIND, "rate_limited")]
+
+
+async def test_calls_and_messages_of_the_cloudflare_protocol_that_come_too_fast_are_told() -> None:
+    async with told(limits=Limits(messages_per_second=0.001, message_burst=3)) as (house, recorder):
+        client = await house.join(Room, "one")
+        for _ in range(3):
+            client.call("1", "nothing")
+        recorder.events.clear()
+        client.call("2", "set", 1)
+        client.send("hello")
+        assert [each[2] for each in recorder.of("message_began")] == ["call", "message"]
+        assert recorder.of("message_ended") == [("rate_limited",)] * 2
 
 
 async def test_a_backlog_is_told_when_it_is_full() -> None:

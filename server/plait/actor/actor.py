@@ -141,11 +141,12 @@ class Actor(Facade):
         """Cancel the running and the waiting turns."""
         self.turns.cancel()
 
-    async def end_in_turn(self, begin: Callable[[Collection[Turn]], Awaitable[None]]) -> None:
+    async def end_in_turn(self, begin: Callable[[Collection[Turn]], Awaitable[None]], trace: Any) -> None:
         """Call `begin` in a turn after those before it, and wait for what it returns.
 
         From then on no other turn begins, except those that are called inside of it. `begin` is given the turn, and
-        those that wait for it. Raises Destroyed, when a turn before it has ended the thread.
+        those that wait for it. `trace` is that of its cause. Raises Destroyed, when a turn before it has ended the
+        thread.
         """
 
         def work() -> Awaitable[None]:
@@ -157,7 +158,7 @@ class Actor(Facade):
 
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         parent, origin = current_turn(), find_client_turn()
-        turn = Turn("destroy", work, owner=self, parent=parent, origin=origin)
+        turn = Turn("destroy", work, owner=self, parent=parent, origin=origin, trace=trace)
         self.turns.begin(turn, make_resolver(future))
         try:
             await future
@@ -175,7 +176,8 @@ class Actor(Facade):
             before = self.pipeline.begin_deletion()
             if before is not None:
                 await before
-            await self.hooks.run_last(self.thread.turn_timeout)
+            turn = next(iter(callers), None)
+            await self.hooks.run_last(self.thread.turn_timeout, None if turn is None else turn.trace)
             await self.pipeline.delete()
             refusal = Destroyed(f"{self.key} was destroyed")
         except StoreError as error:
@@ -229,8 +231,7 @@ class Actor(Facade):
         revision = commit.revision
         if revision.version == 0:
             return
-        count = 0 if self.instruments is None else self.connections.count_readers(commit.source)
-        self.connections.broadcast_change(revision, source=commit.source)
+        count = self.connections.broadcast_change(revision, source=commit.source)
         if self.instruments is not None:
             self.instruments.change_sent(commit.trace, count)
         if self.hooks.has("on_state_changed"):
@@ -239,7 +240,7 @@ class Actor(Facade):
             try:
                 state = revision.state
             except Exception as error:  # The type may run the author's code, such as `__post_init__`.
-                self.hooks.report(error, connection)
+                self.hooks.report(error, connection, commit.trace)
             else:
                 source, trace = connection or "server", commit.trace
                 self.hooks.post("on_state_changed", state, source, connection=connection, size=size, trace=trace)

@@ -89,14 +89,11 @@ class Connections:
             if not self._ids[connection.id]:
                 del self._ids[connection.id]
 
-    def count_readers(self, source: Source) -> int:
-        """Return how many connections a change of `source` is sent to."""
-        return sum(each.session is not None and each is not source and each.protocol_enabled for each in self._members)
-
-    def broadcast_change(self, revision: Revision, *, source: Source) -> None:
-        """Send a change to every connection that follows the state, except its source."""
+    def broadcast_change(self, revision: Revision, *, source: Source) -> int:
+        """Send a change to every connection that follows the state, except its source; return how many there are."""
         wire: Wire | None = None
         frame: Frame | None = None
+        count = 0
         for connection in self:
             session = connection.session
             if session is not None and connection is not source and connection.protocol_enabled:
@@ -105,6 +102,8 @@ class Connections:
                     frame = self.change_frame(wire, revision)
                 if frame is not None:
                     session.deliver(frame, revision)
+                    count += 1
+        return count
 
     def change_frame(self, wire: Wire, revision: Revision) -> Frame | None:
         """Return the frame of `wire` for a revision; the frames of the last revision are cached."""

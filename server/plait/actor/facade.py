@@ -34,7 +34,6 @@ from plait.state.merger import Charge, Merger, Proposal, Pushed
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import Client, PushLog
 from plait.state.revision import Revision
-from plait.state.source import Source
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey, connection_id
 from plait_schemas.messages import PresenceDiff
 from plait_schemas.patch import Op
@@ -265,9 +264,10 @@ class Facade:
         if instruments is not None:
             self.begin_message(connection, "join")
         trace = connection.trace
+        has_joined = False
 
         def admit() -> bool:
-            nonlocal refusal
+            nonlocal refusal, has_joined
             if connection.is_closed:
                 return False
             refusal = self.refusal()
@@ -278,8 +278,8 @@ class Facade:
                 connection.session = session
                 self.connections.add(connection)
                 welcome()
-                return True
-            return False
+                has_joined = True
+            return has_joined
 
         def finish(error: BaseException | None) -> None:
             nonlocal refusal
@@ -288,7 +288,8 @@ class Facade:
                 error = None
             done(error or refusal)
             if instruments is not None:
-                instruments.message_ended(trace, find_outcome(error or refusal))
+                is_gone = not has_joined and (error or refusal) is None
+                instruments.message_ended(trace, "cancelled" if is_gone else find_outcome(error or refusal))
 
         self.hooks.connect(connection, request, admit=admit, done=finish)
 
@@ -358,7 +359,9 @@ class Facade:
         and after each one `drain` is awaited.
         """
         args, kwargs = arguments
-        cause: Source = connection if by_client and connection is not None else "server"
+        trace = None
+        if self.instruments is not None:
+            trace = connection.trace if connection is not None and by_client else find_trace(self.instruments, "server")
         if method.is_stream:
             assert sink is not None
             report = self.hooks.report
@@ -376,7 +379,7 @@ class Facade:
             by_client=by_client,
             parent=None if by_client else current_turn(),
             origin=None if by_client else find_client_turn(),
-            trace=None if self.instruments is None else find_trace(cause),
+            trace=trace,
         )
         self.turns.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
         return turn
@@ -388,6 +391,12 @@ class Facade:
         assert self.instruments is not None
         (kind, name), traceparent = self.key, connection.traceparent
         connection.trace = self.instruments.message_began(kind, name, type, traceparent)
+
+    def refuse_message(self, connection: Connection, type: str, error: PlaitError) -> None:
+        """Tell that a message has come, and is not handled."""
+        if self.instruments is not None:
+            self.begin_message(connection, type)
+            self.instruments.message_ended(connection.trace, error.code)
 
     def end_message(self, trace: Any, turn: RunningCall | None) -> None:
         """Tell that a message has ended: when its turn has, if it has one, and the changes before are durable."""

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from plait.actor.connection import Connection
 from plait.actor.logs import log_error
-from plait.actor.mailbox import Turn
+from plait.actor.mailbox import Turn, current_turn
 from plait.actor.outcome import make_resolver, maybe_await
 from plait.actor.thread import Thread
 from plait.actor.turns import TurnRunner
@@ -54,7 +54,7 @@ class Hooks:
 
         def finished(_: object, error: BaseException | None) -> None:
             if error is not None:
-                self.report(error, connection)
+                self.report(error, connection, turn.trace)
 
         work = partial(getattr(self._thread, name), *args)
         turn = Turn(name, work, owner=self._owner, connection=connection, by_client=by_client, trace=trace)
@@ -104,7 +104,7 @@ class Hooks:
             if (refusal := self._turns.refusal) is not None and error is not None:
                 connection.leave(refusal.close_code, str(refusal))
             elif error is not None:
-                self.report(error, connection)
+                self.report(error, connection, turn.trace)
             done(error)
 
         trace = _find_trace(connection, request)
@@ -116,10 +116,15 @@ class Hooks:
         answer = await self.run("should_be_readonly", connection, request, connection=connection, request=request)
         return bool(answer)
 
-    def report(self, error: BaseException, connection: Connection | None) -> None:
-        """Run `on_error`; if that raises, log both errors."""
+    def report(self, error: BaseException, connection: Connection | None, trace: Any = None) -> None:
+        """Run `on_error`; if that raises, log both errors.
+
+        `trace` is that of its cause, by default the calling turn's.
+        """
         if isinstance(error, asyncio.CancelledError) or self._turns.refusal is not None:
             return
+        if trace is None and (calling := current_turn()) is not None:
+            trace = calling.trace
 
         def finished(_: object, failure: BaseException | None) -> None:
             if failure is not None:
@@ -127,26 +132,27 @@ class Hooks:
                 log_error(failure, self._owner.key, connection)
 
         work = partial(self._thread.on_error, error, connection)
-        turn = Turn("on_error", work, owner=self._owner, connection=connection)
+        turn = Turn("on_error", work, owner=self._owner, connection=connection, trace=trace)
         self._turns.begin(turn, finished)
 
-    async def run_last(self, timeout: float | None) -> None:
+    async def run_last(self, timeout: float | None, trace: Any) -> None:
         """Run `on_destroyed` while no other turn runs, and `on_error` if it raises; cancel each after `timeout`."""
         if not self.has("on_destroyed"):
             return
+        turn = Turn("on_destroyed", self._thread.on_destroyed, owner=self._owner, trace=trace)
         try:
-            await self._run_last("on_destroyed", timeout)
+            await self._run_last(turn, timeout)
         except Exception as error:
+            work = partial(self._thread.on_error, error, None)
             try:
-                await self._run_last("on_error", timeout, error, None)
+                await self._run_last(Turn("on_error", work, owner=self._owner, trace=turn.trace), timeout)
             except Exception as failure:
                 log_error(error, self._owner.key, None)
                 log_error(failure, self._owner.key, None)
 
-    async def _run_last(self, name: str, timeout: float | None, *args: Any) -> None:
+    async def _run_last(self, turn: Turn, timeout: float | None) -> None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        turn = Turn(name, partial(getattr(self._thread, name), *args), owner=self._owner)
         turn.on_end(make_resolver(future))
         expiry = None if timeout is None else loop.call_later(timeout, turn.expire)
         try:

@@ -54,11 +54,10 @@ class Turn:
 
     __slots__ = (
         "_callbacks",
-        "_instruments",
         "_is_cancelled",
-        "_since",
         "by_client",
         "connection",
+        "instruments",
         "is_abandoned",
         "is_expired",
         "is_running",
@@ -68,6 +67,7 @@ class Turn:
         "owner",
         "parent",
         "request",
+        "since",
         "task",
         "trace",
         "work",
@@ -108,14 +108,9 @@ class Turn:
         self.task: asyncio.Task[Any] | None = None
         # The trace of its cause, and its own from when it begins.
         self.trace = trace
-        # Who is told of it, and when it began to wait or, later, to run, which is measured for them only.
-        self._instruments: Instruments | None = None
-        self._since = 0.0
-
-    def watch(self, instruments: Instruments) -> None:
-        """Tell instruments when the turn begins and ends; it waits from now on."""
-        self._instruments = instruments
-        self._since = perf_counter()
+        # Who is told when it begins and ends, and when it began to wait, which is measured for them only.
+        self.instruments: Instruments | None = None
+        self.since = 0.0
 
     def on_end(self, callback: Done) -> None:
         """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
@@ -158,10 +153,10 @@ class Turn:
         self.task = task
         _turn.set(self)
         self.is_running = True
-        if self._instruments is not None:
-            key, before, self._since = self.owner.key, self._since, perf_counter()
-            waited = self._since - before
-            self.trace = self._instruments.turn_began(key.kind, key.name, self.name, waited, self.trace)
+        instruments, began = self.instruments, 0.0
+        if instruments is not None:
+            (kind, name), began = self.owner.key, perf_counter()
+            self.trace = instruments.turn_began(kind, name, self.name, began - self.since, self.trace)
         result: Any = None
         error: BaseException | None = None
         try:
@@ -177,9 +172,8 @@ class Turn:
         finally:
             self.is_running = False
             self.task = None
-        if self._instruments is not None:
-            outcome = "ok" if error is None else find_outcome(error)
-            self._instruments.turn_ended(self.trace, perf_counter() - self._since, outcome)
+        if instruments is not None:
+            instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
         if task.cancelling():
             # The task was cancelled from outside, as when the loop is closed.

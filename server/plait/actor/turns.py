@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from plait.actor.connection import Connection, Gate
@@ -49,7 +50,7 @@ class TurnRunner:
         calls of its own thread is answered at once: it can make no change.
         """
         if self._instruments is not None:
-            turn.watch(self._instruments)
+            turn.instruments, turn.since = self._instruments, perf_counter()
         if is_gated and not self._is_of_last(turn):
             done = partial(self._answer, done)
         if size is not None and turn.connection is not None:
@@ -66,7 +67,7 @@ class TurnRunner:
     def run_last(self, turn: Turn) -> None:
         """Run a turn while the others are held."""
         if self._instruments is not None:
-            turn.watch(self._instruments)
+            turn.instruments, turn.since = self._instruments, perf_counter()
         self.mailbox.run_last(turn)
 
     def expire(self, now: float, timeout: float | None) -> None:
@@ -132,9 +133,14 @@ class TurnRunner:
         self._owner.touch()
 
 
-def find_trace(source: Source) -> Any:
-    """Return the trace of what the calling code does for a source: a message of a client, or a turn."""
+def find_trace(instruments: Instruments, source: Source) -> Any:
+    """Return the trace of what the calling code does for a source: a message of a client, or a turn.
+
+    A turn of another app in this process has a trace of that app's instruments.
+    """
     if isinstance(source, Connection):
         return source.trace
     turn = current_turn()
-    return None if turn is None else turn.trace
+    if turn is not None and turn.owner.instruments is instruments:
+        return turn.trace
+    return instruments.find_parent()

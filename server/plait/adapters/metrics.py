@@ -1,7 +1,8 @@
 """Metrics for Prometheus, with the extra `plait[metrics]`.
 
 prometheus-client's own counters lock and look up their labels each time, which would cost as much as a small rpc. These
-are plain numbers, as only the event loop changes them, and become prometheus-client's metrics when they are read.
+are plain numbers, as only the event loop changes them, and become prometheus-client's metrics when they are read, which
+any OS thread may do: it reads copies.
 """
 
 from bisect import bisect_right
@@ -15,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
-from plait.instruments import NoInstruments
+from plait.instruments import HTTP_METHODS, NoInstruments
 from plait_schemas import codes
 
 __all__ = ["METRICS", "Metric", "Metrics"]
@@ -54,13 +55,13 @@ METRICS: Final = (
     Metric("plait_turns_running", "gauge", ("kind",), "Turns that run"),
     Metric("plait_changes_total", "counter", ("kind", "outcome"), "Changes that were stored, or failed"),
     Metric("plait_change_bytes", "histogram", ("kind",), "Bytes of the operations of a change", _BYTES),
-    Metric("plait_changes_sent_total", "counter", ("kind",), "Changes sent, counted for each connection"),
+    Metric("plait_changes_sent_total", "counter", ("kind",), "Changes sent, by connection that follows the state"),
     Metric("plait_commit_seconds", "histogram", ("kind",), "Time until a change was durable", _SECONDS),
     Metric("plait_commit_writes", "histogram", (), "Writes in the transaction of a change", _WRITES),
-    Metric("plait_store_errors_total", "counter", ("code",), "Reads and writes of the store that failed"),
+    Metric("plait_store_errors_total", "counter", ("code",), "Reads and writes of a thread that failed"),
     Metric("plait_threads_awake", "gauge", ("kind",), "Threads that are awake"),
     Metric("plait_wake_seconds", "histogram", ("kind",), "Time that threads took to wake", _SECONDS),
-    Metric("plait_sleeps_total", "counter", ("kind",), "Threads that went to sleep"),
+    Metric("plait_sleeps_total", "counter", ("kind",), "Awake threads that went to sleep or ended"),
     Metric("plait_slow_readers_total", "counter", ("kind",), "Times that a client read too slowly"),
     Metric("plait_limits_hit_total", "counter", ("limit",), "Times that a client exceeded a limit"),
 )
@@ -68,53 +69,84 @@ METRICS: Final = (
 # How many values of a histogram are counted at once.
 _AT_ONCE: Final = 1000
 
-# Labels that a peer chooses: others are counted together.
-_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
+# The codes of sockets, which a peer may choose: others are counted together.
 _CODES: Final = frozenset({*range(1000, 1016), *(value for value in vars(codes).values() if isinstance(value, int))})
 
 
-class _Series:
-    """The values of one histogram; they are counted by bucket many at a time, which costs the least."""
+class _Counted(NamedTuple):
+    """Values of a histogram, counted by bucket, and those that wait to be counted."""
 
-    __slots__ = ("_below", "_bounds", "_count", "_sum", "labels", "sent", "waiting")
+    # How many are at most each of the bounds, how many there are, and their sum.
+    below: tuple[int, ...]
+    number: int
+    sum: float
+    waiting: list[float]
+
+    @property
+    def total(self) -> int:
+        return self.number + len(self.waiting)
+
+
+class _Series:
+    """The values of one histogram; they are counted by bucket many at a time, which costs the least.
+
+    Another OS thread may read it: what belongs together is replaced together, and reading changes nothing.
+    """
+
+    __slots__ = ("_bounds", "_counted", "failed", "labels", "sent", "waiting")
 
     def __init__(self, labels: tuple[str, ...], bounds: Sequence[float]) -> None:
         self.labels = labels
         self._bounds = bounds
-        # How many values are at most each of the bounds, how many there are, and their sum; without those that wait.
-        self._below = [0] * len(bounds)
-        self._count = 0
-        self._sum = 0.0
         # Values to count later; whoever appends to it calls `flush` now and then.
         self.waiting: list[float] = []
+        # The values so far, with the same list.
+        self._counted = _Counted((0,) * len(bounds), 0, 0.0, self.waiting)
+        # Those of what has another outcome than `ok`, if there are any.
+        self.failed: _Series | None = None
         # How many connections changes were sent to.
         self.sent = 0
 
     @property
+    def fine(self) -> int:
+        """How many values there are of what was `ok`."""
+        return self._counted.total
+
+    @property
     def count(self) -> int:
         """How many values there are."""
-        return self._count + len(self.waiting)
+        return self.fine + (0 if self.failed is None else self.failed.fine)
 
     def add(self, value: float) -> None:
         self.waiting.append(value)
         if len(self.waiting) >= _AT_ONCE:
             self.flush()
 
+    def add_failed(self, value: float) -> None:
+        """Add a value of what has another outcome than `ok`."""
+        if self.failed is None:
+            self.failed = _Series(self.labels, self._bounds)
+        self.failed.add(value)
+
     def add_to(self, family: HistogramMetricFamily) -> None:
         """Add the buckets to what a scraper reads."""
-        self.flush()
-        buckets = [(str(bound), float(below)) for bound, below in zip(self._bounds, self._below, strict=True)]
-        family.add_metric(self.labels, [*buckets, ("+Inf", float(self._count))], self._sum)
+        parts = [each.read() for each in (self, self.failed) if each is not None]
+        below = [sum(counts) for counts in zip(*(each.below for each in parts), strict=True)]
+        buckets = [(str(bound), float(count)) for bound, count in zip(self._bounds, below, strict=True)]
+        buckets.append(("+Inf", float(sum(each.number for each in parts))))
+        family.add_metric(self.labels, buckets, sum(each.sum for each in parts))
+
+    def read(self) -> _Counted:
+        """Count the values so far; none of the result waits."""
+        below, number, total, waiting = self._counted
+        values = sorted(waiting)
+        counts = [known + bisect_right(values, bound) for known, bound in zip(below, self._bounds, strict=True)]
+        return _Counted(tuple(counts), number + len(values), total + sum(values), [])
 
     def flush(self) -> None:
         """Count the values that wait."""
-        values, self.waiting = self.waiting, []
-        values.sort()
-        self._below = [
-            below + bisect_right(values, bound) for below, bound in zip(self._below, self._bounds, strict=True)
-        ]
-        self._count += len(values)
-        self._sum += sum(values)
+        self._counted = self.read()
+        self.waiting = self._counted.waiting
 
 
 class _Histogram(dict[tuple[str, ...], _Series]):
@@ -126,6 +158,42 @@ class _Histogram(dict[tuple[str, ...], _Series]):
     def __missing__(self, labels: tuple[str, ...]) -> _Series:
         series = self[labels] = _Series(labels, self._bounds)
         return series
+
+
+class _OfKind:
+    """The series of one kind that are used for each message, turn and change."""
+
+    __slots__ = ("commits", "messages", "sizes", "turns", "waits")
+
+    def __init__(self, kind: str, histograms: dict[str, _Histogram]) -> None:
+        self.waits = histograms["plait_turn_wait_seconds"][kind,]
+        self.sizes = histograms["plait_change_bytes"][kind,]
+        self.commits = histograms["plait_commit_seconds"][kind,]
+        self.turns = _ByName(kind, histograms["plait_turn_seconds"])
+        self.messages = _ByName(kind, histograms["plait_message_seconds"])
+
+
+class _ByName(dict[str, _Series]):
+    """The series of one kind, by the other label."""
+
+    def __init__(self, kind: str, histogram: _Histogram) -> None:
+        self._kind = kind
+        self._histogram = histogram
+
+    def __missing__(self, name: str) -> _Series:
+        series = self[name] = self._histogram[self._kind, name]
+        return series
+
+
+class _ByKind(dict[str, _OfKind]):
+    """What is used most of each kind: one look-up costs less than several with all labels."""
+
+    def __init__(self, histograms: dict[str, _Histogram]) -> None:
+        self._histograms = histograms
+
+    def __missing__(self, kind: str) -> _OfKind:
+        found = self[kind] = _OfKind(kind, self._histograms)
+        return found
 
 
 Counter = defaultdict[tuple[str, ...], int]
@@ -146,7 +214,8 @@ class Metrics(NoInstruments):
         self._turns, self._turn_seconds = self._get("plait_turns_total", "plait_turn_seconds")
         self._changes, self._commit_seconds = self._get("plait_changes_total", "plait_commit_seconds")
         self._pushes, self._waits = self._get("plait_pushes_total", "plait_turn_wait_seconds")
-        self._sizes, self._writes = self._histograms["plait_change_bytes"], self._histograms["plait_commit_writes"][()]
+        self._writes = self._histograms["plait_commit_writes"][()]
+        self._kinds = _ByKind(self._histograms)
         if registry is None:
             registry = CollectorRegistry()
             ProcessCollector(registry=registry)
@@ -155,22 +224,26 @@ class Metrics(NoInstruments):
 
     def read(self, accept: str = "") -> tuple[bytes, str]:
         """Return the metrics as text, in the format that a scraper accepts, and its content type."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+        try:
+            encode, content_type = choose_encoder(accept)
+            return encode(self.registry), content_type
+        except TypeError:  # prometheus-client cannot compare the version that the scraper wants.
+            encode, content_type = choose_encoder("")
+            return encode(self.registry), content_type
 
     def collect(self) -> Iterator[Family]:
         """Yield the metrics for prometheus-client."""
-        counters = {**self._counters, **self._derive()}
+        derived = self._derive()
         for metric in METRICS:
             if metric.type == "histogram":
                 family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-                for series in self._histograms[metric.name].values():
+                for series in self._histograms[metric.name].copy().values():
                     series.add_to(family)
                 yield family
                 continue
             make = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
             counted = make(metric.name, metric.help, labels=metric.labels)
-            for labels, count in counters[metric.name].items():
+            for labels, count in derived.get(metric.name, self._counters[metric.name]).copy().items():
                 counted.add_metric(labels, count)
             yield counted
 
@@ -179,25 +252,26 @@ class Metrics(NoInstruments):
 
     def _derive(self) -> dict[str, Counter]:
         """Return the counters that follow from histograms."""
-        running, sent = Counter(int), Counter(int)
-        for labels, waited in self._waits.items():
-            running[labels] = waited.count
-        for (kind, _), ran in self._turn_seconds.items():
+        running = Counter(int)
+        # Those that have ended are counted first, so that none of them is missing among those that have begun.
+        for (kind, _), ran in self._turn_seconds.copy().items():
             running[kind,] -= ran.count
-        for labels, committed in self._commit_seconds.items():
-            sent[labels] = committed.sent
+        for labels, waited in self._waits.copy().items():
+            running[labels] += waited.count
         return {
             "plait_messages_total": _add_fine(self._messages, self._message_seconds),
             "plait_turns_total": _add_fine(self._turns, self._turn_seconds),
-            "plait_changes_total": _add_all(self._changes, self._commit_seconds),
+            "plait_changes_total": _add_fine(self._changes, self._commit_seconds),
             "plait_turns_running": running,
-            "plait_changes_sent_total": sent,
+            "plait_changes_sent_total": Counter(
+                int, {labels: each.sent for labels, each in self._commit_seconds.copy().items()}
+            ),
         }
 
     # Instruments
 
     def request_began(self, kind: str, name: str, method: str, traceparent: str | None) -> Any:
-        return kind, method if method in _METHODS else "other", perf_counter()
+        return kind, method if method in HTTP_METHODS else "other", perf_counter()
 
     def request_ended(self, trace: Any, status: int) -> None:
         kind, method, began = trace
@@ -205,38 +279,49 @@ class Metrics(NoInstruments):
         self._histograms["plait_request_seconds"][kind, method].add(perf_counter() - began)
 
     def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
-        series = self._message_seconds[kind, type]
+        series = self._kinds[kind].messages[type]
         if len(series.waiting) >= _AT_ONCE:
             series.flush()
         return series, perf_counter()
 
     def message_ended(self, trace: Any, outcome: str) -> None:
         series, began = trace
-        series.waiting.append(perf_counter() - began)
-        if outcome != "ok":
+        if outcome == "ok":
+            series.waiting.append(perf_counter() - began)
+        else:
+            series.add_failed(perf_counter() - began)
             self._messages[*series.labels, outcome] += 1
 
     def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
-        waiting = self._waits[kind,].waiting
+        found = self._kinds[kind]
+        waiting = found.waits.waiting
         waiting.append(waited)
         if len(waiting) >= _AT_ONCE:
-            # There were at most as many turns that ended.
-            for each in (*self._waits.values(), *self._turn_seconds.values()):
+            # There were at most as many turns of the kind that ended.
+            for each in (found.waits, *found.turns.values()):
                 each.flush()
-        return self._turn_seconds[kind, turn]
+        return found.turns[turn]
 
     def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
-        trace.waiting.append(seconds)
-        if outcome != "ok":
+        if outcome == "ok":
+            trace.waiting.append(seconds)
+        else:
+            trace.add_failed(seconds)
             self._turns[*trace.labels, outcome] += 1
 
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
-        self._sizes[kind,].add(size)
-        return self._commit_seconds[kind,]
+        found = self._kinds[kind]
+        waiting = found.sizes.waiting
+        waiting.append(size)
+        if len(waiting) >= _AT_ONCE:
+            # There were at most as many changes of the kind that were committed.
+            for each in (found.sizes, found.commits, self._writes):
+                each.flush()
+        return found.commits
 
     def change_committed(self, trace: Any, seconds: float, batch: int) -> None:
-        trace.add(seconds)
-        self._writes.add(batch)
+        trace.waiting.append(seconds)
+        self._writes.waiting.append(batch)
 
     def change_failed(self, trace: Any, code: str) -> None:
         self._changes[*trace.labels, code] += 1
@@ -277,18 +362,8 @@ class Metrics(NoInstruments):
 
 
 def _add_fine(others: Counter, histogram: _Histogram) -> Counter:
-    """Return counts by outcome: those of a histogram's values that have no other outcome are `ok`."""
-    counts = Counter(int, others)
-    for labels, count in others.items():
-        counts[*labels[:-1], "ok"] -= count
-    for labels, series in histogram.items():
-        counts[*labels, "ok"] += series.count
-    return counts
-
-
-def _add_all(others: Counter, histogram: _Histogram) -> Counter:
-    """Return counts by outcome: all of a histogram's values are `ok`."""
-    counts = Counter(int, others)
-    for labels, series in histogram.items():
-        counts[*labels, "ok"] = series.count
+    """Return counts by outcome: `others`, and as `ok` those of a histogram."""
+    counts = Counter(int, others.copy())
+    for labels, series in histogram.copy().items():
+        counts[*labels, "ok"] = series.fine
     return counts

@@ -17,7 +17,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from plait.instruments import NoInstruments
+from plait.instruments import HTTP_METHODS, NoInstruments
 
 __all__ = ["OpenTelemetry"]
 
@@ -51,8 +51,10 @@ class OpenTelemetry(NoInstruments):
     def request_began(self, kind: str, name: str, method: str, traceparent: str | None) -> Any:
         # Middleware may have begun a span for the request already.
         context = None if get_current_span().get_span_context().is_valid else _read(traceparent)
+        # As OpenTelemetry names methods that are not known.
+        verb, method = (method, method) if method in HTTP_METHODS else ("HTTP", "_OTHER")
         attributes = {"plait.kind": kind, "plait.thread": name, "http.request.method": method}
-        return self._start(f"{method} {kind}".rstrip(), context, attributes, SpanKind.SERVER)
+        return self._start(f"{verb} {kind}".rstrip(), context, attributes, SpanKind.SERVER)
 
     def request_ended(self, trace: Any, status: int) -> None:
         if trace is not None:
@@ -78,6 +80,10 @@ class OpenTelemetry(NoInstruments):
         if trace is not None and trace.token is not None:
             detach(trace.token)
         _end(trace, outcome)
+
+    def find_parent(self) -> Any:
+        span = get_current_span()
+        return _Trace(span) if span.get_span_context().is_valid else None
 
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
         attributes: _Attributes = {"plait.kind": kind, "plait.thread": name, "plait.bytes": size}

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from plait.actor.kind import Kind, check_name
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Turn, current_turn
 from plait.actor.thread import Thread
+from plait.actor.turns import find_trace
 from plait.errors import (
     CorruptThread,
     Destroyed,
@@ -154,7 +156,8 @@ class Node:
             return actor.is_stored
         self.kind(key.kind)
         self._check_serving()
-        return await self._store.find(key) is not None
+        with self._tell_store_errors():
+            return await self._store.find(key) is not None
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
         """Return a thread that is stored, waking it if needed, as `actor` does. Raises NotFound for any other."""
@@ -162,15 +165,17 @@ class Node:
             raise _make_missing(key)
         return actor
 
-    async def destroy(self, key: ThreadKey) -> None:
+    async def destroy(self, key: ThreadKey, trace: Any = None) -> None:
         """End a thread for good; a thread that cannot be loaded is deleted without `on_destroyed`.
 
+        `trace` is that of its cause, by default of what the calling code does.
         Raises NotFound when it is neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
         """
+        trace = trace or find_trace(self.instruments, "server")
         while True:
             if (actor := self._actors.get(key) or _find_in_call_chain(key)) is not None:
                 try:
-                    await actor.end_in_turn(partial(self._begin_to_end, actor))
+                    await actor.end_in_turn(partial(self._begin_to_end, actor), trace)
                 except Destroyed:
                     raise _make_missing(key) from None
                 return
@@ -179,7 +184,7 @@ class Node:
                 await asyncio.wait([waiting])
                 continue
             self._check_serving()
-            if not await asyncio.shield(self._track_end(key, self._end_asleep(key))):
+            if not await asyncio.shield(self._track_end(key, self._end_asleep(key, trace=trace))):
                 raise _make_missing(key)
             return
 
@@ -235,7 +240,8 @@ class Node:
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
         began = time.perf_counter()
-        fence = await self._store.claim(key)
+        with self._tell_store_errors():
+            fence = await self._store.claim(key)
         try:
             actor = await self._load(key, kind, fence)
         except BaseException:
@@ -315,7 +321,8 @@ class Node:
             return
         epoch, version, fence = actor.epoch, actor.durable.version, actor.pipeline.history.fence
         try:
-            await self._store.submit(Write(actor.key, epoch, version, version, fence=fence, idle_since=since))
+            with self._tell_store_errors():
+                await self._store.submit(Write(actor.key, epoch, version, version, fence=fence, idle_since=since))
         except StoreError as error:
             log.warning("it is not stored that it is idle: %s", operator_message(error), extra=about(actor.key))
             self._expiry.remember(actor.key)
@@ -335,10 +342,11 @@ class Node:
 
     def _begin_to_end(self, actor: Actor, callers: Collection[Turn]) -> asyncio.Future[None]:
         """Destroy a thread in whose turn this is called; return a future of the outcome."""
-        if self._actors.get(actor.key) is actor:
+        is_awake = self._actors.get(actor.key) is actor
+        if is_awake:
             del self._actors[actor.key]
         self._in_transition.add(actor)
-        return asyncio.shield(self._track_end(actor.key, self._end(actor, callers)))
+        return asyncio.shield(self._track_end(actor.key, self._end(actor, callers, is_awake=is_awake)))
 
     def _track_end(self, key: ThreadKey, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = self._ending[key] = asyncio.create_task(work, name=f"destroy {key}", context=Context())
@@ -349,18 +357,22 @@ class Node:
         if self._ending.get(key) is task:  # A thread may also destroy itself as it wakes to be destroyed.
             del self._ending[key]
 
-    async def _end(self, actor: Actor, callers: Collection[Turn]) -> None:
+    async def _end(self, actor: Actor, callers: Collection[Turn], *, is_awake: bool = False) -> None:
         try:
             await actor.end(callers)
         finally:
             self._in_transition.discard(actor)
             self._store.release(actor.key, actor.pipeline.history.fence)
+            if is_awake:
+                self.instruments.slept(actor.key.kind)
 
-    async def _end_asleep(self, key: ThreadKey, *, idle_until: int | None = None) -> bool:
+    async def _end_asleep(self, key: ThreadKey, *, idle_until: int | None = None, trace: Any = None) -> bool:
         """Destroy a thread that is asleep, with `idle_until` one that is idle since then; return whether it was."""
-        fence = await self._store.claim(key)
+        with self._tell_store_errors():
+            fence = await self._store.claim(key)
         try:
-            found = await self._store.find(key)
+            with self._tell_store_errors():
+                found = await self._store.find(key)
             if found is None:
                 return False
             if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
@@ -374,9 +386,10 @@ class Node:
                 except (CorruptThread, MigrationFailed, NewerState):
                     log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
                 else:
-                    await actor.end_in_turn(partial(self._end, actor))
+                    await actor.end_in_turn(partial(self._end, actor), trace)
                     return True
-            await delete_thread(self._store, key, found, fence=fence)
+            with self._tell_store_errors():
+                await delete_thread(self._store, key, found, fence=fence)
             return True
         finally:
             self._store.release(key, fence)
@@ -392,14 +405,24 @@ class Node:
             await asyncio.shield(self._track_end(key, self._mark_asleep(key)))
 
     async def _mark_asleep(self, key: ThreadKey) -> None:
-        fence = await self._store.claim(key)
+        with self._tell_store_errors():
+            fence = await self._store.claim(key)
+            try:
+                found = await self._store.find(key)
+                if found is not None and found.idle_since is None:
+                    now, version = time.time_ns() // 1000, found.version
+                    await self._store.submit(Write(key, found.epoch, version, version, fence=fence, idle_since=now))
+            finally:
+                self._store.release(key, fence)
+
+    @contextmanager
+    def _tell_store_errors(self) -> Iterator[None]:
+        """Tell the instruments when a read or write of the store fails that no thread makes by itself."""
         try:
-            found = await self._store.find(key)
-            if found is not None and found.idle_since is None:
-                now, version = time.time_ns() // 1000, found.version
-                await self._store.submit(Write(key, found.epoch, version, version, fence=fence, idle_since=now))
-        finally:
-            self._store.release(key, fence)
+            yield
+        except StoreError as error:
+            self.instruments.store_failed(error.code)
+            raise
 
     def _is_asleep(self, key: ThreadKey) -> bool:
         tables = (self._actors, self._waking, self._stopping, self._ending)

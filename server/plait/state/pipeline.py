@@ -66,7 +66,7 @@ class Pipeline:
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments | None = None,
-        find_trace: Callable[[Source], Any] = lambda _: None,
+        find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
     ) -> None:
         self.history = history
         self._type = state_type
@@ -367,17 +367,18 @@ class Pipeline:
 
     def _submit(self, write: Write, source: Source) -> Commit:
         commit = Commit(self.history.current, source)
-        if self._instruments is not None and write.changes:
-            (kind, name), size = write.key, sum(len(row.ops) for row in write.changes)
-            commit.trace = self._instruments.change_made(kind, name, size, self._find_trace(source))
-            commit.began = perf_counter()
         pending = self._pending
+        # It fails with the one before, in this iteration of the loop. The store might accept it.
         has_failed = len(pending) > 0 and pending[-1].has_failed
         pending.append(commit)
-        if has_failed:
-            return commit  # It fails with the one before, in this iteration of the loop. The store might accept it.
-        commit.outcome = self._store.submit(write)
-        commit.outcome.add_done_callback(partial(self._on_stored, commit))
+        if not has_failed:
+            commit.outcome = self._store.submit(write)
+            commit.outcome.add_done_callback(partial(self._on_stored, commit))
+        # Nothing comes between `history.append` and the store.
+        if self._instruments is not None and write.changes:
+            (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
+            parent = self._find_trace(self._instruments, source)
+            commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()
         return commit
 
     def _on_stored(self, commit: Commit, outcome: asyncio.Future[int]) -> None:

@@ -1,5 +1,7 @@
 """Counts the connections of each address."""
 
+from collections.abc import Callable
+
 from plait.errors import TooMany
 
 __all__ = ["Addresses"]
@@ -8,8 +10,10 @@ __all__ = ["Addresses"]
 class Addresses:
     """Counts open sockets, and connections without a complete request, by address."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, tell_limit: Callable[[str], object] = lambda _: None) -> None:
         self._limit = limit
+        # Called with the name of the limit when a connection is refused that has no request yet.
+        self.tell_limit = tell_limit
         # Addresses without any are removed.
         self._sockets: dict[str, int] = {}
         self._waiting: dict[str, int] = {}

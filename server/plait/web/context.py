@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, Final
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -38,6 +39,7 @@ __all__ = [
     "as_refusal",
     "error_body",
     "error_response",
+    "find_traceparent",
     "with_token",
 ]
 
@@ -46,6 +48,8 @@ __all__ = [
 _CODES: Final = {
     kind.status: kind.code for kind in (Unauthenticated, Forbidden, NotFound, TooLarge, TooMany, Unavailable)
 } | {500: "internal"}
+# It has 55 characters; later versions of the standard may append to it.
+_LONGEST_TRACEPARENT: Final = 512
 _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 
 
@@ -101,7 +105,7 @@ class ServerContext:
         self.write_batcher = WriteBatcher()
         # The queue for costly work of all sockets and requests.
         self.turns = Turns()
-        self.addresses = Addresses(self.limits.connections_per_address)
+        self.addresses = Addresses(self.limits.connections_per_address, self.instruments.limit_hit)
         self.requests = Requests(self.limits)
         self._shutdown_timeout = shutdown_timeout
         self._pending_joins: set[PendingJoin] = set()
@@ -150,6 +154,12 @@ class ServerContext:
         for pending in tuple(self._pending_joins):
             pending.leave()
         self.node.drain(self._shutdown_timeout)
+
+
+def find_traceparent(headers: Headers) -> str | None:
+    """Return the W3C header of a request; None for one that is longer than any valid one."""
+    header = headers.get("traceparent")
+    return None if header is None or len(header) > _LONGEST_TRACEPARENT else header
 
 
 def error_response(error: BaseException) -> Response:

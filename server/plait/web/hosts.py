@@ -41,18 +41,19 @@ class Hosts:
         # Whether a refusal has been logged.
         self._has_said = False
 
-    def listen(self, host: str) -> None:
+    def listen(self, host: str, *, warns: bool = True) -> None:
         """Accept the name that the server listens on; log the accepted names if it listens on all addresses."""
         if not self._is_default:
             return
         if host not in _ANY:
             self._names.add(_name(host))
-            return
-        log.warning(
-            "listening on all addresses without `authenticate`: anybody who can connect may use every thread. Accepted "
-            "hosts are localhost, %s and IP addresses; add other names to allowed_hosts (PLAIT_ALLOWED_HOSTS)",
-            self._machine,
-        )
+        elif warns:
+            log.warning(
+                "listening on all addresses without `authenticate`: anybody who can connect may use every thread. "
+                "Accepted hosts are localhost, %s and IP addresses; add other names to allowed_hosts "
+                "(PLAIT_ALLOWED_HOSTS)",
+                self._machine,
+            )
 
     def check(self, request: Request) -> None:
         """Raise HTTPException if the request's host is not accepted."""

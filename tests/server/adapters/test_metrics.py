@@ -2,8 +2,11 @@
 
 import re
 import sys
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -12,10 +15,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.requests import Request
 
 from plait import MemoryStore, Plait, Thread, rpc
 from plait.adapters.metrics import METRICS, Metrics
 from plait.settings import SettingError
+from plait.web.identity import Authenticate
 
 PATH = "/threads/room/one"
 
@@ -27,6 +32,10 @@ class Room(Thread[Any]):
     def add(self) -> int:
         self.set_state(lambda state: {"n": state["n"] + 1})
         return self.version
+
+
+async def nobody(request: Request) -> None:
+    return None
 
 
 def make_app(**settings: Any) -> Plait:
@@ -130,9 +139,14 @@ async def test_metrics_are_switched_on_by_their_variable(monkeypatch: pytest.Mon
         assert (await web.get("/metrics")).status_code == 200
 
 
-async def test_metrics_are_not_shown_by_the_name_of_another_site() -> None:
-    async with serve(make_app()) as web:
+@pytest.mark.parametrize("authenticate", [None, nobody])
+async def test_metrics_are_not_shown_by_the_name_of_another_site(authenticate: Authenticate | None) -> None:
+    app = make_app(authenticate=authenticate)
+    app.prepare_serving("plait.example")
+    async with serve(app) as web:
         assert (await web.get("/metrics", headers={"host": "evil.example"})).status_code == 421
+        for name in ("localhost", "plait.example", "10.0.0.1:8000"):
+            assert (await web.get("/metrics", headers={"host": name})).status_code == 200
 
 
 async def test_each_app_has_metrics_of_its_own() -> None:
@@ -148,6 +162,51 @@ async def test_metrics_may_be_read_with_those_of_another_registry() -> None:
         await web.post(f"{PATH}/rpc/add")
         assert (await web.get("/metrics")).status_code == 404
     assert read(generate_latest(registry).decode())["plait_sleeps_total", "room"] == 1
+
+
+def test_another_os_thread_may_read_while_the_loop_counts() -> None:
+    registry = CollectorRegistry()
+    metrics, count, reads, is_done = Metrics(registry), 40_000, list[dict[tuple[str, ...], float]](), threading.Event()
+
+    def scrape() -> None:
+        while not is_done.is_set():
+            reads.append(read(generate_latest(registry).decode()))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    with ThreadPoolExecutor(1) as executor:
+        try:
+            scraping = executor.submit(scrape)
+            for index in range(count):
+                turn = metrics.turn_began("room", "one", f"rpc {index // 1000}", 0.001, None)
+                metrics.turn_ended(turn, 0.001, "ok" if index % 7 else "error")
+                message = metrics.message_began("room", "one", "call", None)
+                metrics.message_ended(message, "ok" if index % 7 else "error")
+                metrics.change_committed(metrics.change_made("room", "one", 100, None), 0.001, 1)
+        finally:
+            is_done.set()
+            sys.setswitchinterval(interval)
+        scraping.result()
+    reads.append(read(generate_latest(registry).decode()))
+    for before, after in pairwise(reads):
+        assert [labels for labels in before if "running" not in labels[0] and after[labels] < before[labels]] == []
+    assert min(each.get(("plait_turns_running", "room"), 0) for each in reads) >= 0
+    last = reads[-1]
+    assert last["plait_turns_running", "room"] == 0
+    assert last["plait_turn_wait_seconds_bucket", "room", "0.001"] == count
+    assert sum(value for labels, value in last.items() if labels[0] == "plait_turns_total") == count
+    assert last["plait_messages_total", "room", "call", "ok"] == count - len(range(0, count, 7))
+    assert last["plait_messages_total", "room", "call", "error"] == len(range(0, count, 7))
+    assert last["plait_message_seconds_count", "room", "call"] == count
+    assert last["plait_changes_total", "room", "ok"] == last["plait_commit_writes_bucket", "1.0"] == count
+
+
+@pytest.mark.parametrize("version", ["abc", "2.x", "9.9.9"])
+async def test_a_scraper_may_ask_for_a_version_that_there_is_not(version: str) -> None:
+    async with serve(make_app()) as web:
+        answer = await web.get("/metrics", headers={"accept": f"application/openmetrics-text; version={version}"})
+    assert answer.status_code == 200
+    assert "plait_turns" in answer.text
 
 
 @pytest.mark.parametrize("is_set", [False, True])

@@ -152,6 +152,13 @@ async def test_a_request_without_a_valid_header_begins_a_trace(traced: Traced, h
     assert traced.find("GET room").parent is None
 
 
+async def test_a_method_that_a_client_makes_up_is_not_told(traced: Traced) -> None:
+    async with make_app(traced) as app, browse(app) as web:
+        await web.request("BREW", PATH)
+    span = traced.find("HTTP room")
+    assert (span.attributes or {})["http.request.method"] == "_OTHER"
+
+
 async def test_a_request_in_an_app_that_is_traced_is_a_child_of_its_span(traced: Traced) -> None:
     async with make_app(traced) as app:
 
@@ -170,6 +177,30 @@ async def test_an_authors_span_in_a_turn_is_a_child_of_the_turn_and_other_thread
     assert traced.path(traced.find("own")) == ["own", "rpc set_both room"]
     assert traced.path(traced.find("rpc set room")) == ["rpc set room", "rpc set_both room"]
     assert len({span.context.trace_id for span in traced.spans if span.context and span.name.startswith("rpc")}) == 1
+
+
+async def test_what_an_app_calls_in_a_span_of_its_own_is_a_child_of_it(traced: Traced) -> None:
+    async with make_app(traced) as app:
+        with traced.tracer.start_as_current_span("outer"):
+            await app.thread(Room, "one").set(1)
+            await app.thread(Room, "one").set_state({"n": 3})
+            await app.destroy(Room, "one")
+    assert traced.path(traced.find("rpc set room")) == ["rpc set room", "outer"]
+    assert traced.path(traced.find("destroy room")) == ["destroy room", "outer"]
+    changes = [traced.path(span) for span in traced.spans if span.name == "change room"]
+    assert changes[-1] == ["change room", "outer"]
+
+
+async def test_a_turn_that_uses_a_thread_of_another_app_goes_on_there(traced: Traced) -> None:
+    class Caller(Thread[Any]):
+        async def on_request(self, request: Request) -> Response:
+            await other.thread(Room, "other").set(1)
+            return PlainTextResponse("hello")
+
+    app = Plait(Caller, store=MemoryStore(), instruments=traced.instruments)
+    async with make_app(traced) as other, app, browse(app) as web:
+        await web.get("/threads/caller/one/own")
+    assert traced.path(traced.find("rpc set room")) == ["rpc set room", "on_request caller", "GET caller"]
 
 
 async def test_what_a_turn_leaves_current_is_not_seen_by_the_next(traced: Traced) -> None:

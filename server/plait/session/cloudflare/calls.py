@@ -11,7 +11,8 @@ from plait.actor.facade import Facade, RunningCall
 from plait.actor.logs import log_error
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame, Transport
-from plait.errors import Forbidden, PlaitError, public_message
+from plait.errors import CallFailed, Forbidden, PlaitError, public_message
+from plait.instruments import find_outcome
 from plait_schemas.cloudflare import Call, Result, encode
 from plait_schemas.codec import UNENCODABLE, printable
 
@@ -33,36 +34,38 @@ class CloudflareCalls:
 
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
-        if self._actor.instruments is not None:
-            self._actor.begin_message(self._connection, "call")
+        actor, connection = self._actor, self._connection
+        if (instruments := actor.instruments) is not None:
+            (kind, name), traceparent = actor.key, connection.traceparent
+            connection.trace = instruments.message_began(kind, name, "call", traceparent)
         try:
-            method = self._actor.kind.method(call.method)
-            if not self._connection.rights.may_call:
+            method = actor.kind.method(call.method)
+            if not connection.rights.may_call:
                 raise Forbidden("Forbidden")
-            arguments = method.arguments(call.args, depth=self._actor.limits.depth)
+            arguments = method.arguments(call.args, depth=actor.limits.depth)
         except PlaitError as error:
             self.fail(call, str(error))
-            if self._actor.instruments is not None:
-                self._actor.instruments.message_ended(self._connection.trace, error.code)
+            if instruments is not None:
+                instruments.message_ended(connection.trace, error.code)
             return
         if method.is_stream and self._is_closed:
             # The socket was closed while the call waited for `on_connect`.
-            if self._actor.instruments is not None:
-                self._actor.instruments.message_ended(self._connection.trace, "cancelled")
+            if instruments is not None:
+                instruments.message_ended(connection.trace, "cancelled")
             return
-        turn = self._actor.call(
+        turn = actor.call(
             method,
             arguments,
-            partial(self._answer, call, method),
+            partial(self._finish, call, method, connection.trace),
             sink=partial(self._stream, call) if method.is_stream else None,
-            connection=self._connection,
+            connection=connection,
             by_client=True,
             size=size,
         )
         if method.is_stream:
             self._streams[id(call)] = turn
-        if self._actor.instruments is not None:
-            self._actor.end_message(self._connection.trace, turn)
+            if instruments is not None:
+                actor.end_message(connection.trace, turn)
 
     def close(self) -> None:
         """Cancel the calls that stream, as the socket is closed; the others finish."""
@@ -78,7 +81,7 @@ class CloudflareCalls:
 
     # Inside
 
-    def _answer(self, call: Call, method: Method, result: Any, error: BaseException | None) -> None:
+    def _finish(self, call: Call, method: Method, trace: Any, result: Any, error: BaseException | None) -> None:
         self._streams.pop(id(call), None)
         if error is not None:
             if not isinstance(error, PlaitError):
@@ -86,7 +89,9 @@ class CloudflareCalls:
             self.fail(call, public_message(error))
         elif not method.is_stream:
             nothing = result is None and not method.returns_value
-            self._send(call, Result(call.id, True, msgspec.UNSET if nothing else result, done=True))
+            error = self._send(call, Result(call.id, True, msgspec.UNSET if nothing else result, done=True))
+        if (instruments := self._actor.instruments) is not None and not method.is_stream:
+            instruments.message_ended(trace, "ok" if error is None else find_outcome(error))
 
     def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
         if what == "error":
@@ -102,10 +107,13 @@ class CloudflareCalls:
 
         return end
 
-    def _send(self, call: Call, result: Result) -> None:
+    def _send(self, call: Call, result: Result) -> PlaitError | None:
+        """Send a result; return the error that is sent instead if it is not JSON."""
         try:
             data = encode(result)
         except UNENCODABLE as error:
-            self.fail(call, f"the result of {call.method} is not JSON: {error}")
-            return
+            failure = CallFailed(f"the result of {call.method} is not JSON: {error}")
+            self.fail(call, str(failure))
+            return failure
         self._transport.send(Frame(data))
+        return None

@@ -17,8 +17,7 @@ from plait.actor.connection import Connection, PlainWire
 from plait.actor.facade import Facade
 from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
-from plait.errors import Conflict, InvalidState, Readonly, TooMany
-from plait.instruments import find_outcome
+from plait.errors import Conflict, InvalidArguments, InvalidState, PlaitError, Readonly, Reject, TooMany
 from plait.session.cloudflare.calls import CloudflareCalls
 from plait.session.cloudflare.departures import Departures
 from plait.session.cloudflare.seen import SeenTracker
@@ -208,7 +207,9 @@ class CloudflareSession:
                 error = InvalidState(f"the state is not JSON: {HALF_PAIR}", path="")
                 self._reject(REJECTED, error, self._connection.trace)
             case Call():
-                self._calls.fail(frame, f"the call is not JSON: {HALF_PAIR}")
+                wrong = InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
+                self._actor.refuse_message(self._connection, "call", wrong)
+                self._calls.fail(frame, str(wrong))
 
     def _last_shown(self) -> int | None:
         """Return the version that this client showed on its last socket, or None if that is not known."""
@@ -293,7 +294,9 @@ class CloudflareSession:
     def _reject(self, reason: Reason, error: BaseException, trace: Any) -> None:
         log_error(error, self._actor.key, self._connection)
         self._actor.tell_limit(error)
-        self._end_push(trace, find_outcome(error), find_outcome(error))
+        # Whatever an author's hook raises refuses the change.
+        code = error.code if isinstance(error, PlaitError) else Reject.code
+        self._end_push(trace, code, code)
         self._tell_rejected(reason)
         self._actor.after(self._send_state)
 
@@ -345,6 +348,8 @@ class CloudflareSession:
                 self._tell_rejected(REJECTED)
                 self._send_state_later()  # Send one state for many writes.
             case Call():
+                self._actor.refuse_message(self._connection, "call", error)
                 self._calls.fail(frame, str(error))
             case None:
+                self._actor.refuse_message(self._connection, "message", error)
                 self._connection.close(TRY_AGAIN_LATER, str(error))

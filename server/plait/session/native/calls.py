@@ -77,26 +77,31 @@ class Calls:
             actor.end_message(connection.trace, turn)
 
     def _finish(self, call: Call, method: Method, trace: Any, result: Any, error: BaseException | None) -> None:
-        ref = call.ref
+        is_cancelled = self._calls.get(call.ref) is not call
+        if not is_cancelled:
+            error = self._answer(call.ref, method, result, error)
         if self._actor.instruments is not None and not method.is_stream:
-            is_cancelled = error is not None and self._calls.get(ref) is not call
             outcome = "ok" if error is None else "cancelled" if is_cancelled else find_outcome(error)
             self._actor.instruments.message_ended(trace, outcome)
-        if self._calls.get(ref) is not call:
-            return  # It was cancelled.
+
+    def _answer(self, ref: int, method: Method, result: Any, error: BaseException | None) -> BaseException | None:
+        """Send the outcome of a call, and return its error, which is another one if the result is not JSON."""
         del self._calls[ref]
         self._turns.pop(ref, None)
-        if error is not None:
-            if not isinstance(error, PlaitError):
-                log_error(error, self._actor.key, self._connection)
-                error = CallFailed(public_message(error))
+        if error is None:
+            if not method.is_stream:
+                nothing = result is None and not method.returns_value
+                try:
+                    self._send(_make_result(ref, msgspec.UNSET if nothing else result, done=True))
+                except UNENCODABLE as failure:
+                    error = CallFailed(f"the result of {method.name} is not JSON: {failure}")
+                    self._fail(ref, error)
+        elif isinstance(error, PlaitError):
             self._fail(ref, error)
-        elif not method.is_stream:
-            nothing = result is None and not method.returns_value
-            try:
-                self._send(_make_result(ref, msgspec.UNSET if nothing else result, done=True))
-            except UNENCODABLE as failure:
-                self._fail(ref, CallFailed(f"the result of {method.name} is not JSON: {failure}"))
+        else:
+            log_error(error, self._actor.key, self._connection)
+            self._fail(ref, CallFailed(public_message(error)))
+        return error
 
     def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
         if what == "error":

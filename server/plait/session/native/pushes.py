@@ -86,44 +86,51 @@ class Pushes:
 
     def receive(self, push: Push) -> None:
         """Take a push."""
-        self._begin()
-        self._take(push, Past())
+        if self._begin():
+            self._take(push, Past())
 
     def refuse(self, push: Push, error: PlaitError) -> None:
         """Refuse a push of which only the number could be read, in its turn."""
-        self._begin()
-        if self._is_due(push):
+        if self._begin() and self._is_due(push):
             self._refuse(push.ref, error)
 
     def limit(self, push: Push, wait: float, error: PlaitError) -> None:
         """Refuse to look at a push that came too fast; it may come again."""
-        self._begin()
-        self._actor.tell_limit(error)
-        self._client.expect(push.ref)
-        self._nack(push.ref, error, retry_after=wait)
+        if self._begin():
+            self._actor.tell_limit(error)
+            self._client.expect(push.ref)
+            self._nack(push.ref, error, retry_after=wait)
 
     def close(self) -> None:
         """Take nothing more."""
         if self._task is not None:
             self._task.cancel()
-            if self._traces and self._actor.instruments is not None:
-                self._actor.instruments.message_ended(self._traces.pop(), "cancelled")
+            self._drop()
 
     # Inside
 
-    def _begin(self) -> None:
-        """Tell the instruments that a push has come."""
+    def _begin(self) -> bool:
+        """Tell the instruments that a push has come; return False if it is ignored, as the thread is being destroyed.
+
+        The socket is closed when it has been destroyed; only then its client is told.
+        """
+        if self._actor.is_ending:
+            return False
         if self._actor.instruments is not None:
             self._actor.begin_message(self._connection, "push")
             if self._traces is None:
                 self._traces = deque()
             self._traces.append(self._connection.trace)
+        return True
+
+    def _drop(self) -> None:
+        """Tell the instruments that the last push, for which older changes were read, is not answered."""
+        if self._traces and self._actor.instruments is not None:
+            self._actor.instruments.message_ended(self._traces.pop(), "cancelled")
 
     def _is_due(self, push: Push) -> bool:
-        """Whether it is the turn of a push; one whose turn it is not is answered, while the thread is there."""
+        """Whether it is the turn of a push; one whose turn it is not is answered."""
         client, ref = self._client, push.ref
-        if self._actor.is_ending:
-            return False  # The socket is closed when the thread has been destroyed; only then its client is told.
         if ref <= client.ref:
             self._actor.after(lambda _: self._repeat(ref))
         elif ref > MOST_PUSHES:
@@ -172,7 +179,9 @@ class Pushes:
             log_error(error, self._actor.key, self._connection)
             past = StoreError("the past could not be read")
         self._task = None
-        if isinstance(past, Past):
+        if self._actor.is_ending:
+            self._drop()
+        elif isinstance(past, Past):
             self._take(push, past)
         elif self._is_due(push):
             self._refuse(push.ref, past)

@@ -174,11 +174,16 @@ class PlaitSession:
                 self._follower.catch_up()
                 self._pushes.refuse(message, InvalidState(f"the push is not JSON: {HALF_PAIR}", path=""))
             case messages.Call():
-                self._tell(InvalidArguments(f"the call is not JSON: {HALF_PAIR}"), message.ref)
+                error = InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
+                self._actor.refuse_message(self._connection, "call", error)
+                self._tell(error, message.ref)
             case messages.Message() if not self._messages.take():
                 pass  # The client sends it again, after one that is missing before it.
             case messages.Message() | messages.Presence() | messages.Auth():
-                self._tell(InvalidArguments(f"the frame is not JSON: {HALF_PAIR}"))
+                error = InvalidArguments(f"the frame is not JSON: {HALF_PAIR}")
+                if isinstance(message, messages.Message):
+                    self._actor.refuse_message(self._connection, "message", error)
+                self._tell(error)
             case _:
                 self._handle(message, 0)  # These have no texts.
 
@@ -265,10 +270,12 @@ class PlaitSession:
             case messages.Push():
                 self._pushes.limit(message, wait, error)
             case messages.Call():
+                self._actor.refuse_message(self._connection, "call", error)
                 self._tell(error, message.ref)
             case messages.Cancel() | messages.Ping():
                 self._handle(message, 0)  # Refusing them would cost as much, and the call would not be cancelled.
             case messages.Message() | None:
+                self._actor.refuse_message(self._connection, "message", error)
                 taken = self._messages.refuse()
                 self._tell_later(error, wait, "message", taken)
             case _:

@@ -36,6 +36,7 @@ class HalfOpen:
     def admit(self, connection: Waiting) -> bool:
         """Wait for a new connection's first request; return False if its address has too many that wait."""
         if connection.host is not None and self._addresses.is_full(connection.host):
+            self._addresses.tell_limit("connections_per_address")
             return False
         self.wait(connection)
         return True

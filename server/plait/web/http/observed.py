@@ -5,13 +5,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from plait.errors import NotFound
 from plait.instruments import TRACE
-from plait.web.context import ServerContext
+from plait.web.context import ServerContext, find_traceparent
 from plait.web.thread_urls import read_address
 
 __all__ = ["serve_observed"]
 
-# The status of a request whose client has disconnected before the answer.
+# The statuses of a request without an answer: its client has disconnected, or there was an exception, of which the
+# server makes an answer of its own.
 _DISCONNECTED = 499
+_FAILED = 500
 
 
 async def serve_observed(app: ASGIApp, context: ServerContext, scope: Scope, receive: Receive, send: Send) -> None:
@@ -22,7 +24,7 @@ async def serve_observed(app: ASGIApp, context: ServerContext, scope: Scope, rec
         kind, name = "", ""
     if kind not in context.node.kinds:
         kind, name = "", ""
-    status = _DISCONNECTED
+    status: int | None = None
 
     async def send_observed(message: Message) -> None:
         nonlocal status
@@ -30,9 +32,11 @@ async def serve_observed(app: ASGIApp, context: ServerContext, scope: Scope, rec
             status = message["status"]
         await send(message)
 
-    traceparent = Headers(scope=scope).get("traceparent")
+    traceparent = find_traceparent(Headers(scope=scope))
     trace = context.instruments.request_began(kind, name, scope["method"], traceparent)
     try:
         await app({**scope, TRACE: trace}, receive, send_observed)
-    finally:
-        context.instruments.request_ended(trace, status)
+    except BaseException:
+        context.instruments.request_ended(trace, status or _FAILED)
+        raise
+    context.instruments.request_ended(trace, status or _DISCONNECTED)

@@ -202,7 +202,7 @@ class _Exchange:
 
     async def destroy(self) -> Response:
         await self._check("destroy")
-        await self._context.node.destroy(self._key)
+        await self._context.node.destroy(self._key, self._request.scope.get(TRACE))
         return Response(status_code=204)
 
     async def request(self) -> Response:

@@ -26,7 +26,7 @@ from plait.session.native.joining import Joining
 from plait.session.native.tokens import Tokens
 from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
-from plait.web.context import ServerContext, as_final_refusal, as_get, as_refusal, with_token
+from plait.web.context import ServerContext, as_final_refusal, as_get, as_refusal, find_traceparent, with_token
 from plait.web.sockets.asgi import AsgiSocket
 from plait.web.sockets.handshake import EXTENSION, Handshake
 from plait.web.sockets.heartbeat import Heartbeat
@@ -230,7 +230,7 @@ class _Opening:
 
     def _set_traceparent(self, connection: Connection) -> None:
         if self._context.instruments is not NO_INSTRUMENTS:
-            connection.traceparent = self._request.headers.get("traceparent")
+            connection.traceparent = find_traceparent(self._request.headers)
 
     async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
         return await self._rights(key, self._request if token is None else with_token(self._request, token))
