@@ -136,6 +136,7 @@ class Actor(Facade):
         """Wait until all turns have ended and every change is durable, or has failed; connections may stay open."""
         while not (self.turns.is_idle and self.pipeline.is_durable):
             await self.turns.wait()
+            await self.pipeline.wait_until_durable()
 
     def cancel_turns(self) -> None:
         """Cancel the running and the waiting turns."""
@@ -145,10 +146,13 @@ class Actor(Facade):
         """Call `begin` in a turn after those before it, and wait for what it returns.
 
         From then on no other turn begins, except those that are called inside of it. `begin` is given the turn, and
-        those that wait for it. Raises Destroyed, when a turn before it has ended the thread.
+        those that wait for it. Raises Destroyed, when a turn before it has ended the thread, and the StoreError for
+        which the thread was dropped.
         """
 
         def work() -> Awaitable[None]:
+            if self.pipeline.lost is not None:
+                raise self.pipeline.lost
             if self.is_ending:
                 raise Destroyed(f"{self.key} is being destroyed already")
             self.turns.hold()

@@ -234,14 +234,14 @@ class Turn:
 class Mailbox:
     """Runs turns one at a time, in order of arrival."""
 
-    __slots__ = ("_loop", "_nested_ended", "_queue", "_refusal", "_task", "is_held", "nested", "running", "started")
+    __slots__ = ("_loop", "_nested_ended", "_queue", "_refusal", "is_held", "nested", "running", "started", "task")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         # None while no turn waits, to save memory.
         self._queue: deque[Turn] | None = None
         # The task that runs turns, None while there are none.
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
         # Turns of a call chain that run inside the running one, and a future for when one of them has ended.
         self.nested: set[Turn] = set()
@@ -256,7 +256,7 @@ class Mailbox:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
-        return self._task is None
+        return self.task is None
 
     def post(self, turn: Turn) -> None:
         """Run `turn` after those before it, or at once if its caller holds this mailbox."""
@@ -272,7 +272,7 @@ class Mailbox:
         if self._queue is None:
             self._queue = deque()
         self._queue.append(turn)
-        if self._task is None and not self.is_held:
+        if self.task is None and not self.is_held:
             self._run()
 
     def run_last(self, turn: Turn) -> None:
@@ -297,11 +297,11 @@ class Mailbox:
 
     def _run(self) -> None:
         # Turns do not inherit the context variables of the code that posted them.
-        self._task = self._loop.create_task(self._take_turns(), context=Context(), name="plait turns")
+        self.task = self._loop.create_task(self._take_turns(), context=Context(), name="plait turns")
 
     async def _take_turns(self) -> None:
         """Run the waiting turns, many in one task, so that a burst of turns costs little."""
-        task = self._task
+        task = self.task
         assert task is not None
         try:
             for _ in range(_TURNS_AT_ONCE):
@@ -318,7 +318,7 @@ class Mailbox:
                 if _has_set_variables(turn):
                     break
         finally:
-            self.running = self._task = None
+            self.running = self.task = None
             if self._queue and not self.is_held:
                 self._run()
 

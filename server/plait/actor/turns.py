@@ -88,15 +88,10 @@ class TurnRunner:
             turn.expire()
 
     async def wait(self) -> None:
-        """Wait until the turns before this call have ended, and their changes are durable or have failed."""
-        if concurrent := [turn.task for turn in self._concurrent if turn.task is not None]:
-            await asyncio.wait(concurrent)
-            return
-        event = asyncio.Event()
-        turn = Turn("idle", lambda: None, owner=self._owner)
-        turn.on_end(partial(self._answer, lambda *_: event.set()))
-        self.mailbox.post(turn)
-        await event.wait()
+        """Wait until the tasks in which turns run have ended; waiting turns may have begun another one then."""
+        tasks = [self.mailbox.task, *(turn.task for turn in self._concurrent)]
+        if running := [task for task in tasks if task is not None]:
+            await asyncio.wait(running)
 
     def hold(self) -> None:
         """Begin no other turn until `refuse`; those that come wait, except those of a call chain."""
