@@ -12,7 +12,7 @@ from plait.actor.actor import Actor
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Turn, current_turn
-from plait.actor.thread import Thread
+from plait.actor.thread import Thread, check_may_write
 from plait.errors import (
     CorruptThread,
     Destroyed,
@@ -165,8 +165,10 @@ class Node:
     async def destroy(self, key: ThreadKey) -> None:
         """End a thread for good; a thread that cannot be loaded is deleted without `on_destroyed`.
 
-        Raises NotFound when it is neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
+        Raises Readonly, NotFound when it is neither stored nor awake, Unavailable, StoreError, and what `on_start`
+        raises.
         """
+        check_may_write(key)
         while True:
             if (actor := self._actors.get(key) or _find_in_call_chain(key)) is not None:
                 try:
