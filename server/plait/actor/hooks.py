@@ -130,30 +130,33 @@ class Hooks:
         turn = Turn("on_error", work, owner=self._owner, connection=connection)
         self._turns.begin(turn, finished)
 
-    async def run_last(self, timeout: float | None) -> None:
-        """Run `on_destroyed` while no other turn runs, and `on_error` if it raises; cancel each after `timeout`."""
+    async def run_last(self, timeout: float | None, *, caller: Turn) -> None:
+        """Run `on_destroyed` while no other turn runs, and `on_error` if it raises; cancel each after `timeout`.
+
+        `caller` is the turn that waits for it: what they call of the threads of its chain runs inside of that.
+        """
         if not self.has("on_destroyed"):
             return
         try:
-            await self._run_last("on_destroyed", timeout)
+            await self._run_last(caller, timeout, "on_destroyed")
         except Exception as error:
             try:
-                await self._run_last("on_error", timeout, error, None)
+                await self._run_last(caller, timeout, "on_error", error, None)
             except Exception as failure:
                 log_error(error, self._owner.key, None)
                 log_error(failure, self._owner.key, None)
 
-    async def _run_last(self, name: str, timeout: float | None, *args: Any) -> None:
+    async def _run_last(self, caller: Turn, timeout: float | None, name: str, *args: Any) -> None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        turn = Turn(name, partial(getattr(self._thread, name), *args), owner=self._owner)
+        work = partial(getattr(self._thread, name), *args)
+        turn = Turn(name, work, owner=self._owner, parent=caller, origin=caller.origin)
         turn.on_end(make_resolver(future))
         expiry = None if timeout is None else loop.call_later(timeout, turn.expire)
         try:
             self._turns.run_last(turn)
             await future
         finally:
-            turn.cancel()
             if expiry is not None:
                 expiry.cancel()
 

@@ -30,7 +30,7 @@ class TurnRunner:
         self._instruments = instruments
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
-        # Turns that do not hold the mailbox: concurrent rpcs and streams.
+        # Turns that run beside the mailbox's: concurrent rpcs and streams, and the last one.
         self._concurrent: set[Turn] = set()
         # Why no turn runs any more; None while they do.
         self.refusal: PlaitError | None = None
@@ -67,6 +67,8 @@ class TurnRunner:
         """Run a turn while the others are held."""
         if self._instruments is not None:
             turn.watch(self._instruments)
+        turn.on_end(lambda *_: self._finish_concurrent(turn))
+        self._concurrent.add(turn)
         self.mailbox.run_last(turn)
 
     def expire(self, now: float, timeout: float | None) -> None:

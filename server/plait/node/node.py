@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import about, log_error
-from plait.actor.mailbox import Turn, current_turn
+from plait.actor.mailbox import Turn, current_turn, find_client_turn
 from plait.actor.thread import Thread, check_may_write
 from plait.errors import (
     CorruptThread,
@@ -72,7 +72,10 @@ class Node:
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
         # The tasks of threads that are being destroyed, which those that need such a thread wait for, too.
         self._ending: dict[ThreadKey, asyncio.Task[Any]] = {}
-        # Threads whose `on_start` or `on_stop` runs, that are being destroyed, or that were dropped while turns ran.
+        # The tasks that destroy threads, and those that wait for the last turns of destroyed ones.
+        self._ends: set[asyncio.Task[Any]] = set()
+        # Threads whose `on_start` or `on_stop` runs, that are being destroyed, or that were destroyed or dropped while
+        # turns ran.
         self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._expiry = Expiry(self.kinds.values(), store, self._expire, self._rest, interval=expiry_interval)
@@ -139,12 +142,7 @@ class Node:
                 wake = asyncio.create_task(self._wake(key, kind), name=f"wake {key}", context=Context())
                 waking = self._waking[key] = wake
                 waking.add_done_callback(lambda _: self._waking.pop(key))
-            try:
-                return await asyncio.shield(waking)
-            except asyncio.CancelledError:
-                if waking.cancelled():
-                    raise Unavailable(_SHUTTING_DOWN) from None
-                raise
+            return await _wait_for(waking)
 
     async def is_stored(self, key: ThreadKey) -> bool:
         """Whether a thread is stored; none is woken for that. Raises NotFound for a kind, Unavailable, StoreError."""
@@ -169,10 +167,11 @@ class Node:
         raises.
         """
         check_may_write(key)
+        parent, origin = current_turn(), find_client_turn()
         while True:
             if (actor := self._actors.get(key) or _find_in_call_chain(key)) is not None:
                 try:
-                    await actor.end_in_turn(partial(self._begin_to_end, actor))
+                    await actor.end_in_turn(partial(self._begin_to_end, actor), parent=parent, origin=origin)
                 except Destroyed:
                     raise _make_missing(key) from None
                 return
@@ -181,7 +180,7 @@ class Node:
                 await asyncio.wait([waiting])
                 continue
             self._check_serving()
-            if not await asyncio.shield(self._track_end(key, self._end_asleep(key))):
+            if not await _wait_for(self._track_end(key, self._end_asleep(key, parent=parent, origin=origin))):
                 raise _make_missing(key)
             return
 
@@ -206,7 +205,7 @@ class Node:
             waking.add_done_callback(self._stop_awakened)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while ending := [*self._waking.values(), *self._stopping.values(), *self._ending.values()]:
+        while ending := [*self._waking.values(), *self._stopping.values(), *self._ends]:
             _, late = await asyncio.wait(ending, timeout=max(deadline - loop.time(), 0))
             for task in late:
                 task.cancel()
@@ -223,13 +222,14 @@ class Node:
             actor.connections.close(Unavailable(_SHUTTING_DOWN))
             for connection in actor.connections:
                 connection.stop_reading()
+        busy = [*actors, *(actor for actor in self._in_transition if actor.is_ending)]
         try:
             async with asyncio.timeout(timeout):
-                for actor in actors:
+                for actor in busy:
                     await actor.wait_until_idle()
         except TimeoutError:
             log.warning("cancelling the turns that have not ended after %g s", timeout)
-            for actor in actors:
+            for actor in busy:
                 actor.cancel_turns()
         for actor in actors:
             for connection in actor.connections:
@@ -286,7 +286,8 @@ class Node:
                 if (lost := actor.pipeline.lost) is not None:  # `on_start` need not have waited for the write.
                     raise lost
         except BaseException as error:
-            actor.abort()
+            if not actor.is_ending:
+                actor.abort()
             if isinstance(error, PlaitError):  # Other errors are logged by the caller that answers the client.
                 log_error(error, key, None)
             raise
@@ -335,7 +336,7 @@ class Node:
         self._store.release(actor.key, actor.pipeline.history.fence)
         self.instruments.slept(actor.key.kind)
 
-    def _begin_to_end(self, actor: Actor, callers: Collection[Turn]) -> asyncio.Future[None]:
+    def _begin_to_end(self, actor: Actor, callers: Sequence[Turn]) -> asyncio.Future[None]:
         """Destroy a thread in whose turn this is called; return a future of the outcome."""
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
@@ -343,22 +344,43 @@ class Node:
         return asyncio.shield(self._track_end(actor.key, self._end(actor, callers)))
 
     def _track_end(self, key: ThreadKey, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self._ending[key] = asyncio.create_task(work, name=f"destroy {key}", context=Context())
+        task = self._ending[key] = self._keep(work, f"destroy {key}")
         task.add_done_callback(partial(self._on_ended, key))
         return task
 
+    def _keep(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run `work` in a task that `stop` waits for."""
+        task = asyncio.create_task(work, name=name, context=Context())
+        self._ends.add(task)
+        task.add_done_callback(self._on_kept)
+        return task
+
+    def _on_kept(self, task: asyncio.Task[Any]) -> None:
+        self._ends.discard(task)
+        if not task.cancelled():
+            task.exception()  # It is nobody's if the caller has been cancelled.
+
     def _on_ended(self, key: ThreadKey, task: asyncio.Task[Any]) -> None:
-        if self._ending.get(key) is task:  # A thread may also destroy itself as it wakes to be destroyed.
+        if self._ending.get(key) is task:  # The end of a thread that was woken for it has a task of its own.
             del self._ending[key]
 
-    async def _end(self, actor: Actor, callers: Collection[Turn]) -> None:
+    async def _end(self, actor: Actor, callers: Sequence[Turn]) -> None:
         try:
             await actor.end(callers)
         finally:
-            self._in_transition.discard(actor)
             self._store.release(actor.key, actor.pipeline.history.fence)
+            # The next thread of this name may begin before.
+            finishing = self._keep(actor.finish(), f"last turns of {actor.key}")
+            finishing.add_done_callback(lambda _: self._in_transition.discard(actor))
 
-    async def _end_asleep(self, key: ThreadKey, *, idle_until: int | None = None) -> bool:
+    async def _end_asleep(
+        self,
+        key: ThreadKey,
+        *,
+        parent: Turn | None = None,
+        origin: Turn | None = None,
+        idle_until: int | None = None,
+    ) -> bool:
         """Destroy a thread that is asleep, with `idle_until` one that is idle since then; return whether it was."""
         fence = await self._store.claim(key)
         try:
@@ -376,7 +398,11 @@ class Node:
                 except (CorruptThread, MigrationFailed, NewerState):
                     log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
                 else:
-                    await actor.end_in_turn(partial(self._end, actor))
+                    try:
+                        await actor.end_in_turn(partial(self._begin_to_end, actor), parent=parent, origin=origin)
+                    finally:
+                        if not actor.is_ending:
+                            actor.abort()
                     return True
             await delete_thread(self._store, key, found, fence=fence)
             return True
@@ -386,12 +412,12 @@ class Node:
     async def _expire(self, key: ThreadKey, until: int) -> None:
         """Destroy a thread that is asleep and idle since a time or longer."""
         if self._is_asleep(key):
-            await asyncio.shield(self._track_end(key, self._end_asleep(key, idle_until=until)))
+            await _wait_for(self._track_end(key, self._end_asleep(key, idle_until=until)))
 
     async def _rest(self, key: ThreadKey) -> None:
         """Store that a thread that is asleep is idle from now on, if that is not stored."""
         if self._is_asleep(key):
-            await asyncio.shield(self._track_end(key, self._mark_asleep(key)))
+            await _wait_for(self._track_end(key, self._mark_asleep(key)))
 
     async def _mark_asleep(self, key: ThreadKey) -> None:
         fence = await self._store.claim(key)
@@ -442,6 +468,16 @@ _NOT_RUNNING = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
     "or enter it with `async with app:`"
 )
+
+
+async def _wait_for(task: asyncio.Task[T]) -> T:
+    """Return the outcome of a task that goes on when its caller is cancelled. Raises Unavailable if it is cancelled."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise Unavailable(_SHUTTING_DOWN) from None
+        raise
 
 
 def _make_missing(key: ThreadKey) -> NotFound:

@@ -3,12 +3,13 @@
 import asyncio
 from typing import Any
 
-from tests.server.node.test_destroying import Gate, key_of, outcome, settle
+import pytest
+from tests.server.node.test_destroying import Gate, is_gone, join_all, key_of, outcome, settle
 from tests.server.rooms import open_house
 
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.errors import Indeterminate
+from plait.errors import Destroyed, Indeterminate, Readonly, TurnTimeout, Unavailable
 
 
 class Room(Thread[Any]):
@@ -17,6 +18,7 @@ class Room(Thread[Any]):
     initial_state = 0
     gate: Gate
     rest: Gate
+    told: list[Any]
 
     @rpc
     def add(self, n: int) -> int:
@@ -32,14 +34,22 @@ class Room(Thread[Any]):
     async def end(self) -> str:
         await self.gate.wait()
         await self.destroy()
-        await self.rest.wait()
+        try:
+            await self.rest.wait()
+        finally:
+            self.told.append("rest")
         return "ended"
+
+    @rpc(concurrent=True)
+    async def end_beside(self) -> str:
+        return await self.end()
 
 
 def make_room() -> type[Room]:
     class Fresh(Room):
         kind = "room"
         gate, rest = Gate(), Gate()
+        told: list[Any] = []  # noqa: RUF012
 
     return Fresh
 
@@ -112,3 +122,200 @@ async def test_a_turn_of_a_lost_thread_cannot_end_it() -> None:
         found = await outcome(asyncio.gather(working, return_exceptions=True))
         assert found == told == [error]
         assert await outcome(house.handle(Lost).add(1)) == 6
+
+
+# The rest of a turn, after the end
+
+
+async def test_the_rest_of_a_turn_ends_after_turn_timeout_and_the_next_thread_begins_before() -> None:
+    cls = make_room()
+    cls.turn_timeout = 0.2
+    async with open_house(cls) as house:
+        await house.handle(cls).add(5)
+        cls.gate.opened.set()
+        ending = asyncio.create_task(house.handle(cls).end())
+        await outcome(cls.rest.reached.wait())
+        assert await outcome(house.handle(cls).add(1)) == 1
+        with pytest.raises(TurnTimeout):
+            await outcome(ending)
+        assert cls.told == ["rest"]
+
+
+@pytest.mark.parametrize("method", ["end", "end_beside"])
+async def test_a_node_that_stops_ends_the_rest_of_a_turn(method: str) -> None:
+    cls = make_room()
+    cls.turn_timeout = None
+    async with open_house(cls) as house:
+        await house.handle(cls).add(5)
+        cls.gate.opened.set()
+        ending = asyncio.create_task(house.handle(cls).call(method))
+        await outcome(cls.rest.reached.wait())
+        assert not cls.told
+        await outcome(house.node.stop(0.05))
+        assert cls.told == ["rest"]
+        with pytest.raises(Destroyed):
+            await outcome(ending)
+
+
+async def test_a_node_that_stops_waits_for_the_rest_of_a_turn() -> None:
+    cls = make_room()
+    async with open_house(cls) as house:
+        await house.handle(cls).add(5)
+        cls.gate.opened.set()
+        ending = asyncio.create_task(house.handle(cls).end())
+        await outcome(cls.rest.reached.wait())
+        stopping = asyncio.create_task(house.node.stop(60))
+        await settle()
+        assert not stopping.done()
+        cls.rest.opened.set()
+        assert await outcome(ending) == "ended"
+        await outcome(stopping)
+
+
+# An end that waits for turns
+
+
+async def test_an_end_that_waits_for_a_turn_is_told_that_its_thread_was_dropped() -> None:
+    cls = make_room()
+    async with open_house(cls) as house:
+        await house.handle(cls).add(5)
+        waiting = asyncio.create_task(house.handle(cls).wait())
+        await outcome(cls.gate.reached.wait())
+        ending = asyncio.create_task(house.handle(cls).destroy())
+        await settle()
+        house.store.fail_next(error := Indeterminate("who knows"))
+        with pytest.raises(Indeterminate):
+            await outcome(house.handle(cls).set_state(7))
+        assert await outcome(asyncio.gather(waiting, ending, return_exceptions=True)) == [error, error]
+
+
+async def test_an_end_that_waits_for_a_turn_is_told_that_the_server_shuts_down() -> None:
+    cls = make_room()
+    async with open_house(cls) as house:
+        await house.handle(cls).add(5)
+        waiting = asyncio.create_task(house.handle(cls).wait())
+        await outcome(cls.gate.reached.wait())
+        ending = asyncio.create_task(house.handle(cls).destroy())
+        await settle()
+        await outcome(house.node.drain(0.05))
+        for each in (waiting, ending):
+            with pytest.raises(Unavailable, match="shutting down"):
+                await outcome(each)
+        assert await house.store.find(key_of(cls)) is not None
+
+
+# An end that a node cancels, as it stops
+
+
+@pytest.mark.parametrize("is_awake", [True, False])
+async def test_whoever_waits_for_an_end_that_does_not_come_is_told_that_the_server_shuts_down(
+    *, is_awake: bool
+) -> None:
+    class Stuck(Room):
+        turn_timeout = None
+        gate = Gate()
+        told: list[Any] = []  # noqa: RUF012
+
+        async def on_destroyed(self) -> None:
+            self.broadcast("goodbye")
+            try:
+                await self.gate.wait()
+            finally:
+                self.told.append("cancelled")
+
+    async with open_house(Stuck) as house:
+        await house.handle(Stuck).add(5)
+    async with open_house(Stuck, store=house.store) as house:
+        if is_awake:
+            guest, client = await join_all(house, Stuck)
+        ending = asyncio.create_task(house.handle(Stuck).destroy())
+        await outcome(Stuck.gate.reached.wait())
+        answers: list[Any] = []
+        if is_awake:
+            guest.actor.call(Stuck._kind.method("add"), ([1], {}), lambda *told: answers.append(told))
+        later = asyncio.create_task(house.handle(Stuck).add(1))
+        await settle()
+        await outcome(house.node.stop(0.05))
+        for each in (ending, later):
+            with pytest.raises(Unavailable, match="shutting down"):
+                await outcome(each)
+        assert Stuck.told == ["cancelled"]
+        assert await house.store.find(key_of(Stuck)) is not None
+        if is_awake:
+            assert [type(error) for _, error in answers] == [Unavailable]
+            assert guest.frames == client.transport.take() == [None]
+
+
+async def test_whoever_ends_a_sleeping_thread_that_is_not_deleted_in_time_is_told_that_the_server_shuts_down() -> None:
+    cls = make_room()
+    async with open_house(cls) as house:
+        await house.handle(cls).add(5)
+    async with open_house(cls, store=house.store) as house:
+        house.store.is_held = True
+        ending = asyncio.create_task(house.handle(cls).destroy())
+        await settle()
+        await outcome(house.node.stop(0.05))
+        with pytest.raises(Unavailable, match="shutting down"):
+            await outcome(ending)
+
+
+# Calls of on_destroyed
+
+
+class Hall(Room):
+    told: list[Any] = []  # noqa: RUF012
+
+    @rpc
+    async def close(self) -> str:
+        await self.thread(Closing, "one").destroy()
+        return "closed"
+
+    @rpc
+    async def hear(self, what: str) -> None:
+        self.set_state(1)
+        self.told.append(what)
+
+
+class Closing(Room):
+    told: list[Any] = []  # noqa: RUF012
+
+    async def on_destroyed(self) -> None:
+        await self.thread(Hall, "hall").hear("destroyed")
+        raise RuntimeError("no more")
+
+    async def on_error(self, error: BaseException, connection: Any) -> None:
+        if isinstance(error, Readonly):
+            self.told.append(error)
+        else:
+            await self.thread(Hall, "hall").hear(str(error))
+
+
+@pytest.mark.parametrize("is_awake", [True, False])
+async def test_on_destroyed_may_call_the_thread_that_has_ended_its_own(*, is_awake: bool) -> None:
+    Hall.told.clear()
+    async with open_house(Hall, Closing) as house:
+        await house.handle(Closing).add(5)
+    async with open_house(Hall, Closing, store=house.store) as house:
+        if is_awake:
+            await house.handle(Closing).state()
+        assert await outcome(house.handle(Hall, "hall").close()) == "closed"
+        assert Hall.told == ["destroyed", "no more"]
+        assert await is_gone(house, Closing)
+
+
+@pytest.mark.parametrize("is_awake", [True, False])
+async def test_a_readonly_client_changes_nothing_by_the_end_of_another_thread(*, is_awake: bool) -> None:
+    Hall.told.clear()
+    Closing.told.clear()
+    async with open_house(Hall, Closing) as house:
+        await house.handle(Closing).add(5)
+    async with open_house(Hall, Closing, store=house.store) as house:
+        if is_awake:
+            await house.handle(Closing).state()
+        client = await house.join(Hall, "a", name="hall")
+        client.connection.readonly = True
+        client.call("1", "close")
+        assert (await client.next())["success"]
+        assert Hall.told == []
+        assert [type(each) for each in Closing.told] == [Readonly]
+        assert await is_gone(house, Closing)
