@@ -239,8 +239,9 @@ class Node:
         began = time.perf_counter()
         fence = await self._store.claim(key)
         try:
-            actor = await self._load(key, kind, fence)
+            actor = await self._load(key, kind, fence, is_used=True)
         except BaseException:
+            self._expiry.remember(key)  # It may be stored that it is awake.
             self._store.release(key, fence)
             raise
         if not self.is_serving:
@@ -249,15 +250,16 @@ class Node:
         self.instruments.woke(key.kind, time.perf_counter() - began)
         return actor
 
-    async def _load(self, key: ThreadKey, kind: Kind, fence: int) -> Actor:
-        """Return a thread as it is stored, after `on_start`."""
+    async def _load(self, key: ThreadKey, kind: Kind, fence: int, *, is_used: bool) -> Actor:
+        """Return a thread as it is stored, after `on_start`; one that is used is not idle from now on."""
+        marks_use = is_used and self._expiry.has(kind.name)
         try:
-            if self._expiry.has(kind.name):
+            if marks_use:
                 await self._expiry.prepare()
             stored = await self._store.load(key)
             if stored is not None:
                 stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
-                if self._expiry.has(kind.name):
+                if marks_use:
                     version = stored.version
                     # When this is durable, a kill cannot make the thread expire as if it had not been used.
                     await self._store.submit(Write(key, stored.epoch, version, version, fence=fence, idle_since=0))
@@ -392,7 +394,7 @@ class Node:
             kind = self.kinds.get(key.kind)
             if kind is not None and "on_destroyed" in kind.overrides:
                 try:
-                    actor = await self._load(key, kind, fence)
+                    actor = await self._load(key, kind, fence, is_used=False)
                 except Destroyed:  # By its `on_start`.
                     return True
                 except (CorruptThread, MigrationFailed, NewerState):
