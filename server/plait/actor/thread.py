@@ -239,8 +239,9 @@ class Thread(Generic[State]):
         """End this thread for good: run `on_destroyed`, delete everything stored, and close the sockets with 4410.
 
         It waits for the turns before it. When it returns, the deletion is durable, and nothing of the thread can be
-        changed any more; the name may be used again, for a new thread. Raises Readonly, and StoreError when the thread
-        could not be deleted: it is then as it was stored.
+        changed any more; the name may be used again, for a new thread. Raises Readonly, Unavailable when the server
+        shuts down before, and StoreError when the thread could not be deleted: it is then as it was stored, but after
+        Indeterminate it may be gone.
         """
         await self._core.destroy()
 
