@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import about, log_error
-from plait.actor.mailbox import Turn, current_turn, find_client_turn
+from plait.actor.mailbox import current_turn, find_client_turn
 from plait.actor.thread import Thread, check_may_write
 from plait.errors import (
     CorruptThread,
@@ -29,10 +29,10 @@ from plait.errors import (
 )
 from plait.instruments import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
+from plait.node.ending import SHUTTING_DOWN, Endings, wait_for
 from plait.node.expiry import Expiry
 from plait.node.handle import Handle
 from plait.state.migrations import migrate_thread
-from plait.store.deletion import delete_thread
 from plait.store.protocol import Store, ThreadKey, Write
 from plait_schemas.codes import GOING_AWAY
 
@@ -70,12 +70,9 @@ class Node:
         # stays in `_waking` until its waiting callers have resumed, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
-        # The tasks of threads that are being destroyed, which those that need such a thread wait for, too.
-        self._ending: dict[ThreadKey, asyncio.Task[Any]] = {}
-        # The tasks that destroy threads, and those that wait for the last turns of destroyed ones.
-        self._ends: set[asyncio.Task[Any]] = set()
-        # Threads whose `on_start` or `on_stop` runs, that are being destroyed, or that were destroyed or dropped while
-        # turns ran.
+        # The threads that are being destroyed, which those that need such a thread wait for, too.
+        self._endings = Endings(self.kinds, store, partial(self._load, is_used=False), on_begin=self._forget)
+        # Threads whose `on_start` or `on_stop` runs, or that were dropped while turns ran.
         self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._expiry = Expiry(self.kinds.values(), store, self._expire, self._rest, interval=expiry_interval)
@@ -128,7 +125,7 @@ class Node:
         while True:
             if (actor := self.get_awake(key) or _find_in_call_chain(key)) is not None:
                 return actor
-            if (leaving := self._ending.get(key) or self._stopping.get(key)) is not None:
+            if (leaving := self._endings.get(key) or self._stopping.get(key)) is not None:
                 await asyncio.wait([leaving])
                 continue
             waking = self._waking.get(key)
@@ -142,11 +139,11 @@ class Node:
                 wake = asyncio.create_task(self._wake(key, kind), name=f"wake {key}", context=Context())
                 waking = self._waking[key] = wake
                 waking.add_done_callback(lambda _: self._waking.pop(key))
-            return await _wait_for(waking)
+            return await wait_for(waking)
 
     async def is_stored(self, key: ThreadKey) -> bool:
         """Whether a thread is stored; none is woken for that. Raises NotFound for a kind, Unavailable, StoreError."""
-        while (ending := self._ending.get(key)) is not None:
+        while (ending := self._endings.get(key)) is not None:
             await asyncio.wait([ending])
         if (actor := self._actors.get(key)) is not None:
             return actor.is_stored
@@ -171,16 +168,16 @@ class Node:
         while True:
             if (actor := self._actors.get(key) or _find_in_call_chain(key)) is not None:
                 try:
-                    await actor.end_in_turn(partial(self._begin_to_end, actor), parent=parent, origin=origin)
+                    await actor.end_in_turn(partial(self._endings.begin, actor), parent=parent, origin=origin)
                 except Destroyed:
                     raise _make_missing(key) from None
                 return
-            waiting = self._waking.get(key) or self._ending.get(key) or self._stopping.get(key)
+            waiting = self._waking.get(key) or self._endings.get(key) or self._stopping.get(key)
             if waiting is not None:
                 await asyncio.wait([waiting])
                 continue
             self._check_serving()
-            if not await _wait_for(self._track_end(key, self._end_asleep(key, parent=parent, origin=origin))):
+            if not await self._endings.end_asleep(key, parent=parent, origin=origin):
                 raise _make_missing(key)
             return
 
@@ -205,7 +202,7 @@ class Node:
             waking.add_done_callback(self._stop_awakened)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while ending := [*self._waking.values(), *self._stopping.values(), *self._ends]:
+        while ending := [*self._waking.values(), *self._stopping.values(), *self._endings.tasks]:
             _, late = await asyncio.wait(ending, timeout=max(deadline - loop.time(), 0))
             for task in late:
                 task.cancel()
@@ -214,15 +211,15 @@ class Node:
 
     def _check_serving(self) -> None:
         if not self.is_serving:
-            raise Unavailable(_SHUTTING_DOWN if self._draining else _NOT_RUNNING)
+            raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
     async def _drain(self, timeout: float) -> None:
         actors = self.actors
         for actor in actors:
-            actor.connections.close(Unavailable(_SHUTTING_DOWN))
+            actor.connections.close(Unavailable(SHUTTING_DOWN))
             for connection in actor.connections:
                 connection.stop_reading()
-        busy = [*actors, *(actor for actor in self._in_transition if actor.is_ending)]
+        busy = [*actors, *self._endings.actors]
         try:
             async with asyncio.timeout(timeout):
                 for actor in busy:
@@ -233,7 +230,7 @@ class Node:
                 actor.cancel_turns()
         for actor in actors:
             for connection in actor.connections:
-                connection.leave(GOING_AWAY, _SHUTTING_DOWN)
+                connection.leave(GOING_AWAY, SHUTTING_DOWN)
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
         began = time.perf_counter()
@@ -245,7 +242,7 @@ class Node:
             self._store.release(key, fence)
             raise
         if not self.is_serving:
-            actor.connections.close(Unavailable(_SHUTTING_DOWN))
+            actor.connections.close(Unavailable(SHUTTING_DOWN))
         self._actors[key] = actor
         self.instruments.woke(key.kind, time.perf_counter() - began)
         return actor
@@ -338,102 +335,23 @@ class Node:
         self._store.release(actor.key, actor.pipeline.history.fence)
         self.instruments.slept(actor.key.kind)
 
-    def _begin_to_end(self, actor: Actor, callers: Sequence[Turn]) -> asyncio.Future[None]:
-        """Destroy a thread in whose turn this is called; return a future of the outcome."""
+    def _forget(self, actor: Actor) -> None:
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
-        self._in_transition.add(actor)
-        return asyncio.shield(self._track_end(actor.key, self._end(actor, callers)))
-
-    def _track_end(self, key: ThreadKey, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self._ending[key] = self._keep(work, f"destroy {key}")
-        task.add_done_callback(partial(self._on_ended, key))
-        return task
-
-    def _keep(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Run `work` in a task that `stop` waits for."""
-        task = asyncio.create_task(work, name=name, context=Context())
-        self._ends.add(task)
-        task.add_done_callback(self._on_kept)
-        return task
-
-    def _on_kept(self, task: asyncio.Task[Any]) -> None:
-        self._ends.discard(task)
-        if not task.cancelled():
-            task.exception()  # It is nobody's if the caller has been cancelled.
-
-    def _on_ended(self, key: ThreadKey, task: asyncio.Task[Any]) -> None:
-        if self._ending.get(key) is task:  # The end of a thread that was woken for it has a task of its own.
-            del self._ending[key]
-
-    async def _end(self, actor: Actor, callers: Sequence[Turn]) -> None:
-        try:
-            await actor.end(callers)
-        finally:
-            self._store.release(actor.key, actor.pipeline.history.fence)
-            # The next thread of this name may begin before.
-            finishing = self._keep(actor.finish(), f"last turns of {actor.key}")
-            finishing.add_done_callback(lambda _: self._in_transition.discard(actor))
-
-    async def _end_asleep(
-        self,
-        key: ThreadKey,
-        *,
-        parent: Turn | None = None,
-        origin: Turn | None = None,
-        idle_until: int | None = None,
-    ) -> bool:
-        """Destroy a thread that is asleep, with `idle_until` one that is idle since then; return whether it was."""
-        fence = await self._store.claim(key)
-        try:
-            found = await self._store.find(key)
-            if found is None:
-                return False
-            if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
-                return False
-            kind = self.kinds.get(key.kind)
-            if kind is not None and "on_destroyed" in kind.overrides:
-                try:
-                    actor = await self._load(key, kind, fence, is_used=False)
-                except Destroyed:  # By its `on_start`.
-                    return True
-                except (CorruptThread, MigrationFailed, NewerState):
-                    log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
-                else:
-                    try:
-                        await actor.end_in_turn(partial(self._begin_to_end, actor), parent=parent, origin=origin)
-                    finally:
-                        if not actor.is_ending:
-                            actor.abort()
-                    return True
-            await delete_thread(self._store, key, found, fence=fence)
-            return True
-        finally:
-            self._store.release(key, fence)
 
     async def _expire(self, key: ThreadKey, until: int) -> None:
         """Destroy a thread that is asleep and idle since a time or longer."""
         if self._is_asleep(key):
-            await _wait_for(self._track_end(key, self._end_asleep(key, idle_until=until)))
+            await self._endings.end_asleep(key, idle_until=until)
 
     async def _rest(self, key: ThreadKey) -> None:
         """Store that a thread that is asleep is idle from now on, if that is not stored."""
         if self._is_asleep(key):
-            await _wait_for(self._track_end(key, self._mark_asleep(key)))
-
-    async def _mark_asleep(self, key: ThreadKey) -> None:
-        fence = await self._store.claim(key)
-        try:
-            found = await self._store.find(key)
-            if found is not None and found.idle_since is None:
-                now, version = time.time_ns() // 1000, found.version
-                await self._store.submit(Write(key, found.epoch, version, version, fence=fence, idle_since=now))
-        finally:
-            self._store.release(key, fence)
+            await self._endings.mark_asleep(key)
 
     def _is_asleep(self, key: ThreadKey) -> bool:
-        tables = (self._actors, self._waking, self._stopping, self._ending)
-        return self.is_serving and not any(key in table for table in tables)
+        tables = (self._actors, self._waking, self._stopping)
+        return self.is_serving and self._endings.get(key) is None and not any(key in table for table in tables)
 
     def _on_lost(self, actor: Actor, error: StoreError) -> None:
         """Drop a thread whose state is no longer known here; the next use loads it again."""
@@ -456,7 +374,7 @@ class Node:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._sweep_interval)
-            for index, actor in enumerate([*self._actors.values(), *self._in_transition]):
+            for index, actor in enumerate([*self._actors.values(), *self._in_transition, *self._endings.actors]):
                 if index % _SWEEP_BATCH == _SWEEP_BATCH - 1:
                     await asyncio.sleep(0)
                 is_idle = actor.sweep(loop.time())
@@ -464,22 +382,10 @@ class Node:
                     self._begin_to_stop(actor)
 
 
-_SHUTTING_DOWN = "the server is shutting down"
-
 _NOT_RUNNING = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
     "or enter it with `async with app:`"
 )
-
-
-async def _wait_for(task: asyncio.Task[T]) -> T:
-    """Return the outcome of a task that goes on when its caller is cancelled. Raises Unavailable if it is cancelled."""
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if task.cancelled():
-            raise Unavailable(_SHUTTING_DOWN) from None
-        raise
 
 
 def _make_missing(key: ThreadKey) -> NotFound:
