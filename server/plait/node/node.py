@@ -277,6 +277,12 @@ class Node:
             if isinstance(error, CorruptThread | MigrationFailed | NewerState):
                 log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
             raise
+        await self._start(actor)
+        return actor
+
+    async def _start(self, actor: Actor) -> None:
+        """Run `on_start`. Raises what that raises, and Destroyed if it has ended the thread; the end is waited for."""
+        key = actor.key
         self._in_transition.add(actor)
         try:
             try:
@@ -292,9 +298,10 @@ class Node:
             raise
         finally:
             self._in_transition.discard(actor)
+            if actor.is_ending and (ending := self._endings.get(key)) is not None:
+                await asyncio.wait([ending])  # It still needs the ownership, which the caller gives up.
         if actor.is_ending:
             raise Destroyed(f"{key} was destroyed")
-        return actor
 
     def _begin_to_stop(self, actor: Actor) -> None:
         self._let_go(actor, self._stop(actor))

@@ -1,6 +1,7 @@
 """What runs and waits in a thread while it ends: who owns it, and what it is told."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ class Room(Thread[Any]):
         try:
             await self.rest.wait()
         finally:
+            await settle()
             self.told.append("rest")
         return "ended"
 
@@ -151,8 +153,35 @@ async def test_a_node_that_stops_ends_the_rest_of_a_turn(method: str) -> None:
         ending = asyncio.create_task(house.handle(cls).call(method))
         await outcome(cls.rest.reached.wait())
         assert not cls.told
-        await outcome(house.node.stop(0.05))
+        await outcome(house.node.stop(0.3))
         assert cls.told == ["rest"]
+        with pytest.raises(Destroyed):
+            await outcome(ending)
+
+
+async def test_a_node_that_stops_cancels_the_rest_of_a_turn_again() -> None:
+    class Stubborn(Room):
+        turn_timeout = None
+        gate = Gate()
+        told: list[Any] = []  # noqa: RUF012
+
+        @rpc
+        async def end(self) -> str:
+            await self.destroy()
+            with suppress(asyncio.CancelledError):
+                await self.gate.wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.told.append("rest")
+            return "ended"
+
+    async with open_house(Stubborn) as house:
+        await house.handle(Stubborn).add(5)
+        ending = asyncio.create_task(house.handle(Stubborn).end())
+        await outcome(Stubborn.gate.reached.wait())
+        await outcome(house.node.stop(0.05))
+        assert Stubborn.told == ["rest"]
         with pytest.raises(Destroyed):
             await outcome(ending)
 
@@ -207,43 +236,126 @@ async def test_an_end_that_waits_for_a_turn_is_told_that_the_server_shuts_down()
 # An end that a node cancels, as it stops
 
 
-@pytest.mark.parametrize("is_awake", [True, False])
-async def test_whoever_waits_for_an_end_that_does_not_come_is_told_that_the_server_shuts_down(
-    *, is_awake: bool
-) -> None:
-    class Stuck(Room):
-        turn_timeout = None
+class Stuck(Room):
+    """Has an `on_destroyed` that does not end by itself."""
+
+    turn_timeout = None
+
+    async def on_destroyed(self) -> None:
+        self.broadcast("goodbye")
+        try:
+            await self.gate.wait()
+        finally:
+            self.told.append("cancelled")
+
+
+def make_stuck() -> type[Stuck]:
+    class Fresh(Stuck):
+        kind = "stuck"
         gate = Gate()
         told: list[Any] = []  # noqa: RUF012
 
-        async def on_destroyed(self) -> None:
-            self.broadcast("goodbye")
-            try:
-                await self.gate.wait()
-            finally:
-                self.told.append("cancelled")
+    return Fresh
 
-    async with open_house(Stuck) as house:
-        await house.handle(Stuck).add(5)
-    async with open_house(Stuck, store=house.store) as house:
-        if is_awake:
-            guest, client = await join_all(house, Stuck)
-        ending = asyncio.create_task(house.handle(Stuck).destroy())
-        await outcome(Stuck.gate.reached.wait())
+
+@pytest.mark.parametrize("is_drained", [False, True])
+async def test_whoever_waits_for_an_end_that_does_not_come_is_told_that_the_server_shuts_down(
+    *, is_drained: bool
+) -> None:
+    cls = make_stuck()
+    async with open_house(cls) as house:
+        await house.handle(cls).add(5)
+        guest, client = await join_all(house, cls)
+        if is_drained:
+            await outcome(house.node.drain(60))
+        ending = asyncio.create_task(house.handle(cls).destroy())
+        await outcome(cls.gate.reached.wait())
         answers: list[Any] = []
-        if is_awake:
-            guest.actor.call(Stuck._kind.method("add"), ([1], {}), lambda *told: answers.append(told))
-        later = asyncio.create_task(house.handle(Stuck).add(1))
+        guest.actor.call(cls._kind.method("add"), ([1], {}), lambda *told: answers.append(told))
+        later = asyncio.create_task(house.handle(cls).add(1))
         await settle()
         await outcome(house.node.stop(0.05))
         for each in (ending, later):
             with pytest.raises(Unavailable, match="shutting down"):
                 await outcome(each)
-        assert Stuck.told == ["cancelled"]
-        assert await house.store.find(key_of(Stuck)) is not None
-        if is_awake:
-            assert [type(error) for _, error in answers] == [Unavailable]
-            assert guest.frames == client.transport.take() == [None]
+        assert cls.told == ["cancelled"]
+        assert [type(error) for _, error in answers] == [Unavailable]
+        assert guest.frames == client.transport.take() == [None]
+        assert await house.store.find(key_of(cls)) is not None
+
+
+async def test_whoever_ends_a_sleeping_thread_that_is_stuck_is_told_that_the_server_shuts_down() -> None:
+    cls = make_stuck()
+    async with open_house(cls) as house:
+        await house.handle(cls).add(5)
+    async with open_house(cls, store=house.store) as house:
+        ending = asyncio.create_task(house.handle(cls).destroy())
+        await outcome(cls.gate.reached.wait())
+        await outcome(house.node.stop(0.05))
+        with pytest.raises(Unavailable, match="shutting down"):
+            await outcome(ending)
+        assert cls.told == ["cancelled"]
+        assert await house.store.find(key_of(cls)) is not None
+
+
+async def test_a_node_that_stops_ends_the_turns_of_a_thread_that_it_has_woken_to_destroy_it() -> None:
+    class Busy(Room):
+        turn_timeout = None
+        gate = Gate()
+        told: list[Any] = []  # noqa: RUF012
+
+        async def on_start(self) -> None:
+            await self.set_state(lambda state: state + 1)
+
+        async def on_state_changed(self, state: Any, source: Any) -> None:
+            if state > 1:
+                try:
+                    await self.gate.wait()
+                finally:
+                    self.told.append("cancelled")
+
+        def on_destroyed(self) -> None:
+            self.told.append("destroyed")
+
+    async with open_house(Busy) as house:
+        await house.handle(Busy).state()
+    async with open_house(Busy, store=house.store) as house:
+        ending = asyncio.create_task(house.handle(Busy).destroy())
+        await outcome(Busy.gate.reached.wait())
+        await outcome(house.node.stop(0.05))
+        with pytest.raises(Unavailable, match="shutting down"):
+            await outcome(ending)
+        assert Busy.told == ["cancelled"]
+        assert await house.store.find(key_of(Busy)) is not None
+
+
+async def test_an_end_goes_on_when_the_on_start_that_has_begun_it_fails() -> None:
+    class Stillborn(Room):
+        gate = Gate()
+        endings: list[asyncio.Task[None]] = []  # noqa: RUF012
+        is_stillborn = False
+
+        async def on_start(self) -> None:
+            if self.is_stillborn:
+                self.endings.append(asyncio.create_task(self.destroy()))
+                await self.gate.reached.wait()
+                raise RuntimeError("no start")
+
+        async def on_destroyed(self) -> None:
+            await self.gate.wait()
+
+    async with open_house(Stillborn) as house:
+        await house.handle(Stillborn).add(5)
+    Stillborn.is_stillborn = True
+    async with open_house(Stillborn, store=house.store) as house:
+        waking = asyncio.create_task(house.handle(Stillborn).state())
+        await outcome(Stillborn.gate.reached.wait())
+        await settle()
+        Stillborn.gate.opened.set()
+        with pytest.raises(RuntimeError, match="no start"):
+            await outcome(waking)
+        await outcome(Stillborn.endings[0])
+        assert await is_gone(house, Stillborn)
 
 
 async def test_whoever_ends_a_sleeping_thread_that_is_not_deleted_in_time_is_told_that_the_server_shuts_down() -> None:
