@@ -155,7 +155,7 @@ async def test_who_may_not_create_cannot_begin_again_what_is_destroyed_as_the_se
     guard = Guard(action, nth)
     app = Plait(Doc, store=f"sqlite:///{tmp_path}/plait.db", authorize=guard.authorize)
 
-    async def ask(address: str) -> int:
+    async def ask(address: str) -> int | None:
         if what in ("put", "rpc"):
             async with http(address) as web:
                 url = "/threads/doc/one"
