@@ -216,8 +216,11 @@ class Plait:
         """End a thread for good, after the turns before: run `on_destroyed`, delete all of it, and close its sockets.
 
         When this returns, the deletion is durable. A thread that cannot be loaded is deleted without `on_destroyed`, as
-        is one of a kind, given as a str, that the app does not have. Raises NotFound when there is no such thread, and
-        StoreError when it could not be deleted: it is then as it was stored.
+        is one of a kind, given as a str, that the app does not have. Raises NotFound when there is no such thread,
+        StoreError when it could not be deleted: it is then as it was stored, but after Indeterminate it may be gone.
+        What `on_start` raises in a sleeping thread that is woken for `on_destroyed` is raised, too, and the thread
+        stays. Raises Unavailable when the server shuts down before the end, and Readonly in an rpc that a readonly
+        client of the thread has called.
         """
         await self._node.destroy(ThreadKey(kind if isinstance(kind, str) else kind._kind.name, name))
 

@@ -17,7 +17,7 @@ PlaitError
 ├── Unanswerable        a push was sent again after its outcome was forgotten
 ├── Outdated            the client was built for an incompatible schema of the state
 ├── TurnTimeout         a hook or an rpc ran longer than the thread's turn_timeout
-├── Unavailable         the server is shutting down, or plait is not running
+├── Unavailable         the server is shutting down, plait is not running, or the thread is being destroyed
 ├── CallFailed          an rpc raised an exception that is not a PlaitError
 └── StoreError          the store could not read or write
     ├── CorruptThread   the stored data of a thread is damaged or cannot be decoded
@@ -227,7 +227,7 @@ class TurnTimeout(PlaitError):
 
 
 class Unavailable(PlaitError):
-    """The server is shutting down, or plait is not running."""
+    """The server is shutting down, plait is not running, or the thread is being destroyed."""
 
     code = "unavailable"
     status = 503

@@ -3,10 +3,11 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
-from plait.errors import PlaitError, TurnTimeout
+from plait.errors import PlaitError, StoreError, TurnTimeout
 
 __all__ = [
     "HTTP_METHODS",
@@ -16,6 +17,7 @@ __all__ = [
     "NoInstruments",
     "combine_instruments",
     "find_outcome",
+    "telling_store_errors",
 ]
 
 log = logging.getLogger("plait.instruments")
@@ -209,6 +211,16 @@ _WITH_PARENT: Final = frozenset({"turn_began", "change_made"})
 _WITH_TRACE: Final = frozenset(
     name for name in _METHODS if "trace" in inspect.signature(vars(NoInstruments)[name]).parameters
 )
+
+
+@contextmanager
+def telling_store_errors(instruments: Instruments) -> Iterator[None]:
+    """Tell that a read or write of the store has failed that no thread makes by itself."""
+    try:
+        yield
+    except StoreError as error:
+        instruments.store_failed(error.code)
+        raise
 
 
 def find_outcome(error: BaseException | None) -> str:

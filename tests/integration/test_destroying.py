@@ -117,3 +117,64 @@ async def test_a_thread_that_ends_itself_answers_the_request(web: httpx.AsyncCli
     await web.put("/threads/board/one", json=5)
     assert (await web.post("/threads/board/one/rpc/end")).json() == {"result": 5}
     assert error_of(await web.delete("/threads/board/one")) == (404, "not_found")
+
+
+class Doc(Thread[Any]):
+    initial_state: Any = 0
+
+    @rpc
+    def add(self) -> int:
+        self.set_state(lambda state: state + 1)
+        return int(self.state)
+
+
+class Guard:
+    """Lets nobody begin a thread, and takes its time over the last action that it is asked for."""
+
+    def __init__(self, action: str, nth: int) -> None:
+        self.last = (action, nth)
+        self.asked: list[str] = []
+        self.is_asked = asyncio.Event()
+        self.answers = asyncio.Event()
+
+    async def authorize(self, principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+        self.asked.append(action)
+        if action == self.last[0] and self.asked.count(action) == self.last[1]:
+            self.is_asked.set()
+            await self.answers.wait()
+        return action != "create"
+
+
+@pytest.mark.parametrize(
+    ("what", "action", "nth"),
+    [("put", "write", 2), ("rpc", "write", 1), ("native", "call", 1), ("cloudflare", "call", 1)],
+)
+async def test_who_may_not_create_cannot_begin_again_what_is_destroyed_as_the_server_decides(
+    tmp_path: Path, what: str, action: str, nth: int
+) -> None:
+    guard = Guard(action, nth)
+    app = Plait(Doc, store=f"sqlite:///{tmp_path}/plait.db", authorize=guard.authorize)
+
+    async def ask(address: str) -> int | None:
+        if what in ("put", "rpc"):
+            async with http(address) as web:
+                url = "/threads/doc/one"
+                answer = await (web.put(url, json=2) if what == "put" else web.post(f"{url}/rpc/add"))
+                return answer.status_code
+        if what == "cloudflare":
+            async with connected(address, "/threads/doc/one") as client:
+                return await client.until_closed()
+        with pytest.raises(Closed) as told:
+            async with connect(f"ws://{address}/threads/doc/one"):
+                pass
+        return told.value.code
+
+    async with running(app) as address, asyncio.timeout(TIMEOUT):
+        await app.thread(Doc, "one").set_state(5)
+        asking = asyncio.create_task(ask(address))
+        await guard.is_asked.wait()
+        await app.destroy(Doc, "one")
+        guard.answers.set()
+        assert await asking == (403 if what in ("put", "rpc") else 4403)
+        assert guard.asked[-1] == "create"
+        assert [key async for key in app.threads()] == []

@@ -165,10 +165,12 @@ class TroubledStore:
                     raise failure
                 count = await self.store(write)
             except StoreError as error:
-                future.set_exception(error)
+                if not future.done():
+                    future.set_exception(error)
                 self._fail_waiting(write.key, error)
             else:
-                future.set_result(count)
+                if not future.done():  # Whoever waited may have been cancelled.
+                    future.set_result(count)
 
     async def store(self, write: Write) -> int:
         """Carry out a write, and return its outcome. Raises the error that is its outcome."""

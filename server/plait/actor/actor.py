@@ -1,7 +1,7 @@
 """One awake thread, as its node starts, watches and stops it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from plait.actor.connections import Connections
 from plait.actor.facade import Facade
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
-from plait.actor.mailbox import Turn, current_turn, find_client_turn
+from plait.actor.mailbox import Cause, Turn
 from plait.actor.outcome import make_resolver
 from plait.actor.presence import Presence
 from plait.actor.turns import TurnRunner, find_trace
@@ -136,20 +136,23 @@ class Actor(Facade):
         """Wait until all turns have ended and every change is durable, or has failed; connections may stay open."""
         while not (self.turns.is_idle and self.pipeline.is_durable):
             await self.turns.wait()
+            await self.pipeline.wait_until_durable()
 
     def cancel_turns(self) -> None:
         """Cancel the running and the waiting turns."""
         self.turns.cancel()
 
-    async def end_in_turn(self, begin: Callable[[Collection[Turn]], Awaitable[None]], trace: Any) -> None:
+    async def end_in_turn(self, begin: Callable[[Sequence[Turn]], Awaitable[None]], cause: Cause) -> None:
         """Call `begin` in a turn after those before it, and wait for what it returns.
 
         From then on no other turn begins, except those that are called inside of it. `begin` is given the turn, and
-        those that wait for it. `trace` is that of its cause. Raises Destroyed, when a turn before it has ended the
-        thread.
+        those that wait for it. Raises Destroyed when a turn before it has ended the thread, and the StoreError for
+        which the thread was dropped.
         """
 
         def work() -> Awaitable[None]:
+            if self.pipeline.lost is not None:
+                raise self.pipeline.lost
             if self.is_ending:
                 raise Destroyed(f"{self.key} is being destroyed already")
             self.turns.hold()
@@ -157,33 +160,35 @@ class Actor(Facade):
             return begin(tuple(turn.chain()))
 
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        parent, origin = current_turn(), find_client_turn()
-        turn = Turn("destroy", work, owner=self, parent=parent, origin=origin, trace=trace)
-        self.turns.begin(turn, make_resolver(future))
+        turn = Turn("destroy", work, owner=self, parent=cause.parent, origin=cause.origin, trace=cause.trace)
+        self.turns.begin(turn, make_resolver(future), is_gated=True)
         try:
             await future
         except asyncio.CancelledError:
             turn.skip()
             raise
 
-    async def end(self, callers: Collection[Turn]) -> None:
+    async def end(self, callers: Sequence[Turn]) -> None:
         """Run `on_destroyed`, delete what is stored, then close the sockets and end all turns but the callers.
 
-        Raises StoreError when it could not be deleted; the thread has been dropped then.
+        The first of the callers is the turn of the end. Raises StoreError when it could not be deleted, and Unavailable
+        when this task or `on_destroyed` is cancelled; nobody may use this instance then, either.
         """
         refusal: PlaitError = Unavailable("the server is shutting down")
         try:
             before = self.pipeline.begin_deletion()
             if before is not None:
                 await before
-            turn = next(iter(callers), None)
-            await self.hooks.run_last(self.thread.turn_timeout, None if turn is None else turn.trace)
+            await self.hooks.run_last(self.thread.turn_timeout, caller=callers[0])
             await self.pipeline.delete()
             refusal = Destroyed(f"{self.key} was destroyed")
         except StoreError as error:
             refusal = error
             raise
+        except asyncio.CancelledError:
+            raise refusal from None
         finally:
+            self.pipeline.abandon_deletion(refusal)
             self.turns.refuse(refusal, besides=callers)
             self._leave(refusal)
             self.presence.close()
@@ -209,11 +214,11 @@ class Actor(Facade):
         self.presence.close()
 
     async def finish(self) -> None:
-        """Wait until the turns of a thread that was dropped have ended."""
+        """Wait until the turns of a thread that was dropped or has ended have ended; cancel them if this is."""
         try:
             await self.wait_until_idle()
         finally:
-            self.abort()
+            self.cancel_turns()
 
     # Inside
 

@@ -7,14 +7,14 @@ import msgspec
 
 from plait.actor.mailbox import Turn
 from plait.actor.transport import Frame, Session, Transport
-from plait.errors import StoreError
+from plait.errors import PlaitError
 from plait.state.revision import Revision
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import PresenceDiff
 
 __all__ = ["PLAIN", "Connection", "Gate", "PlainWire", "Principal", "Rights", "Source", "Wire"]
 
-Gate = Callable[[Callable[[StoreError | None], None]], None]
+Gate = Callable[[Callable[[PlaitError | None], None]], None]
 """Calls a function when all changes made so far are durable, or with the error if they could not be stored."""
 
 

@@ -135,17 +135,23 @@ class Hooks:
         turn = Turn("on_error", work, owner=self._owner, connection=connection, trace=trace)
         self._turns.begin(turn, finished)
 
-    async def run_last(self, timeout: float | None, trace: Any) -> None:
-        """Run `on_destroyed` while no other turn runs, and `on_error` if it raises; cancel each after `timeout`."""
+    async def run_last(self, timeout: float | None, *, caller: Turn) -> None:
+        """Run `on_destroyed` while no other turn runs, and `on_error` if it raises; cancel each after `timeout`.
+
+        `caller` is the turn that waits for it: what they call of the threads of its chain runs inside of that.
+        """
         if not self.has("on_destroyed"):
             return
-        turn = Turn("on_destroyed", self._thread.on_destroyed, owner=self._owner, trace=trace)
+
+        def make(name: str, work: Callable[[], Any], trace: Any) -> Turn:
+            return Turn(name, work, owner=self._owner, parent=caller, origin=caller.origin, trace=trace)
+
+        turn = make("on_destroyed", self._thread.on_destroyed, caller.trace)
         try:
             await self._run_last(turn, timeout)
         except Exception as error:
-            work = partial(self._thread.on_error, error, None)
             try:
-                await self._run_last(Turn("on_error", work, owner=self._owner, trace=turn.trace), timeout)
+                await self._run_last(make("on_error", partial(self._thread.on_error, error, None), turn.trace), timeout)
             except Exception as failure:
                 log_error(error, self._owner.key, None)
                 log_error(failure, self._owner.key, None)
@@ -159,7 +165,6 @@ class Hooks:
             self._turns.run_last(turn)
             await future
         finally:
-            turn.cancel()
             if expiry is not None:
                 expiry.cancel()
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar, copy_context
 from time import perf_counter
 from types import CoroutineType, FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from plait.actor.outcome import Done
 from plait.errors import TurnTimeout
 from plait.instruments import Instruments, find_outcome
 
-__all__ = ["Mailbox", "Turn", "current_turn", "find_client_turn"]
+__all__ = ["Cause", "Mailbox", "Turn", "current_turn", "find_client_turn"]
 
 log = logging.getLogger("plait.thread")
 
@@ -225,17 +225,25 @@ class Turn:
         return "".join(traceback.StackSummary.extract(iter(frames)).format())
 
 
+class Cause(NamedTuple):
+    """What a turn is for: the turn that waits for it, the client's turn that started it, and the trace of these."""
+
+    parent: Turn | None = None
+    origin: Turn | None = None
+    trace: Any = None
+
+
 class Mailbox:
     """Runs turns one at a time, in order of arrival."""
 
-    __slots__ = ("_loop", "_nested_ended", "_queue", "_refusal", "_task", "is_held", "nested", "running", "started")
+    __slots__ = ("_loop", "_nested_ended", "_queue", "_refusal", "is_held", "nested", "running", "started", "task")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         # None while no turn waits, to save memory.
         self._queue: deque[Turn] | None = None
         # The task that runs turns, None while there are none.
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
         # Turns of a call chain that run inside the running one, and a future for when one of them has ended.
         self.nested: set[Turn] = set()
@@ -250,7 +258,7 @@ class Mailbox:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
-        return self._task is None
+        return self.task is None
 
     def post(self, turn: Turn) -> None:
         """Run `turn` after those before it, or at once if its caller holds this mailbox."""
@@ -266,7 +274,7 @@ class Mailbox:
         if self._queue is None:
             self._queue = deque()
         self._queue.append(turn)
-        if self._task is None and not self.is_held:
+        if self.task is None and not self.is_held:
             self._run()
 
     def run_last(self, turn: Turn) -> None:
@@ -291,11 +299,11 @@ class Mailbox:
 
     def _run(self) -> None:
         # Turns do not inherit the context variables of the code that posted them.
-        self._task = self._loop.create_task(self._take_turns(), context=Context(), name="plait turns")
+        self.task = self._loop.create_task(self._take_turns(), context=Context(), name="plait turns")
 
     async def _take_turns(self) -> None:
         """Run the waiting turns, many in one task, so that a burst of turns costs little."""
-        task = self._task
+        task = self.task
         assert task is not None
         try:
             for _ in range(_TURNS_AT_ONCE):
@@ -312,7 +320,7 @@ class Mailbox:
                 if _has_set_variables(turn):
                     break
         finally:
-            self.running = self._task = None
+            self.running = self.task = None
             if self._queue and not self.is_held:
                 self._run()
 

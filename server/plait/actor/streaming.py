@@ -8,7 +8,7 @@ from typing import Any, Final
 from plait.actor.connection import Connection, Gate
 from plait.actor.outcome import Done, maybe_await
 from plait.actor.rpc import Method, Sent, Stream, StreamSink
-from plait.errors import RolledBack, StoreError
+from plait.errors import PlaitError, RolledBack
 
 __all__ = ["Streaming"]
 
@@ -83,7 +83,7 @@ class Streaming:
     def _emit(self, what: Sent, value: Any) -> None:
         go = self._sink(what, value)
 
-        def release(failure: StoreError | None) -> None:
+        def release(failure: PlaitError | None) -> None:
             if self._failed:
                 return
             if failure is None:

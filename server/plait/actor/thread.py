@@ -25,7 +25,7 @@ from plait.state.undo import undo
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
-__all__ = ["Core", "Thread"]
+__all__ = ["Core", "Thread", "check_may_write"]
 
 State = TypeVar("State")
 
@@ -40,7 +40,7 @@ class Core(Protocol):
     connections: Connections
     # Makes a handle to another thread.
     make_handle: Callable[[Any, str], Any]
-    # Ends this thread for good.
+    # Ends this thread for good. Raises Readonly, as `check_may_write` does.
     destroy: Callable[[], Awaitable[None]]
 
 
@@ -115,7 +115,7 @@ class Thread(Generic[State]):
         version. Raises InvalidState, TooLarge, Readonly, and what `validate_state_change` raises; awaiting raises
         StoreError when the change could not be stored and was rolled back.
         """
-        _check_may_write(self._core.key)
+        check_may_write(self._core.key)
         return self._core.pipeline.set(value, "server")
 
     def edit(self) -> Edit:
@@ -124,7 +124,7 @@ class Thread(Generic[State]):
         The draft is the state as JSON: objects are dicts, whose members can also be read and set as attributes, and
         arrays are lists. The cost depends on the edited parts only. When the block raises, nothing is changed.
         """
-        _check_may_write(self._core.key)
+        check_may_write(self._core.key)
         return Edit(self._core.pipeline, self._core.change_log)
 
     def transaction(self) -> Transaction:
@@ -132,7 +132,7 @@ class Thread(Generic[State]):
 
         When the block raises, nothing is changed. The block must not await anything.
         """
-        _check_may_write(self._core.key)
+        check_may_write(self._core.key)
         return Transaction(self._core.pipeline, self._core.key)
 
     def update(self, pointer: str, value: object) -> Commit:
@@ -140,7 +140,7 @@ class Thread(Generic[State]):
 
         Returns and raises what `set_state` does, and raises Conflict when the place does not exist.
         """
-        _check_may_write(self._core.key)
+        check_may_write(self._core.key)
         return self._core.pipeline.update(pointer, value)
 
     # History
@@ -193,7 +193,7 @@ class Thread(Generic[State]):
         `source` may also be a connection's id, which stays the same across reconnects. Returns None when the log has no
         change to undo. Raises Conflict when somebody else has changed the same place since.
         """
-        _check_may_write(self._core.key)
+        check_may_write(self._core.key)
         name = source if isinstance(source, str) else source.id
         commit = await undo(self._core.pipeline, self._core.change_log, name)
         return None if commit is None else await commit
@@ -239,10 +239,10 @@ class Thread(Generic[State]):
         """End this thread for good: run `on_destroyed`, delete everything stored, and close the sockets with 4410.
 
         It waits for the turns before it. When it returns, the deletion is durable, and nothing of the thread can be
-        changed any more; the name may be used again, for a new thread. Raises Readonly, and StoreError when the thread
-        could not be deleted: it is then as it was stored.
+        changed any more; the name may be used again, for a new thread. Raises Readonly, Unavailable when the server
+        shuts down before, and StoreError when the thread could not be deleted: it is then as it was stored, but after
+        Indeterminate it may be gone.
         """
-        _check_may_write(self._core.key)
         await self._core.destroy()
 
     # Hooks
@@ -301,7 +301,7 @@ class Thread(Generic[State]):
         return True
 
 
-def _check_may_write(key: ThreadKey) -> None:
+def check_may_write(key: ThreadKey) -> None:
     """Raise Readonly if a read-only client of this thread caused the calling code to run."""
     turn = find_client_turn()
     if turn is None or turn.connection is None or not turn.connection.readonly:

@@ -31,7 +31,7 @@ class TurnRunner:
         self._instruments = instruments
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
-        # Turns that do not hold the mailbox: concurrent rpcs and streams.
+        # Turns that run beside the mailbox's: concurrent rpcs and streams, and the last one.
         self._concurrent: set[Turn] = set()
         # Why no turn runs any more; None while they do.
         self.refusal: PlaitError | None = None
@@ -68,6 +68,8 @@ class TurnRunner:
         """Run a turn while the others are held."""
         if self._instruments is not None:
             turn.instruments, turn.since = self._instruments, perf_counter()
+        turn.on_end(lambda *_: self._finish_concurrent(turn))
+        self._concurrent.add(turn)
         self.mailbox.run_last(turn)
 
     def expire(self, now: float, timeout: float | None) -> None:
@@ -89,15 +91,10 @@ class TurnRunner:
             turn.expire()
 
     async def wait(self) -> None:
-        """Wait until the turns before this call have ended, and their changes are durable or have failed."""
-        if concurrent := [turn.task for turn in self._concurrent if turn.task is not None]:
-            await asyncio.wait(concurrent)
-            return
-        event = asyncio.Event()
-        turn = Turn("idle", lambda: None, owner=self._owner)
-        turn.on_end(partial(self._answer, lambda *_: event.set()))
-        self.mailbox.post(turn)
-        await event.wait()
+        """Wait until the tasks in which turns run have ended; waiting turns may have begun another one then."""
+        tasks = [self.mailbox.task, *(turn.task for turn in self._concurrent)]
+        if running := [task for task in tasks if task is not None]:
+            await asyncio.wait(running)
 
     def hold(self) -> None:
         """Begin no other turn until `refuse`; those that come wait, except those of a call chain."""

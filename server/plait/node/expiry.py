@@ -90,14 +90,25 @@ class Expiry:
         while True:
             try:
                 await self.prepare()
-                for key in tuple(self._unmarked):
-                    await self._rest(key)
-                    self._unmarked.discard(key)
+                await self._mark_unmarked()
                 for kind, seconds in self._kinds.items():
                     await self._expire_due(kind, time.time_ns() // 1000 - int(seconds * 1e6))
             except StoreError as error:
                 log.error("expired threads are not destroyed: %s", operator_message(error))
             await asyncio.sleep(self._interval)
+
+    async def _mark_unmarked(self) -> None:
+        failure: StoreError | None = None
+        for key in tuple(self._unmarked):
+            try:
+                await self._rest(key)
+            except StoreError as error:
+                failure = error
+            else:
+                self._unmarked.discard(key)
+        if failure is not None:
+            count = len(self._unmarked)
+            log.error("of %d threads it is not stored that they are idle: %s", count, operator_message(failure))
 
     async def _expire_due(self, kind: str, until: int) -> None:
         after: IdleThread | None = None

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterable
 from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
@@ -12,8 +11,8 @@ from typing import Any, TypeVar
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import about, log_error
-from plait.actor.mailbox import Turn, current_turn
-from plait.actor.thread import Thread
+from plait.actor.mailbox import Cause, current_turn, find_client_turn
+from plait.actor.thread import Thread, check_may_write
 from plait.actor.turns import find_trace
 from plait.errors import (
     CorruptThread,
@@ -29,12 +28,12 @@ from plait.errors import (
     Unavailable,
     operator_message,
 )
-from plait.instruments import NO_INSTRUMENTS, Instruments
+from plait.instruments import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.limits import Limits
+from plait.node.ending import SHUTTING_DOWN, Endings, wait_for
 from plait.node.expiry import Expiry
 from plait.node.handle import Handle
 from plait.state.migrations import migrate_thread
-from plait.store.deletion import delete_thread
 from plait.store.protocol import Store, ThreadKey, Write
 from plait_schemas.codes import GOING_AWAY
 
@@ -72,9 +71,10 @@ class Node:
         # stays in `_waking` until its waiting callers have resumed, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
-        # The tasks of threads that are being destroyed, which those that need such a thread wait for, too.
-        self._ending: dict[ThreadKey, asyncio.Task[Any]] = {}
-        # Threads whose `on_start` or `on_stop` runs, that are being destroyed, or that were dropped while turns ran.
+        # The threads that are being destroyed, which those that need such a thread wait for, too.
+        load = partial(self._load, is_used=False)
+        self._endings = Endings(self.kinds, store, load, instruments=instruments, on_begin=self._forget)
+        # Threads whose `on_start` or `on_stop` runs, or that were dropped while turns ran.
         self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._expiry = Expiry(self.kinds.values(), store, self._expire, self._rest, interval=expiry_interval)
@@ -127,7 +127,7 @@ class Node:
         while True:
             if (actor := self.get_awake(key) or _find_in_call_chain(key)) is not None:
                 return actor
-            if (leaving := self._ending.get(key) or self._stopping.get(key)) is not None:
+            if (leaving := self._endings.get(key) or self._stopping.get(key)) is not None:
                 await asyncio.wait([leaving])
                 continue
             waking = self._waking.get(key)
@@ -141,22 +141,17 @@ class Node:
                 wake = asyncio.create_task(self._wake(key, kind), name=f"wake {key}", context=Context())
                 waking = self._waking[key] = wake
                 waking.add_done_callback(lambda _: self._waking.pop(key))
-            try:
-                return await asyncio.shield(waking)
-            except asyncio.CancelledError:
-                if waking.cancelled():
-                    raise Unavailable(_SHUTTING_DOWN) from None
-                raise
+            return await wait_for(waking)
 
     async def is_stored(self, key: ThreadKey) -> bool:
         """Whether a thread is stored; none is woken for that. Raises NotFound for a kind, Unavailable, StoreError."""
-        while (ending := self._ending.get(key)) is not None:
+        while (ending := self._endings.get(key)) is not None:
             await asyncio.wait([ending])
         if (actor := self._actors.get(key)) is not None:
             return actor.is_stored
         self.kind(key.kind)
         self._check_serving()
-        with self._tell_store_errors():
+        with telling_store_errors(self.instruments):
             return await self._store.find(key) is not None
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
@@ -169,22 +164,24 @@ class Node:
         """End a thread for good; a thread that cannot be loaded is deleted without `on_destroyed`.
 
         `trace` is that of its cause, by default of what the calling code does.
-        Raises NotFound when it is neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
+        Raises Readonly, NotFound when it is neither stored nor awake, Unavailable, StoreError, and what `on_start`
+        raises.
         """
-        trace = trace or find_trace(self.instruments, "server")
+        check_may_write(key)
+        cause = Cause(current_turn(), find_client_turn(), trace or find_trace(self.instruments, "server"))
         while True:
             if (actor := self._actors.get(key) or _find_in_call_chain(key)) is not None:
                 try:
-                    await actor.end_in_turn(partial(self._begin_to_end, actor), trace)
+                    await actor.end_in_turn(partial(self._endings.begin, actor), cause)
                 except Destroyed:
                     raise _make_missing(key) from None
                 return
-            waiting = self._waking.get(key) or self._ending.get(key) or self._stopping.get(key)
+            waiting = self._waking.get(key) or self._endings.get(key) or self._stopping.get(key)
             if waiting is not None:
                 await asyncio.wait([waiting])
                 continue
             self._check_serving()
-            if not await asyncio.shield(self._track_end(key, self._end_asleep(key, trace=trace))):
+            if not await self._endings.end_asleep(key, cause):
                 raise _make_missing(key)
             return
 
@@ -209,7 +206,7 @@ class Node:
             waking.add_done_callback(self._stop_awakened)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while ending := [*self._waking.values(), *self._stopping.values(), *self._ending.values()]:
+        while ending := [*self._waking.values(), *self._stopping.values(), *self._endings.tasks]:
             _, late = await asyncio.wait(ending, timeout=max(deadline - loop.time(), 0))
             for task in late:
                 task.cancel()
@@ -218,50 +215,53 @@ class Node:
 
     def _check_serving(self) -> None:
         if not self.is_serving:
-            raise Unavailable(_SHUTTING_DOWN if self._draining else _NOT_RUNNING)
+            raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
     async def _drain(self, timeout: float) -> None:
         actors = self.actors
         for actor in actors:
-            actor.connections.close(Unavailable(_SHUTTING_DOWN))
+            actor.connections.close(Unavailable(SHUTTING_DOWN))
             for connection in actor.connections:
                 connection.stop_reading()
+        busy = [*actors, *self._endings.actors]
         try:
             async with asyncio.timeout(timeout):
-                for actor in actors:
+                for actor in busy:
                     await actor.wait_until_idle()
         except TimeoutError:
             log.warning("cancelling the turns that have not ended after %g s", timeout)
-            for actor in actors:
+            for actor in busy:
                 actor.cancel_turns()
         for actor in actors:
             for connection in actor.connections:
-                connection.leave(GOING_AWAY, _SHUTTING_DOWN)
+                connection.leave(GOING_AWAY, SHUTTING_DOWN)
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
         began = time.perf_counter()
-        with self._tell_store_errors():
+        with telling_store_errors(self.instruments):
             fence = await self._store.claim(key)
         try:
-            actor = await self._load(key, kind, fence)
+            actor = await self._load(key, kind, fence, is_used=True)
         except BaseException:
+            self._expiry.remember(key)  # It may be stored that it is awake.
             self._store.release(key, fence)
             raise
         if not self.is_serving:
-            actor.connections.close(Unavailable(_SHUTTING_DOWN))
+            actor.connections.close(Unavailable(SHUTTING_DOWN))
         self._actors[key] = actor
         self.instruments.woke(key.kind, time.perf_counter() - began)
         return actor
 
-    async def _load(self, key: ThreadKey, kind: Kind, fence: int) -> Actor:
-        """Return a thread as it is stored, after `on_start`."""
+    async def _load(self, key: ThreadKey, kind: Kind, fence: int, *, is_used: bool) -> Actor:
+        """Return a thread as it is stored, after `on_start`; one that is used is not idle from now on."""
+        marks_use = is_used and self._expiry.has(kind.name)
         try:
-            if self._expiry.has(kind.name):
+            if marks_use:
                 await self._expiry.prepare()
             stored = await self._store.load(key)
             if stored is not None:
                 stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
-                if self._expiry.has(kind.name):
+                if marks_use:
                     version = stored.version
                     # When this is durable, a kill cannot make the thread expire as if it had not been used.
                     await self._store.submit(Write(key, stored.epoch, version, version, fence=fence, idle_since=0))
@@ -282,6 +282,12 @@ class Node:
             if isinstance(error, CorruptThread | MigrationFailed | NewerState):
                 log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
             raise
+        await self._start(actor)
+        return actor
+
+    async def _start(self, actor: Actor) -> None:
+        """Run `on_start`. Raises what that raises, and Destroyed if it has ended the thread; the end is waited for."""
+        key = actor.key
         self._in_transition.add(actor)
         try:
             try:
@@ -290,15 +296,17 @@ class Node:
                 if (lost := actor.pipeline.lost) is not None:  # `on_start` need not have waited for the write.
                     raise lost
         except BaseException as error:
-            actor.abort()
+            if not actor.is_ending:
+                actor.abort()
             if isinstance(error, PlaitError):  # Other errors are logged by the caller that answers the client.
                 log_error(error, key, None)
             raise
         finally:
             self._in_transition.discard(actor)
+            if actor.is_ending and (ending := self._endings.get(key)) is not None:
+                await asyncio.wait([ending])  # It still needs the ownership, which the caller gives up.
         if actor.is_ending:
             raise Destroyed(f"{key} was destroyed")
-        return actor
 
     def _begin_to_stop(self, actor: Actor) -> None:
         self._let_go(actor, self._stop(actor))
@@ -321,7 +329,7 @@ class Node:
             return
         epoch, version, fence = actor.epoch, actor.durable.version, actor.pipeline.history.fence
         try:
-            with self._tell_store_errors():
+            with telling_store_errors(self.instruments):
                 await self._store.submit(Write(actor.key, epoch, version, version, fence=fence, idle_since=since))
         except StoreError as error:
             log.warning("it is not stored that it is idle: %s", operator_message(error), extra=about(actor.key))
@@ -340,93 +348,25 @@ class Node:
         self._store.release(actor.key, actor.pipeline.history.fence)
         self.instruments.slept(actor.key.kind)
 
-    def _begin_to_end(self, actor: Actor, callers: Collection[Turn]) -> asyncio.Future[None]:
-        """Destroy a thread in whose turn this is called; return a future of the outcome."""
-        is_awake = self._actors.get(actor.key) is actor
-        if is_awake:
+    def _forget(self, actor: Actor) -> None:
+        """Let nobody find a thread any more that begins to end."""
+        if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
-        self._in_transition.add(actor)
-        return asyncio.shield(self._track_end(actor.key, self._end(actor, callers, is_awake=is_awake)))
-
-    def _track_end(self, key: ThreadKey, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self._ending[key] = asyncio.create_task(work, name=f"destroy {key}", context=Context())
-        task.add_done_callback(partial(self._on_ended, key))
-        return task
-
-    def _on_ended(self, key: ThreadKey, task: asyncio.Task[Any]) -> None:
-        if self._ending.get(key) is task:  # A thread may also destroy itself as it wakes to be destroyed.
-            del self._ending[key]
-
-    async def _end(self, actor: Actor, callers: Collection[Turn], *, is_awake: bool = False) -> None:
-        try:
-            await actor.end(callers)
-        finally:
-            self._in_transition.discard(actor)
-            self._store.release(actor.key, actor.pipeline.history.fence)
-            if is_awake:
-                self.instruments.slept(actor.key.kind)
-
-    async def _end_asleep(self, key: ThreadKey, *, idle_until: int | None = None, trace: Any = None) -> bool:
-        """Destroy a thread that is asleep, with `idle_until` one that is idle since then; return whether it was."""
-        with self._tell_store_errors():
-            fence = await self._store.claim(key)
-        try:
-            with self._tell_store_errors():
-                found = await self._store.find(key)
-            if found is None:
-                return False
-            if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
-                return False
-            kind = self.kinds.get(key.kind)
-            if kind is not None and "on_destroyed" in kind.overrides:
-                try:
-                    actor = await self._load(key, kind, fence)
-                except Destroyed:  # By its `on_start`.
-                    return True
-                except (CorruptThread, MigrationFailed, NewerState):
-                    log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
-                else:
-                    await actor.end_in_turn(partial(self._end, actor), trace)
-                    return True
-            with self._tell_store_errors():
-                await delete_thread(self._store, key, found, fence=fence)
-            return True
-        finally:
-            self._store.release(key, fence)
+            self.instruments.slept(actor.key.kind)
 
     async def _expire(self, key: ThreadKey, until: int) -> None:
         """Destroy a thread that is asleep and idle since a time or longer."""
         if self._is_asleep(key):
-            await asyncio.shield(self._track_end(key, self._end_asleep(key, idle_until=until)))
+            await self._endings.end_asleep(key, Cause(), idle_until=until)
 
     async def _rest(self, key: ThreadKey) -> None:
         """Store that a thread that is asleep is idle from now on, if that is not stored."""
         if self._is_asleep(key):
-            await asyncio.shield(self._track_end(key, self._mark_asleep(key)))
-
-    async def _mark_asleep(self, key: ThreadKey) -> None:
-        with self._tell_store_errors():
-            fence = await self._store.claim(key)
-            try:
-                found = await self._store.find(key)
-                if found is not None and found.idle_since is None:
-                    now, version = time.time_ns() // 1000, found.version
-                    await self._store.submit(Write(key, found.epoch, version, version, fence=fence, idle_since=now))
-            finally:
-                self._store.release(key, fence)
-
-    @contextmanager
-    def _tell_store_errors(self) -> Iterator[None]:
-        """Tell the instruments when a read or write of the store fails that no thread makes by itself."""
-        try:
-            yield
-        except StoreError as error:
-            self.instruments.store_failed(error.code)
-            raise
+            await self._endings.mark_asleep(key)
 
     def _is_asleep(self, key: ThreadKey) -> bool:
-        tables = (self._actors, self._waking, self._stopping, self._ending)
-        return self.is_serving and not any(key in table for table in tables)
+        tables = (self._actors, self._waking, self._stopping)
+        return self.is_serving and self._endings.get(key) is None and not any(key in table for table in tables)
 
     def _on_lost(self, actor: Actor, error: StoreError) -> None:
         """Drop a thread whose state is no longer known here; the next use loads it again."""
@@ -449,15 +389,13 @@ class Node:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._sweep_interval)
-            for index, actor in enumerate([*self._actors.values(), *self._in_transition]):
+            for index, actor in enumerate([*self._actors.values(), *self._in_transition, *self._endings.actors]):
                 if index % _SWEEP_BATCH == _SWEEP_BATCH - 1:
                     await asyncio.sleep(0)
                 is_idle = actor.sweep(loop.time())
                 if is_idle and self._actors.get(actor.key) is actor and actor.key not in self._waking:
                     self._begin_to_stop(actor)
 
-
-_SHUTTING_DOWN = "the server is shutting down"
 
 _NOT_RUNNING = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "

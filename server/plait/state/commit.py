@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
-from plait.errors import StoreError
+from plait.errors import PlaitError
 from plait.state.revision import Revision
 from plait.state.source import Source
 
@@ -31,8 +31,8 @@ class Commit:
         # For the instruments: its trace, and when it was made; None if they are not told of it.
         self.trace: Any = None
         self.began: float | None = None
-        self._error: StoreError | None = None
-        self._callbacks: list[Callable[[StoreError | None], None]] = []
+        self._error: PlaitError | None = None
+        self._callbacks: list[Callable[[PlaitError | None], None]] = []
 
     @property
     def version(self) -> int:
@@ -45,14 +45,14 @@ class Commit:
         outcome = self.outcome
         return outcome is None or (outcome.done() and outcome.exception() is not None)
 
-    def then(self, callback: Callable[[StoreError | None], None]) -> None:
+    def then(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` with None when the change is durable and sent, or with the error when it has failed."""
         if self.is_done:
             callback(self._error)
         else:
             self._callbacks.append(callback)
 
-    def finish(self, error: StoreError | None) -> None:
+    def finish(self, error: PlaitError | None) -> None:
         """Call the waiting callbacks, in order."""
         self.is_done = True
         self._error = error

@@ -260,7 +260,14 @@ class Pipeline:
         await commit
         self._refusal = (Destroyed, f"{self.history.key} was destroyed")
 
-    def after(self, callback: Callable[[StoreError | None], None]) -> None:
+    def abandon_deletion(self, error: PlaitError) -> None:
+        """Fail what was held back for a deletion that was not submitted; what is sent later is not held back."""
+        commit, self._deletion = self._deletion, None
+        if commit is not None and not commit.is_done and commit.outcome is None:
+            self._pending.remove(commit)
+            commit.finish(error)
+
+    def after(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
         if (own := find_transaction(self)) is not None and own.is_open:
             if own is self._transaction:
@@ -275,7 +282,7 @@ class Pipeline:
     async def wait_until_durable(self) -> None:
         """Wait until every change made so far is durable, or has failed."""
         if self._pending:
-            with suppress(StoreError):
+            with suppress(PlaitError):
                 await self._pending[-1]
 
     def _set_parts(self, value: object, source: Source) -> Commit | None:

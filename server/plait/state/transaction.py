@@ -7,7 +7,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
-from plait.errors import RolledBack, StoreError
+from plait.errors import PlaitError, RolledBack
 from plait.state.commit import Commit
 from plait.state.revision import Revision
 from plait.store.protocol import Record, ThreadKey
@@ -24,7 +24,7 @@ _BROKEN: Final = (
 )
 _LATE: Final = "a transaction was left after the one around it, with which its changes were made"
 
-Callback = Callable[[StoreError | None], None]
+Callback = Callable[[PlaitError | None], None]
 
 
 class Owner(Protocol):

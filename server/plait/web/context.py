@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from plait.actor.connection import Principal
+from plait.actor.facade import Facade
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
 from plait.limits import Limits, TokenBucket, TokenBuckets
 from plait.node.node import Node
@@ -135,10 +136,19 @@ class ServerContext:
             self.identity.check_origin(request)
         self.node.kind(kind)
 
-    async def check_create(self, principal: Principal | None, key: ThreadKey) -> None:
-        """Raise Forbidden if the thread is not stored, and the principal may not begin it."""
-        if self.identity.has_rules and not await self.node.is_stored(key):
-            await self.identity.check(principal, key, "create")
+    async def actor(self, principal: Principal | None, key: ThreadKey) -> Facade:
+        """Return a thread that is stored or that the principal may begin, waking it if needed, as `Node.actor` does.
+
+        Raises Forbidden for any other, which is not woken.
+        """
+        may_create = not self.identity.has_rules
+        while True:
+            if not may_create and not await self.node.is_stored(key):
+                await self.identity.check(principal, key, "create")
+                may_create = True
+            actor = await self.node.actor(key)
+            if may_create or actor.is_stored:  # Otherwise the thread was destroyed after it had been found.
+                return actor
 
     @contextmanager
     def waiting(self, pending: PendingJoin) -> Iterator[None]:

@@ -5,7 +5,7 @@ import logging
 import random
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.server.fakes import TroubledStore
@@ -468,15 +468,37 @@ async def test_a_thread_that_destroys_itself_as_it_wakes_is_an_error_to_whoever_
 
 
 async def test_a_readonly_client_cannot_end_a_thread_by_a_call() -> None:
-    async with open_house(Room) as house:
-        await house.handle(Room).add(5)
-        guest, _ = await join_all(house, Room)
+    class Open(Room):
+        nodes: ClassVar[list[Any]] = []
+
+        @rpc
+        async def end_by_handle(self) -> None:
+            await self.thread(Open, self.name).destroy()
+
+        @rpc
+        async def end_by_way_of_another(self) -> None:
+            await self.thread(Other, "other").kill(self.name)
+
+        @rpc
+        async def end_by_app(self) -> None:
+            await self.nodes[0].destroy(key_of(Open, self.name))
+
+    class Other(Room):
+        @rpc
+        async def kill(self, name: str) -> None:
+            await self.thread(Open, name).destroy()
+
+    async with open_house(Open, Other) as house:
+        Open.nodes.append(house.node)
+        await house.handle(Open).add(5)
+        guest, _ = await join_all(house, Open)
         guest.connection.readonly = True
-        guest.send("call", ref=1, method="end")
-        while not (frames := guest.frames):  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        assert frames[0]["code"] == Readonly.code
-        assert not await is_gone(house, Room)
+        for method in ("end", "end_by_handle", "end_by_way_of_another", "end_by_app"):
+            guest.send("call", ref=1, method=method)
+            while not (frames := guest.frames):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert frames[0]["code"] == Readonly.code
+            assert not await is_gone(house, Open)
 
 
 # Failures

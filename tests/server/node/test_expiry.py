@@ -12,7 +12,7 @@ from tests.server.rooms import Client, House, open_house
 
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.errors import Indeterminate
+from plait.errors import Indeterminate, StoreError
 from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
 
 PATIENCE = 10.0
@@ -262,6 +262,75 @@ async def test_a_thread_that_was_dropped_counts_as_idle_though_nobody_uses_it_ag
         await until(counts)
         assert house.node.get_awake(key_of(Busy)) is None
         assert await house.handle(Busy).add(1) == 2
+
+
+class Failing(Draft):
+    """Does not start as often as a test says."""
+
+    failures = 0
+
+    def on_start(self) -> None:
+        if type(self).failures > 0:
+            type(self).failures -= 1
+            raise RuntimeError("no start")
+
+
+async def test_a_thread_that_did_not_start_counts_as_idle_though_nobody_uses_it_again() -> None:
+    class Fresh(Failing):
+        failures = 1
+
+    store = TroubledStore()
+    await opened_with(store, (key_of(Fresh), ago(HOUR / 2)))
+    async with open_house(Fresh, store=store, expiry_interval=SOON) as house:
+        before = ago(0)
+        with pytest.raises(RuntimeError, match="no start"):
+            await outcome(house.handle(Fresh).state())
+
+        async def counts() -> bool:
+            return (await idle_since(house, Fresh) or 0) >= before
+
+        await until(counts)
+
+
+async def test_an_expired_thread_that_did_not_start_to_be_destroyed_is_destroyed_at_the_next_try() -> None:
+    class Mourned(Failing):
+        failures = 2
+
+        def on_destroyed(self) -> None:
+            pass
+
+    store = TroubledStore()
+    await opened_with(store, (key_of(Mourned), ago(2 * HOUR)))
+    async with open_house(Mourned, store=store, expiry_interval=SOON) as house:
+        await until(lambda: is_gone(house, Mourned))
+        assert Mourned.failures == 0
+
+
+async def test_a_thread_that_cannot_be_marked_as_idle_holds_up_the_expiry_of_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Unmarked(Failing):
+        failures = 1
+
+    class Refusing(TroubledStore):
+        async def store(self, write: Write) -> int:
+            if write.idle_since and write.key == key_of(Unmarked):
+                raise StoreError("no room")
+            return await super().store(write)
+
+    store = Refusing()
+    await opened_with(store, (key_of(Unmarked), ago(HOUR / 2)))
+    async with open_house(Unmarked, Draft, store=store, expiry_interval=SOON) as house:
+        with pytest.raises(RuntimeError, match="no start"):
+            await outcome(house.handle(Unmarked).state())
+
+        async def is_told() -> bool:
+            return "no room" in caplog.text
+
+        await until(is_told)
+        await put(store, key_of(Draft), idle_since=ago(2 * HOUR))
+        await until(lambda: is_gone(house, Draft))
+        assert await idle_since(house, Unmarked) is None
 
 
 @pytest.mark.parametrize(("expires", "idle"), [(59, 60.0), (0, 1), (5, None)])

@@ -207,7 +207,7 @@ class _Exchange:
 
     async def request(self) -> Response:
         await self._check("request")
-        actor = await self._actor()
+        actor = await self._context.node.actor(self._key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._request.state.principal = self._principal
         actor.request(self._request, make_resolver(future))
@@ -219,9 +219,6 @@ class _Exchange:
         return response
 
     # Inside
-
-    async def _actor(self) -> Facade:
-        return await self._context.node.actor(self._key)
 
     async def _read(self) -> Facade:
         """Return the thread to be read, which must be stored: a request that only reads begins none."""
@@ -242,9 +239,8 @@ class _Exchange:
         A request with a large body, of `size` bytes, waits for its turn.
         The caller must use the thread before it awaits anything else, as with `Node.actor`.
         """
-        await self._context.check_create(self._principal, self._key)
         may_write = await self._context.identity.may(self._principal, self._key, "write")
-        actor = await self._actor()
+        actor = await self._context.actor(self._principal, self._key)
         rights = Rights(self._principal, may_write)
         connection = actor.make_connection(f"http-{secrets.token_hex(8)}", self._lines, rights=rights)
         connection.trace = self._request.scope.get(TRACE)

@@ -142,7 +142,7 @@ class _Opening:
         rights = await self._rights(key, self._request)
         # Wake the thread, and store a new one, so that errors are known before the socket is accepted, and that the
         # session is there before the first message.
-        await self._store(await self._context.node.actor(key))
+        await self._store(await self._context.actor(rights.principal, key))
         return rights
 
     async def _rights(self, key: ThreadKey, request: Request) -> Rights:
@@ -153,7 +153,6 @@ class _Opening:
             raise as_final_refusal(principal)
         self._context.check_kind(self._request, key.kind)
         await identity.check(principal, key, "connect")
-        await self._context.check_create(principal, key)
         return Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
         )
@@ -193,7 +192,7 @@ class _Opening:
             self._place.joining = None
 
     async def _join(self, key: ThreadKey, rights: Rights, socket: Socket | AsgiSocket) -> None:
-        actor = await self._actor(key)
+        actor = await self._actor(key, rights)
         await self._store(actor)  # Nothing is left to do, unless the thread was destroyed meanwhile.
         connection = actor.make_connection(self._id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
@@ -212,7 +211,7 @@ class _Opening:
             arrival = next(self._context.arrivals)
             rights = await self._rights_by_token(key, join.token)
             await self._context.compatibility.check(key.kind, join.schema)
-            actor = await self._actor(key)
+            actor = await self._actor(key, rights)
             with actor.keep_awake():
                 await actor.store()
                 id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)
@@ -235,8 +234,8 @@ class _Opening:
     async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
         return await self._rights(key, self._request if token is None else with_token(self._request, token))
 
-    async def _actor(self, key: ThreadKey) -> Facade:
-        actor = await self._context.node.actor(key)
+    async def _actor(self, key: ThreadKey, rights: Rights) -> Facade:
+        actor = await self._context.actor(rights.principal, key)
         if (refusal := actor.refusal()) is not None:
             raise refusal
         return actor
