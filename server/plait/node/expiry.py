@@ -21,7 +21,7 @@ _AT_ONCE: Final = 100
 class Expiry:
     """Asks the store for expired threads every `interval` seconds, and calls `expire` for each, with when it was due.
 
-    `rest` is called for a thread of which the store could not be told that it is idle.
+    `rest` is called for a thread of which the store could not be told that it is idle, until it returns True.
 
     A thread is idle since its last socket or turn. The store keeps that time while the thread is asleep.
     """
@@ -31,7 +31,7 @@ class Expiry:
         kinds: Iterable[Kind],
         store: Store,
         expire: Callable[[ThreadKey, int], Awaitable[object]],
-        rest: Callable[[ThreadKey], Awaitable[object]],
+        rest: Callable[[ThreadKey], Awaitable[bool]],
         *,
         interval: float,
     ) -> None:
@@ -101,11 +101,10 @@ class Expiry:
         failure: StoreError | None = None
         for key in tuple(self._unmarked):
             try:
-                await self._rest(key)
+                if await self._rest(key):
+                    self._unmarked.discard(key)
             except StoreError as error:
                 failure = error
-            else:
-                self._unmarked.discard(key)
         if failure is not None:
             count = len(self._unmarked)
             log.error("of %d threads it is not stored that they are idle: %s", count, operator_message(failure))

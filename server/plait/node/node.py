@@ -359,10 +359,13 @@ class Node:
         if self._is_asleep(key):
             await self._endings.end_asleep(key, Cause(), idle_until=until)
 
-    async def _rest(self, key: ThreadKey) -> None:
-        """Store that a thread that is asleep is idle from now on, if that is not stored."""
+    async def _rest(self, key: ThreadKey) -> bool:
+        """Store that a thread that is asleep is idle from now on, if that is not stored; False while it stops."""
+        if key in self._stopping or self._endings.get(key) is not None:
+            return False
         if self._is_asleep(key):
             await self._endings.mark_asleep(key)
+        return True
 
     def _is_asleep(self, key: ThreadKey) -> bool:
         tables = (self._actors, self._waking, self._stopping)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.server.fakes import TroubledStore
@@ -206,8 +206,12 @@ async def test_an_expired_thread_that_cannot_be_loaded_is_deleted_and_one_that_c
     async with open_house(Broken, store=store, expiry_interval=SOON) as house:
         await until(lambda: is_gone(house, Broken, "one"))
         await until(lambda: is_gone(house, Broken, "damaged"))
+
+        async def is_told() -> bool:
+            return "broken/broken has expired, but could not be destroyed" in caplog.text
+
+        await until(is_told)
         assert await store.find(ThreadKey("broken", "broken")) is not None
-        assert "broken/broken has expired, but could not be destroyed" in caplog.text
 
 
 async def test_a_thread_that_is_used_as_it_expires_is_either_kept_or_begun_anew() -> None:
@@ -262,6 +266,36 @@ async def test_a_thread_that_was_dropped_counts_as_idle_though_nobody_uses_it_ag
         await until(counts)
         assert house.node.get_awake(key_of(Busy)) is None
         assert await house.handle(Busy).add(1) == 2
+
+
+async def test_a_dropped_thread_whose_turns_end_late_counts_as_idle_then() -> None:
+    class Lingering(Draft):
+        idle_timeout = 60.0
+        began: ClassVar[asyncio.Event]
+
+        @rpc(concurrent=True)
+        async def linger(self) -> None:
+            self.began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(SOON * 5)
+
+    Lingering.began = asyncio.Event()
+    async with open_house(Lingering, expiry_interval=SOON) as house:
+        await house.handle(Lingering).add(1)
+        lingering = asyncio.create_task(house.handle(Lingering).linger())
+        await Lingering.began.wait()
+        house.store.fail_next(Indeterminate("who knows"))
+        with pytest.raises(Indeterminate):
+            await house.handle(Lingering).add(1)
+
+        async def counts() -> bool:
+            return await idle_since(house, Lingering) is not None
+
+        await until(counts)
+        with pytest.raises(StoreError):
+            await lingering
 
 
 class Failing(Draft):
