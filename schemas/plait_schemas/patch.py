@@ -1,11 +1,13 @@
-"""JSON Patch (RFC 6902) operations `add`, `remove` and `replace`, and the JSON pointers that they go to."""
+"""JSON Patch (RFC 6902) operations `add`, `remove` and `replace`, `splice` in a text, and the JSON pointers to them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
+from plait_schemas.codec import HALF_PAIR
 from plait_schemas.members import attributes
+from plait_schemas.text import Region, in_order, spliced
 
 __all__ = [
     "Op",
@@ -19,21 +21,31 @@ __all__ = [
     "is_index",
     "own",
     "parse",
+    "region_of",
+    "splice",
+    "splices",
+    "text_at",
     "walk",
 ]
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One JSON Patch operation; `path` is a JSON pointer, and a `remove` has no value.
+    """One operation of JSON Patch, or a `splice`; `path` is a JSON pointer.
 
-    An `add` that has `moved` puts an element of a list where it has moved to: the `remove` right before it has taken it
-    out of the same list.
+    A `remove` has no value. An `add` that has `moved` puts an element of a list where it has moved to: the `remove`
+    right before it has taken it out of the same list.
+
+    A `splice` removes `remove` characters of a text, from the place `at` on, and inserts `insert` there; both are left
+    out where they are nothing. Characters are Unicode code points.
     """
 
-    op: Literal["add", "remove", "replace"]
+    op: Literal["add", "remove", "replace", "splice"]
     path: str
     value: Any = msgspec.UNSET
     moved: bool | msgspec.UnsetType = msgspec.UNSET
+    at: int | msgspec.UnsetType = msgspec.UNSET
+    remove: int | msgspec.UnsetType = msgspec.UNSET
+    insert: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class PatchError(ValueError):
@@ -80,9 +92,13 @@ def apply(document: Any, ops: Iterable[Op], owned: Owned | None = None) -> Any:
     """
     owned = {} if owned is None else owned
     for op in ops:
-        if op.value is msgspec.UNSET and op.op != "remove":
+        if op.op == "splice":
+            whole = Op("replace", op.path, spliced(text_at(document, op), (region_of(op),)))
+            document = _apply(document, parse(op.path), whole, owned)
+        elif op.value is msgspec.UNSET and op.op != "remove":
             raise PatchError(f"{op.op} {op.path!r} has no value")
-        document = _apply(document, parse(op.path), op, owned)
+        else:
+            document = _apply(document, parse(op.path), op, owned)
     return document
 
 
@@ -149,6 +165,56 @@ def index_in(array: Sequence[Any], part: str, op: Op, *, is_last: bool) -> int:
     if (index := int(part)) >= len(array) + adds:
         raise PatchError(f"{op.path!r} is past the end of the array")
     return index
+
+
+# Texts
+
+
+def splice(path: str, at: int, remove: int = 0, insert: str = "") -> Op:
+    """Return what removes so many characters of a text, from a place on, and inserts others there."""
+    return Op("splice", path, at=at, remove=remove or msgspec.UNSET, insert=insert or msgspec.UNSET)
+
+
+def splices(path: str, regions: Sequence[Region]) -> list[Op]:
+    """Return a change of a text as operations, one after the other."""
+    return [splice(path, at, remove, insert) for at, remove, insert in in_order(regions)]
+
+
+def region_of(op: Op) -> Region:
+    """Return what a splice does, whatever text it is for. Raises PatchError where no text has such a place."""
+    at = op.at
+    remove = 0 if op.remove is msgspec.UNSET else op.remove
+    insert = "" if op.insert is msgspec.UNSET else op.insert
+    if op.value is not msgspec.UNSET:
+        raise PatchError(f"splice {op.path!r} has a value")
+    if at is msgspec.UNSET:
+        raise PatchError(f"splice {op.path!r} does not say where")
+    if type(at) is not int or type(remove) is not int or not isinstance(insert, str):
+        raise PatchError(f"splice {op.path!r}: a place and a number of characters are integers, and a text is a string")
+    if at < 0 or remove < 0:
+        raise PatchError(f"splice {op.path!r}: {min(at, remove)} is negative")
+    return at, remove, insert
+
+
+def text_at(document: Any, op: Op) -> str:
+    """Return the text that a splice is for. Raises PatchError if there is none, or the splice does not fit it."""
+    at, remove, insert = region_of(op)
+    text = find(document, parse(op.path))
+    if text is msgspec.UNSET:
+        raise PatchError(f"splice {op.path!r}: there is nothing")
+    if not isinstance(text, str):
+        raise PatchError(f"splice {op.path!r}: what is there is not a text")
+    if at > len(text):
+        raise PatchError(f"splice {op.path!r}: position {at} is past the end of a text of {len(text)}")
+    if at + remove > len(text):
+        raise PatchError(
+            f"splice {op.path!r}: {remove} characters from position {at} on reach past the end of a text of {len(text)}"
+        )
+    try:
+        insert.encode()
+    except UnicodeEncodeError:
+        raise PatchError(f"splice {op.path!r}: {HALF_PAIR}") from None
+    return text
 
 
 # Reading

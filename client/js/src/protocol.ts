@@ -31,16 +31,22 @@ export type ServerMessage =
 export type Version = readonly [string, number];
 
 /**
- * One JSON Patch operation; `path` is a JSON pointer, and a `remove` has no value.
+ * One operation of JSON Patch, or a `splice`; `path` is a JSON pointer.
  *
- * An `add` that has `moved` puts an element of a list where it has moved to: the `remove` right before it has taken it
- * out of the same list.
+ * A `remove` has no value. An `add` that has `moved` puts an element of a list where it has moved to: the `remove`
+ * right before it has taken it out of the same list.
+ *
+ * A `splice` removes `remove` characters of a text, from the place `at` on, and inserts `insert` there; both are left
+ * out where they are nothing. Characters are Unicode code points.
  */
 export interface Op {
-  readonly op: "add" | "remove" | "replace";
+  readonly op: "add" | "remove" | "replace" | "splice";
   readonly path: string;
   readonly value?: Json;
   readonly moved?: boolean;
+  readonly at?: number;
+  readonly remove?: number;
+  readonly insert?: string;
 }
 
 /** The first frame on a socket. `client` names the client over all its sockets; `have` is what it holds already. */
