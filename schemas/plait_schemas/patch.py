@@ -14,6 +14,7 @@ __all__ = [
     "Owned",
     "PatchError",
     "apply",
+    "compact",
     "decode_ops",
     "escape",
     "find",
@@ -78,6 +79,9 @@ def is_index(part: str) -> bool:
 
 
 _CONTAINERS: Final = (dict, list)
+
+_MOST_REWRITTEN: Final = 10_000
+"""So long a text is written anew for each splice inside of it; to go on at its end costs nothing."""
 
 Owned = dict[int, Any]
 """The containers that were copied, by their ids, which are theirs as long as they are kept here."""
@@ -215,6 +219,61 @@ def text_at(document: Any, op: Op) -> str:
     except UnicodeEncodeError:
         raise PatchError(f"splice {op.path!r}: {HALF_PAIR}") from None
     return text
+
+
+def compact(ops: Iterable[Op]) -> list[Op]:
+    """Return operations with splices, of which one goes on right where the one before it has been, as one.
+
+    What is typed or streamed becomes one splice; those that do nothing are left out.
+    """
+    found: list[Op] = []
+    run: _Run | None = None
+    for op in ops:
+        if op.op == "splice":
+            if run is None or not run.take(op):
+                found += () if run is None else run.ops()
+                run = _Run(op)
+            continue
+        if run is not None:
+            found += run.ops()
+            run = None
+        found.append(op)
+    return found if run is None else found + run.ops()
+
+
+class _Run:
+    """Splices of one text, one right after the other, that are one."""
+
+    __slots__ = ("_at", "_inserted", "_length", "_path", "_removed")
+
+    def __init__(self, op: Op) -> None:
+        self._path = op.path
+        self._at, self._removed, insert = region_of(op)
+        self._inserted = [insert]
+        self._length = len(insert)
+
+    def take(self, op: Op) -> bool:
+        """Add a splice; return False if it is not where this one has been."""
+        at, remove, insert = region_of(op)
+        end = self._at + self._length
+        if op.path != self._path or at > end or at + remove < self._at:
+            return False
+        if at == end:
+            self._removed += remove
+            self._inserted.append(insert)
+            self._length += len(insert)
+            return True
+        if self._length > _MOST_REWRITTEN:
+            return False
+        text = "".join(self._inserted)
+        text = text[: max(at - self._at, 0)] + insert + text[max(at + remove - self._at, 0) :]
+        self._removed += max(self._at - at, 0) + max(at + remove - end, 0)
+        self._at, self._inserted, self._length = min(self._at, at), [text], len(text)
+        return True
+
+    def ops(self) -> list[Op]:
+        insert = "".join(self._inserted)
+        return [splice(self._path, self._at, self._removed, insert)] if self._removed or insert else []
 
 
 # Reading
