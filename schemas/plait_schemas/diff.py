@@ -25,18 +25,18 @@ _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _SCALARS: Final = _NUMBERS | {str}
 
 
-def diff(old: object, new: object, keys: Keys | None = None, *, most: int | None = None) -> list[Op]:
+def diff(old: object, new: object, keys: Keys | None = None, *, path: str = "", most: int | None = None) -> list[Op]:
     """Return the operations that turn `old` into `new`; none when both encode to the same JSON.
 
     The elements of lists are told apart by identity (see `align`). `keys` says which members identify them, where those
     have other names than usual, and which strings are texts, of which only what is different changes. Where the
-    operations would be more than `most`, it is one that replaces all.
+    operations would be more than `most`, it is one that replaces all. `path` is where both are in the whole.
     """
     ops: list[Op] = [] if most is None else BoundedOps(most)
     try:
-        _diff(old, new, "", ops, keys)
+        _diff(old, new, path, ops, keys)
     except TooManyOps:
-        return [Op("replace", "", new)]
+        return [Op("replace", path, new)]
     return ops
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "Owned",
     "PatchError",
     "apply",
+    "check_splice",
     "compact",
     "decode_ops",
     "escape",
@@ -24,6 +25,7 @@ __all__ = [
     "parse",
     "region_of",
     "splice",
+    "splice_text",
     "splices",
     "text_at",
     "walk",
@@ -97,7 +99,7 @@ def apply(document: Any, ops: Iterable[Op], owned: Owned | None = None) -> Any:
     owned = {} if owned is None else owned
     for op in ops:
         if op.op == "splice":
-            whole = Op("replace", op.path, spliced(text_at(document, op), (region_of(op),)))
+            whole = Op("replace", op.path, splice_text(op, find(document, parse(op.path))))
             document = _apply(document, parse(op.path), whole, owned)
         elif op.value is msgspec.UNSET and op.op != "remove":
             raise PatchError(f"{op.op} {op.path!r} has no value")
@@ -202,8 +204,14 @@ def region_of(op: Op) -> Region:
 
 def text_at(document: Any, op: Op) -> str:
     """Return the text that a splice is for. Raises PatchError if there is none, or the splice does not fit it."""
+    text: str = find(document, parse(op.path))
+    check_splice(op, text)
+    return text
+
+
+def check_splice(op: Op, text: Any) -> None:
+    """Raise PatchError if a splice does not fit what is at its place, UNSET for nothing."""
     at, remove, insert = region_of(op)
-    text = find(document, parse(op.path))
     if text is msgspec.UNSET:
         raise PatchError(f"splice {op.path!r}: there is nothing")
     if not isinstance(text, str):
@@ -218,7 +226,12 @@ def text_at(document: Any, op: Op) -> str:
         insert.encode()
     except UnicodeEncodeError:
         raise PatchError(f"splice {op.path!r}: {HALF_PAIR}") from None
-    return text
+
+
+def splice_text(op: Op, text: Any) -> str:
+    """Return what is at the place of a splice after it. Raises PatchError if it does not fit."""
+    check_splice(op, text)
+    return spliced(text, (region_of(op),))
 
 
 def compact(ops: Iterable[Op]) -> list[Op]:

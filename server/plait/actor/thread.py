@@ -75,6 +75,9 @@ class Thread(Generic[State]):
     # The member that identifies the elements of a list, if it is not `id`, `key` or `_id`: by the JSON pointer of the
     # list, in which `*` stands for any part, as in {"/columns/*/cards": "slug"}.
     list_keys: ClassVar[Mapping[str, str]] = {}
+    # The places of strings in which changes are merged, beside the fields of the type that are `Text`: JSON pointers
+    # in which `*` stands for any part, as in ("/note", "/cards/*/body").
+    texts: ClassVar[Collection[str]] = ()
     # How much of the log is kept.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
     # The version of the state's type; increase it by 1 with each `@migrate`.
@@ -128,7 +131,7 @@ class Thread(Generic[State]):
         return Edit(self._core.pipeline, self._core.change_log)
 
     def transaction(self) -> Transaction:
-        """Make one change of all that a block does: `with self.transaction():`, with `set_state`, `edit` and `update`.
+        """Make one change of all that a block does: `with self.transaction():`, with `set_state`, `update` and others.
 
         When the block raises, nothing is changed. The block must not await anything.
         """
@@ -142,6 +145,20 @@ class Thread(Generic[State]):
         """
         _check_may_write(self._core.key)
         return self._core.pipeline.update(pointer, value)
+
+    def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> Commit:
+        """Change a string inside, at a JSON pointer: from the character `at` on, remove so many and insert others.
+
+        What others change in the same string at the same time stays. Returns and raises what `update` does; the cost
+        is that of the change, not of the string.
+        """
+        _check_may_write(self._core.key)
+        return self._core.pipeline.splice(pointer, at, remove, insert)
+
+    def append(self, pointer: str, text: str) -> Commit:
+        """Add to the end of the string at a JSON pointer, as `splice` does: for text that comes bit by bit."""
+        _check_may_write(self._core.key)
+        return self._core.pipeline.splice(pointer, None, insert=text)
 
     # History
 
