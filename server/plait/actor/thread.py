@@ -21,7 +21,7 @@ from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.transaction import Transaction
 from plait.state.types import parse_json_error
-from plait.state.undo import undo
+from plait.state.undo import redo, undo
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
@@ -209,10 +209,20 @@ class Thread(Generic[State]):
 
         `source` may also be a connection's id, which stays the same across reconnects. Returns None when the log has no
         change to undo. Raises Conflict when somebody else has changed the same place since.
+
+        What the source typed in one text, with pauses of at most a second, is undone at once.
         """
         _check_may_write(self._core.key)
-        name = source if isinstance(source, str) else source.id
-        commit = await undo(self._core.pipeline, self._core.change_log, name)
+        commit = await undo(self._core.pipeline, self._core.change_log, _name(source))
+        return None if commit is None else await commit
+
+    async def redo(self, source: Connection | str) -> int | None:
+        """Take back the last undo for a source, and return the new version.
+
+        Returns None when there is none, or the source has changed something since. Raises what `undo` raises.
+        """
+        _check_may_write(self._core.key)
+        commit = await redo(self._core.pipeline, self._core.change_log, _name(source))
         return None if commit is None else await commit
 
     # Connections
@@ -316,6 +326,10 @@ class Thread(Generic[State]):
     def should_send_protocol_messages(self, connection: Connection, request: Request) -> Awaitable[bool] | bool:
         """Return whether a new connection gets the protocol's frames, or only messages and answers."""
         return True
+
+
+def _name(source: Connection | str) -> str:
+    return source if isinstance(source, str) else source.id
 
 
 def _check_may_write(key: ThreadKey) -> None:
