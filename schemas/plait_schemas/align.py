@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter, lt
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
@@ -11,7 +11,7 @@ import msgspec
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.members import attributes
 
-__all__ = ["ID_KEYS", "Edit", "Id", "Keys", "Lists", "edits", "has_repeated", "id_of", "ids_of"]
+__all__ = ["ID_KEYS", "Edit", "Id", "Keys", "Lists", "edits", "has_repeated", "id_of", "ids_of", "increasing"]
 
 ID_KEYS: Final = ("id", "key", "_id")
 """The members that may hold what an element is known by; the first one that holds a text or an integer counts."""
@@ -213,23 +213,37 @@ def _have_places(old: Sequence[_Name], new: Sequence[_Name], lists: Lists) -> bo
 
 
 class Keys:
-    """Which member identifies the elements of a list, by the JSON pointer of the list; `*` is any part of it."""
+    """Which member identifies the elements of a list, by the JSON pointer of the list, and which strings are texts.
 
-    __slots__ = ("_by_length",)
+    `*` is any part of a pointer; the pointer "" is the whole state. What is changed in a text is found, all other
+    strings change as a whole.
+    """
 
-    def __init__(self, keys: Mapping[str, str]) -> None:
-        self._by_length: dict[int, list[tuple[list[str], str]]] = {}
+    __slots__ = ("_keys", "_texts")
+
+    def __init__(self, keys: Mapping[str, str], texts: Iterable[str] = ()) -> None:
+        self._keys: dict[int, list[tuple[list[str], str]]] = {}
+        self._texts: dict[int, list[list[str]]] = {}
         for pointer, key in keys.items():
             pattern = pointer.split("/")
-            self._by_length.setdefault(len(pattern), []).append((pattern, key))
+            self._keys.setdefault(len(pattern), []).append((pattern, key))
+        for pointer in texts:
+            pattern = pointer.split("/")
+            self._texts.setdefault(len(pattern), []).append(pattern)
 
     def at(self, path: str) -> str | None:
         """Return the member for the list at a JSON pointer, None where it has one of the usual names."""
         parts = path.split("/")
-        for pattern, key in self._by_length.get(len(parts), ()):
-            if all(each in ("*", part) for each, part in zip(pattern, parts, strict=True)):
-                return key
-        return None
+        return next((key for pattern, key in self._keys.get(len(parts), ()) if _is_at(parts, pattern)), None)
+
+    def has_text(self, path: str) -> bool:
+        """Tell whether a string at a JSON pointer is a text."""
+        parts = path.split("/")
+        return any(_is_at(parts, pattern) for pattern in self._texts.get(len(parts), ()))
+
+
+def _is_at(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    return all(each in ("*", part) for each, part in zip(pattern, parts, strict=True))
 
 
 # What stays
@@ -241,14 +255,14 @@ def _common(old: Sequence[_Name], new: Sequence[_Name]) -> tuple[list[_Pair], li
         return [(at, at) for at in range(len(old))], []
     places = {name: at for at, name in enumerate(new)}
     found = [(at, places[name]) for at, name in enumerate(old) if name in places]
-    pairs = _increasing(found)
+    pairs = increasing(found)
     if len(pairs) == len(found):
         return pairs, []
     staying = {old for old, _ in pairs}
     return pairs, [pair for pair in found if pair[0] not in staying]
 
 
-def _increasing(pairs: list[_Pair]) -> list[_Pair]:
+def increasing(pairs: list[_Pair]) -> list[_Pair]:
     """Return a longest part of pairs in the order of their first that is in the order of their second, too."""
     places = [place for _, place in pairs]
     if all(map(lt, places, places[1:])):

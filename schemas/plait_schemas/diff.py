@@ -14,9 +14,10 @@ import msgspec
 from plait_schemas.align import Keys, edits, has_repeated, id_of, ids_of
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.members import attributes
-from plait_schemas.patch import Op, escape
+from plait_schemas.patch import Op, escape, splices
+from plait_schemas.text_diff import diff_texts
 
-__all__ = ["BoundedOps", "TooManyOps", "diff", "is_same_element", "outline", "shares_ids"]
+__all__ = ["BoundedOps", "TooManyOps", "diff", "is_same_element", "outline", "replace", "shares_ids"]
 
 _canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 
@@ -24,17 +25,18 @@ _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _SCALARS: Final = _NUMBERS | {str}
 
 
-def diff(old: object, new: object, keys: Keys | None = None, *, most: int | None = None) -> list[Op]:
+def diff(old: object, new: object, keys: Keys | None = None, *, path: str = "", most: int | None = None) -> list[Op]:
     """Return the operations that turn `old` into `new`; none when both encode to the same JSON.
 
-    The elements of lists are told apart by identity (see `align`); `keys` says which members identify them, where
-    those have other names than usual. Where the operations would be more than `most`, it is one that replaces all.
+    The elements of lists are told apart by identity (see `align`). `keys` says which members identify them, where those
+    have other names than usual, and which strings are texts, of which only what is different changes. Where the
+    operations would be more than `most`, it is one that replaces all. `path` is where both are in the whole.
     """
     ops: list[Op] = [] if most is None else BoundedOps(most)
     try:
-        _diff(old, new, "", ops, keys)
+        _diff(old, new, path, ops, keys)
     except TooManyOps:
-        return [Op("replace", "", new)]
+        return [Op("replace", path, new)]
     return ops
 
 
@@ -67,7 +69,14 @@ def _diff(old: Any, new: Any, path: str, ops: list[Op], keys: Keys | None) -> No
         case list() | tuple() as before, list() | tuple() as after:
             _diff_arrays(before, after, path, ops, keys)
         case _:
-            ops.append(Op("replace", path, new))
+            ops.extend(replace(old, new, path, keys))
+
+
+def replace(old: Any, new: Any, path: str, keys: Keys | None) -> list[Op]:
+    """Return the operations that put a value in the place of another: in a text only what is different."""
+    if keys is not None and isinstance(old, str) and isinstance(new, str) and keys.has_text(path):
+        return splices(path, diff_texts(old, new))
+    return [Op("replace", path, new)]
 
 
 def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: list[Op], keys: Keys | None) -> None:
@@ -118,8 +127,10 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op
             ops.append(Op("remove", place))
         elif kind == "in":
             ops.append(Op("add", place, old[start + at], moved=True))
+        elif kind == "replace":
+            ops.extend(replace(old[start + at], new[start + to], place, keys))
         else:
-            ops.append(Op(kind, place, new[start + to]))
+            ops.append(Op("add", place, new[start + to]))
 
 
 # The elements of lists

@@ -5,26 +5,30 @@ from typing import Any, Final, SupportsIndex
 
 import msgspec
 
+from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, has_non_finite
-from plait_schemas.diff import diff
+from plait_schemas.diff import diff, replace
 from plait_schemas.members import attributes
-from plait_schemas.patch import Op, escape
+from plait_schemas.patch import Op, escape, splice, splice_text
 
 __all__ = ["Draft", "DraftList", "DraftObject", "NotFinite", "draft", "recorded"]
 
 _CONTAINERS: Final = (dict, list, tuple)
 
 
-def draft(document: Any) -> "Draft":
+def draft(document: Any, keys: Keys | None = None) -> "Draft":
     """Return a draft of a tree of dicts and lists, or of Structs, dataclasses and tuples that stand for such a tree.
 
-    A set in it is read as a frozenset, and changed by putting another in its place.
+    A set in it is read as a frozenset, and changed by putting another in its place. `keys` says which strings are
+    texts, in which only what is different changes, and by which members the elements of lists are known.
 
     Raises TypeError when there is nothing in it to change in place.
     """
     if not _is_container(document):
         raise TypeError(f"only an object or an array can be edited in place, not {type(document).__name__}")
-    return _wrap(document, None, "")
+    root = _wrap(document, None, "")
+    root._log.keys = keys
+    return root
 
 
 class NotFinite(ValueError):
@@ -39,6 +43,7 @@ class _Log(list[Op]):
     """What has been done to a draft, until it is closed."""
 
     is_closed = False
+    keys: Keys | None = None
 
     def append(self, op: Op) -> None:
         if self.is_closed:
@@ -107,6 +112,28 @@ class Draft:
                 self._parent._own()[self._key] = self._container
         return self._container
 
+    def splice(self, key: Any, at: int, remove: int = 0, insert: str = "") -> None:
+        """Change the string at a key or an index: from the character `at` on, remove so many and insert others.
+
+        Raises PatchError where that does not fit.
+        """
+        if isinstance(self._container, list):
+            key = range(len(self._container))[key]
+        elif key not in self._container:
+            raise KeyError(key)
+        op = splice(self._path(key), at, remove, insert)
+        text = splice_text(op, self._container[key])
+        if remove or insert:
+            self._log.append(op)
+            self._own()[key] = text
+
+    def _put(self, key: str | int, value: Any) -> None:
+        """Put a value in the place of another; in a text only what is different changes."""
+        for op in replace(self._container[key], value, self._path(key), self._log.keys):
+            self._log.append(op)
+        self._own()[key] = value
+        self._children.pop(key, None)
+
     def _record(self, op: Any, key: str | int, value: Any = msgspec.UNSET, *, moved: bool = False) -> None:
         self._log.append(Op(op, self._path(key), value, moved or msgspec.UNSET))
 
@@ -119,7 +146,7 @@ class Draft:
 
 
 class DraftObject(Draft, MutableMapping[str, Any]):
-    """A JSON object; its members are reached as items or, where the name is not one of a dict's methods, attributes."""
+    """A JSON object; its members are reached as items or, where the name is not one of its methods, attributes."""
 
     __slots__ = ()
 
@@ -134,9 +161,11 @@ class DraftObject(Draft, MutableMapping[str, Any]):
         before = self._container[key] if exists else msgspec.UNSET
         if type(value) is type(before) and value == before and not _is_container(value):
             return
-        self._record("replace" if exists else "add", key, value)
-        self._own()[key] = value
-        self._children.pop(key, None)
+        if exists:
+            self._put(key, value)
+        else:
+            self._record("add", key, value)
+            self._own()[key] = value
 
     def __delitem__(self, key: str) -> None:
         if key not in self._container:
@@ -194,10 +223,7 @@ class DraftList(Draft, MutableSequence[Any]):
         place = self._index(index)
         if isinstance(value, Draft) and value is self._children.get(place):
             return
-        value = self._taken(place, value)
-        self._record("replace", place, value)
-        self._own()[place] = value
-        self._children.pop(place, None)
+        self._put(place, self._taken(place, value))
 
     def __delitem__(self, index: Any) -> None:
         if isinstance(index, slice):
@@ -244,9 +270,8 @@ class DraftList(Draft, MutableSequence[Any]):
         if any(attributes(each) is not None for each in before):
             # Those that were looked at are objects by now, in which the same element has other names.
             before, after = _plain(before), _plain(after)
-        for op in diff(before, after):
-            value = op.value if op.value is msgspec.UNSET else _plain(op.value)
-            self._log.append(Op(op.op, prefix + op.path, value, op.moved))
+        for op in diff(before, after, self._log.keys, path=prefix):
+            self._log.append(op if op.value is msgspec.UNSET else Op(op.op, op.path, _plain(op.value), op.moved))
         self._own()[:] = elements
         self._children.clear()
 

@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 
-from plait_schemas.patch import Op, Owned, apply, find, parse
+from plait_schemas.patch import Op, Owned, apply, find, parse, region_of, splices, text_at
 from plait_schemas.shape import Shape
 from plait_schemas.step import SCALARS
+from plait_schemas.text import UNKNOWN
+from plait_schemas.text import invert as invert_text
 
 __all__ = ["invert", "taking_back"]
 
@@ -17,9 +19,12 @@ def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
     inverse: list[Op] = []
     owned: Owned = {}
     for op in ops:
-        parts = parse(op.path)
         # Before it is carried out: what is taken out then is changed no more, even where it has been copied.
-        _take_back(op, parts, find(document, parts[:-1]), find(document, parts), inverse)
+        if op.op == "splice":
+            inverse += splices(op.path, invert_text(text_at(document, op), (region_of(op),)))
+        else:
+            parts = parse(op.path)
+            _take_back(op, parts, find(document, parts[:-1]), find(document, parts), inverse)
         document = apply(document, [op], owned)
     return inverse[::-1]
 
@@ -27,14 +32,19 @@ def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
 def taking_back(ops: Iterable[Op], document: Any) -> list[Op]:
     """Return what would take back operations on a document, those that fit.
 
-    It has no values, which may be large: it is for others to be rebased over. What leads into a value that is not known
-    is lost.
+    It has no values, which may be large, and no characters of texts, only how many they are: it is for others to be
+    rebased over. What leads into a value that is not known is lost.
     """
     shape = Shape(document)
     inverse: list[Op] = []
     for op in ops:
         parts = parse(op.path)
         container, there = shape.look(parts[:-1]), shape.look(parts)
+        if op.op == "splice":
+            if there is not msgspec.UNSET:
+                at, remove, insert = region_of(op)
+                inverse += splices(op.path, [(at, len(insert), UNKNOWN * remove)])
+            continue
         if op.op == "add" and parts:
             fits = not isinstance(container, SCALARS)
         else:
@@ -42,7 +52,7 @@ def taking_back(ops: Iterable[Op], document: Any) -> list[Op]:
         if fits:
             _take_back(op, parts, container, there, inverse)
             shape.do(op.op, parts, op.value)
-    return [Op(op.op, op.path, moved=op.moved) for op in inverse[::-1]]
+    return [op if op.op == "splice" else Op(op.op, op.path, moved=op.moved) for op in inverse[::-1]]
 
 
 def _take_back(op: Op, parts: Sequence[str], container: Any, there: Any, inverse: list[Op]) -> None:

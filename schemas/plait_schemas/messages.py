@@ -136,7 +136,8 @@ class Joined(_Frame, frozen=True):
     `state` is the whole state at `version`; or `ops` lead to it from what the client has. With neither, the client
     has it already, or there is no state yet (version 0). `max_frame` is how many bytes one message of the client may
     have. `list_keys` names the members that identify the elements of lists, by the JSON pointers of these, in which `*`
-    is any part, where it is not `id`, `key` or `_id`.
+    is any part, where it is not `id`, `key` or `_id`. `texts` are the places of the strings in which changes are found
+    when whole states are compared, by JSON pointers in which `*` is any part.
     """
 
     connection: str
@@ -149,6 +150,7 @@ class Joined(_Frame, frozen=True):
     ops: Sequence[Op] | Unset = UNSET
     max_frame: int | None = None
     list_keys: dict[str, str] = {}
+    texts: Sequence[str] = []
 
 
 class Change(_Frame, frozen=True):

@@ -1,17 +1,21 @@
-"""JSON Patch (RFC 6902) operations `add`, `remove` and `replace`, and the JSON pointers that they go to."""
+"""JSON Patch (RFC 6902) operations `add`, `remove` and `replace`, `splice` in a text, and the JSON pointers to them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
+from plait_schemas.codec import HALF_PAIR
 from plait_schemas.members import attributes
+from plait_schemas.text import Region, in_order, spliced
 
 __all__ = [
     "Op",
     "Owned",
     "PatchError",
     "apply",
+    "check_splice",
+    "compact",
     "decode_ops",
     "escape",
     "find",
@@ -19,21 +23,32 @@ __all__ = [
     "is_index",
     "own",
     "parse",
+    "region_of",
+    "splice",
+    "splice_text",
+    "splices",
+    "text_at",
     "walk",
 ]
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One JSON Patch operation; `path` is a JSON pointer, and a `remove` has no value.
+    """One operation of JSON Patch, or a `splice`; `path` is a JSON pointer.
 
-    An `add` that has `moved` puts an element of a list where it has moved to: the `remove` right before it has taken it
-    out of the same list.
+    A `remove` has no value. An `add` that has `moved` puts an element of a list where it has moved to: the `remove`
+    right before it has taken it out of the same list.
+
+    A `splice` removes `remove` characters of a text, from the place `at` on, and inserts `insert` there; both are left
+    out where they are nothing. Characters are Unicode code points.
     """
 
-    op: Literal["add", "remove", "replace"]
+    op: Literal["add", "remove", "replace", "splice"]
     path: str
     value: Any = msgspec.UNSET
     moved: bool | msgspec.UnsetType = msgspec.UNSET
+    at: int | msgspec.UnsetType = msgspec.UNSET
+    remove: int | msgspec.UnsetType = msgspec.UNSET
+    insert: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class PatchError(ValueError):
@@ -67,6 +82,9 @@ def is_index(part: str) -> bool:
 
 _CONTAINERS: Final = (dict, list)
 
+_MOST_REWRITTEN: Final = 10_000
+"""So long a text is written anew for each splice inside of it; to go on at its end costs nothing."""
+
 Owned = dict[int, Any]
 """The containers that were copied, by their ids, which are theirs as long as they are kept here."""
 
@@ -80,9 +98,13 @@ def apply(document: Any, ops: Iterable[Op], owned: Owned | None = None) -> Any:
     """
     owned = {} if owned is None else owned
     for op in ops:
-        if op.value is msgspec.UNSET and op.op != "remove":
+        if op.op == "splice":
+            whole = Op("replace", op.path, splice_text(op, find(document, parse(op.path))))
+            document = _apply(document, parse(op.path), whole, owned)
+        elif op.value is msgspec.UNSET and op.op != "remove":
             raise PatchError(f"{op.op} {op.path!r} has no value")
-        document = _apply(document, parse(op.path), op, owned)
+        else:
+            document = _apply(document, parse(op.path), op, owned)
     return document
 
 
@@ -149,6 +171,122 @@ def index_in(array: Sequence[Any], part: str, op: Op, *, is_last: bool) -> int:
     if (index := int(part)) >= len(array) + adds:
         raise PatchError(f"{op.path!r} is past the end of the array")
     return index
+
+
+# Texts
+
+
+def splice(path: str, at: int, remove: int = 0, insert: str = "") -> Op:
+    """Return what removes so many characters of a text, from a place on, and inserts others there."""
+    return Op("splice", path, at=at, remove=remove or msgspec.UNSET, insert=insert or msgspec.UNSET)
+
+
+def splices(path: str, regions: Sequence[Region]) -> list[Op]:
+    """Return a change of a text as operations, one after the other."""
+    return [splice(path, at, remove, insert) for at, remove, insert in in_order(regions)]
+
+
+def region_of(op: Op) -> Region:
+    """Return what a splice does, whatever text it is for. Raises PatchError where no text has such a place."""
+    at = op.at
+    remove = 0 if op.remove is msgspec.UNSET else op.remove
+    insert = "" if op.insert is msgspec.UNSET else op.insert
+    if op.value is not msgspec.UNSET:
+        raise PatchError(f"splice {op.path!r} has a value")
+    if at is msgspec.UNSET:
+        raise PatchError(f"splice {op.path!r} does not say where")
+    if type(at) is not int or type(remove) is not int or not isinstance(insert, str):
+        raise PatchError(f"splice {op.path!r}: a place and a number of characters are integers, and a text is a string")
+    if at < 0 or remove < 0:
+        raise PatchError(f"splice {op.path!r}: {min(at, remove)} is negative")
+    return at, remove, insert
+
+
+def text_at(document: Any, op: Op) -> str:
+    """Return the text that a splice is for. Raises PatchError if there is none, or the splice does not fit it."""
+    text: str = find(document, parse(op.path))
+    check_splice(op, text)
+    return text
+
+
+def check_splice(op: Op, text: Any) -> None:
+    """Raise PatchError if a splice does not fit what is at its place, UNSET for nothing."""
+    at, remove, insert = region_of(op)
+    if text is msgspec.UNSET:
+        raise PatchError(f"splice {op.path!r}: there is nothing")
+    if not isinstance(text, str):
+        raise PatchError(f"splice {op.path!r}: what is there is not a text")
+    if at > len(text):
+        raise PatchError(f"splice {op.path!r}: position {at} is past the end of a text of {len(text)}")
+    if at + remove > len(text):
+        raise PatchError(
+            f"splice {op.path!r}: {remove} characters from position {at} on reach past the end of a text of {len(text)}"
+        )
+    try:
+        insert.encode()
+    except UnicodeEncodeError:
+        raise PatchError(f"splice {op.path!r}: {HALF_PAIR}") from None
+
+
+def splice_text(op: Op, text: Any) -> str:
+    """Return what is at the place of a splice after it. Raises PatchError if it does not fit."""
+    check_splice(op, text)
+    return spliced(text, (region_of(op),))
+
+
+def compact(ops: Iterable[Op]) -> list[Op]:
+    """Return operations with splices, of which one goes on right where the one before it has been, as one.
+
+    What is typed or streamed becomes one splice; those that do nothing are left out.
+    """
+    found: list[Op] = []
+    run: _Run | None = None
+    for op in ops:
+        if op.op == "splice":
+            if run is None or not run.take(op):
+                found += () if run is None else run.ops()
+                run = _Run(op)
+            continue
+        if run is not None:
+            found += run.ops()
+            run = None
+        found.append(op)
+    return found if run is None else found + run.ops()
+
+
+class _Run:
+    """Splices of one text, one right after the other, that are one."""
+
+    __slots__ = ("_at", "_inserted", "_length", "_path", "_removed")
+
+    def __init__(self, op: Op) -> None:
+        self._path = op.path
+        self._at, self._removed, insert = region_of(op)
+        self._inserted = [insert]
+        self._length = len(insert)
+
+    def take(self, op: Op) -> bool:
+        """Add a splice; return False if it is not where this one has been."""
+        at, remove, insert = region_of(op)
+        end = self._at + self._length
+        if op.path != self._path or at > end or at + remove < self._at:
+            return False
+        if at == end:
+            self._removed += remove
+            self._inserted.append(insert)
+            self._length += len(insert)
+            return True
+        if self._length > _MOST_REWRITTEN:
+            return False
+        text = "".join(self._inserted)
+        text = text[: max(at - self._at, 0)] + insert + text[max(at + remove - self._at, 0) :]
+        self._removed += max(self._at - at, 0) + max(at + remove - end, 0)
+        self._at, self._inserted, self._length = min(self._at, at), [text], len(text)
+        return True
+
+    def ops(self) -> list[Op]:
+        insert = "".join(self._inserted)
+        return [splice(self._path, self._at, self._removed, insert)] if self._removed or insert else []
 
 
 # Reading

@@ -3,7 +3,8 @@
 Both sides of a socket do this: the server with a push that has an old base, a client with what it shows of its own
 pushes. Places are compared by JSON pointer; the indices of arrays move with what others put in and took out
 (operational transformation of insertions and deletions, Ellis & Gibbs 1989; of two insertions at one index the earlier
-stays before the later). What is done to an element that others have moved follows it.
+stays before the later), and so do the characters of texts. What is done to an element that others have moved follows
+it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,10 +52,10 @@ def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
     after = (
         _without(ops, over, lost_at, document)
         if is_lost
-        else [(index, other.op()) for index, other in enumerate(others) if not other.is_gone]
+        else [(index, op) for index, other in enumerate(others) if not other.is_gone for op in other.ops()]
     )
     return Rebased(
-        [step.op() for step in steps if not step.is_done],
+        [op for step in steps if not step.is_done for op in step.ops()],
         [step.pointer for step in steps if step.is_contested],
         is_lost,
         [op for _, op in after],
@@ -115,7 +116,7 @@ def _without(ops: Sequence[Op], over: Sequence[Op], lost_at: int, document: Any)
     return [
         *zip(before.indices, before.over, strict=True),
         *((lost_at, op) for op in taking_back(before.ops, document)),
-        *((index, step.op()) for index, step in enumerate(rest, lost_at)),
+        *((index, op) for index, step in enumerate(rest, lost_at) for op in step.ops()),
     ]
 
 
@@ -177,7 +178,8 @@ def _follow(mine: Step, other: _Unit) -> None:
 def _take_along(mine: _Unit, other: Step) -> None:
     """Let `mine` move the element as `other` has changed it."""
     rest = other.parts[len(mine[0].parts) :]
-    if not (rest or other.name == "add") or not (other.name == "remove" or other.has_value):
+    is_whole = not rest and other.name in ("remove", "replace")
+    if is_whole or not (other.name == "remove" or other.has_value):
         # It is gone or may be another, or what has become of it is not known, as where something is taken back.
         mine[0].is_contested = mine[0].is_gone = True
     else:
@@ -189,7 +191,9 @@ def _pass(mine: Step, other: Step) -> None:
     """Let `other` come before `mine`: transform each so that it is to be applied after the other."""
     place, other_place = mine.parts, other.parts
     is_same = place == other_place
-    if is_same and mine.name == other.name == "remove":
+    if is_same and mine.name == other.name == "splice":
+        mine.pass_text(other)
+    elif is_same and mine.name == other.name == "remove":
         mine.is_gone = mine.is_done = other.is_gone = True
     elif is_same and other.name == "replace" and other.is_element and mine.may_mean_another(other):
         mine.is_contested = mine.is_gone = True
@@ -201,7 +205,10 @@ def _pass(mine: Step, other: Step) -> None:
         mine.parts, other.parts = moved or place, other_moved or other_place
     elif place[: len(other_place)] == other_place[: len(place)]:
         mine.is_contested = True
-        if len(other_place) < len(place):
+        if mine.name == "splice":
+            # What others have put there, or around it, is not the text that was meant.
+            mine.is_gone = True
+        elif len(other_place) < len(place):
             other.take_in(mine)
         else:
             other.is_gone = True

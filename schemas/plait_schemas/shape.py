@@ -1,4 +1,7 @@
-"""Which containers a document had at some time before or after operations on it: arrays, their lengths, and objects."""
+"""Which containers a document had at some time before or after operations on it: arrays, their lengths, and objects.
+
+A text is one value, whatever is done inside of it.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -38,7 +41,8 @@ class Shape:
 
     def undo(self, name: str, parts: Sequence[str]) -> None:
         """Take back an operation that was the last on the document; the end of an array is named by its index."""
-        self._waiting.append((True, name, tuple(parts), _HOLE))
+        if name != "splice":
+            self._waiting.append((True, name, tuple(parts), _HOLE))
 
     def undo_move(self, start: Sequence[str], end: Sequence[str]) -> None:
         """Take back that an element of an array has moved from one place to another."""
@@ -46,7 +50,8 @@ class Shape:
 
     def do(self, name: str, parts: Sequence[str], value: Any) -> None:
         """Carry out an operation."""
-        self._waiting.append((False, name, tuple(parts), value))
+        if name != "splice":
+            self._waiting.append((False, name, tuple(parts), value))
 
     # Inside
 

@@ -6,8 +6,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from plait_schemas.align import id_of
-from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_index, parse
+from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_index, parse, region_of, splices
 from plait_schemas.shape import Shape
+from plait_schemas.text import UNKNOWN, Region, transform
 
 __all__ = ["SCALARS", "Step", "is_of", "is_pair", "is_place", "leads_through", "pointer"]
 
@@ -15,6 +16,9 @@ __all__ = ["SCALARS", "Step", "is_of", "is_pair", "is_place", "leads_through", "
 _CONTAINERS: Final = (dict, list, tuple, msgspec.Struct)
 SCALARS: Final = (str, int, float, type(None), msgspec.UnsetType)
 """What has nothing inside, or is not known."""
+
+_MOST_REGIONS: Final = 1000
+"""In so many places a text may be changed by one operation: each costs time again for each operation of others."""
 
 
 class Step:
@@ -31,6 +35,7 @@ class Step:
         "moves",
         "name",
         "parts",
+        "regions",
     )
 
     def __init__(self, op: Op) -> None:
@@ -39,12 +44,14 @@ class Step:
         self.is_moved = op.moved is True
         # What of the value has been copied, and may be changed in place.
         self._owned: Owned | None = None
-        self.name: Literal["add", "remove", "replace"] = op.op
+        self.name: Literal["add", "remove", "replace", "splice"] = op.op
         self.parts = parse(op.path)
         # Whether it is at an element of an array, and whether it puts one in or takes one out, so that the elements
         # after it move. If nothing is known of the array, what looks like an index is taken for one.
         self.is_element = bool(self.parts) and is_place(self.parts[-1])
-        self.moves = op.op != "replace" and self.is_element
+        self.moves = self.is_element and op.op in ("add", "remove")
+        # What a splice does to its text, which may be in several places when others have written in between.
+        self.regions: Sequence[Region] = (region_of(op),) if op.op == "splice" else ()
         self.is_contested = False
         # Nothing is left to be done, as the place is gone or has been overwritten; or the very same has been done.
         self.is_gone = False
@@ -57,6 +64,8 @@ class Step:
     @property
     def has_value(self) -> bool:
         """Whether it is known what it puts at its place."""
+        if self.name == "splice":
+            return all(UNKNOWN not in insert for _, _, insert in self.regions)
         return self._value is not msgspec.UNSET
 
     def may_mean_another(self, other: "Step") -> bool:
@@ -72,10 +81,27 @@ class Step:
         id = id_of(self._value)
         return id is None or id != id_of(other._value)
 
-    def op(self) -> Op:
+    def ops(self) -> list[Op]:
+        """Return it as operations: one, or those that do what a splice does in several places."""
+        return self._ops_at(self.pointer)
+
+    def _ops_at(self, place: str) -> list[Op]:
+        if self.name == "splice":
+            return splices(place, self.regions)
         if self.is_moved:
-            return Op(self.name, self.pointer, self._value, moved=True)
-        return Op(self.name, self.pointer, self._value)
+            return [Op(self.name, place, self._value, moved=True)]
+        return [Op(self.name, place, self._value)]
+
+    def pass_text(self, other: "Step") -> None:
+        """Let another splice of the same text come before: transform each so that it is done after the other."""
+        if len(self.regions) + len(other.regions) > _MOST_REGIONS:
+            self.is_contested = self.is_gone = True
+            return
+        mine = transform(self.regions, other.regions, yields=True)
+        other.regions = transform(other.regions, self.regions, yields=False)
+        self.regions = mine
+        self.is_gone = self.is_done = not mine
+        other.is_gone = not other.regions
 
     def take_in(self, inner: "Step") -> None:
         """Let another be done inside what this one has put at its place; where it does not fit, it is gone.
@@ -104,13 +130,13 @@ class Step:
         """Let another be done to the element that this one puts in, or inside it at `rest`."""
         if self._value is msgspec.UNSET:
             return
-        if not rest:
+        if not rest and inner.name != "splice":
             self._value = inner._value
             return
         if self._owned is None:
             self._owned = {}
         try:
-            self._value = apply(self._value, [Op(inner.name, pointer(rest), inner._value)], self._owned)
+            self._value = apply(self._value, inner._ops_at(pointer(rest)), self._owned)
         except PatchError:
             inner.is_gone = True
 

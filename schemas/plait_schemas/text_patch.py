@@ -11,7 +11,7 @@ import msgspec
 
 from plait_schemas.align import ID_KEYS, Id, Keys, edits, has_repeated
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.diff import BoundedOps, TooManyOps, is_same_element, outline, shares_ids
+from plait_schemas.diff import BoundedOps, TooManyOps, is_same_element, outline, replace, shares_ids
 from plait_schemas.patch import Op, escape
 
 __all__ = ["Read", "TextDiff"]
@@ -33,7 +33,8 @@ _WORTH_KEEPING: Final = 4096
 class TextDiff:
     """Compares each text of a sequence with the one before, and keeps how the last one came apart.
 
-    `keys` says which members identify the elements of lists, where those have other names than usual.
+    `keys` says which members identify the elements of lists, where those have other names than usual, and which strings
+    are texts.
     """
 
     __slots__ = ("_kept", "_keys", "_known")
@@ -76,9 +77,12 @@ class TextDiff:
             case b"[[":
                 self._diff_arrays(self._old(old, path, _arrays), new, path, read, ops)
             case _:
-                value = read(new, path)
-                if encode_json(value) != encode_json(decode_json(old)):
-                    ops.append(Op("replace", path, value))
+                self._replace(old, read(new, path), path, ops)
+
+    def _replace(self, old: bytes, value: Any, path: str, ops: list[Op]) -> None:
+        before = decode_json(old)
+        if encode_json(value) != encode_json(before):
+            ops.extend(replace(before, value, path, self._keys))
 
     def _old(self, text: bytes, path: str, split: Callable[[bytes], Any]) -> Any:
         known = self._known.get(path)
@@ -124,10 +128,10 @@ class TextDiff:
                 ops.append(Op("remove", place))
             elif kind == "in":
                 ops.append(Op("add", place, decode_json(old[start + before]), moved=True))
+            elif kind == "replace":
+                self._replace(old[start + before], read(elements[start + after], place), place, ops)
             else:
-                value = read(elements[start + after], place)
-                if kind == "add" or encode_json(value) != encode_json(decode_json(old[start + before])):
-                    ops.append(Op(kind, place, value))
+                ops.append(Op("add", place, read(elements[start + after], place)))
 
 
 class _Lists:

@@ -66,13 +66,15 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
 class _Trace:
     """One place on its way back."""
 
-    __slots__ = ("_inserts", "_is_contested", "_is_known", "_now", "_parts", "is_moved")
+    __slots__ = ("_inserts", "_is_contested", "_is_known", "_is_splice", "_now", "_parts", "is_moved")
 
     def __init__(self, step: Step) -> None:
         self._parts: list[str] | None = list(step.parts)
         self._now: list[str] | None = None
         # Whether it is a place between elements rather than one of them.
         self._inserts = step.moves and step.name == "add"
+        # Whether it is inside a text, where others may be, too.
+        self._is_splice = step.name == "splice"
         self._is_contested = False
         # Whether what has been there before does not matter any more.
         self._is_known = False
@@ -100,6 +102,8 @@ class _Trace:
         if self._inserts and len(place) <= len(other.parts):
             return  # What becomes of the elements around it does not matter.
         if place[: len(other.parts)] == other.parts[: len(place)]:
+            if other.name == "splice" and (self._is_splice or is_own):
+                return  # Who has changed a part of a text has not seen all that others did in it before.
             if not is_own:
                 self._is_contested = True
             elif len(other.parts) <= len(place):

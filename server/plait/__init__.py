@@ -41,6 +41,7 @@ from plait.state.edit import Edit
 from plait.state.log import Change
 from plait.state.migrations import migrate
 from plait.state.retention import Retention
+from plait.state.texts import Text
 from plait.state.transaction import Transaction
 from plait.store.memory import MemoryStore
 from plait.store.protocol import Store, ThreadKey
@@ -85,6 +86,7 @@ __all__ = [
     "Store",
     "StoreError",
     "Stream",
+    "Text",
     "Thread",
     "ThreadKey",
     "TooLarge",

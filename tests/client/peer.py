@@ -52,6 +52,8 @@ class Peer:
         self.max_frame: int | None = None
         # Which members it says that identify the elements of lists.
         self.list_keys: dict[str, str] = {}
+        # Which strings it says that are texts.
+        self.texts: list[str] = []
         # Seconds that pushes are told to come again after, and how many of them.
         self.retry_after = 0.0
         self.hasty = 0
@@ -120,6 +122,7 @@ class Peer:
                 ops=missed,
                 max_frame=self.max_frame,
                 list_keys=self.list_keys,
+                texts=self.texts,
             )
         )
 

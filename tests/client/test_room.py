@@ -12,7 +12,7 @@ from tests.client.serving import TIMEOUT, Server
 
 from plait_client import Refused, Room, connect, connect_sync
 from plait_schemas import messages
-from plait_schemas.patch import Op
+from plait_schemas.patch import Op, splice
 
 T = TypeVar("T")
 
@@ -200,3 +200,57 @@ def test_waiting_without_asyncio_asks_only_about_a_state_that_there_is(other_ser
     other_server.peer.state = None
     with connect_sync(other_server.url) as room, pytest.raises(TimeoutError):
         room.wait_for(lambda state: len(state["players"]) == 2, timeout=0.01)
+
+
+# Texts
+
+
+async def test_what_is_done_in_a_text_is_sent_as_splices(server: Server) -> None:
+    server.peer.state = {"note": "hello", "status": "doing", "n": 0}
+    server.peer.texts = ["/note"]
+    async with connect(server.url) as room:
+        await soon(room.append("/note", " 😀"))
+        await soon(room.splice("/note", 6, 1, "you"))
+        await soon(room.update("/note", "Hello you"))
+        await soon(room.set(lambda state: {**state, "note": "Hello, you", "status": "done"}))
+        with room.edit() as draft:
+            draft.note += "!"
+            draft.splice("note", 0, 1, "J")
+        assert room.state == {"note": "Jello, you!", "status": "done", "n": 0}
+        await soon(room.append("/note", ""))
+    assert pushed(server) == [
+        splice("/note", 5, 0, " 😀"),
+        splice("/note", 6, 1, "you"),
+        splice("/note", 0, 1, "H"),
+        splice("/note", 5, 0, ","),
+        Op("replace", "/status", "done"),
+        splice("/note", 10, 0, "!"),
+        splice("/note", 0, 1, "J"),
+    ]
+    assert server.peer.state == {"note": "Jello, you!", "status": "done", "n": 0}
+
+
+async def test_what_does_not_fit_a_text_is_refused_where_it_is_made(server: Server) -> None:
+    server.peer.state = {"note": "hello", "n": 1}
+    async with connect(server.url) as room:
+        for pointer, at, remove in (("/note", 6, 0), ("/note", -1, 0), ("/note", 4, 2), ("/n", 0, 0), ("/x", 0, 0)):
+            with pytest.raises(ValueError, match=pointer):
+                room.splice(pointer, at, remove, "x")
+        with pytest.raises(ValueError, match="surrogate"):
+            room.append("/note", "\ud83d")
+        await soon(room.append("/note", "!"))
+    assert pushed(server) == [splice("/note", 5, 0, "!")]
+
+
+async def test_a_text_is_changed_without_asyncio_too(server: Server) -> None:
+    server.peer.state = {"note": "hello", "n": 0}
+
+    def work() -> None:
+        with connect_sync(server.url) as room:
+            assert room.append("/note", " you") == 1
+            assert room.splice("/note", 0, 1, "J") == 2
+            with room.edit() as draft:
+                draft.splice("note", 5, 4)
+            assert room.state == {"note": "Jello", "n": 0}
+
+    await soon(asyncio.to_thread(work))

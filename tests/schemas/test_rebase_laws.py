@@ -10,14 +10,14 @@ from tests.schemas.test_patch_undo import places
 
 from plait_schemas.diff import diff
 from plait_schemas.inverse import invert, taking_back
-from plait_schemas.patch import Op, apply, find, parse
+from plait_schemas.patch import Op, apply, find, parse, splice
 from plait_schemas.rebase import Rebased, rebase
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Case = tuple[Any, list[Op], list[Op]]
 
 KEYS = st.sampled_from(["a", "b", "0", "1", "2", "-"])
-LEAVES = st.integers(0, 3)
+LEAVES = st.integers(0, 3) | st.sampled_from(["", "ab", "🔑e\u0301"])
 DOCUMENTS = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
@@ -30,7 +30,10 @@ def draw_ops(draw: Draw, document: Any, *, prefix: str = "") -> list[Op]:
     ops: list[Op] = []
     for _ in range(draw(st.integers(0, 4))):
         place = prefix + draw(st.sampled_from(places(find(document, parse(prefix)))))
-        match draw(st.sampled_from(["add", "remove", "replace"])), find(document, parse(place)):
+        match draw(st.sampled_from(["add", "remove", "replace", "splice"])), find(document, parse(place)):
+            case "splice", str() as there:
+                at = draw(st.integers(0, len(there)))
+                op = splice(place, at, draw(st.integers(0, len(there) - at)), draw(st.sampled_from(["", "x", "🔒y"])))
             case "add", dict():
                 op = Op("add", f"{place}/{draw(KEYS)}", draw(LEAVES))
             case "add", list() as array:

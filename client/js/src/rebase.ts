@@ -120,9 +120,10 @@ export function takingBack(ops: readonly Op[], document: Document): Op[] {
 }
 
 function inverseOf(op: Op, parts: readonly string[], container: Document, isThere: boolean): Op {
-  if (op.op === "remove") return { op: "add", path: op.path };
-  if (op.op === "replace") return { op: "replace", path: op.path };
-  if (!Array.isArray(container) || parts.length === 0) return { op: isThere ? "replace" : "remove", path: op.path };
+  if (op.op === "remove") return { op: "add", path: op.path } as Op;
+  if (op.op === "replace") return { op: "replace", path: op.path } as Op;
+  if (!Array.isArray(container) || parts.length === 0)
+    return { op: isThere ? "replace" : "remove", path: op.path } as Op;
   const end = parts.at(-1) === "-" ? [...parts.slice(0, -1), String(container.length)] : parts;
   return { op: "remove", path: pointer(end) };
 }

@@ -63,7 +63,7 @@ export class Step {
     const { name, pointer } = this;
     const { moved = false, ...op } = this.#op;
     if (name === op.op && pointer === op.path && moved === this.isMoved) return this.#op;
-    return { ...op, op: name, path: pointer, ...(this.isMoved ? { moved } : {}) };
+    return { ...op, op: name, path: pointer, ...(this.isMoved ? { moved } : {}) } as Op;
   }
 
   /**
@@ -86,7 +86,8 @@ export class Step {
       inner.name = "add";
     }
     try {
-      this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op: inner.name, path: pointer(rest) }]) as Json };
+      const done = apply(value, [{ ...inner.#op, op: inner.name, path: pointer(rest) } as Op]) as Json;
+      this.#op = { ...this.#op, value: done } as Op;
     } catch (error) {
       if (!(error instanceof PatchError)) throw error;
       inner.isGone = true;
@@ -99,7 +100,8 @@ export class Step {
     if (value === undefined) return;
     try {
       const op = rest.length === 0 ? "replace" : inner.name;
-      this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op, path: pointer(rest) }]) as Json };
+      const done = apply(value, [{ ...inner.#op, op, path: pointer(rest) } as Op]) as Json;
+      this.#op = { ...this.#op, value: done } as Op;
     } catch (error) {
       if (!(error instanceof PatchError)) throw error;
       inner.isGone = true;

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from plait_client.errors import Refused
+from plait_schemas.align import Keys
 from plait_schemas.draft import draft, recorded
 from plait_schemas.patch import Op
 from plait_schemas.rebase import rebase
@@ -21,10 +22,10 @@ class Edit(Generic[T]):
     the end. Either gives the version of the change, or raises Refused.
     """
 
-    def __init__(self, state: Any, push: Callable[[Any, list[Op]], T]) -> None:
+    def __init__(self, state: Any, keys: Keys | None, push: Callable[[Any, list[Op]], T]) -> None:
         self._state = state
         self._push = push
-        self._draft = draft(state)
+        self._draft = draft(state, keys)
         self._is_entered = False
         self._pushed: T | None = None
 

@@ -14,7 +14,9 @@ from plait_client.listeners import Changes, Remove
 from plait_client.live import Live
 from plait_client.session import Status
 from plait_client.typed import View, written
-from plait_schemas.patch import Op, find, parse
+from plait_schemas.align import Keys
+from plait_schemas.diff import replace
+from plait_schemas.patch import Op, find, parse, splice
 
 __all__ = ["Room"]
 
@@ -116,8 +118,24 @@ class Room(Generic[S]):
         """Change what is at a JSON pointer, or put it there. Raises ValueError where the pointer leads nowhere."""
         self._live.check_open()
         shown = self.shown()
-        is_new = find(shown, parse(pointer)) is msgspec.UNSET
-        return self.push(shown, [Op("add" if is_new else "replace", pointer, value)])
+        there = find(shown, parse(pointer))
+        if there is msgspec.UNSET:
+            return self.push(shown, [Op("add", pointer, value)])
+        return self.push(shown, replace(there, value, pointer, self.keys()))
+
+    def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> Awaitable[int]:
+        """Change the string at a JSON pointer inside: from the character `at` on, remove so many and insert others.
+
+        What others change in the same string stays. Raises ValueError where that does not fit.
+        """
+        self._live.check_open()
+        return self.push(self.shown(), [splice(pointer, at, remove, insert)] if remove or insert else [])
+
+    def append(self, pointer: str, text: str) -> Awaitable[int]:
+        """Add to the end of the string at a JSON pointer. Raises ValueError where there is none."""
+        self._live.check_open()
+        there = find(self.shown(), parse(pointer))
+        return self.splice(pointer, len(there) if isinstance(there, str) else 0, insert=text)
 
     def edit(self) -> AwaitableEdit:
         """Return a block in which the state is changed in place: `with room.edit() as draft:`.
@@ -126,11 +144,15 @@ class Room(Generic[S]):
         the state is no object and no array.
         """
         self._live.check_open()
-        return AwaitableEdit(self.shown(), self.push)
+        return AwaitableEdit(self.shown(), self.keys(), self.push)
 
     def shown(self) -> Any:
         """Return the state that is shown as JSON values, which must not be changed."""
         return self._session.shown
+
+    def keys(self) -> Keys | None:
+        """Return which strings of the state are texts, and which members identify the elements of its lists."""
+        return self._session.keys
 
     def push(self, made_on: Any, ops: list[Op]) -> Awaitable[int]:
         """Change the state by operations that were made on what was shown then. Raises ValueError, Refused."""

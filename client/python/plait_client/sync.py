@@ -48,7 +48,7 @@ class SyncChanges(Generic[S]):
 
 
 class SyncRoom(Generic[S]):
-    """A Room whose methods return when they are done: `set`, `update` and the block of `edit` when it is durable.
+    """A Room whose methods return when they are done: `set` and the like, and the block of `edit`, when it is durable.
 
     Each raises TimeoutError after the `timeout` of `connect_sync`, but `changes` waits for ever. Callbacks are called
     in a thread of the client's own; there they may look at the room, but not use what waits.
@@ -144,13 +144,21 @@ class SyncRoom(Generic[S]):
         """Change what is at a JSON pointer, or put it there; return the version. Raises Refused, ValueError."""
         return self._wait(lambda: self._room.update(pointer, value), _NO_ANSWER)
 
+    def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> int:
+        """Change the string at a JSON pointer inside, as Room does; return the version. Raises Refused, ValueError."""
+        return self._wait(lambda: self._room.splice(pointer, at, remove, insert), _NO_ANSWER)
+
+    def append(self, pointer: str, text: str) -> int:
+        """Add to the end of the string at a JSON pointer; return the version. Raises Refused, ValueError."""
+        return self._wait(lambda: self._room.append(pointer, text), _NO_ANSWER)
+
     def edit(self) -> Edit[int]:
         """Return a block in which the state is changed in place. Its end waits, and raises Refused."""
 
         def push(made_on: Any, ops: list[Op]) -> int:
             return self._wait(lambda: self._room.push(made_on, ops), _NO_ANSWER)
 
-        return Edit(self._loop.do(self._room.shown), push)
+        return Edit(*self._loop.do(lambda: (self._room.shown(), self._room.keys())), push)
 
     # Calling and sending
 

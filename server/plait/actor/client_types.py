@@ -9,7 +9,7 @@ from plait.actor.kind import Kind
 from plait.actor.rpc import Method, Stream
 from plait_schemas.export import DIALECT, definitions, json_text
 from plait_schemas.schema import schema_hash, schema_of
-from plait_schemas.typescript import Member, TypeScript, comment, identifier, interface, key
+from plait_schemas.typescript import Member, TypeScript, comment, identifier, interface, key, literal
 
 __all__ = ["NoTypes", "make_types_files"]
 
@@ -48,6 +48,8 @@ class _Surface(NamedTuple):
     hash: str
     rpcs: list[_Rpc]
     events: dict[str, Any]
+    # The places of the state's texts.
+    texts: list[str]
 
     def types(self) -> Iterator[tuple[str, Any]]:
         """Yield every type, with a description of where it is used."""
@@ -80,7 +82,7 @@ def _read_surface(kind: Kind, taken: set[str]) -> _Surface:
     while prefix in taken:
         prefix += "_"
     rpcs = [_read_rpc(method) for _, method in sorted(kind.methods.items())]
-    surface = _Surface(kind.name, prefix, kind.state_type.type, "", rpcs, dict(events))
+    surface = _Surface(kind.name, prefix, kind.state_type.type, "", rpcs, dict(events), kind.state_type.texts)
     for where, type_ in surface.types():
         try:
             schema_of(type_)
@@ -132,7 +134,14 @@ def _write_declarations(surface: _Surface, typescript: TypeScript) -> list[str]:
         interface(f"{prefix}Events", events, f"What {surface.kind} emits."),
         comment(f"The hash of {prefix}State's schema.")
         + f'export const {prefix[0].lower()}{prefix[1:]}Schema = "{surface.hash}";\n',
+        *([_write_texts(surface)] if surface.texts else ()),
     ]
+
+
+def _write_texts(surface: _Surface) -> str:
+    name = f"{surface.prefix[0].lower()}{surface.prefix[1:]}Texts"
+    places = "".join(f"  {literal(place)},\n" for place in surface.texts)
+    return comment(f"The texts in {surface.prefix}State.") + f"export const {name} = [\n{places}] as const;\n"
 
 
 def _write_method(rpc: _Rpc, typescript: TypeScript) -> Member:
@@ -167,7 +176,7 @@ def _make_kind_schema(surface: _Surface, schemas: Iterator[dict[str, Any]]) -> d
         "state": next(schemas),
         "rpcs": {rpc.name: _make_rpc_schema(rpc, schemas) for rpc in surface.rpcs},
         "events": {name: next(schemas) for name in surface.events},
-    }
+    } | ({"texts": surface.texts} if surface.texts else {})
 
 
 def _make_rpc_schema(rpc: _Rpc, schemas: Iterator[dict[str, Any]]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ OPTIONS: Final = (
     "conflict",
     "merge_whole_states",
     "list_keys",
+    "texts",
     "retention",
     "state_version",
     "events",

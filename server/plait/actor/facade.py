@@ -156,6 +156,14 @@ class Facade:
         commit: Commit = self.thread.set_state(value)
         return commit
 
+    def splice(self, pointer: str, at: int, remove: int, insert: str) -> Commit:
+        """Change a text inside, as `Thread.splice` does."""
+        return self.thread.splice(pointer, at, remove, insert)
+
+    def append(self, pointer: str, text: str) -> Commit:
+        """Add to the end of a text, as `Thread.append` does."""
+        return self.thread.append(pointer, text)
+
     def wait_until_durable(self) -> Awaitable[None]:
         """Wait until every change made so far is durable, or has failed."""
         return self.pipeline.wait_until_durable()

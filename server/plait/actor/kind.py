@@ -13,7 +13,6 @@ from plait.limits import Limits
 from plait.state.conflicts import Policy, Resolve
 from plait.state.migrations import find_migrations
 from plait.state.storable import check_initial_state, find_initial_state, read_state_type
-from plait_schemas.align import Keys
 
 __all__ = ["Kind", "check_name", "kebab_case"]
 
@@ -53,9 +52,9 @@ class Kind:
         # Its rpcs, by the names that clients use and by attribute.
         self.methods: dict[str, Method] = find_methods(cls, frozenset(vars(hooks)))
         self.attributes = {method.attribute: method for method in self.methods.values()}
-        self.state_type = read_state_type(cls, _state_argument(cls, hooks), _list_keys(cls))
         # The members that identify the elements of lists, by the pointers of the lists.
-        self.list_keys: Mapping[str, str] = cls.list_keys
+        self.list_keys = _read_list_keys(cls)
+        self.state_type = read_state_type(cls, _state_argument(cls, hooks), self.list_keys)
         self.state_version: int = cls.state_version
         # Seconds of idleness after which a thread is destroyed, None for never.
         self.expires_after: float | None = cls.expires_after
@@ -113,7 +112,7 @@ class Kind:
         return hasattr(self.cls, "initial_state")
 
 
-def _list_keys(cls: type[Any]) -> Keys | None:
+def _read_list_keys(cls: type[Any]) -> Mapping[str, str]:
     keys: Any = cls.list_keys
     if not isinstance(keys, Mapping):
         raise TypeError(
@@ -125,7 +124,7 @@ def _list_keys(cls: type[Any]) -> Keys | None:
                 f"{cls.__name__}.list_keys: {pointer!r}: {member!r} must be the JSON pointer of a list, in which * is "
                 "any part, and the name of a member of its elements"
             )
-    return Keys(keys) if keys else None
+    return keys
 
 
 def _state_argument(cls: type, hooks: type) -> Any:

@@ -21,7 +21,7 @@ from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.transaction import Transaction
 from plait.state.types import parse_json_error
-from plait.state.undo import undo
+from plait.state.undo import redo, undo
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
@@ -75,6 +75,9 @@ class Thread(Generic[State]):
     # The member that identifies the elements of a list, if it is not `id`, `key` or `_id`: by the JSON pointer of the
     # list, in which `*` stands for any part, as in {"/columns/*/cards": "slug"}.
     list_keys: ClassVar[Mapping[str, str]] = {}
+    # The places of strings in which changes are merged, beside the fields of the type that are `Text`: JSON pointers
+    # in which `*` stands for any part, as in ("/note", "/cards/*/body").
+    texts: ClassVar[Collection[str]] = ()
     # How much of the log is kept.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
     # The version of the state's type; increase it by 1 with each `@migrate`.
@@ -128,7 +131,7 @@ class Thread(Generic[State]):
         return Edit(self._core.pipeline, self._core.change_log)
 
     def transaction(self) -> Transaction:
-        """Make one change of all that a block does: `with self.transaction():`, with `set_state`, `edit` and `update`.
+        """Make one change of all that a block does: `with self.transaction():`, with `set_state`, `update` and others.
 
         When the block raises, nothing is changed. The block must not await anything.
         """
@@ -142,6 +145,20 @@ class Thread(Generic[State]):
         """
         check_may_write(self._core.key)
         return self._core.pipeline.update(pointer, value)
+
+    def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> Commit:
+        """Change a string inside, at a JSON pointer: from the character `at` on, remove so many and insert others.
+
+        What others change in the same string at the same time stays. Returns and raises what `update` does; the cost
+        is that of the change, not of the string.
+        """
+        check_may_write(self._core.key)
+        return self._core.pipeline.splice(pointer, at, remove, insert)
+
+    def append(self, pointer: str, text: str) -> Commit:
+        """Add to the end of the string at a JSON pointer, as `splice` does: for text that comes bit by bit."""
+        check_may_write(self._core.key)
+        return self._core.pipeline.splice(pointer, None, insert=text)
 
     # History
 
@@ -192,10 +209,20 @@ class Thread(Generic[State]):
 
         `source` may also be a connection's id, which stays the same across reconnects. Returns None when the log has no
         change to undo. Raises Conflict when somebody else has changed the same place since.
+
+        What the source typed in one text, with pauses of at most a second, is undone at once.
         """
         check_may_write(self._core.key)
-        name = source if isinstance(source, str) else source.id
-        commit = await undo(self._core.pipeline, self._core.change_log, name)
+        commit = await undo(self._core.pipeline, self._core.change_log, _name(source))
+        return None if commit is None else await commit
+
+    async def redo(self, source: Connection | str) -> int | None:
+        """Take back the last undo for a source, and return the new version.
+
+        Returns None when there is none, or the source has changed something since. Raises what `undo` raises.
+        """
+        check_may_write(self._core.key)
+        commit = await redo(self._core.pipeline, self._core.change_log, _name(source))
         return None if commit is None else await commit
 
     # Connections
@@ -299,6 +326,10 @@ class Thread(Generic[State]):
     def should_send_protocol_messages(self, connection: Connection, request: Request) -> Awaitable[bool] | bool:
         """Return whether a new connection gets the protocol's frames, or only messages and answers."""
         return True
+
+
+def _name(source: Connection | str) -> str:
+    return source if isinstance(source, str) else source.id
 
 
 def check_may_write(key: ThreadKey) -> None:

@@ -60,6 +60,16 @@ class Handle:
         actor = await self._node.actor(self._key)
         return await actor.set_state(value)
 
+    async def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> int:
+        """Change the string at a JSON pointer inside, as `Thread.splice` does; return the version."""
+        actor = await self._node.actor(self._key)
+        return await actor.splice(pointer, at, remove, insert)
+
+    async def append(self, pointer: str, text: str) -> int:
+        """Add to the end of the string at a JSON pointer, as `Thread.append` does; return the version."""
+        actor = await self._node.actor(self._key)
+        return await actor.append(pointer, text)
+
     async def destroy(self) -> None:
         """End the thread for good, as `Plait.destroy` does."""
         await self._node.destroy(self._key)

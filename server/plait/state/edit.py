@@ -44,7 +44,7 @@ class Edit:
         history = self._pipeline.history
         self._base = self._pipeline.current
         self._was_durable = self._base is history.durable
-        self._draft = draft(self._base.tree)
+        self._draft = draft(self._base.tree, self._pipeline.keys)
         return self._draft
 
     def __exit__(

@@ -18,7 +18,10 @@ __all__ = ["Change", "ChangeLog"]
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A durable change. `source` is a connection's id, "server", "migration", or "undo {version} {source}"."""
+    """A durable change. `source` is a connection's id, "server", "migration", or what an undo or a redo takes back.
+
+    That is "undo {version} {source}", "undo {first}-{last} {source}", or "redo {version} {source}".
+    """
 
     version: int
     ops: list[Op]

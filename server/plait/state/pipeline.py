@@ -22,12 +22,13 @@ from plait.state.revision import Revision
 from plait.state.source import Client, Source
 from plait.state.transaction import Transaction, find_transaction, refuse
 from plait.state.typed import NotTyped, apply_typed
-from plait.state.types import MOST_MOVED, MOST_OPS, StateType, check_op, check_size, encode_value
+from plait.state.types import MOST_MOVED, MOST_OPS, UNDECODED, StateType, check_op, check_size, encode_value
 from plait.store.protocol import ClientRow, Record, Store, Write
 from plait.store.records import check_record
+from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.diff import diff
-from plait_schemas.patch import Op, PatchError, find, parse
+from plait_schemas.diff import diff, replace
+from plait_schemas.patch import Op, PatchError, find, parse, splice
 
 __all__ = ["Pipeline"]
 
@@ -101,6 +102,11 @@ class Pipeline:
         return not self._pending
 
     @property
+    def keys(self) -> Keys | None:
+        """Which strings are texts, and which members identify the elements of lists."""
+        return self._type.keys
+
+    @property
     def state(self) -> Any:
         """The current state, None when there is none."""
         return self.current.state
@@ -171,7 +177,9 @@ class Pipeline:
             most_moved = None if isinstance(source, str) else MOST_MOVED
             after, ops = self._apply_ops(self.current, ops, drops_unknown=drops_unknown, most_moved=most_moved)
         except PatchError as error:
-            raise Conflict(str(error)) from None
+            raise Conflict(str(error), path=ops[0].path if len(ops) == 1 else None) from None
+        if any(op.op == "splice" and not (op.remove or op.insert) for op in ops):
+            ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
         return self._make_current(after, ops, source, accept=accept, name=name)
 
     def update(self, pointer: str, value: object) -> Commit:
@@ -181,8 +189,22 @@ class Pipeline:
         except PatchError as error:
             raise Conflict(str(error), path=pointer) from None
         plain = decode_json(encode_value("value", value, self._limits, pointer))
+        keys = self._type.keys
+        if isinstance(plain, str) and keys is not None and keys.has_text(pointer):
+            text = self._find_text(pointer)
+            if text is not None:
+                return self.change(replace(text, plain, pointer, keys), "server")
         is_in_list = bool(parts) and isinstance(find(self.current.tree, parts[:-1]), list | tuple)
         return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
+
+    def splice(self, pointer: str, at: int | None, remove: int = 0, insert: str = "") -> Commit:
+        """Remove and insert characters of the text at a JSON pointer, at its end without a place.
+
+        It is a change of the server.
+        """
+        if at is None:
+            at = len(self._find_text(pointer) or "")
+        return self.change([splice(pointer, at, remove, insert)], "server")
 
     def store(self, records: Sequence[Record]) -> Commit:
         """Store records after the changes made so far; they fail with these. Raises ValueError and TooLarge."""
@@ -285,6 +307,18 @@ class Pipeline:
             with suppress(PlaitError):
                 await self._pending[-1]
 
+    def _find_text(self, pointer: str) -> str | None:
+        """Return the string at a JSON pointer, None where there is none. Raises Conflict."""
+        try:
+            parts = parse(pointer)
+        except PatchError as error:
+            raise Conflict(str(error), path=pointer) from None
+        current = self.current
+        text = find(current.tree, parts)
+        if not isinstance(text, str) and current.base is not UNDECODED:
+            text = find(current.document, parts)  # In JSON it may be one, or inside of an array.
+        return text if isinstance(text, str) else None
+
     def _set_parts(self, value: object, source: Source) -> Commit | None:
         """Set a value by its differences from the current state, with which it shares parts; None if not possible."""
         current, type_ = self.current, self._type
@@ -315,6 +349,8 @@ class Pipeline:
             return Revision(type_, document=document), ops
         if not before.has_state:
             return Revision(type_, state=state), [Op("add", "", state)]
+        if any(op.op == "splice" for op in ops) and (data := encode_json(state)) == encode_json(document):
+            return Revision(type_, json=data, state=state), ops  # A difference may not tell what is inside of a text.
         return Revision(type_, state=state), diff(before.base, state, type_.keys, most=MOST_OPS)
 
     def _set_whole(self, state: Any, data: bytes, source: Source) -> Commit:
@@ -454,5 +490,5 @@ def _is_moved(op: Op, last: Op | None) -> bool:
 def _size(op: Op) -> int:
     """Return about how many bytes an operation may add to a state's JSON."""
     if op.value is msgspec.UNSET:
-        return 0
+        return 0 if op.insert is msgspec.UNSET else len(encode_json(op.insert))
     return len(encode_json(op.value)) + len(op.path) - op.path.rfind("/") + 4

@@ -1,7 +1,7 @@
 """Checks that the states of a Thread class can be stored as JSON, when the class is defined."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, get_args
 
 import msgspec
@@ -9,8 +9,8 @@ from msgspec import inspect as types
 
 from plait.errors import InvalidState, TooLarge
 from plait.limits import UNLIMITED, Limits
+from plait.state.texts import check_texts
 from plait.state.types import StateType, explain_invalid_state
-from plait_schemas.align import Keys
 
 __all__ = ["accepts_arguments", "check_initial_state", "find_initial_state", "read_state_type"]
 
@@ -28,10 +28,9 @@ _NO_KEYS: Final = (
 )
 
 
-def read_state_type(cls: type, type_: Any, list_keys: Keys | None) -> StateType:
+def read_state_type(cls: type[Any], type_: Any, list_keys: Mapping[str, str]) -> StateType:
     """Return the type of a class's states. Raises TypeError when its values cannot be stored as JSON."""
     try:
-        state_type = StateType(type_, list_keys)
         found = next(_find_unstorable(types.type_info(type_), "", frozenset()), None)
     except (TypeError, NameError, NotImplementedError) as error:
         why = str(error).splitlines()[0]
@@ -46,7 +45,7 @@ def read_state_type(cls: type, type_: Any, list_keys: Keys | None) -> StateType:
             f"{cls.__name__}: states of type {_name(type_)}{place} cannot be stored as JSON; use a msgspec.Struct, "
             "a dataclass, a TypedDict, or dicts and lists"
         )
-    return state_type
+    return StateType(type_, list_keys, check_texts(f"{cls.__name__}.texts", cls.texts, type_))
 
 
 def find_initial_state(cls: type) -> Any:

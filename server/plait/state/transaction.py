@@ -11,7 +11,7 @@ from plait.errors import PlaitError, RolledBack
 from plait.state.commit import Commit
 from plait.state.revision import Revision
 from plait.store.protocol import Record, ThreadKey
-from plait_schemas.patch import Op, is_index
+from plait_schemas.patch import Op, compact, is_index
 
 __all__ = ["Transaction", "find_transaction", "refuse"]
 
@@ -248,18 +248,21 @@ def refuse(callback: Callback) -> Callback:
 
 
 def _drop_overwritten(ops: Iterable[Op]) -> list[Op]:
-    """Return the operations without those that the next one overwrites, as when a counter is set in a loop."""
+    """Return the operations without those that the next one overwrites, as when a counter is set in a loop.
+
+    What is done in one text, bit by bit, is done at once.
+    """
     found: list[Op] = []
     for op in ops:
         if found and _overwrites(op, found[-1]):
             found[-1] = Op(found[-1].op, op.path, op.value)
         else:
             found.append(op)
-    return found
+    return compact(found)
 
 
 def _overwrites(op: Op, last: Op) -> bool:
-    if op.path != last.path or "remove" in (op.op, last.op):
+    if op.path != last.path or not {"remove", "splice"}.isdisjoint((op.op, last.op)):
         return False
     part = op.path.rpartition("/")[2]
     # In a list, `add` inserts another element.

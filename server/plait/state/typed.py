@@ -6,12 +6,13 @@ from functools import lru_cache
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import inspect
 
 from plait.errors import InvalidState
 from plait.state.fields import Plan, check_fields, make_plan, make_unknown_field_error
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, encode_json
-from plait_schemas.patch import Op, Owned, PatchError, escape, index_in, own, parse
+from plait_schemas.patch import Op, Owned, PatchError, escape, index_in, own, parse, splice_text
 
 __all__ = ["NotTyped", "apply_typed"]
 
@@ -26,6 +27,7 @@ class _Field(NamedTuple):
 
 
 _UNIONS: Final = (Union, types.UnionType)
+_NO_STRINGS: Final = (inspect.NoneType, inspect.BoolType, inspect.IntType, inspect.FloatType)
 # Elements of tuples that operations may copy; above it, converting the whole state is faster.
 _MOST_COPIED: Final = 1_000_000
 # Moving this many elements of a list takes as long as copying one.
@@ -69,7 +71,9 @@ class _Place:
     def put(self, node: Any, type_: Any, depth: int) -> Any:
         """Return `node`, whose type is `type_`, after the operation."""
         if depth == len(self._parts):
-            raise NotTyped
+            if self._op.op != "splice":
+                raise NotTyped
+            return self._splice(node, type_)
         if isinstance(node, msgspec.Struct):
             return self._into_struct(node, depth)
         match node:
@@ -90,7 +94,7 @@ class _Place:
             raise make_unknown_field_error(name, fields, "".join(f"/{escape(part)}" for part in self._parts[:depth]))
         if field is None or (self._is_last(depth) and self._op.op == "remove"):
             raise NotTyped  # The type may have a default for it: convert the whole state.
-        if self._is_last(depth):
+        if self._is_last(depth) and self._op.op != "splice":
             value = self._convert_value(field.type)
         else:
             value = self.put(getattr(node, field.name), field.type, depth + 1)
@@ -129,9 +133,24 @@ class _Place:
 
     def _change_member(self, node: Any, at: Any, type_: Any, depth: int) -> Any:
         """Return the new value for a key or an index, as an object of its type; UNSET if it is removed."""
-        if not self._is_last(depth):
+        if not self._is_last(depth) or self._op.op == "splice":
             return self.put(node[at], type_, depth + 1)
         return msgspec.UNSET if self._op.op == "remove" else self._convert_value(type_)
+
+    def _splice(self, text: Any, type_: Any) -> str:
+        """Return a text after the operation; one that is checked by its type is read as that."""
+        if type(text) is not str:
+            raise NotTyped  # It may be one in JSON.
+        after = splice_text(self._op, text)
+        if not _is_any_text(type_):
+            decode, _ = _make_reader(type_)
+            try:
+                after = decode(encode_json(after))
+            except NOT_JSON as error:
+                raise InvalidState(parse_json_error(error)[0], path=self._op.path) from None
+            if type(after) is not str:
+                raise NotTyped
+        return after
 
     def _is_last(self, depth: int) -> bool:
         return depth == len(self._parts) - 1
@@ -156,6 +175,22 @@ class _Place:
 @lru_cache(maxsize=1024)
 def _make_reader(type_: Any) -> tuple[Callable[[bytes], Any], Plan | None]:
     return msgspec.json.Decoder(type_).decode, make_plan(type_)
+
+
+@lru_cache(maxsize=1024)
+def _is_any_text(type_: Any) -> bool:
+    """Tell whether a type takes any string, and makes nothing else of it."""
+    return _takes_any_text(inspect.type_info(type_))
+
+
+def _takes_any_text(info: inspect.Type) -> bool:
+    match info:
+        case inspect.Metadata(type=inner):
+            return _takes_any_text(inner)
+        case inspect.UnionType(types=members):
+            return all(_takes_any_text(each) or isinstance(each, _NO_STRINGS) for each in members)
+        case _:
+            return info in (inspect.StrType(), inspect.AnyType())
 
 
 @lru_cache(maxsize=1024)

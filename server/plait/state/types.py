@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from msgspec import inspect
 from plait.errors import InvalidState, TooLarge
 from plait.limits import Limits
 from plait.state.fields import check_fields, make_plan
+from plait.state.texts import find_texts
 from plait_schemas.align import Keys
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite, nests_deeper
 from plait_schemas.diff import diff
@@ -72,10 +73,12 @@ def explain_invalid_state(error: Exception) -> str:
 class StateType:
     """Decodes and validates states of one type: a Struct, a dataclass, a TypedDict, or any other type of msgspec's."""
 
-    def __init__(self, type_: Any, keys: Keys | None = None) -> None:
+    def __init__(self, type_: Any, list_keys: Mapping[str, str] | None = None, texts: Iterable[str] = ()) -> None:
         self.type = type_
-        # The members that identify elements of lists, if they are not the usual ones.
-        self.keys = keys
+        # The places of its texts: those of the type, and others.
+        self.texts = list(dict.fromkeys((*find_texts(type_), *texts)))
+        # The members that identify elements of lists, if they are not the usual ones, and the texts.
+        self.keys = Keys(list_keys or {}, self.texts) if list_keys or self.texts else None
         self.decode = msgspec.json.Decoder(type_).decode
         # Whether a state cannot be changed in place, so that it may be shared and compared by identity.
         self.is_immutable = _describes(type_, _never_changes)
@@ -179,9 +182,11 @@ def _apply_bounded(document: Any, ops: Sequence[Op], most_moved: int) -> Any:
 
 
 def check_op(op: Op, limits: Limits) -> None:
-    """Check the value of an operation. Raises InvalidState or TooLarge."""
+    """Check the value of an operation, or what it inserts. Raises InvalidState or TooLarge."""
     if type(op.value) not in _PLAIN_SCALARS:
         encode_value("value", op.value, limits, op.path)
+    elif op.insert is not msgspec.UNSET:
+        encode_value("text", op.insert, limits, op.path)
 
 
 def encode_value(what: str, value: object, limits: Limits, path: str | None = None) -> bytes:

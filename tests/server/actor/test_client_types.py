@@ -10,6 +10,7 @@ import pytest
 from plait.actor.client_types import NoTypes, make_types_files
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
+from plait.state.texts import Text
 from plait_schemas.schema import schema_hash, schema_of
 
 
@@ -258,3 +259,19 @@ def test_a_type_without_a_schema_is_named_with_its_place(cls: type[Thread[Any]],
     assert str(caught.value).startswith(where)
     assert "\n" not in str(caught.value)
     assert "complex" in str(caught.value) or cls is OddState
+
+
+def test_the_places_of_texts_are_written_where_there_are_any() -> None:
+    class Pad(msgspec.Struct):
+        note: Text = ""
+        cards: dict[str, Text] = {}
+
+    class PadRoom(Thread[Pad]):
+        initial_state = Pad()
+
+    text = typescript(PadRoom, GameRoom)
+    assert 'export const padRoomTexts = [\n  "/note",\n  "/cards/*",\n] as const;' in text
+    assert "gameRoomTexts" not in text
+    kinds = schema(PadRoom, GameRoom)["kinds"]
+    assert kinds["pad-room"]["texts"] == ["/note", "/cards/*"]
+    assert "texts" not in kinds["game-room"]

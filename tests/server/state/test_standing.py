@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from plait.errors import Conflict
-from plait.state.undo import drop_undone
+from plait.state.undone import drop_undone
 from plait.state.work import Work
 from plait.store.protocol import ChangeRow
 from plait_schemas.codec import encode_json

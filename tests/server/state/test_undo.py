@@ -2,12 +2,15 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import open_house
 
@@ -21,10 +24,10 @@ from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.retention import Retention
 from plait.state.types import StateType
-from plait.state.undo import undo
+from plait.state.undo import redo, undo
 from plait.store.protocol import ChangeRow, Stored, ThreadKey
 from plait_schemas.diff import diff
-from plait_schemas.patch import Op
+from plait_schemas.patch import Op, splice
 
 KEY = ThreadKey("room", "one")
 PATIENCE = 10.0
@@ -73,6 +76,11 @@ class Table:
     async def undo(self, who: str) -> int | None:
         async with asyncio.timeout(PATIENCE):
             commit = await undo(self.pipeline, self.change_log, who)
+            return None if commit is None else await commit
+
+    async def redo(self, who: str) -> int | None:
+        async with asyncio.timeout(PATIENCE):
+            commit = await redo(self.pipeline, self.change_log, who)
             return None if commit is None else await commit
 
     async def sources(self) -> list[str]:
@@ -703,3 +711,204 @@ async def test_who_may_only_read_may_not_take_back() -> None:
         answer = await reader.next()
         assert (answer["success"], answer["error"]) == (False, str(Readonly("Connection is readonly")))
         assert await house.handle(Room).state() == {"n": 1}
+
+
+# Texts
+
+
+def typed(at: int, insert: str = "", remove: int = 0, path: str = "/note") -> Op:
+    return splice(path, at, remove, insert)
+
+
+@asynccontextmanager
+async def pad(note: str = "", **more: Any) -> AsyncIterator[Table]:
+    """Return a table with a text, on which time passes as it is told to."""
+    async with table({"note": note, "n": 0, **more}) as made:
+        yield made
+
+
+def type_letters(made: Table, who: str, letters: str, at: int = 0, path: str = "/note") -> None:
+    for index, letter in enumerate(letters):
+        made.change(who, typed(at + index, letter, path=path))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return what lets seconds pass; otherwise none do."""
+    now = [time.time_ns()]
+    monkeypatch.setattr(time, "time_ns", lambda: now[0])
+
+    def passes(seconds: float) -> None:
+        now[0] += int(seconds * 1e9)
+
+    return passes
+
+
+async def test_what_was_typed_without_a_pause_is_undone_at_once(clock: Callable[[float], None]) -> None:
+    async with pad() as made:
+        type_letters(made, "ada", "hello")
+        clock(1.1)
+        type_letters(made, "ada", " world", 5)
+        made.change("ada", typed(10, remove=1))
+        assert made.state["note"] == "hello worl"
+        assert await made.undo("ada") == 13
+        assert made.state["note"] == "hello"
+        assert await made.undo("ada") == 14
+        assert made.state["note"] == ""
+        assert await made.undo("ada") is None
+        assert (await made.sources())[12:] == ["undo 6-12 ada", "undo 1-5 ada"]
+
+
+async def test_undo_takes_back_only_ones_own_letters_while_others_type_in_the_same_text(
+    clock: Callable[[float], None],
+) -> None:
+    async with pad("some text") as made:
+        for index, (mine, other) in enumerate(zip("ABC", "XYZ", strict=True)):
+            made.change("ada", typed(4 + 2 * index, mine))
+            made.change("bob", typed(4 + 2 * index, other))
+        assert made.state["note"] == "someXAYBZC text"
+        await made.undo("ada")
+        assert made.state["note"] == "someXYZ text"
+        await made.undo("bob")
+        assert made.state["note"] == "some text"
+
+
+@pytest.mark.parametrize("between", ["another text", "another place", "large", "undo"])
+async def test_what_is_between_ends_what_is_undone_at_once(between: str, clock: Callable[[float], None]) -> None:
+    async with pad(other="") as made:
+        type_letters(made, "ada", "ab")
+        match between:
+            case "another text":
+                type_letters(made, "ada", "c", path="/other")
+            case "another place":
+                made.change("ada", put("n", 1))
+            case "large":
+                made.change("ada", typed(2, "x" * 1000))
+            case _:
+                clock(2)
+                type_letters(made, "ada", "d", 2)
+                await made.undo("ada")
+        note = made.state["note"]
+        type_letters(made, "ada", "e", len(note))
+        await made.undo("ada")
+        assert made.state["note"] == note
+
+
+async def test_a_deletion_is_undone_where_it_was_though_others_have_typed_around_it(
+    clock: Callable[[float], None],
+) -> None:
+    async with pad("one two three") as made:
+        for at in (6, 5, 4):
+            made.change("ada", typed(at, remove=1))
+        made.change("bob", typed(0, ">> "))
+        made.change("bob", typed(len("one  three") + 3, "!"))
+        await made.undo("ada")
+        assert made.state["note"] == ">> one two three!"
+
+
+async def test_a_text_that_somebody_has_replaced_since_cannot_be_taken_back(clock: Callable[[float], None]) -> None:
+    async with pad("one") as made:
+        type_letters(made, "ada", "ab")
+        made.change("bob", Op("replace", "/note", "another"))
+        with pytest.raises(Conflict):
+            await made.undo("ada")
+        assert made.state["note"] == "another"
+
+
+# Redo
+
+
+async def test_redo_takes_back_the_last_undo_and_then_the_one_before(clock: Callable[[float], None]) -> None:
+    async with pad() as made:
+        type_letters(made, "ada", "ab")
+        clock(2)
+        type_letters(made, "ada", "cd", 2)
+        made.change("ada", put("n", 1))
+        states = [{"note": "", "n": 0}, {"note": "ab", "n": 0}, {"note": "abcd", "n": 0}, {"note": "abcd", "n": 1}]
+        for _ in range(3):
+            for state in states[2::-1]:
+                assert await made.undo("ada") is not None
+                assert made.state == state
+            assert await made.undo("ada") is None
+            for state in states[1:]:
+                assert await made.redo("ada") is not None
+                assert made.state == state
+            assert await made.redo("ada") is None
+        assert (await made.sources())[5:11] == [
+            "undo 5 ada",
+            "undo 3-4 ada",
+            "undo 1-2 ada",
+            "redo 8 ada",
+            "redo 7 ada",
+            "redo 6 ada",
+        ]
+
+
+async def test_there_is_nothing_to_redo_after_another_change_of_the_source(clock: Callable[[float], None]) -> None:
+    async with pad() as made:
+        assert await made.redo("ada") is None
+        type_letters(made, "ada", "ab")
+        await made.undo("ada")
+        made.change("bob", typed(0, "x"))
+        assert await made.redo("bob") is None
+        assert await made.redo("ada") is not None
+        assert sorted(made.state["note"]) == ["a", "b", "x"]
+        await made.undo("ada")
+        assert made.state["note"] == "x"
+        made.change("ada", put("n", 1))
+        assert await made.redo("ada") is None
+
+
+async def test_redo_where_others_have_changed_the_same_is_refused(clock: Callable[[float], None]) -> None:
+    async with pad() as made:
+        made.change("ada", put("n", 1))
+        await made.undo("ada")
+        made.change("bob", put("n", 2))
+        with pytest.raises(Conflict):
+            await made.redo("ada")
+        assert made.state["n"] == 2
+
+
+@settings(max_examples=150, deadline=None)
+@given(moves=st.lists(st.tuples(st.sampled_from(["ada", "bob"]), st.sampled_from("tttduur"), st.integers(0, 9))))
+def test_undo_and_redo_take_only_ones_own_letters(moves: list[tuple[str, str, int]]) -> None:
+    """Each letter is there once; all that a source has typed goes when it undoes all, and comes back with redo."""
+    asyncio.run(take_back_and_forth(moves))
+
+
+async def take_back_and_forth(moves: list[tuple[str, str, int]]) -> None:
+    async with pad() as made:
+        owners: dict[str, str] = {}
+        deletes = False
+        for who, move, number in moves:
+            note = made.state["note"]
+            if move == "t":
+                letter = chr(0x1F600 + len(owners))
+                owners[letter] = who
+                made.change(who, typed(min(number, len(note)), letter))
+            elif move == "d" and number < len(note) and owners[note[number]] == who:
+                deletes = True
+                made.change(who, typed(number, remove=1))
+            elif move in "ur":
+                others = [letter for letter in note if owners[letter] != who]
+                try:
+                    await (made.undo if move == "u" else made.redo)(who)
+                except Conflict:  # Both have taken back and forth, in another order, what is at one place.
+                    assert {"u", "r"} <= {each[1] for each in moves}
+                    assert made.state["note"] == note
+                    return
+                assert [letter for letter in made.state["note"] if owners[letter] != who] == others
+            assert len(made.state["note"]) == len(set(made.state["note"]))
+        before = made.state["note"]
+        count = 0
+        try:
+            while await made.undo("ada") is not None:
+                count += 1
+        except Conflict:
+            assert {"u", "r"} <= {each[1] for each in moves}
+            return
+        assert [letter for letter in made.state["note"] if owners[letter] == "ada"] == []
+        for _ in range(count):
+            assert await made.redo("ada") is not None
+        assert sorted(made.state["note"]) == sorted(before)
+        assert deletes or made.state["note"] == before

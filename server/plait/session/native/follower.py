@@ -15,7 +15,7 @@ from plait.store.protocol import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import Changes, Joined, PresenceDiff, Snapshot, Version, encode
-from plait_schemas.patch import Op, decode_ops
+from plait_schemas.patch import Op, compact, decode_ops
 
 __all__ = ["PLAIT", "Follower", "PlaitWire"]
 
@@ -97,7 +97,9 @@ class Follower:
         joined = Joined(connection.id, str(actor.key), actor.epoch, version, last_ref, connection.readonly)
         if not connection.protocol_enabled:
             return joined
-        joined = msgspec.structs.replace(joined, list_keys=dict(actor.kind.list_keys))
+        joined = msgspec.structs.replace(
+            joined, list_keys=dict(actor.kind.list_keys), texts=actor.kind.state_type.texts
+        )
         if not durable.has_state:
             return joined
         missed = self._missed(have, rows)
@@ -212,4 +214,5 @@ def _count_bytes(rows: Iterable[ChangeRow]) -> int:
 
 
 def _decode(rows: Iterable[ChangeRow]) -> list[Op]:
-    return [op for row in rows for op in decode_ops(row.ops)]
+    """Return the operations of changes; what was typed bit by bit becomes one."""
+    return compact(op for row in rows for op in decode_ops(row.ops))
