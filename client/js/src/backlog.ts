@@ -4,7 +4,8 @@ import { parse as parseJson } from "./exact.js";
 import type { KeptFold } from "./fold.js";
 import { isObject, plain } from "./json.js";
 import type { JsonObject } from "./json.js";
-import { parse } from "./patch.js";
+import { parse, regionOf } from "./patch.js";
+import type { Op } from "./protocol.js";
 
 /** A client's id and its unanswered pushes. */
 export interface Backlog {
@@ -55,10 +56,15 @@ function isPush(push: JsonObject): push is JsonObject & { ref: number } {
 function isOp(value: unknown): boolean {
   if (!isObject(value)) return false;
   const { op, path } = value;
-  if (typeof path !== "string" || !(op === "remove" || op === "add" || op === "replace")) return false;
+  if (typeof path !== "string" || !isName(op)) return false;
   plain(parse(path));
+  if (op === "splice") return plain(regionOf(value as unknown as Op).insert) !== undefined;
   if (op === "remove") return path !== "";
   return value["value"] !== undefined && plain(value["value"]) !== undefined;
+}
+
+function isName(op: unknown): op is Op["op"] {
+  return op === "remove" || op === "add" || op === "replace" || op === "splice";
 }
 
 function isVersion(value: unknown): value is readonly [string, number] {

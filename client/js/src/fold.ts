@@ -67,7 +67,7 @@ export class Fold {
     return this.#isForgotten ? undefined : this.#at;
   }
 
-  /** The declared members that identify elements when states of the thread are compared. */
+  /** The declared members that identify elements when states of the thread are compared, and its texts. */
   get keys(): Keys | undefined {
     return this.#keys;
   }
@@ -143,9 +143,9 @@ export class Fold {
   }
 
   /** Takes in the answer to a join. Throws a PatchError, and changes nothing, where what was missed is missing. */
-  join({ epoch, version, state, ops, last_ref: lastRef = 0, list_keys: keys }: Joined): void {
+  join({ epoch, version, state, ops, last_ref: lastRef = 0, list_keys: keys = {}, texts }: Joined): void {
     const at = [epoch, version] as const;
-    this.#keys = keys && new Keys(keys);
+    this.#keys = new Keys(keys, texts);
     const isKnown = this.have?.[0] === epoch;
     if (state !== undefined) this.#rejoin(at, state, undefined, lastRef);
     else if (isKnown && ops) this.#rejoin(at, apply(this.#confirmed, ops), ops, lastRef);

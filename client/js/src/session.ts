@@ -67,7 +67,7 @@ export class Session {
     return this.#pushes.fold.at;
   }
 
-  /** The members that identify elements when states of the thread are compared. */
+  /** The members that identify elements when states of the thread are compared, and its texts. */
   get keys(): Keys | undefined {
     return this.#pushes.fold.keys;
   }

@@ -1,12 +1,17 @@
 /** One operation while others are brought before it: its place, and what it does to the elements around it. */
 
 import { idOf } from "./elements.js";
-import { isObject } from "./json.js";
+import { isObject, isWellFormed } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
-import { PatchError, apply, escape, find, isIndex, parse } from "./patch.js";
+import { PatchError, apply, escape, find, isIndex, parse, regionOf, splices } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 import type { Shape } from "./shape.js";
+import { transform } from "./text.js";
+import type { Region } from "./text.js";
+
+/** In so many places a text may be changed by one operation: each costs time again for each operation of others. */
+const MOST_REGIONS = 1000;
 
 export class Step {
   name: Op["op"];
@@ -28,6 +33,8 @@ export class Step {
   isDone = false;
   /** As given, or with later changes inside its value. */
   #op: Op;
+  /** What a splice does to its text: in several places where others have written in between. */
+  #regions: readonly Region[];
 
   constructor(op: Op) {
     this.#op = op;
@@ -35,15 +42,17 @@ export class Step {
     this.isMoved = op.moved === true;
     this.parts = parse(op.path);
     this.isElement = isPlace(this.parts.at(-1));
-    this.moves = op.op !== "replace" && this.isElement;
+    this.moves = this.isElement && (op.op === "add" || op.op === "remove");
+    this.#regions = op.op === "splice" ? [regionOf(op)] : [];
   }
 
   get pointer(): string {
     return pointer(this.parts);
   }
 
-  /** Whether its value is known. */
+  /** Whether it is known what it puts at its place. */
   get hasValue(): boolean {
+    if (this.name === "splice") return this.#regions.every(({ insert }) => isWellFormed(insert));
     return this.#op.value !== undefined;
   }
 
@@ -59,11 +68,30 @@ export class Step {
     return id === undefined || id !== idOf(there);
   }
 
-  toOp(): Op {
-    const { name, pointer } = this;
+  /** Returns it as operations: one, or those that do what a splice does in several places. */
+  toOps(): Op[] {
+    return this.#opsAt(this.pointer);
+  }
+
+  #opsAt(path: string): Op[] {
+    const { name } = this;
+    if (name === "splice") return splices(path, this.#regions);
     const { moved = false, ...op } = this.#op;
-    if (name === op.op && pointer === op.path && moved === this.isMoved) return this.#op;
-    return { ...op, op: name, path: pointer, ...(this.isMoved ? { moved } : {}) };
+    if (name === op.op && path === op.path && moved === this.isMoved) return [this.#op];
+    return [{ ...op, op: name, path, ...(this.isMoved ? { moved } : {}) }];
+  }
+
+  /** Lets another splice of the same text come before: each becomes what it is after the other. */
+  passText(other: Step): void {
+    if (this.#regions.length + other.#regions.length > MOST_REGIONS) {
+      this.isContested = this.isGone = true;
+      return;
+    }
+    const mine = transform(this.#regions, other.#regions, true);
+    other.#regions = transform(other.#regions, this.#regions, false);
+    this.#regions = mine;
+    this.isGone = this.isDone = mine.length === 0;
+    other.isGone = other.#regions.length === 0;
   }
 
   /**
@@ -97,9 +125,11 @@ export class Step {
   takeAlong(inner: Step, rest: readonly string[]): void {
     const { value } = this.#op;
     if (value === undefined) return;
+    const place = pointer(rest);
+    const isWhole = rest.length === 0 && inner.name !== "splice";
+    const ops: Op[] = isWhole ? [{ ...inner.#op, op: "replace", path: place }] : inner.#opsAt(place);
     try {
-      const op = rest.length === 0 ? "replace" : inner.name;
-      this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op, path: pointer(rest) }]) as Json };
+      this.#op = { ...this.#op, value: apply(value, ops) as Json };
     } catch (error) {
       if (!(error instanceof PatchError)) throw error;
       inner.isGone = true;
