@@ -21,6 +21,11 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 ROOT: Final = Path(__file__).parents[2]
 _UNIONS: Final = {"ClientMessage": ClientMessage, "ServerMessage": ServerMessage}
 _CONSTANTS: Final = {"SUBPROTOCOL": messages.SUBPROTOCOL, "UNANSWERED": messages.UNANSWERED}
+_OP_FORMS: Final = {
+    '"add" | "replace"': ("value", "moved?"),
+    '"remove"': (),
+    '"splice"': ("at", "remove?", "insert?"),
+}
 _DOCS: Final = {
     "ClientMessage": "What a client sends.",
     "ServerMessage": "What a server sends.",
@@ -46,7 +51,7 @@ def _typescript() -> str:
     """Return the frames as the JavaScript client has them, which changes none in place."""
     typescript = TypeScript([*_UNIONS, "Json"], json="Json", is_readonly=True)
     typescript.name("Version", messages.Version, _DOCS["Version"])
-    typescript.type(Op)
+    typescript.declarations[typescript.type(Op)] = _op_forms(typescript)
     head = comment(f"The frames of {messages.SUBPROTOCOL}. Written by `python -m plait_schemas.export`.")
     parts = [head, 'import type { Json } from "./json.js";\n']
     for name, value in _CONSTANTS.items():
@@ -55,6 +60,19 @@ def _typescript() -> str:
         frames = [typescript.type(frame) for frame in get_args(union)]
         parts.append(alias(name, frames, _DOCS[name]))
     return "\n".join([*parts, *typescript.declarations.values()])
+
+
+def _op_forms(typescript: TypeScript) -> str:
+    """Return the type of an operation, which has other members with each of its names."""
+    types = {field.name: typescript.type(field.type) for field in msgspec.structs.fields(Op)}
+    forms = []
+    for names, members in _OP_FORMS.items():
+        texts = [f"readonly op: {names}", f"readonly path: {types['path']}"]
+        texts += [f"readonly {each}: {types[each.rstrip('?')]}" for each in members]
+        # That may be read of any operation.
+        texts += [f"readonly {each}?: undefined" for each in ("value", "moved") if not {each, f"{each}?"} & {*members}]
+        forms.append("{\n" + "".join(f"      {text};\n" for text in texts) + "    }")
+    return alias("Op", forms, Op.__doc__ or "")
 
 
 def definitions(types: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait_schemas.patch import Op, apply, find, parse
+from plait_schemas.patch import Op, apply, find, parse, splice
 from plait_schemas.trace import Origin, trace
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -102,10 +102,21 @@ def test_operations_after_each_other_come_from_where_they_would_alone(
         (Op("replace", "/list/1", 1), Op("remove", "/list/0"), False),
         (Op("replace", "/list/0", 1), Op("replace", "/list", [0, 0, 0]), True),
         (Op("replace", "/keys/1", 1), Op("add", "/keys/0", 2), False),
+        (splice("/note", 1, 0, "x"), splice("/note", 0, 2), False),
+        (splice("/note", 1, 0, "x"), splice("/title", 0, 2), False),
+        (splice("/note", 1, 0, "x"), Op("replace", "/note", "abc"), True),
+        (splice("/note", 1, 0, "x"), Op("add", "/note", "abc"), True),
+        (splice("/note", 1, 0, "x"), Op("replace", "", {"note": "abc"}), True),
+        (Op("replace", "/note", "x"), splice("/note", 0, 2), True),
+        (Op("remove", "/note"), splice("/note", 0, 2), True),
+        (Op("replace", "", {}), splice("/note", 0, 2), True),
+        (Op("replace", "/n", 1), splice("/note", 0, 2), False),
+        (splice("/list/1", 1, 0, "x"), Op("add", "/list/0", 0), False),
     ],
 )
 def test_a_place_is_contested_by_what_is_at_it_in_it_and_around_it(op: Op, over: Op, contested: bool) -> None:
-    document = apply({"n": 0, "m": 0, "list": [0, 0], "keys": {"0": 0, "1": 0}}, [over])
+    before = {"n": 0, "m": 0, "list": [0, 0], "keys": {"0": 0, "1": 0}, "note": "abc", "title": "abc"}
+    document = apply(before, [over])
     assert trace([op], [over], document)[0].is_contested is contested
 
 
@@ -117,3 +128,16 @@ def test_what_came_before_ones_own_change_of_a_place_does_not_contest_it() -> No
         True,
         False,
     ]
+
+
+def test_ones_own_change_inside_a_text_leaves_contested_what_others_did_in_it_before() -> None:
+    over = [splice("/note", 0, 0, "theirs"), splice("/note", 0, 0, "mine")]
+    origin = trace([Op("replace", "/note", "x")], over, {"note": "minetheirs"}, own=(1,))
+    assert origin == [Origin("/note", "/note", is_contested=True)]
+    assert not trace([Op("replace", "/note", "x")], over, {"note": "minetheirs"}, own=(0, 1))[0].is_contested
+
+
+def test_a_text_in_an_element_is_found_where_the_element_was() -> None:
+    over = [Op("remove", "/0"), Op("add", "/1", {"t": "a"}, moved=True), splice("/1/t", 0, 0, "x")]
+    (origin,) = trace([splice("/1/t", 1, 0, "y")], over, [{"t": "b"}, {"t": "xa"}])
+    assert origin == Origin("/0/t", "/1/t", is_contested=False)

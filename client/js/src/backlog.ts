@@ -5,6 +5,7 @@ import type { KeptFold } from "./fold.js";
 import { isObject, plain } from "./json.js";
 import type { JsonObject } from "./json.js";
 import { parse, regionOf } from "./patch.js";
+import type { Splice } from "./patch.js";
 import type { Op } from "./protocol.js";
 
 /** A client's id and its unanswered pushes. */
@@ -58,7 +59,7 @@ function isOp(value: unknown): boolean {
   const { op, path } = value;
   if (typeof path !== "string" || !isName(op)) return false;
   plain(parse(path));
-  if (op === "splice") return plain(regionOf(value as unknown as Op).insert) !== undefined;
+  if (op === "splice") return plain(regionOf(value as unknown as Splice).insert) !== undefined;
   if (op === "remove") return path !== "";
   return value["value"] !== undefined && plain(value["value"]) !== undefined;
 }

@@ -164,10 +164,12 @@ export function splices(path: string, regions: readonly Region[]): Op[] {
   }));
 }
 
+export type Splice = Extract<Op, { op: "splice" }>;
+
 /** Returns what a splice does, whatever text it is for. Throws a PatchError where no text has such a place. */
-export function regionOf({ path, value, at, remove = 0, insert = "" }: Op): Region {
-  if (value !== undefined) throw new PatchError(`splice ${path} has a value`);
-  if (at === undefined) throw new PatchError(`splice ${path} does not say where`);
+export function regionOf({ path, value, at, remove = 0, insert = "" }: Splice): Region {
+  if ((value as unknown) !== undefined) throw new PatchError(`splice ${path} has a value`);
+  if ((at as unknown) === undefined) throw new PatchError(`splice ${path} does not say where`);
   if (!Number.isSafeInteger(at) || !Number.isSafeInteger(remove) || typeof insert !== "string") {
     throw new PatchError(
       `splice ${path}: a position and a number of characters are integers, and what is inserted is a text`,
@@ -178,7 +180,7 @@ export function regionOf({ path, value, at, remove = 0, insert = "" }: Op): Regi
 }
 
 /** Returns the text that a splice is for. Throws a PatchError if there is none, or the splice does not fit it. */
-function textFor(op: Op, text: Document): string {
+function textFor(op: Splice, text: Document): string {
   const { at, remove, insert } = regionOf(op);
   if (typeof text !== "string") throw new PatchError(`splice ${op.path}: what is there is not a text`);
   const count = countPoints(text);

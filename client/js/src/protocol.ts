@@ -39,15 +39,28 @@ export type Version = readonly [string, number];
  * A `splice` removes `remove` characters of a text, from the place `at` on, and inserts `insert` there; both are left
  * out where they are nothing. Characters are Unicode code points.
  */
-export interface Op {
-  readonly op: "add" | "remove" | "replace" | "splice";
-  readonly path: string;
-  readonly value?: Json;
-  readonly moved?: boolean;
-  readonly at?: number;
-  readonly remove?: number;
-  readonly insert?: string;
-}
+export type Op =
+  | {
+      readonly op: "add" | "replace";
+      readonly path: string;
+      readonly value: Json;
+      readonly moved?: boolean;
+    }
+  | {
+      readonly op: "remove";
+      readonly path: string;
+      readonly value?: undefined;
+      readonly moved?: undefined;
+    }
+  | {
+      readonly op: "splice";
+      readonly path: string;
+      readonly at: number;
+      readonly remove?: number;
+      readonly insert?: string;
+      readonly value?: undefined;
+      readonly moved?: undefined;
+    };
 
 /** The first frame on a socket. `client` names the client over all its sockets; `have` is what it holds already. */
 export interface Join {
@@ -122,7 +135,8 @@ export interface Ping {
  * `state` is the whole state at `version`; or `ops` lead to it from what the client has. With neither, the client
  * has it already, or there is no state yet (version 0). `max_frame` is how many bytes one message of the client may
  * have. `list_keys` names the members that identify the elements of lists, by the JSON pointers of these, in which `*`
- * is any part, where it is not `id`, `key` or `_id`.
+ * is any part, where it is not `id`, `key` or `_id`. `texts` are the places of the strings in which changes are found
+ * when whole states are compared, by JSON pointers in which `*` is any part.
  */
 export interface Joined {
   readonly type: "joined";
@@ -136,6 +150,7 @@ export interface Joined {
   readonly ops?: readonly Op[];
   readonly max_frame?: number | null;
   readonly list_keys?: { readonly [key: string]: string };
+  readonly texts?: readonly string[];
 }
 
 /** The next version. `source` is a connection's id, "server", "migration", or "undo", a version and its source. */

@@ -12,7 +12,7 @@ import type { Document } from "./patch.js";
 import { countPoints } from "./points.js";
 import type { Op } from "./protocol.js";
 import { Shape } from "./shape.js";
-import { Step, isOf, isPair, isWithin, leadsThrough, pointer } from "./step.js";
+import { Step, isOf, isPair, isWithin, leadsThrough, makeOp, pointer } from "./step.js";
 import { UNKNOWN } from "./text.js";
 
 export interface Rebased {
@@ -129,9 +129,9 @@ export function takingBack(ops: readonly Op[], document: Document): Op[] {
 }
 
 function inverseOf(op: Op, parts: readonly string[], container: Document, isThere: boolean): Op {
-  if (op.op === "remove") return { op: "add", path: op.path };
-  if (op.op === "replace") return { op: "replace", path: op.path };
-  if (!Array.isArray(container) || parts.length === 0) return { op: isThere ? "replace" : "remove", path: op.path };
+  if (op.op === "remove") return makeOp("add", op.path);
+  if (op.op === "replace") return makeOp("replace", op.path);
+  if (!Array.isArray(container) || parts.length === 0) return makeOp(isThere ? "replace" : "remove", op.path);
   const end = parts.at(-1) === "-" ? [...parts.slice(0, -1), String(container.length)] : parts;
   return { op: "remove", path: pointer(end) };
 }

@@ -31,13 +31,13 @@ export class Step {
   isGone = false;
   /** Whether the same was done already. */
   isDone = false;
-  /** As given, or with later changes inside its value. */
-  #op: Op;
+  /** As given, or with later changes inside; undefined where it has none, or that is not known. */
+  #value: Json | undefined;
   /** What a splice does to its text: in several places where others have written in between. */
   #regions: readonly Region[];
 
   constructor(op: Op) {
-    this.#op = op;
+    this.#value = op.value;
     this.name = op.op;
     this.isMoved = op.moved === true;
     this.parts = parse(op.path);
@@ -53,7 +53,7 @@ export class Step {
   /** Whether it is known what it puts at its place. */
   get hasValue(): boolean {
     if (this.name === "splice") return this.#regions.every(({ insert }) => isWellFormed(insert));
-    return this.#op.value !== undefined;
+    return this.#value !== undefined;
   }
 
   /**
@@ -62,7 +62,7 @@ export class Step {
    */
   mayMeanAnother(other: Step): boolean {
     if (this.name !== "replace") return this.name === "remove";
-    const [value, there] = [this.#op.value, other.#op.value];
+    const [value, there] = [this.#value, other.#value];
     if (!isContainer(value) || !isContainer(there)) return false;
     const id = idOf(value);
     return id === undefined || id !== idOf(there);
@@ -74,11 +74,8 @@ export class Step {
   }
 
   #opsAt(path: string): Op[] {
-    const { name } = this;
-    if (name === "splice") return splices(path, this.#regions);
-    const { moved = false, ...op } = this.#op;
-    if (name === op.op && path === op.path && moved === this.isMoved) return [this.#op];
-    return [{ ...op, op: name, path, ...(this.isMoved ? { moved } : {}) }];
+    if (this.name === "splice") return splices(path, this.#regions);
+    return [makeOp(this.name, path, { value: this.#value, isMoved: this.isMoved })];
   }
 
   /** Lets another splice of the same text come before: each becomes what it is after the other. */
@@ -100,7 +97,7 @@ export class Step {
    * be removed.
    */
   takeIn(inner: Step): void {
-    const { value } = this.#op;
+    const value = this.#value;
     const rest = inner.parts.slice(this.parts.length);
     if (this.isElement || leadsToElement(value, rest, inner.name === "add")) {
       inner.isGone = true;
@@ -114,7 +111,7 @@ export class Step {
       inner.name = "add";
     }
     try {
-      this.#op = { ...this.#op, value: apply(value, [{ ...inner.#op, op: inner.name, path: pointer(rest) }]) as Json };
+      this.#value = apply(value, inner.#opsAt(pointer(rest))) as Json;
     } catch (error) {
       if (!(error instanceof PatchError)) throw error;
       inner.isGone = true;
@@ -123,13 +120,12 @@ export class Step {
 
   /** Applies an operation to the element that this one adds, or inside it at `rest`. */
   takeAlong(inner: Step, rest: readonly string[]): void {
-    const { value } = this.#op;
-    if (value === undefined) return;
+    if (this.#value === undefined) return;
     const place = pointer(rest);
     const isWhole = rest.length === 0 && inner.name !== "splice";
-    const ops: Op[] = isWhole ? [{ ...inner.#op, op: "replace", path: place }] : inner.#opsAt(place);
     try {
-      this.#op = { ...this.#op, value: apply(value, ops) as Json };
+      const ops = isWhole ? [makeOp("replace", place, { value: inner.#value })] : inner.#opsAt(place);
+      this.#value = apply(this.#value, ops) as Json;
     } catch (error) {
       if (!(error instanceof PatchError)) throw error;
       inner.isGone = true;
@@ -142,7 +138,7 @@ export class Step {
    * value, or where `isExact` asks for it.
    */
   lookUp(shape: Shape, { hasHappened = false, isExact = false } = {}): void {
-    const mayHold = hasHappened && this.isElement && (isExact || typeof this.#op.value === "object");
+    const mayHold = hasHappened && this.isElement && (isExact || typeof this.#value === "object");
     if (!this.moves && !mayHold) return;
     const place = this.parts.slice(0, -1);
     const container = shape.look(place);
@@ -152,6 +148,15 @@ export class Step {
       this.parts = [...place, String(container.length - 1)];
     }
   }
+}
+
+/** Returns an operation, which has no value where that is not known. */
+export function makeOp(
+  name: Op["op"],
+  path: string,
+  { value, isMoved = false }: { value?: Json | undefined; isMoved?: boolean } = {},
+): Op {
+  return { op: name, path, ...(value !== undefined && { value }), ...(isMoved && { moved: true }) } as Op;
 }
 
 function isContainer(value: Document): value is JsonObject | readonly Json[] {

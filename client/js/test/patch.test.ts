@@ -75,7 +75,7 @@ test.each<[string, Document, Op]>([
   ["a key that objects inherit", {}, { op: "replace", path: "/toString/x", value: 1 }],
   ["the whole document, to remove", { a: 1 }, { op: "remove", path: "" }],
   ["a pointer without a slash", { a: 1 }, { op: "remove", path: "a" }],
-  ["an operation without its value", {}, { op: "add", path: "/a" }],
+  ["an operation without its value", {}, { op: "add", path: "/a" } as Op],
 ])("an operation on %s does not fit", (_, document, op) => {
   expect(() => apply(document, [op])).toThrow(PatchError);
 });

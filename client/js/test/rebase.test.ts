@@ -97,7 +97,7 @@ test.each<[string, Op, Op, Document, Op[], boolean]>([
   [
     "is lost when it leads into what is taken back, of which the value is not known",
     { op: "replace", path: "/o/a", value: 1 },
-    { op: "replace", path: "/o" },
+    { op: "replace", path: "/o" } as Op,
     { o: { a: 0 } },
     [{ op: "replace", path: "/o/a", value: 1 }],
     true,

@@ -126,7 +126,7 @@ class Fold:
     def join(self, frame: Joined) -> None:
         """Take in the answer to a join. Raises PatchError, and changes nothing, where what was missed is missing."""
         at = (frame.epoch, frame.version)
-        self._keys = Keys(frame.list_keys) if frame.list_keys else None
+        self._keys = Keys(frame.list_keys, frame.texts) if frame.list_keys or frame.texts else None
         is_known = self.have is not None and self.have[0] == frame.epoch
         if frame.state is not msgspec.UNSET:
             self._rejoin(at, decode_json(frame.state), None, frame.last_ref)

@@ -446,5 +446,5 @@ def _is_moved(op: Op, last: Op | None) -> bool:
 def _size(op: Op) -> int:
     """Return about how many bytes an operation may add to a state's JSON."""
     if op.value is msgspec.UNSET:
-        return 0
+        return 0 if op.insert is msgspec.UNSET else len(encode_json(op.insert))
     return len(encode_json(op.value)) + len(op.path) - op.path.rfind("/") + 4

@@ -259,7 +259,7 @@ def _drop_overwritten(ops: Iterable[Op]) -> list[Op]:
 
 
 def _overwrites(op: Op, last: Op) -> bool:
-    if op.path != last.path or "remove" in (op.op, last.op):
+    if op.path != last.path or not {"remove", "splice"}.isdisjoint((op.op, last.op)):
         return False
     part = op.path.rpartition("/")[2]
     # In a list, `add` inserts another element.
