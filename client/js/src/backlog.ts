@@ -33,8 +33,10 @@ function isBacklog(value: unknown): value is Backlog {
   return fold === undefined || (isObject(fold) && isFold(fold, next));
 }
 
-function isFold({ at, confirmed, pushes }: JsonObject, next: number): boolean {
+function isFold({ at, confirmed, pushes, list_keys = {}, texts = [] }: JsonObject, next: number): boolean {
   if (!isVersion(at) || !Array.isArray(pushes)) return false;
+  if (!isObject(list_keys) || !Array.isArray(texts)) return false;
+  if (![...Object.values(list_keys), ...texts].every((each) => typeof each === "string")) return false;
   // Only a thread at version 0 has no state.
   if (confirmed !== undefined) plain(confirmed);
   else if (at[1] > 0) return false;

@@ -141,9 +141,26 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#edits.set((state) => produce(state as State, recipe));
   }
 
-  /** Sets the value at a JSON pointer; `-` after an array's pointer appends an element. */
+  /**
+   * Sets the value at a JSON pointer; `-` after an array's pointer appends an element. Of a text of the thread only
+   * what is different is sent, as with `set` and `edit`, so that what others write in it at the same time stays.
+   */
   update(pointer: string, value: unknown): Promise<number> {
     return this.#edits.update(pointer, value);
+  }
+
+  /**
+   * Removes so many characters of the string at a JSON pointer, from a position on, and inserts a text there. What
+   * others write in it at the same time stays. Positions are those of JavaScript strings, UTF-16 units, as
+   * `selectionStart` is; one in the middle of a surrogate pair is refused with `bad_state`, as one past the end is.
+   */
+  splice(pointer: string, at: number, remove = 0, insert = ""): Promise<number> {
+    return this.#edits.splice(pointer, { at, remove, insert });
+  }
+
+  /** Appends to the string at a JSON pointer; only what is appended is sent. */
+  append(pointer: string, text: string): Promise<number> {
+    return this.#edits.splice(pointer, { at: "end", remove: 0, insert: text });
   }
 
   // Calling methods

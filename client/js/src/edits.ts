@@ -11,8 +11,8 @@ import { plain } from "./json.js";
 import type { Json } from "./json.js";
 import type { Link } from "./link.js";
 import type { ThreadListeners } from "./listeners.js";
-import { PatchError, diff, find, parse } from "./patch.js";
-import type { Document } from "./patch.js";
+import { PatchError, diff, find, parse, replace, spliceUnits } from "./patch.js";
+import type { Document, UnitSplice } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 import type { Session } from "./session.js";
@@ -48,12 +48,19 @@ export class Edits {
     });
   }
 
-  /** Sets the value at a JSON pointer. */
+  /** Sets the value at a JSON pointer; of a text, only what is different. */
   update(pointer: string, value: unknown): Promise<number> {
     return this.#edit(() => {
-      const isThere = find(this.shown, parse(pointer)) !== undefined;
-      return [{ op: isThere ? "replace" : "add", path: pointer, value: plain(value) }];
+      const [old, next] = [find(this.shown, parse(pointer)), plain(value)];
+      return old === undefined
+        ? [{ op: "add", path: pointer, value: next }]
+        : replace(old, next, pointer, this.#session.keys);
     });
+  }
+
+  /** Changes the text at a JSON pointer. */
+  splice(pointer: string, change: UnitSplice): Promise<number> {
+    return this.#edit(() => spliceUnits(this.shown, pointer, change));
   }
 
   get #session(): Session {

@@ -39,12 +39,15 @@ export interface KeptPush extends Pick<Pending, "ref" | "made" | "ops">, Partial
 
 type Answerable = Pick<Pending, "lostOn" | "isOrphan" | "isSettled">;
 
-/** What can be kept beyond this life of a client. */
-export interface KeptFold {
+/** What can be kept beyond this life of a client; the places are those of the last join. */
+export interface KeptFold extends Places {
   at: Version;
   confirmed?: Document;
   pushes: KeptPush[];
 }
+
+/** Where the lists are that have declared keys, and the texts. */
+type Places = { [Name in "list_keys" | "texts"]?: Joined[Name] | undefined };
 
 export class Fold {
   #at: Version | undefined = undefined;
@@ -55,6 +58,7 @@ export class Fold {
   #hasJoined = false;
   #shown: Document = undefined;
   #pushes: Pending[] = [];
+  #places: Places = {};
   #keys: Keys | undefined = undefined;
 
   /** Epoch and version of `confirmed`; undefined before the first join. */
@@ -89,8 +93,9 @@ export class Fold {
   // Pushes
 
   /** Goes on where another life has ended. */
-  restore({ at, confirmed, pushes }: KeptFold): void {
+  restore({ at, confirmed, pushes, list_keys, texts }: KeptFold): void {
     this.#at = at;
+    this.#declare({ list_keys, texts });
     this.#confirmed = freeze(confirmed);
     this.#pushes = pushes.map(({ ref, made, ops, lostOn, isOrphan = false, isSettled = false, isSent = true }) => ({
       ...newPush(ref, made, ops),
@@ -108,7 +113,7 @@ export class Fold {
     const pushes = this.#pushes.map(({ ref, made, ops, lostOn, isOrphan, isSettled, sent }) => {
       return { ref, made, ops, lostOn, isOrphan, isSettled, isSent: this.#hasJoined || sent !== undefined };
     });
-    return { at: this.#at, confirmed: this.#confirmed, pushes };
+    return { at: this.#at, confirmed: this.#confirmed, pushes, ...this.#places };
   }
 
   /** Adds a push of operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
@@ -143,9 +148,9 @@ export class Fold {
   }
 
   /** Takes in the answer to a join. Throws a PatchError, and changes nothing, where what was missed is missing. */
-  join({ epoch, version, state, ops, last_ref: lastRef = 0, list_keys: keys = {}, texts }: Joined): void {
+  join({ epoch, version, state, ops, last_ref: lastRef = 0, list_keys, texts }: Joined): void {
     const at = [epoch, version] as const;
-    this.#keys = new Keys(keys, texts);
+    this.#declare({ list_keys, texts });
     const isKnown = this.have?.[0] === epoch;
     if (state !== undefined) this.#rejoin(at, state, undefined, lastRef);
     else if (isKnown && ops) this.#rejoin(at, apply(this.#confirmed, ops), ops, lastRef);
@@ -154,6 +159,11 @@ export class Fold {
     else throw new PatchError("the join lacks the changes since the last socket");
     this.#isForgotten = false;
     this.#hasJoined = true;
+  }
+
+  #declare(places: Places): void {
+    this.#places = places;
+    this.#keys = new Keys(places.list_keys ?? {}, places.texts);
   }
 
   /** The server has applied the operations of the versions after `from`, up to `to`. Throws as `advance` does. */

@@ -4,7 +4,7 @@ import { edits } from "./align.js";
 import type { Keys } from "./elements.js";
 import { freeze, isObject, isWellFormed } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
-import { countPoints } from "./points.js";
+import { countPoints, pointAt } from "./points.js";
 import type { Op } from "./protocol.js";
 import { diffTexts } from "./text-diff.js";
 import { inOrder, spliced } from "./text.js";
@@ -181,19 +181,44 @@ export function regionOf({ path, value, at, remove = 0, insert = "" }: Splice): 
 
 /** Returns the text that a splice is for. Throws a PatchError if there is none, or the splice does not fit it. */
 function textFor(op: Splice, text: Document): string {
-  const { at, remove, insert } = regionOf(op);
   if (typeof text !== "string") throw new PatchError(`splice ${op.path}: what is there is not a text`);
-  const count = countPoints(text);
-  if (at > count) throw new PatchError(`splice ${op.path}: position ${at} is past the end of a text of ${count}`);
-  if (at + remove > count) {
+  checkRegion(op.path, regionOf(op), countPoints(text));
+  return text;
+}
+
+function checkRegion(path: string, { at, remove, insert }: Region, length: number): void {
+  if (at > length) throw new PatchError(`splice ${path}: position ${at} is past the end of a text of ${length}`);
+  if (at + remove > length) {
     throw new PatchError(
-      `splice ${op.path}: ${remove} characters from position ${at} on reach past the end of a text of ${count}`,
+      `splice ${path}: ${remove} characters from position ${at} on reach past the end of a text of ${length}`,
     );
   }
   if (!isWellFormed(insert)) {
-    throw new PatchError(`splice ${op.path}: half a surrogate pair cannot be inserted, as UTF-8 cannot encode it`);
+    throw new PatchError(`splice ${path}: half a surrogate pair cannot be inserted, as UTF-8 cannot encode it`);
   }
-  return text;
+}
+
+/** A splice whose positions are UTF-16 units. */
+export interface UnitSplice {
+  readonly at: number | "end";
+  readonly remove: number;
+  readonly insert: string;
+}
+
+/** Returns the operation of a splice, none where it does nothing. Throws a PatchError where it does not fit. */
+export function spliceUnits(document: Document, path: string, { at, remove, insert }: UnitSplice): Op[] {
+  const text = find(document, parse(path));
+  if (text === undefined) throw new PatchError(`splice ${path}: there is nothing`);
+  if (typeof text !== "string") throw new PatchError(`splice ${path}: what is there is not a text`);
+  const region = regionOf({ op: "splice", path, at: at === "end" ? text.length : at, remove, insert });
+  checkRegion(path, region, text.length);
+  const [start, end] = [region.at, region.at + remove].map((unit) => {
+    const point = pointAt(text, unit);
+    if (point === undefined)
+      throw new PatchError(`splice ${path}: position ${unit} is in the middle of a surrogate pair`);
+    return point;
+  }) as [number, number];
+  return remove === 0 && insert === "" ? [] : splices(path, [{ at: start, remove: end - start, insert }]);
 }
 
 // Reading
