@@ -1,6 +1,7 @@
 """The frames as JSON Schema and as TypeScript."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from plait_schemas.export import DIALECT, differing, json_text, main, protocol_files, write
 from plait_schemas.messages import SUBPROTOCOL, UNANSWERED, ClientMessage, ServerMessage
+from plait_schemas.patch import Op
 
 ROOT = Path(__file__).parents[2]
 JSON_SCHEMA = "schemas/generated/protocol.json"
@@ -65,10 +67,18 @@ def test_the_typescript_has_every_frame_with_its_tag() -> None:
             assert f'export interface {frame.__name__} {{\n  readonly {config.tag_field}: "{config.tag}";\n' in text
 
 
+def test_the_typescript_of_an_operation_has_a_form_for_each_name_and_every_member() -> None:
+    declaration = protocol_files()[TYPESCRIPT].partition("export type Op =")[2].partition("\n\n")[0]
+    assert re.findall(r"readonly op: (.*);", declaration) == ['"add" | "replace"', '"remove"', '"splice"']
+    assert set(re.findall(r"readonly (\w+)", declaration)) == set(Op.__struct_fields__)
+    assert "readonly at: number;" in declaration
+
+
 def test_the_typescript_lets_nothing_of_a_frame_be_changed() -> None:
     text = protocol_files()[TYPESCRIPT]
-    members = [line for line in text.splitlines() if line.startswith("  ") and not line.startswith("  | ")]
-    assert [line for line in members if not line.startswith("  readonly ")] == []
+    lines = [line.strip() for line in text.splitlines() if line.startswith("  ")]
+    members = [line for line in lines if not line.startswith(("| ", "}"))]
+    assert [line for line in members if not line.startswith("readonly ")] == []
     for member in ("ops: readonly Op[]", "base: Version", "state?: Json", "joined?: { readonly [key: string]: Json }"):
         assert f"  readonly {member};\n" in text
     assert "export type Version = readonly [string, number];\n" in text

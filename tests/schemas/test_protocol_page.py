@@ -12,6 +12,8 @@ import pytest
 from plait_schemas.codes import BAD_FRAME, DESTROYED, FORBIDDEN, NOT_FOUND, OUTDATED, REPLACED, UNAUTHENTICATED
 from plait_schemas.messages import SUBPROTOCOL, UNANSWERED, ClientMessage, ServerMessage, decode_client, decode_server
 from plait_schemas.messages import encode as encode_frame
+from plait_schemas.patch import apply
+from plait_schemas.rebase import rebase
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 UNIONS = {"client": ClientMessage, "server": ServerMessage}
@@ -80,9 +82,17 @@ def test_every_field_is_in_an_example_or_named_in_the_text(side: str) -> None:
     assert missing == []
 
 
-def test_the_examples_of_operations_have_all_three() -> None:
+def test_the_examples_of_operations_have_all_four() -> None:
     ops = [op["op"] for example in EXAMPLES for op in json.loads(example.text).get("ops", ())]
-    assert set(ops) == {"add", "remove", "replace"}
+    assert set(ops) == {"add", "remove", "replace", "splice"}
+
+
+def test_the_example_of_two_who_write_in_one_text_ends_as_the_page_says() -> None:
+    at = next(at for at, each in enumerate(EXAMPLES) if '"remove": 8' in each.text)
+    push, changes, ack = (each.decode() for each in EXAMPLES[at : at + 3])
+    newer = apply({"note": "the old word here"}, changes.ops)
+    assert rebase(push.ops, changes.ops, newer).ops == list(ack.ops)
+    assert f"`{json.dumps(apply(newer, ack.ops)['note'])}`" in PAGE
 
 
 def test_the_page_has_the_numbers_and_names_of_the_code() -> None:
