@@ -11,8 +11,8 @@ import { plain } from "./json.js";
 import type { Json } from "./json.js";
 import type { Link } from "./link.js";
 import type { ThreadListeners } from "./listeners.js";
-import { PatchError, diff, find, parse, replace, spliceUnits } from "./patch.js";
-import type { Document, UnitSplice } from "./patch.js";
+import { PatchError, diff, find, parse, replace, spliceUnits, textIn } from "./patch.js";
+import type { Document, TextEdit } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 import type { Session } from "./session.js";
@@ -59,8 +59,26 @@ export class Edits {
   }
 
   /** Changes the text at a JSON pointer. */
-  splice(pointer: string, change: UnitSplice): Promise<number> {
-    return this.#edit(() => spliceUnits(this.shown, pointer, change));
+  splice(pointer: string, edits: readonly TextEdit[]): Promise<number> {
+    return this.#edit(() => spliceUnits(this.shown, pointer, edits));
+  }
+
+  /** Appends to the text at a JSON pointer. */
+  append(pointer: string, insert: string): Promise<number> {
+    return this.#edit(() => {
+      const at = textIn(this.shown, pointer).length;
+      return spliceUnits(this.shown, pointer, [{ at, remove: 0, insert }]);
+    });
+  }
+
+  /** Pushes operations on what is shown. */
+  push(ops: readonly Op[]): Promise<number> {
+    return this.#edit(() => ops);
+  }
+
+  /** Whether what is shown is not the session's, as edits of the initial state wait for the thread's. */
+  get isEarly(): boolean {
+    return this.#waiting > 0 || this.#session.at === undefined;
   }
 
   get #session(): Session {

@@ -1,11 +1,12 @@
 /** What a user sees: the server's state with the operations of all pushes carried out that it has not answered. */
 
 import { Keys } from "./elements.js";
+import { takingBack } from "./inverse.js";
 import { freeze, isEqual, share } from "./json.js";
 import { PatchError, apply, diff } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Joined, Op, Version } from "./protocol.js";
-import { rebase, takingBack } from "./rebase.js";
+import { rebase } from "./rebase.js";
 
 /** A push without an answer; it changes as the server's state does, and keeps its identity until it is answered. */
 export interface Pending {
@@ -46,6 +47,16 @@ export interface KeptFold extends Places {
   pushes: KeptPush[];
 }
 
+/** A change of what is shown. */
+export interface ShownChange {
+  before: Document;
+  after: Document;
+  /** What leads from one to the other; where something is taken back, without values, and with unknown characters. */
+  ops: readonly Op[];
+  /** The push that was made; undefined for what the server has said. */
+  push: Pending | undefined;
+}
+
 /** Where the lists are that have declared keys, and the texts. */
 type Places = { [Name in "list_keys" | "texts"]?: Joined[Name] | undefined };
 
@@ -60,6 +71,11 @@ export class Fold {
   #pushes: Pending[] = [];
   #places: Places = {};
   #keys: Keys | undefined = undefined;
+  readonly #onShown: (change: ShownChange) => void;
+
+  constructor(onShown: (change: ShownChange) => void) {
+    this.#onShown = onShown;
+  }
 
   /** Epoch and version of `confirmed`; undefined before the first join. */
   get at(): Version | undefined {
@@ -121,7 +137,7 @@ export class Fold {
     const push = newPush(ref, this.#at as Version, ops);
     push.after = apply(this.#shown, ops);
     this.#pushes.push(push);
-    this.#shown = push.after;
+    this.#show(push.after, ops, push);
     return push;
   }
 
@@ -252,10 +268,18 @@ export class Fold {
       // The next push is rebased over what is left after this one.
       if (isMoved) over = moved.over;
     }
-    this.#shown = freeze(share(this.#shown, document));
+    this.#show(freeze(share(this.#shown, document)), over);
     const last = this.#pushes.findLast(isVisible);
     if (last) last.after = this.#shown;
     else this.#confirmed = this.#shown;
+  }
+
+  #show(after: Document, ops: readonly Op[], push?: Pending): void {
+    const before = this.#shown;
+    this.#shown = after;
+    if (before === after) return;
+    // Of an answer that says what was known already, or of a push that no longer fits, there are no operations.
+    this.#onShown({ before, after, ops: ops.length > 0 ? ops : difference(before, after, this.#keys), push });
   }
 }
 

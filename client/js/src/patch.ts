@@ -198,27 +198,48 @@ function checkRegion(path: string, { at, remove, insert }: Region, length: numbe
   }
 }
 
-/** A splice whose positions are UTF-16 units. */
-export interface UnitSplice {
-  readonly at: number | "end";
+/** A part of a text that is replaced; positions are those of JavaScript strings, UTF-16 units. */
+export interface TextEdit {
+  readonly at: number;
   readonly remove: number;
   readonly insert: string;
 }
 
-/** Returns the operation of a splice, none where it does nothing. Throws a PatchError where it does not fit. */
-export function spliceUnits(document: Document, path: string, { at, remove, insert }: UnitSplice): Op[] {
+/** Returns the text that is to be changed. Throws a PatchError where there is none. */
+export function textIn(document: Document, path: string): string {
   const text = find(document, parse(path));
   if (text === undefined) throw new PatchError(`splice ${path}: there is nothing`);
   if (typeof text !== "string") throw new PatchError(`splice ${path}: what is there is not a text`);
-  const region = regionOf({ op: "splice", path, at: at === "end" ? text.length : at, remove, insert });
-  checkRegion(path, region, text.length);
-  const [start, end] = [region.at, region.at + remove].map((unit) => {
-    const point = pointAt(text, unit);
-    if (point === undefined)
-      throw new PatchError(`splice ${path}: position ${unit} is in the middle of a surrogate pair`);
-    return point;
-  }) as [number, number];
-  return remove === 0 && insert === "" ? [] : splices(path, [{ at: start, remove: end - start, insert }]);
+  return text;
+}
+
+/**
+ * Returns the operations of one change of a text, which may be in several places, in order and all counted on the text
+ * before it; none where it does nothing. Throws a PatchError where it does not fit.
+ */
+export function spliceUnits(document: Document, path: string, edits: readonly TextEdit[]): Op[] {
+  const text = textIn(document, path);
+  let end = 0;
+  const regions = edits.map(({ at, remove, insert }) => {
+    const region = regionOf({ op: "splice", path, at, remove, insert });
+    checkRegion(path, region, text.length);
+    if (at < end)
+      throw new PatchError(`splice ${path}: position ${at} is before the end of the edit before it, ${end}`);
+    end = at + remove;
+    const start = pointOf(text, at, path);
+    return { at: start, remove: pointOf(text, end, path) - start, insert };
+  });
+  return splices(
+    path,
+    regions.filter(({ remove, insert }) => remove > 0 || insert !== ""),
+  );
+}
+
+function pointOf(text: string, unit: number, path: string): number {
+  const point = pointAt(text, unit);
+  if (point === undefined)
+    throw new PatchError(`splice ${path}: position ${unit} is in the middle of a surrogate pair`);
+  return point;
 }
 
 // Reading

@@ -7,13 +7,11 @@
  * Operations on an element that others have moved follow it.
  */
 
-import { parse, regionOf, splices } from "./patch.js";
+import { takingBack } from "./inverse.js";
 import type { Document } from "./patch.js";
-import { countPoints } from "./points.js";
 import type { Op } from "./protocol.js";
 import { Shape } from "./shape.js";
-import { Step, isOf, isPair, isWithin, leadsThrough, makeOp, pointer } from "./step.js";
-import { UNKNOWN } from "./text.js";
+import { Step, isOf, isPair, isWithin, leadsThrough } from "./step.js";
 
 export interface Rebased {
   ops: Op[];
@@ -98,42 +96,6 @@ function without(ops: readonly Op[], over: readonly Op[], lostAt: number, docume
   const there = shape.look([]);
   const before = rebase(ops, over.slice(0, lostAt), there);
   return [...before.over, ...takingBack(before.ops, there), ...present(rest)];
-}
-
-/**
- * Returns what would take back operations on a document, those that fit. It has no values, and of texts only how many
- * characters they had: it is for others to be rebased over. What leads into a value that is not known is lost.
- */
-export function takingBack(ops: readonly Op[], document: Document): Op[] {
-  const shape = new Shape(document);
-  const inverse: Op[] = [];
-  for (const op of ops) {
-    const parts = parse(op.path);
-    const isThere = shape.look(parts) !== undefined;
-    if (op.op === "splice") {
-      const { at, remove, insert } = regionOf(op);
-      const back = { at, remove: countPoints(insert), insert: UNKNOWN.repeat(remove) };
-      if (isThere) inverse.push(...splices(op.path, [back]));
-      continue;
-    }
-    const container = shape.look(parts.slice(0, -1));
-    const fits = op.op === "add" ? parts.length === 0 || typeof container === "object" : isThere;
-    if (fits) {
-      inverse.push(inverseOf(op, parts, container, isThere));
-      const before = inverse.at(-2);
-      if (op.moved && before?.op === "add") inverse[inverse.length - 2] = { ...before, moved: true };
-      shape.do(op.op, parts, op.value);
-    }
-  }
-  return inverse.reverse();
-}
-
-function inverseOf(op: Op, parts: readonly string[], container: Document, isThere: boolean): Op {
-  if (op.op === "remove") return makeOp("add", op.path);
-  if (op.op === "replace") return makeOp("replace", op.path);
-  if (!Array.isArray(container) || parts.length === 0) return makeOp(isThere ? "replace" : "remove", op.path);
-  const end = parts.at(-1) === "-" ? [...parts.slice(0, -1), String(container.length)] : parts;
-  return { op: "remove", path: pointer(end) };
 }
 
 function present(steps: readonly Step[]): Op[] {
