@@ -6,7 +6,7 @@ import { PatchError, apply, parse, regionOf, splices } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
-import { isWithin } from "./step.js";
+import { isWithin, makeOp, pointer } from "./step.js";
 import { compose } from "./text.js";
 import type { Region } from "./text.js";
 
@@ -107,7 +107,9 @@ class Chain {
       if (entry.ops.every(({ path }) => isWithin(parse(path), place))) return { index, above };
       const after = apply(document, entry.ops);
       above.unshift({ entry, document, after });
-      document = after;
+      const next = placeAfter(place, entry.ops, after);
+      if (!next) return undefined;
+      [place, document] = [next, after];
     }
     return undefined;
   }
@@ -134,6 +136,12 @@ interface Above {
   readonly entry: Entry;
   readonly document: Document;
   readonly after: Document;
+}
+
+/** Returns where a place comes to be by operations that lead to a document; undefined where they remove it. */
+function placeAfter(place: readonly string[], ops: readonly Op[], document: Document): string[] | undefined {
+  const [moved] = rebase([makeOp("replace", pointer(place), { value: null })], ops, document).ops;
+  return moved && parse(moved.path);
 }
 
 /** The changes of this client that can be undone, and those that were. */

@@ -149,6 +149,26 @@ test("one place can be undone while later changes elsewhere stay, and these can 
   expect(page.shown).toEqual({ note: "Xabc", list: [1] });
 });
 
+test("a place in a list is where it is now", () => {
+  const page = new Page({ list: [{ n: 0 }, { n: 1 }, { n: 2 }] });
+  page.push([{ op: "replace", path: "/list/2/n", value: "mine" }]);
+  page.push([{ op: "remove", path: "/list/0" }]);
+  page.push([{ op: "replace", path: "/list/0/n", value: "last" }]);
+  expect(page.undo("/list/2")).toBe(false);
+  expect(page.undo("/list/1")).toBe(true);
+  expect(page.shown).toEqual({ list: [{ n: "last" }, { n: 2 }] });
+});
+
+test("later changes are undone where they are after the undo of one before them", () => {
+  const page = new Page({ list: ["a", "b", "c"] });
+  page.push([{ op: "remove", path: "/list/0" }]);
+  page.push([{ op: "replace", path: "/list/1", value: "C" }]);
+  expect(page.undo("/list/0")).toBe(true);
+  expect(page.shown).toEqual({ list: ["a", "b", "C"] });
+  page.undo();
+  expect(page.shown).toEqual({ list: ["a", "b", "c"] });
+});
+
 test("a value that is set many times in a row, as by a slider, is undone at once", () => {
   const page = new Page({ size: 1 });
   for (const size of [2, 3, 4]) page.set({ size });
