@@ -1,9 +1,11 @@
 /** The public names of `plait-client`. */
 
+export { bindText } from "./bind-text.js";
 export type { CallOptions, RpcStream } from "./calls.js";
 export { ThreadClient } from "./client.js";
 export type { Unsubscribe } from "./client.js";
 export { PlaitError } from "./errors.js";
+export type { TextElement } from "./fields.js";
 export type { DeepReadonly, Json } from "./json.js";
 export type { Status } from "./link.js";
 export type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";

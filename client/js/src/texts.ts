@@ -4,11 +4,12 @@ import { raise } from "./errors.js";
 import type { ShownChange } from "./fold.js";
 import { find, parse } from "./patch.js";
 import type { Document, TextEdit } from "./patch.js";
-import { countPoints, slicePoints, unitAt } from "./points.js";
+import { countPoints, slicePoints } from "./points.js";
 import type { Op } from "./protocol.js";
 import { diffTexts } from "./text-diff.js";
 import { inOrder, spliced } from "./text.js";
 import type { Region } from "./text.js";
+import { toEdits } from "./typing.js";
 import { regionsOf } from "./undo.js";
 
 /** A change of a text, by this client or by others. */
@@ -80,14 +81,6 @@ export class Texts {
 export function textAt(document: Document, parts: readonly string[]): string | undefined {
   const text = find(document, parts);
   return typeof text === "string" ? text : undefined;
-}
-
-/** Returns the change of a text in UTF-16 units. */
-export function toEdits(text: string, regions: readonly Region[]): TextEdit[] {
-  return regions.map(({ at, remove, insert }) => {
-    const start = unitAt(text, at);
-    return { at: start, remove: unitAt(text, at + remove) - start, insert };
-  });
 }
 
 /** Returns what operations have done to a text; what is different, where that is not known. */
