@@ -42,7 +42,8 @@ PAGE = """<!doctype html>
   window.room = new ThreadClient({
     url: `/threads/note/${name}${more === "readonly" ? "?readonly" : ""}`,
   });
-  room.onRefused(() => undefined);
+  window.refusals = [];
+  room.onRefused(({ error }) => refusals.push(`${error.code}: ${error.message}`));
   for (const element of document.querySelectorAll("textarea, input, div")) bindText(element, room, "/note");
 </script>
 """
@@ -136,6 +137,7 @@ def test_two_who_type_at_full_speed_one_of_them_offline_lose_no_letter_and_keep_
     notes.connect(other)
     settle(one, other)
     text = notes.text()
+    assert [page.evaluate("refusals") for page in (one, other)] == [[], []]
     for page, letters in ((one, ONE), (other, OTHER)):
         assert area(page).input_value() == text
         assert "".join(letter for letter in text if letter in letters) == letters

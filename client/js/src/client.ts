@@ -11,7 +11,7 @@ import { raise } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { freeze, plain } from "./json.js";
-import type { DeepReadonly } from "./json.js";
+import type { DeepReadonly, Json } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
 import { Listeners, ThreadListeners } from "./listeners.js";
@@ -126,6 +126,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   /** The presence of each connection, including this one, by its id; while offline, as last received. */
   get presence(): PresenceRecord {
     return this.#session.presence;
+  }
+
+  /** What `setPresence` has set last, null for nothing. */
+  get ownPresence(): Json {
+    return this.#session.ownPresence;
   }
 
   /** Resolves when the thread is joined for the first time; rejects when the client is closed before that. */

@@ -93,6 +93,11 @@ export class Session {
     return this.#presences.all;
   }
 
+  /** What this client shows of itself, null for nothing. */
+  get ownPresence(): Json {
+    return this.#presences.own;
+  }
+
   /** The answer to the last join. */
   get joined(): Joined | undefined {
     return this.#joined;
