@@ -271,7 +271,7 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
 
 /** Returns what others may have done that made `after` of `before`; no state counts as null. */
 export function difference(before: Document, after: Document, keys: Keys | undefined): Op[] {
-  return diff(before ?? null, after ?? null, keys);
+  return diff(before ?? null, after ?? null, keys, "characters");
 }
 
 function carriedOut(document: Document, ops: readonly Op[]): Document {
