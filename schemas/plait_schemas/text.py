@@ -133,7 +133,7 @@ class _Past:
                 yield at + self.shift, min(start, end) - at
             if start >= end or start + removed > end:
                 break
-            at = max(at, start + removed)
+            at = start + removed
             self._go_on()
 
     def _go_on(self) -> None:
