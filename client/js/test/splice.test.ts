@@ -146,6 +146,20 @@ test("of a text only what is different is sent, of any other string the whole", 
   expect(await ops(peer)).toEqual([{ op: "replace", path: "/note", value: 7 }]);
 });
 
+test("an edit of a text that is made within another one stays", async () => {
+  const [client, peer] = await joined();
+  const version = client.set((pad) => {
+    void client.append("/note", "!");
+    return { ...pad, note: `So: ${pad.note}` };
+  });
+  expect(client.state?.note).toBe("So: one 🔑 two!");
+  await peer.take("push");
+  peer.send({ type: "ack", ref: 1, version: 2 });
+  expect(await ops(peer)).toEqual([{ op: "splice", path: "/note", at: 0, insert: "So: " }]);
+  peer.send({ type: "ack", ref: 2, version: 3 });
+  expect(await version).toBe(3);
+});
+
 test("what others type at the same time stays, also where they have sent whole states", async () => {
   const [client, peer] = await joined({}, { state: { note: "one two" } });
   void client.update("/note", "one, two");
