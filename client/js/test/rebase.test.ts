@@ -254,8 +254,8 @@ test("who replaces a text does away with what others have written in it", () => 
 
 test("a splice moves none of the elements beside its text", () => {
   const mine: Op[] = [splice("/0", 0, { insert: "x" }), { op: "add", path: "/1/0", value: "mine" }];
-  const rebased = rebase(mine, [{ op: "add", path: "/1/0", value: "o" }], ["ab", ["o"], {}]);
-  expect(rebased.ops[1]).toMatchObject({ path: "/1/1" });
+  const { over } = rebase(mine, [{ op: "add", path: "/1/1", value: "theirs" }], ["ab", ["a", "theirs"], {}]);
+  expect(over).toEqual([{ op: "add", path: "/1/2", value: "theirs" }]);
 });
 
 test("what others have torn to too many pieces is lost, as each costs time for each of theirs", () => {

@@ -177,6 +177,16 @@ test("what others type at the same time stays, also where they have sent whole s
   expect(client.state?.note).toBe("🔒 one, two four");
 });
 
+test("a string of which a part was changed merges with a whole state, too, though it is not declared as a text", async () => {
+  const [client, peer] = await joined({}, { state: { note: "one two" }, texts: [] });
+  void client.append("/note", "!");
+  await peer.take("push");
+  peer.drop();
+  await (await server.peer()).join({ version: 6, state: { note: "one three two" } });
+  await client.waitFor(() => client.version === 6);
+  expect(client.state?.note).toBe("one three two!");
+});
+
 test("a text of the initial state that is changed merges with what the thread has", async () => {
   const client = open({ initialState: { ...PAD, note: "one two" } });
   void client.update("/note", "one, two");
