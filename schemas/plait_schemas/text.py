@@ -77,8 +77,11 @@ def transform(mine: Sequence[Region], other: Sequence[Region], *, yields: bool) 
     What both remove is removed once, and what either inserts stays, also where the other removes the text around it.
     Of two insertions at one place, mine comes after the other's if it `yields`.
     """
-    if not other:
+    if not mine or not other or _end(mine) < other[0][0]:
         return list(mine)
+    if _end(other) < mine[0][0]:
+        shift = sum(len(inserted) - removed for _, removed, inserted in other)
+        return [(at + shift, remove, insert) for at, remove, insert in mine]
     # What is before the first of the others stays as it is.
     index = max(bisect_left(mine, other[0][0], key=_place) - 1, 0)
     found = list(mine[:index])
@@ -133,7 +136,7 @@ class _Past:
                 yield at + self.shift, min(start, end) - at
             if start >= end or start + removed > end:
                 break
-            at = max(at, start + removed)
+            at = start + removed
             self._go_on()
 
     def _go_on(self) -> None:
@@ -144,6 +147,11 @@ class _Past:
 
 def _place(region: Region) -> int:
     return region[0]
+
+
+def _end(regions: Sequence[Region]) -> int:
+    at, remove, _ = regions[-1]
+    return at + remove
 
 
 def _add(regions: list[Region], at: int, remove: int, insert: str) -> None:

@@ -89,6 +89,11 @@ def test_a_transformed_change_is_in_order_and_has_no_regions_that_are_one(
         assert not found or found[-1][0] + found[-1][1] <= len(spliced(text, second))
 
 
+def test_insertions_between_which_all_is_removed_are_one_and_so_are_removals_that_touch() -> None:
+    assert transform([(1, 0, "a"), (3, 0, "b")], [(1, 2, "")], yields=True) == [(1, 0, "ab")]
+    assert transform([(0, 1, ""), (2, 1, "")], [(1, 1, "")], yields=True) == [(0, 2, "")]
+
+
 @given(cases())
 def test_regions_in_order_do_the_same_one_after_the_other(case: tuple[str, list[Region], list[Region]]) -> None:
     text, change, _ = case

@@ -70,6 +70,18 @@ def test_the_words_that_stay_in_a_sentence_stay() -> None:
     assert [insert for _, _, insert in regions] == ["We", "no", "dog has"]
 
 
+def test_lines_that_are_there_twice_hold_nothing_in_its_place() -> None:
+    old, new = "one thing\n---\ntwo things\n", "zero\n---\none thong\n---\ntwo thangs\n"
+    assert [old[at : at + remove] for at, remove, _ in diff_texts(old, new)] == ["", "i", "i"]
+
+
+def test_the_lines_of_a_long_text_stay_where_there_are_no_sentences() -> None:
+    lines = [f"- line {at} of the list" for at in range(2000)]
+    changed = {10: "- another", 1900: "- one more"}
+    regions = diff_texts("\n".join(lines), "\n".join(changed.get(at, line) for at, line in enumerate(lines)))
+    assert sum(remove for _, remove, _ in regions) < 50
+
+
 # In a state
 
 

@@ -6,6 +6,7 @@ import { InitialState } from "./early.js";
 import type { EarlyQueue } from "./early.js";
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
+import { difference } from "./fold.js";
 import type { Pending } from "./fold.js";
 import { plain } from "./json.js";
 import type { Json } from "./json.js";
@@ -166,7 +167,7 @@ export class Edits {
  * an edit in between has removed the place that they change.
  */
 function opsTo(next: Json, before: Document, shown: Document, keys: Keys | undefined): Op[] {
-  const between = before === undefined ? [] : diff(before, shown as Json, keys);
+  const between = before === undefined ? [] : difference(before, shown, keys);
   const { ops, isLost } = rebase(diff(before, next, keys), between, shown);
   if (isLost) throw new PatchError("an edit made within this one has removed what it changes");
   return ops;

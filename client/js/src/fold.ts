@@ -198,7 +198,7 @@ export class Fold {
 
   /** The server's state is another, whatever was known before. */
   replace(at: Version, confirmed: Document): void {
-    const over = difference(this.#confirmed, confirmed, this.#keys);
+    const over = this.#difference(this.#confirmed, confirmed);
     this.#confirmed = freeze(confirmed);
     this.#refold(over);
     this.#at = at;
@@ -209,8 +209,7 @@ export class Fold {
     const settled = this.#pushes.filter((push) => push.sent && push.ref <= lastRef);
     // Later pushes were made on what the settled ones left: only what differs from that is the others' doing.
     const expected = settled.findLast(isVisible)?.after;
-    if (over === undefined || expected !== undefined)
-      over = difference(expected ?? this.#confirmed, confirmed, this.#keys);
+    if (over === undefined || expected !== undefined) over = this.#difference(expected ?? this.#confirmed, confirmed);
     for (const push of this.#pushes) {
       const isSettled = settled.includes(push);
       // What is not settled any longer was refused: what was accepted is not forgotten.
@@ -231,11 +230,18 @@ export class Fold {
       this.#take(push);
     } else {
       this.#confirmed = apply(this.#confirmed, ops);
-      const over = isFirst ? difference(push.after, this.#confirmed, this.#keys) : isVisible(push) ? [] : ops;
+      const over = isFirst ? this.#difference(push.after, this.#confirmed) : isVisible(push) ? [] : ops;
       this.#take(push);
       this.#refold(over);
     }
     this.#at = at;
+  }
+
+  /** Returns what others may have done. A string of which a push changes a part is a text, whether declared or not. */
+  #difference(before: Document, after: Document): Op[] {
+    const { list_keys = {}, texts = [] } = this.#places;
+    const spliced = this.#pushes.flatMap(({ ops }) => ops.filter(({ op }) => op === "splice").map(({ path }) => path));
+    return difference(before, after, new Keys(list_keys, [...new Set([...texts, ...spliced])]));
   }
 
   #take(push: Pending): void {
@@ -295,7 +301,7 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
 
 /** Returns what others may have done that made `after` of `before`; no state counts as null. */
 export function difference(before: Document, after: Document, keys: Keys | undefined): Op[] {
-  return diff(before ?? null, after ?? null, keys);
+  return diff(before ?? null, after ?? null, keys, "characters");
 }
 
 function carriedOut(document: Document, ops: readonly Op[]): Document {

@@ -29,20 +29,22 @@ export function countPoints(text: string): number {
   return known(text).count;
 }
 
-/** Returns the UTF-16 position of a code point, or of the end. */
+/** Returns the UTF-16 position of a code point; of the end where there are fewer. */
 export function unitAt(text: string, point: number): number {
   const it = known(text);
-  if (it.count === text.length) return point;
-  it.near = walk(it, ({ point: at }) => point - at);
+  if (it.count === text.length) return Math.min(point, it.count);
+  const to = Math.min(point, it.count);
+  it.near = walk(it, ({ point: at }) => to - at);
   return it.near.unit;
 }
 
 /** Returns the code point at a UTF-16 position, or the number of them at the end; undefined within a surrogate pair. */
 export function pointAt(text: string, unit: number): number | undefined {
   const it = known(text);
-  if (it.count === text.length) return unit;
+  if (it.count === text.length) return Math.min(unit, it.count);
   if (unit > 0 && unit < text.length && pairAt(text, unit - 1)) return undefined;
-  it.near = walk(it, ({ unit: at }) => unit - at);
+  const to = Math.min(unit, text.length);
+  it.near = walk(it, ({ unit: at }) => to - at);
   return it.near.point;
 }
 

@@ -22,6 +22,14 @@ type Level = (typeof LEVELS)[number];
 const MOST_PARTS = 10_000;
 /** Where so little is left on one side, it is replaced whole. */
 const SMALL = 8;
+/** Gaps of so many characters, the one side's times the other's, are compared by characters. */
+const MOST_COMPARED = 10_000;
+
+/**
+ * Which change is looked for: one that makes sense to a reader, who writes words anew, or the smallest one, which has
+ * most likely been made where that is not known.
+ */
+export type Look = "words" | "characters";
 
 /**
  * Returns the change that turns `old` into `next`.
@@ -29,10 +37,11 @@ const SMALL = 8;
  * What both begin and end with stays. In what is between, so do the lines that either has once, in the gaps that are
  * left the sentences, and in the gaps of these, where they are short, the words.
  */
-export function diffTexts(old: string, next: string): Region[] {
+export function diffTexts(old: string, next: string, look: Look = "words"): Region[] {
   const found: Region[] = [];
   addRegions(found, old, next, 0, 0);
-  return found.map(({ at, remove, insert }) => {
+  const regions = look === "words" ? found : found.flatMap((region) => smallest(old, region));
+  return regions.map(({ at, remove, insert }) => {
     const start = pointAt(old, at) as number;
     return { at: start, remove: (pointAt(old, at + remove) as number) - start, insert };
   });
@@ -54,6 +63,43 @@ function addRegions(found: Region[], old: string, next: string, at: number, dept
     addRegions(found, old.slice(last, place), next.slice(lastNext, nextPlace), at + last, depth + 1);
     [last, lastNext] = [place + length, nextPlace + length];
   }
+}
+
+/** Returns, in UTF-16 units, what a region changes if the characters that stay are left out. */
+function smallest(text: string, region: Region): Region[] {
+  const [old, next] = [[...text.slice(region.at, region.at + region.remove)], [...region.insert]];
+  if (old.length * next.length > MOST_COMPARED) return [region];
+  const width = next.length + 1;
+  // How long a longest common subsequence is, from each pair of places on.
+  const lengths = new Uint16Array((old.length + 1) * width);
+  const lengthAt = (at: number, to: number) => lengths[at * width + to] as number;
+  for (let at = old.length - 1; at >= 0; at--) {
+    for (let to = next.length - 1; to >= 0; to--) {
+      const isSame = old[at] === next[to];
+      lengths[at * width + to] = isSame
+        ? lengthAt(at + 1, to + 1) + 1
+        : Math.max(lengthAt(at + 1, to), lengthAt(at, to + 1));
+    }
+  }
+  const found: Region[] = [];
+  let last = { at: region.at, remove: 0, insert: "" };
+  const end = () => {
+    if (last.remove > 0 || last.insert !== "") found.push(last);
+  };
+  for (let [at, to] = [0, 0]; at < old.length || to < next.length;) {
+    if (at < old.length && old[at] === next[to]) {
+      end();
+      last = { at: last.at + last.remove + (old[at] as string).length, remove: 0, insert: "" };
+      at++;
+      to++;
+    } else if (to === next.length || (at < old.length && lengthAt(at + 1, to) >= lengthAt(at, to + 1))) {
+      last.remove += (old[at++] as string).length;
+    } else {
+      last.insert += next[to++];
+    }
+  }
+  end();
+  return found;
 }
 
 // What is the same

@@ -148,7 +148,7 @@ test("the difference of two texts leads from the one to the other", () => {
     const random = new Random(seed);
     const old = random.text(40);
     const next = random.chance(0.5) ? random.text(40) : spliced(old, random.change(old));
-    expect(spliced(old, diffTexts(old, next))).toBe(next);
+    for (const look of ["words", "characters"] as const) expect(spliced(old, diffTexts(old, next, look))).toBe(next);
   }
 });
 
@@ -157,6 +157,17 @@ test("no difference parts a surrogate pair", () => {
   expect(diffTexts("a🔑b", "a\u{1F911}b")).toEqual([{ at: 1, remove: 1, insert: "\u{1F911}" }]);
   expect(diffTexts("🔑🔑", "🔑🔑🔑")).toEqual([insertion(2, "🔑")]);
   expect(diffTexts("a", "a")).toEqual([]);
+});
+
+test("a word that is written anew is replaced; where it is to be known what was done, what stays is left", () => {
+  expect(diffTexts("a note", "a coded")).toEqual([{ at: 2, remove: 4, insert: "coded" }]);
+  expect(diffTexts("a note", "a coded", "characters")).toEqual([
+    { at: 2, remove: 1, insert: "c" },
+    { at: 4, remove: 1, insert: "d" },
+    insertion(6, "d"),
+  ]);
+  const long = (character: string) => `${character.repeat(200)} ${character.repeat(200)}`;
+  expect(diffTexts(long("a"), long("b"), "characters").length).toBe(1);
 });
 
 test("two who rewrite different paragraphs of one text keep each other's", () => {

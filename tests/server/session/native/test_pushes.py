@@ -160,6 +160,41 @@ async def test_a_push_that_is_refused_says_why_and_changes_nothing(
     assert ("secret" in caplog.text) == (op == put("/n", "broken"))
 
 
+async def test_what_two_push_into_one_text_stays_and_is_told_as_splices(house: House) -> None:
+    actor = await house.actor(Lists)
+    a, b = await joined(actor, "a"), await joined(actor, "b")
+    b.push({"op": "splice", "path": "/list/1", "at": 0, "insert": "🔑"}, base=0)
+    a.push({"op": "splice", "path": "/list/1", "at": 0, "remove": 1, "insert": "x"}, base=0)
+    await actor.wait_until_idle()
+    moved = {"op": "splice", "path": "/list/1", "at": 1, "remove": 1, "insert": "x"}
+    assert actor.thread.state["list"][1] == "🔑x"
+    assert a.frames[-1] == {"type": "ack", "ref": 1, "version": 2, "rebased": True, "ops": [moved]}
+    assert b.frames[-1]["ops"] == [moved]
+
+
+@pytest.mark.parametrize(
+    ("op", "code"),
+    [
+        ({"path": "/list/1", "at": 2, "insert": "x"}, "conflict"),
+        ({"path": "/list/1", "at": -1, "insert": "x"}, "conflict"),
+        ({"path": "/list/1", "insert": "x"}, "conflict"),
+        ({"path": "/n", "at": 0, "insert": "x"}, "conflict"),
+        ({"path": "/list/1", "at": 1, "insert": "x" * 2000}, "too_large"),
+    ],
+)
+async def test_a_splice_that_does_not_fit_is_refused_and_the_client_goes_on(
+    house: House, op: dict[str, Any], code: str
+) -> None:
+    actor = await house.actor(Lists)
+    guest = await joined(actor, "a")
+    guest.push({"op": "splice", **op}, base=0)
+    guest.push({"op": "splice", "path": "/list/1", "at": 1, "insert": "x"}, base=0)
+    await actor.wait_until_idle()
+    refusal, *_ = guest.frames
+    assert (refusal["type"], refusal["ref"], refusal["code"]) == ("nack", 1, code)
+    assert actor.thread.state["list"] == ["a", "bx", "c"]
+
+
 @pytest.mark.parametrize("path", ["/__proto__/x", "/constructor/prototype", "/a/__proto__"])
 async def test_a_key_that_means_something_else_in_javascript_is_a_key_like_any_other(house: House, path: str) -> None:
     actor = await house.actor(Odd)
