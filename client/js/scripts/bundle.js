@@ -5,6 +5,7 @@ import { build } from "esbuild";
 
 const TARGET = new URL("../../../server/plait/web/client.js", import.meta.url);
 const ENTRY = `
+export { bindText } from "./bind-text.js";
 export { ThreadClient } from "./client.js";
 export { PlaitError } from "./errors.js";
 `;

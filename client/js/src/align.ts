@@ -19,7 +19,7 @@ export interface Edit {
   next: number;
 }
 
-type Pair = readonly [number, number];
+export type Pair = readonly [number, number];
 
 interface Names {
   old: readonly string[];
@@ -257,7 +257,7 @@ function commonOf(old: readonly string[], next: readonly string[]): Common {
 }
 
 /** Returns a longest subsequence of pairs, which are in order of their first index, that is in order of both. */
-function longestIncreasing(pairs: readonly Pair[]): Pair[] {
+export function longestIncreasing(pairs: readonly Pair[]): Pair[] {
   // By length, the least place at which a sequence can end, and the pair that ends it.
   const ends: number[] = [];
   const last: number[] = [];

@@ -4,7 +4,9 @@ import { parse as parseJson } from "./exact.js";
 import type { KeptFold } from "./fold.js";
 import { isObject, plain } from "./json.js";
 import type { JsonObject } from "./json.js";
-import { parse } from "./patch.js";
+import { parse, regionOf } from "./patch.js";
+import type { Splice } from "./patch.js";
+import type { Op } from "./protocol.js";
 
 /** A client's id and its unanswered pushes. */
 export interface Backlog {
@@ -31,8 +33,10 @@ function isBacklog(value: unknown): value is Backlog {
   return fold === undefined || (isObject(fold) && isFold(fold, next));
 }
 
-function isFold({ at, confirmed, pushes }: JsonObject, next: number): boolean {
+function isFold({ at, confirmed, pushes, list_keys = {}, texts = [] }: JsonObject, next: number): boolean {
   if (!isVersion(at) || !Array.isArray(pushes)) return false;
+  if (!isObject(list_keys) || !Array.isArray(texts)) return false;
+  if (![...Object.values(list_keys), ...texts].every((each) => typeof each === "string")) return false;
   // Only a thread at version 0 has no state.
   if (confirmed !== undefined) plain(confirmed);
   else if (at[1] > 0) return false;
@@ -55,10 +59,15 @@ function isPush(push: JsonObject): push is JsonObject & { ref: number } {
 function isOp(value: unknown): boolean {
   if (!isObject(value)) return false;
   const { op, path } = value;
-  if (typeof path !== "string" || !(op === "remove" || op === "add" || op === "replace")) return false;
+  if (typeof path !== "string" || !isName(op)) return false;
   plain(parse(path));
+  if (op === "splice") return plain(regionOf(value as unknown as Splice).insert) !== undefined;
   if (op === "remove") return path !== "";
   return value["value"] !== undefined && plain(value["value"]) !== undefined;
+}
+
+function isName(op: unknown): op is Op["op"] {
+  return op === "remove" || op === "add" || op === "replace" || op === "splice";
 }
 
 function isVersion(value: unknown): value is readonly [string, number] {

@@ -11,18 +11,22 @@ import { raise } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { freeze, plain } from "./json.js";
-import type { DeepReadonly } from "./json.js";
+import type { DeepReadonly, Json } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
 import { Listeners, ThreadListeners } from "./listeners.js";
 import type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 import { messageOf } from "./messages.js";
 import type { ThreadOptions } from "./options.js";
-import type { Document } from "./patch.js";
+import { parse } from "./patch.js";
+import type { Document, TextEdit } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { Session } from "./session.js";
+import { Texts } from "./texts.js";
+import type { TextChange } from "./texts.js";
+import { UndoHistory } from "./undo.js";
 
 export type Unsubscribe = () => void;
 
@@ -43,6 +47,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #calls: Calls;
   readonly #listeners = new ThreadListeners((refusal) => this.#tellUnhandled(refusal));
   readonly #abandoned: AbandonedQueues;
+  readonly #history = new UndoHistory(() => performance.now());
+  readonly #texts = new Texts();
 
   constructor(options: ThreadOptions<State>) {
     this.kind = options.kind;
@@ -54,6 +60,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       onEvent: (event) => this.#handleEvent(event),
       onBytes: (data) => this.#listeners.message.tell(data),
       onUpdate: () => this.#compare(),
+      onShown: (change) => {
+        this.#history.handle(change);
+        this.#texts.add(change);
+      },
       onClosed: () => this.#handleClosed(),
     });
     this.#edits = new Edits(this.#link, this.#early, this.#listeners, this.initialState as Document);
@@ -118,6 +128,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#session.presence;
   }
 
+  /** What `setPresence` has set last, null for nothing. */
+  get ownPresence(): Json {
+    return this.#session.ownPresence;
+  }
+
   /** Resolves when the thread is joined for the first time; rejects when the client is closed before that. */
   get ready(): Promise<void> {
     return this.#ready.promise;
@@ -141,9 +156,53 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#edits.set((state) => produce(state as State, recipe));
   }
 
-  /** Sets the value at a JSON pointer; `-` after an array's pointer appends an element. */
+  /**
+   * Sets the value at a JSON pointer; `-` after an array's pointer appends an element. Of a text of the thread only
+   * what is different is sent, as with `set` and `edit`, so that what others write in it at the same time stays.
+   */
   update(pointer: string, value: unknown): Promise<number> {
     return this.#edits.update(pointer, value);
+  }
+
+  /**
+   * Removes so many characters of the string at a JSON pointer, from a position on, and inserts a text there. What
+   * others write in it at the same time stays. Positions are those of JavaScript strings, UTF-16 units, as
+   * `selectionStart` is; one in the middle of a surrogate pair is refused with `bad_state`, as one past the end is.
+   * Several edits are one change; they are in order, and all counted on the text before them.
+   */
+  splice(pointer: string, at: number, remove?: number, insert?: string): Promise<number>;
+  splice(pointer: string, edits: readonly TextEdit[]): Promise<number>;
+  splice(pointer: string, at: number | readonly TextEdit[], remove = 0, insert = ""): Promise<number> {
+    return this.#edits.splice(pointer, typeof at === "number" ? [{ at, remove, insert }] : at);
+  }
+
+  /** Appends to the string at a JSON pointer; only what is appended is sent. */
+  append(pointer: string, text: string): Promise<number> {
+    return this.#edits.append(pointer, text);
+  }
+
+  // Undo and redo
+
+  /**
+   * Takes back the last own change in this page, a burst of typing as one; with a JSON pointer, the last one at that
+   * place or in it. What others have done since stays; a change whose place they have changed is not taken back.
+   * Resolves as `set` does; returns undefined where there is nothing to take back.
+   */
+  undo(pointer = ""): Promise<number> | undefined {
+    return this.#run("undo", pointer);
+  }
+
+  /** Does again what `undo` has taken back, as long as this client has made no other change. */
+  redo(pointer = ""): Promise<number> | undefined {
+    return this.#run("redo", pointer);
+  }
+
+  canUndo(pointer = ""): boolean {
+    return this.#can("undo", pointer);
+  }
+
+  canRedo(pointer = ""): boolean {
+    return this.#can("redo", pointer);
   }
 
   // Calling methods
@@ -214,6 +273,14 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#listeners.change.add(fn);
   }
 
+  /**
+   * Calls `fn` with each change of the string at a JSON pointer as it is shown, by this client too: with the text, and
+   * the edits that led there. For editors, which `bindText` has for the elements of a page.
+   */
+  onText(pointer: string, fn: (change: TextChange) => void): Unsubscribe {
+    return this.#texts.watch(pointer, this.#edits.shown, fn);
+  }
+
   /** Calls `fn` with each message of the thread; a binary one is an ArrayBuffer. */
   onMessage(fn: (data: any) => void): Unsubscribe {
     return this.#listeners.message.add(fn);
@@ -259,6 +326,15 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#closed.promise;
   }
 
+  #run(what: "undo" | "redo", pointer: string): Promise<number> | undefined {
+    if (this.#edits.isEarly) return undefined;
+    return this.#history.run(what, parse(pointer), this.#session.shown, (ops) => this.#edits.push(ops));
+  }
+
+  #can(what: "undo" | "redo", pointer: string): boolean {
+    return !this.#edits.isEarly && this.#history.can(what, parse(pointer), this.#session.shown);
+  }
+
   #checkOpen(): void {
     if (this.status === "closed") throw this.#link.closedError;
   }
@@ -270,6 +346,9 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   #handleEvent(event: SessionEvent): void {
     const answer = event.type === "refused" ? this.#edits.answerOf(event.push) : undefined;
     this.#edits.settle(event);
+    if (event.type === "applied" || event.type === "refused") {
+      this.#history.settle(event.push, event.type === "refused");
+    }
     this.#calls.settle(event);
     this.#listeners.dispatch(event, answer);
     if (event.type === "joined" || event.type === "restored") this.#early.run();
@@ -304,6 +383,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   #compare(): void {
+    this.#texts.tell(this.#edits.shown, !this.#edits.isEarly);
     const { state, confirmed, version, status, trouble, pending, connection, readonly, presence } = this;
     this.#listeners.compare([state, confirmed, version, status, trouble, pending, connection, readonly, presence]);
   }

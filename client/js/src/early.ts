@@ -3,7 +3,7 @@
 import type { Keys } from "./elements.js";
 import { raise } from "./errors.js";
 import { difference } from "./fold.js";
-import { PatchError, apply } from "./patch.js";
+import { PatchError, apply, find, parse, replace } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
@@ -76,8 +76,10 @@ export class InitialState {
 
   /** Applies an edit; throws a PatchError if it does not fit. Edits must be rebased in the order of these calls. */
   edit(ops: readonly Op[]): Rebase {
-    const after = (this.#shown = apply(this.#shown, ops));
-    return (shown, keys) => this.#rebase(ops, after, shown, keys);
+    const before = this.#shown;
+    const after = (this.#shown = apply(before, ops));
+    // Which strings are texts is not known before the thread has sent its state.
+    return (shown, keys) => this.#rebase(inTexts(ops, before, keys), after, shown, keys);
   }
 
   #rebase(ops: readonly Op[], after: Document, shown: Document, keys: Keys | undefined): readonly Op[] {
@@ -91,4 +93,13 @@ export class InitialState {
     if (moved.isLost) throw new PatchError("the state of the thread lacks what this edit of the initial state changes");
     return moved.ops;
   }
+}
+
+/** Returns operations on a document, of which those that replace a text change only what is different. */
+function inTexts(ops: readonly Op[], document: Document, keys: Keys | undefined): Op[] {
+  return ops.flatMap((op) => {
+    const old = find(document, parse(op.path));
+    document = apply(document, [op]);
+    return op.op === "replace" ? replace(old, op.value, op.path, keys) : [op];
+  });
 }

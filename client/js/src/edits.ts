@@ -6,13 +6,14 @@ import { InitialState } from "./early.js";
 import type { EarlyQueue } from "./early.js";
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
+import { difference } from "./fold.js";
 import type { Pending } from "./fold.js";
 import { plain } from "./json.js";
 import type { Json } from "./json.js";
 import type { Link } from "./link.js";
 import type { ThreadListeners } from "./listeners.js";
-import { PatchError, diff, find, parse } from "./patch.js";
-import type { Document } from "./patch.js";
+import { PatchError, diff, find, parse, replace, spliceUnits, textIn } from "./patch.js";
+import type { Document, TextEdit } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 import type { Session } from "./session.js";
@@ -48,12 +49,37 @@ export class Edits {
     });
   }
 
-  /** Sets the value at a JSON pointer. */
+  /** Sets the value at a JSON pointer; of a text, only what is different. */
   update(pointer: string, value: unknown): Promise<number> {
     return this.#edit(() => {
-      const isThere = find(this.shown, parse(pointer)) !== undefined;
-      return [{ op: isThere ? "replace" : "add", path: pointer, value: plain(value) }];
+      const [old, next] = [find(this.shown, parse(pointer)), plain(value)];
+      return old === undefined
+        ? [{ op: "add", path: pointer, value: next }]
+        : replace(old, next, pointer, this.#session.keys);
     });
+  }
+
+  /** Changes the text at a JSON pointer. */
+  splice(pointer: string, edits: readonly TextEdit[]): Promise<number> {
+    return this.#edit(() => spliceUnits(this.shown, pointer, edits));
+  }
+
+  /** Appends to the text at a JSON pointer. */
+  append(pointer: string, insert: string): Promise<number> {
+    return this.#edit(() => {
+      const at = textIn(this.shown, pointer).length;
+      return spliceUnits(this.shown, pointer, [{ at, remove: 0, insert }]);
+    });
+  }
+
+  /** Pushes operations on what is shown. */
+  push(ops: readonly Op[]): Promise<number> {
+    return this.#edit(() => ops);
+  }
+
+  /** Whether what is shown is not the session's, as edits of the initial state wait for the thread's. */
+  get isEarly(): boolean {
+    return this.#waiting > 0 || this.#session.at === undefined;
   }
 
   get #session(): Session {
@@ -141,7 +167,7 @@ export class Edits {
  * an edit in between has removed the place that they change.
  */
 function opsTo(next: Json, before: Document, shown: Document, keys: Keys | undefined): Op[] {
-  const between = before === undefined ? [] : diff(before, shown as Json, keys);
+  const between = before === undefined ? [] : difference(before, shown, keys);
   const { ops, isLost } = rebase(diff(before, next, keys), between, shown);
   if (isLost) throw new PatchError("an edit made within this one has removed what it changes");
   return ops;

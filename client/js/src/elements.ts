@@ -1,4 +1,4 @@
-/** What identifies the elements of lists: their ids, or without one their JSON and how they look. */
+/** What identifies the elements of lists: their ids, or without one their JSON and how they look; which are texts. */
 
 import { canonical, isEqual, isObject, originOf } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
@@ -46,21 +46,32 @@ export function idOf(element: Json, key?: string): Id {
   return undefined;
 }
 
-/** The declared members that identify elements, by the JSON pointer of their list; `*` stands for any part of it. */
+/** The places of a state's lists and texts, as JSON pointers in which `*` is any part; "" is the whole state. */
 export class Keys {
   readonly #keys: readonly (readonly [readonly string[], string])[];
+  readonly #texts: readonly (readonly string[])[];
 
-  constructor(keys: Readonly<Record<string, string>>) {
+  /** `keys` are the declared members that identify elements, by their lists; `texts` are the strings that merge. */
+  constructor(keys: Readonly<Record<string, string>>, texts: readonly string[] = []) {
     this.#keys = Object.entries(keys).map(([pointer, key]) => [pointer.split("/"), key]);
+    this.#texts = texts.map((pointer) => pointer.split("/"));
   }
 
   /** Returns the member for the list at a JSON pointer; undefined where none is declared. */
   at(path: string): string | undefined {
     const parts = path.split("/");
-    const isOf = (pattern: readonly string[]) =>
-      pattern.length === parts.length && pattern.every((part, depth) => part === "*" || part === parts[depth]);
-    return this.#keys.find(([pattern]) => isOf(pattern))?.[1];
+    return this.#keys.find(([pattern]) => isAt(parts, pattern))?.[1];
   }
+
+  /** Tells whether a string at a JSON pointer is a text, of which only what is different changes. */
+  hasText(path: string): boolean {
+    const parts = path.split("/");
+    return this.#texts.some((pattern) => isAt(parts, pattern));
+  }
+}
+
+function isAt(parts: readonly string[], pattern: readonly string[]): boolean {
+  return pattern.length === parts.length && pattern.every((part, depth) => part === "*" || part === parts[depth]);
 }
 
 function repeatedIn(ids: readonly Id[]): Set<Id> {

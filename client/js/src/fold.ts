@@ -1,11 +1,12 @@
 /** What a user sees: the server's state with the operations of all pushes carried out that it has not answered. */
 
 import { Keys } from "./elements.js";
+import { takingBack } from "./inverse.js";
 import { freeze, isEqual, share } from "./json.js";
 import { PatchError, apply, diff } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Joined, Op, Version } from "./protocol.js";
-import { rebase, takingBack } from "./rebase.js";
+import { rebase } from "./rebase.js";
 
 /** A push without an answer; it changes as the server's state does, and keeps its identity until it is answered. */
 export interface Pending {
@@ -39,12 +40,25 @@ export interface KeptPush extends Pick<Pending, "ref" | "made" | "ops">, Partial
 
 type Answerable = Pick<Pending, "lostOn" | "isOrphan" | "isSettled">;
 
-/** What can be kept beyond this life of a client. */
-export interface KeptFold {
+/** What can be kept beyond this life of a client; the places are those of the last join. */
+export interface KeptFold extends Places {
   at: Version;
   confirmed?: Document;
   pushes: KeptPush[];
 }
+
+/** A change of what is shown. */
+export interface ShownChange {
+  before: Document;
+  after: Document;
+  /** What leads from one to the other; where something is taken back, without values, and with unknown characters. */
+  ops: readonly Op[];
+  /** The push that was made; undefined for what the server has said. */
+  push: Pending | undefined;
+}
+
+/** Where the lists are that have declared keys, and the texts. */
+type Places = { [Name in "list_keys" | "texts"]?: Joined[Name] | undefined };
 
 export class Fold {
   #at: Version | undefined = undefined;
@@ -55,7 +69,13 @@ export class Fold {
   #hasJoined = false;
   #shown: Document = undefined;
   #pushes: Pending[] = [];
+  #places: Places = {};
   #keys: Keys | undefined = undefined;
+  readonly #onShown: (change: ShownChange) => void;
+
+  constructor(onShown: (change: ShownChange) => void) {
+    this.#onShown = onShown;
+  }
 
   /** Epoch and version of `confirmed`; undefined before the first join. */
   get at(): Version | undefined {
@@ -67,7 +87,7 @@ export class Fold {
     return this.#isForgotten ? undefined : this.#at;
   }
 
-  /** The declared members that identify elements when states of the thread are compared. */
+  /** The declared members that identify elements when states of the thread are compared, and its texts. */
   get keys(): Keys | undefined {
     return this.#keys;
   }
@@ -89,8 +109,9 @@ export class Fold {
   // Pushes
 
   /** Goes on where another life has ended. */
-  restore({ at, confirmed, pushes }: KeptFold): void {
+  restore({ at, confirmed, pushes, list_keys, texts }: KeptFold): void {
     this.#at = at;
+    this.#declare({ list_keys, texts });
     this.#confirmed = freeze(confirmed);
     this.#pushes = pushes.map(({ ref, made, ops, lostOn, isOrphan = false, isSettled = false, isSent = true }) => ({
       ...newPush(ref, made, ops),
@@ -108,7 +129,7 @@ export class Fold {
     const pushes = this.#pushes.map(({ ref, made, ops, lostOn, isOrphan, isSettled, sent }) => {
       return { ref, made, ops, lostOn, isOrphan, isSettled, isSent: this.#hasJoined || sent !== undefined };
     });
-    return { at: this.#at, confirmed: this.#confirmed, pushes };
+    return { at: this.#at, confirmed: this.#confirmed, pushes, ...this.#places };
   }
 
   /** Adds a push of operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
@@ -116,7 +137,7 @@ export class Fold {
     const push = newPush(ref, this.#at as Version, ops);
     push.after = apply(this.#shown, ops);
     this.#pushes.push(push);
-    this.#shown = push.after;
+    this.#show(push.after, ops, push);
     return push;
   }
 
@@ -143,9 +164,9 @@ export class Fold {
   }
 
   /** Takes in the answer to a join. Throws a PatchError, and changes nothing, where what was missed is missing. */
-  join({ epoch, version, state, ops, last_ref: lastRef = 0, list_keys: keys }: Joined): void {
+  join({ epoch, version, state, ops, last_ref: lastRef = 0, list_keys, texts }: Joined): void {
     const at = [epoch, version] as const;
-    this.#keys = keys && new Keys(keys);
+    this.#declare({ list_keys, texts });
     const isKnown = this.have?.[0] === epoch;
     if (state !== undefined) this.#rejoin(at, state, undefined, lastRef);
     else if (isKnown && ops) this.#rejoin(at, apply(this.#confirmed, ops), ops, lastRef);
@@ -154,6 +175,11 @@ export class Fold {
     else throw new PatchError("the join lacks the changes since the last socket");
     this.#isForgotten = false;
     this.#hasJoined = true;
+  }
+
+  #declare(places: Places): void {
+    this.#places = places;
+    this.#keys = new Keys(places.list_keys ?? {}, places.texts);
   }
 
   /** The server has applied the operations of the versions after `from`, up to `to`. Throws as `advance` does. */
@@ -172,7 +198,7 @@ export class Fold {
 
   /** The server's state is another, whatever was known before. */
   replace(at: Version, confirmed: Document): void {
-    const over = difference(this.#confirmed, confirmed, this.#keys);
+    const over = this.#difference(this.#confirmed, confirmed);
     this.#confirmed = freeze(confirmed);
     this.#refold(over);
     this.#at = at;
@@ -183,8 +209,7 @@ export class Fold {
     const settled = this.#pushes.filter((push) => push.sent && push.ref <= lastRef);
     // Later pushes were made on what the settled ones left: only what differs from that is the others' doing.
     const expected = settled.findLast(isVisible)?.after;
-    if (over === undefined || expected !== undefined)
-      over = difference(expected ?? this.#confirmed, confirmed, this.#keys);
+    if (over === undefined || expected !== undefined) over = this.#difference(expected ?? this.#confirmed, confirmed);
     for (const push of this.#pushes) {
       const isSettled = settled.includes(push);
       // What is not settled any longer was refused: what was accepted is not forgotten.
@@ -205,11 +230,18 @@ export class Fold {
       this.#take(push);
     } else {
       this.#confirmed = apply(this.#confirmed, ops);
-      const over = isFirst ? difference(push.after, this.#confirmed, this.#keys) : isVisible(push) ? [] : ops;
+      const over = isFirst ? this.#difference(push.after, this.#confirmed) : isVisible(push) ? [] : ops;
       this.#take(push);
       this.#refold(over);
     }
     this.#at = at;
+  }
+
+  /** Returns what others may have done. A string of which a push changes a part is a text, whether declared or not. */
+  #difference(before: Document, after: Document): Op[] {
+    const { list_keys = {}, texts = [] } = this.#places;
+    const spliced = this.#pushes.flatMap(({ ops }) => ops.filter(({ op }) => op === "splice").map(({ path }) => path));
+    return difference(before, after, new Keys(list_keys, [...new Set([...texts, ...spliced])]));
   }
 
   #take(push: Pending): void {
@@ -242,10 +274,18 @@ export class Fold {
       // The next push is rebased over what is left after this one.
       if (isMoved) over = moved.over;
     }
-    this.#shown = freeze(share(this.#shown, document));
+    this.#show(freeze(share(this.#shown, document)), over);
     const last = this.#pushes.findLast(isVisible);
     if (last) last.after = this.#shown;
     else this.#confirmed = this.#shown;
+  }
+
+  #show(after: Document, ops: readonly Op[], push?: Pending): void {
+    const before = this.#shown;
+    this.#shown = after;
+    if (before === after) return;
+    // Of an answer that says what was known already, or of a push that no longer fits, there are no operations.
+    this.#onShown({ before, after, ops: ops.length > 0 ? ops : difference(before, after, this.#keys), push });
   }
 }
 
@@ -261,7 +301,7 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
 
 /** Returns what others may have done that made `after` of `before`; no state counts as null. */
 export function difference(before: Document, after: Document, keys: Keys | undefined): Op[] {
-  return diff(before ?? null, after ?? null, keys);
+  return diff(before ?? null, after ?? null, keys, "characters");
 }
 
 function carriedOut(document: Document, ops: readonly Op[]): Document {

@@ -1,15 +1,19 @@
 /** The public names of `plait-client`. */
 
+export { bindText } from "./bind-text.js";
 export type { CallOptions, RpcStream } from "./calls.js";
 export { ThreadClient } from "./client.js";
 export type { Unsubscribe } from "./client.js";
 export { PlaitError } from "./errors.js";
+export type { TextElement } from "./fields.js";
 export type { DeepReadonly, Json } from "./json.js";
 export type { Status } from "./link.js";
 export type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 export type { ThreadOptions } from "./options.js";
+export type { TextEdit } from "./patch.js";
 export type { PresenceRecord } from "./presence.js";
 export type { Op } from "./protocol.js";
 export type { AnyRpcs, RpcFace } from "./rpc.js";
 export type { WebSocketClass, WebSocketLike } from "./socket.js";
 export type { StorageLike } from "./storage.js";
+export type { TextChange } from "./texts.js";

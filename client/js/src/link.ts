@@ -3,6 +3,7 @@
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { parse, stringify } from "./exact.js";
+import type { ShownChange } from "./fold.js";
 import { checkNamed, hasHost, socketUrl, storageKey } from "./options.js";
 import type { ThreadOptions } from "./options.js";
 import { SUBPROTOCOL } from "./protocol.js";
@@ -27,6 +28,8 @@ export interface LinkListener {
   onBytes: (data: ArrayBuffer) => void;
   /** A value of the session or the link may have changed. Called after the events that say why. */
   onUpdate: () => void;
+  /** What is shown has changed; called at once, in the middle of a call of the session. */
+  onShown?: (change: ShownChange) => void;
   /** The link is closed; called once, and last. */
   onClosed: () => void;
 }
@@ -56,7 +59,12 @@ export class Link {
     if (hasHost(options)) socketUrl(options);
     this.#options = options;
     this.#listener = listener;
-    this.session = new Session({ client: options.client ?? randomId(), now, schema: options.schema });
+    this.session = new Session({
+      client: options.client ?? randomId(),
+      now,
+      schema: options.schema,
+      onShown: (change) => listener.onShown?.(change),
+    });
   }
 
   get status(): Status {

@@ -1,10 +1,15 @@
-/** Makes and applies JSON Patch (RFC 6902) operations: `add`, `remove` and `replace`. */
+/** Makes and applies JSON Patch (RFC 6902) operations `add`, `remove` and `replace`, and `splice` in a text. */
 
 import { edits } from "./align.js";
 import type { Keys } from "./elements.js";
-import { freeze, isObject } from "./json.js";
+import { freeze, isObject, isWellFormed } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
+import { countPoints, pointAt } from "./points.js";
 import type { Op } from "./protocol.js";
+import { diffTexts } from "./text-diff.js";
+import type { Look } from "./text-diff.js";
+import { inOrder, spliced } from "./text.js";
+import type { Region } from "./text.js";
 
 /** A state, or a part of one; undefined where there is none. */
 export type Document = Json | undefined;
@@ -39,24 +44,33 @@ export function isIndex(part: string): boolean {
 
 /**
  * Returns the operations that turn `old` into `next`. Parts that are the same object in both are not walked. Elements
- * of lists are compared by identity, not by position; `keys` are the declared members that identify them.
+ * of lists are compared by identity, not by position; `keys` are the declared members that identify them, and the
+ * texts, in which only what is different changes.
  */
-export function diff(old: Document, next: Json, keys?: Keys): Op[] {
+export function diff(old: Document, next: Json, keys?: Keys, look: Look = "words"): Op[] {
   const ops: Op[] = [];
-  addDifference(old, next, "", { ops, keys });
+  addDifference(old, next, "", { ops, keys, look });
   return ops;
 }
 
 interface Difference {
   readonly ops: Op[];
   readonly keys: Keys | undefined;
+  readonly look: Look;
 }
 
 function addDifference(old: Document, next: Json, path: string, found: Difference): void {
   if (old === next) return;
   if (Array.isArray(old) && Array.isArray(next)) addArrays(old, next, path, found);
   else if (isObject(old) && isObject(next)) addObjects(old, next, path, found);
-  else found.ops.push({ op: "replace", path, value: next });
+  else found.ops.push(...replace(old, next, path, found.keys, found.look));
+}
+
+/** Returns the operations that replace a value; those that change a text only where it is different. */
+export function replace(old: Document, next: Json, path: string, keys: Keys | undefined, look: Look = "words"): Op[] {
+  if (typeof old !== "string" || typeof next !== "string" || !keys?.hasText(path))
+    return [{ op: "replace", path, value: next }];
+  return splices(path, diffTexts(old, next, look));
 }
 
 function addObjects(old: JsonObject, next: JsonObject, path: string, found: Difference): void {
@@ -70,7 +84,7 @@ function addObjects(old: JsonObject, next: JsonObject, path: string, found: Diff
 }
 
 function addArrays(old: readonly Json[], next: readonly Json[], path: string, found: Difference): void {
-  const { ops, keys } = found;
+  const { ops, keys, look } = found;
   const list = edits(old, next, keys?.at(path));
   if (!list) {
     ops.push({ op: "replace", path, value: next });
@@ -81,6 +95,7 @@ function addArrays(old: readonly Json[], next: readonly Json[], path: string, fo
     if (kind === "change") addDifference(old[before], next[after] as Json, place, found);
     else if (kind === "remove" || kind === "out") ops.push({ op: "remove", path: place });
     else if (kind === "in") ops.push({ op: "add", path: place, value: old[before] as Json, moved: true });
+    else if (kind === "replace") ops.push(...replace(old[before], next[after] as Json, place, keys, look));
     else ops.push({ op: kind, path: place, value: next[after] as Json });
   }
 }
@@ -99,7 +114,7 @@ export function apply(document: Document, ops: readonly Op[]): Document {
 function applyAt(node: Document, parts: readonly string[], depth: number, op: Op): Json {
   if (depth === parts.length) {
     if (op.op === "remove") throw new PatchError("the whole document cannot be removed");
-    return valueOf(op);
+    return op.op === "splice" ? spliced(textFor(op, node), [regionOf(op)]) : valueOf(op);
   }
   if (Array.isArray(node)) return applyToArray(node, parts, depth, op);
   if (isObject(node)) return applyToObject(node, parts, depth, op);
@@ -122,9 +137,9 @@ function applyToArray(node: readonly Json[], parts: readonly string[], depth: nu
   const index = adds && part === "-" ? node.length : indexOf(part, op.path);
   if (index >= node.length + Number(adds)) throw new PatchError(`${op.path} is past the end of the array`);
   const copy = [...node];
-  if (!isLast) copy[index] = applyAt(node[index], parts, depth + 1, op);
-  else if (op.op === "remove") copy.splice(index, 1);
-  else copy.splice(index, adds ? 0 : 1, valueOf(op));
+  if (adds) copy.splice(index, 0, valueOf(op));
+  else if (isLast && op.op === "remove") copy.splice(index, 1);
+  else copy[index] = applyAt(node[index], parts, depth + 1, op);
   return Object.freeze(copy);
 }
 
@@ -136,6 +151,97 @@ function valueOf(op: Op): Json {
 function indexOf(part: string, path: string): number {
   if (!isIndex(part)) throw new PatchError(`${path}: ${part} is not an array index`);
   return Number(part);
+}
+
+// Texts
+
+/** Returns a change of a text as operations, one after the other. */
+export function splices(path: string, regions: readonly Region[]): Op[] {
+  return inOrder(regions).map(({ at, remove, insert }) => ({
+    op: "splice",
+    path,
+    at,
+    ...(remove > 0 && { remove }),
+    ...(insert !== "" && { insert }),
+  }));
+}
+
+export type Splice = Extract<Op, { op: "splice" }>;
+
+/** Returns what a splice does, whatever text it is for. Throws a PatchError where no text has such a place. */
+export function regionOf({ path, value, at, remove = 0, insert = "" }: Splice): Region {
+  if ((value as unknown) !== undefined) throw new PatchError(`splice ${path} has a value`);
+  if ((at as unknown) === undefined) throw new PatchError(`splice ${path} does not say where`);
+  if (!Number.isSafeInteger(at) || !Number.isSafeInteger(remove) || typeof insert !== "string") {
+    throw new PatchError(
+      `splice ${path}: a position and a number of characters are integers, and what is inserted is a text`,
+    );
+  }
+  if (at < 0 || remove < 0) throw new PatchError(`splice ${path}: ${Math.min(at, remove)} is negative`);
+  return { at, remove, insert };
+}
+
+/** Returns the text that a splice is for. Throws a PatchError if there is none, or the splice does not fit it. */
+function textFor(op: Splice, text: Document): string {
+  if (typeof text !== "string") throw new PatchError(`splice ${op.path}: what is there is not a text`);
+  checkRegion(op.path, regionOf(op), countPoints(text));
+  return text;
+}
+
+function checkRegion(path: string, { at, remove, insert }: Region, length: number): void {
+  if (at > length) throw new PatchError(`splice ${path}: position ${at} is past the end of a text of ${length}`);
+  if (at + remove > length) {
+    throw new PatchError(
+      `splice ${path}: ${remove} characters from position ${at} on reach past the end of a text of ${length}`,
+    );
+  }
+  if (!isWellFormed(insert)) {
+    throw new PatchError(`splice ${path}: half a surrogate pair cannot be inserted, as UTF-8 cannot encode it`);
+  }
+}
+
+/** A part of a text that is replaced; positions are those of JavaScript strings, UTF-16 units. */
+export interface TextEdit {
+  readonly at: number;
+  readonly remove: number;
+  readonly insert: string;
+}
+
+/** Returns the text that is to be changed. Throws a PatchError where there is none. */
+export function textIn(document: Document, path: string): string {
+  const text = find(document, parse(path));
+  if (text === undefined) throw new PatchError(`splice ${path}: there is nothing`);
+  if (typeof text !== "string") throw new PatchError(`splice ${path}: what is there is not a text`);
+  return text;
+}
+
+/**
+ * Returns the operations of one change of a text, which may be in several places, in order and all counted on the text
+ * before it; none where it does nothing. Throws a PatchError where it does not fit.
+ */
+export function spliceUnits(document: Document, path: string, edits: readonly TextEdit[]): Op[] {
+  const text = textIn(document, path);
+  let end = 0;
+  const regions = edits.map(({ at, remove, insert }) => {
+    const region = regionOf({ op: "splice", path, at, remove, insert });
+    checkRegion(path, region, text.length);
+    if (at < end)
+      throw new PatchError(`splice ${path}: position ${at} is before the end of the edit before it, ${end}`);
+    end = at + remove;
+    const start = pointOf(text, at, path);
+    return { at: start, remove: pointOf(text, end, path) - start, insert };
+  });
+  return splices(
+    path,
+    regions.filter(({ remove, insert }) => remove > 0 || insert !== ""),
+  );
+}
+
+function pointOf(text: string, unit: number, path: string): number {
+  const point = pointAt(text, unit);
+  if (point === undefined)
+    throw new PatchError(`splice ${path}: position ${unit} is in the middle of a surrogate pair`);
+  return point;
 }
 
 // Reading

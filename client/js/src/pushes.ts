@@ -5,7 +5,7 @@ import { PlaitError } from "./errors.js";
 import type { Applied, Refused } from "./events.js";
 import { stringify } from "./exact.js";
 import { Fold } from "./fold.js";
-import type { Pending } from "./fold.js";
+import type { Pending, ShownChange } from "./fold.js";
 import { isEqual, isWellFormed } from "./json.js";
 import { byteLength, isTooLarge, tooLarge } from "./messages.js";
 import { PatchError } from "./patch.js";
@@ -23,7 +23,7 @@ export interface Follower {
 export class Pushes {
   /** The client's id; the server identifies a push by it and its ref. */
   client: string;
-  readonly fold = new Fold();
+  readonly fold: Fold;
   readonly #window: SendWindow;
   #next = 1;
   // The push that was probably too large, unless the next join says that it was answered.
@@ -31,8 +31,9 @@ export class Pushes {
   #isDirty = false;
   #keptAt: Version | undefined = undefined;
 
-  constructor(client: string, now: () => number) {
+  constructor(client: string, now: () => number, onShown: (change: ShownChange) => void) {
     this.client = client;
+    this.fold = new Fold(onShown);
     this.#window = new SendWindow(now);
   }
 

@@ -2,15 +2,16 @@
  * Rebases operations that were made on an older state onto a newer one.
  *
  * The same as `rebase.py` of the server: places are compared by JSON pointer; the indices of arrays move with the
- * elements that others add and remove, and of two elements added at one index the earlier stays before the later.
+ * elements that others add and remove, and of two elements added at one index the earlier stays before the later; so
+ * do the characters of texts.
  * Operations on an element that others have moved follow it.
  */
 
-import { parse } from "./patch.js";
+import { takingBack } from "./inverse.js";
 import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { Shape } from "./shape.js";
-import { Step, isOf, isPair, isWithin, leadsThrough, pointer } from "./step.js";
+import { Step, isOf, isPair, isWithin, leadsThrough } from "./step.js";
 
 export interface Rebased {
   ops: Op[];
@@ -39,7 +40,7 @@ export function rebase(ops: readonly Op[], over: readonly Op[], document: Docume
   });
   const isLost = lostAt < others.length;
   return {
-    ops: steps.filter((step) => !step.isDone).map((step) => step.toOp()),
+    ops: steps.filter((step) => !step.isDone).flatMap((step) => step.toOps()),
     conflicts: steps.filter((step) => step.isContested).map((step) => step.pointer),
     isLost,
     over: isLost ? without(ops, over, lostAt, document) : present(others),
@@ -97,39 +98,8 @@ function without(ops: readonly Op[], over: readonly Op[], lostAt: number, docume
   return [...before.over, ...takingBack(before.ops, there), ...present(rest)];
 }
 
-/**
- * Returns what would take back operations on a document, those that fit. It has no values: it is for others to be
- * rebased over. What leads into a value that is not known is lost.
- */
-export function takingBack(ops: readonly Op[], document: Document): Op[] {
-  const shape = new Shape(document);
-  const inverse: Op[] = [];
-  for (const op of ops) {
-    const parts = parse(op.path);
-    const isThere = shape.look(parts) !== undefined;
-    const container = shape.look(parts.slice(0, -1));
-    const fits = op.op === "add" ? parts.length === 0 || typeof container === "object" : isThere;
-    if (fits) {
-      inverse.push(inverseOf(op, parts, container, isThere));
-      const before = inverse.at(-2);
-      if (op.moved && before?.op === "add") inverse[inverse.length - 2] = { ...before, moved: true };
-      shape.do(op.op, parts, op.value);
-    }
-  }
-  return inverse.reverse();
-}
-
-function inverseOf(op: Op, parts: readonly string[], container: Document, isThere: boolean): Op {
-  if (op.op === "remove") return { op: "add", path: op.path } as Op;
-  if (op.op === "replace") return { op: "replace", path: op.path } as Op;
-  if (!Array.isArray(container) || parts.length === 0)
-    return { op: isThere ? "replace" : "remove", path: op.path } as Op;
-  const end = parts.at(-1) === "-" ? [...parts.slice(0, -1), String(container.length)] : parts;
-  return { op: "remove", path: pointer(end) };
-}
-
 function present(steps: readonly Step[]): Op[] {
-  return steps.filter((step) => !step.isGone).map((step) => step.toOp());
+  return steps.filter((step) => !step.isGone).flatMap((step) => step.toOps());
 }
 
 /** Lets `others` come before `mine`; returns the index of the one that removes its place, or `count` if none does. */
@@ -173,7 +143,8 @@ function follow(mine: Step, [out, into]: readonly [Step, Step]): void {
 /** Lets `mine` move the element with what `other` has changed. */
 function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
   const rest = other.parts.slice(out.parts.length);
-  if ((rest.length === 0 && other.name !== "add") || (other.name !== "remove" && !other.hasValue)) {
+  const isWhole = rest.length === 0 && (other.name === "remove" || other.name === "replace");
+  if (isWhole || (other.name !== "remove" && !other.hasValue)) {
     // The element was removed or may be another, or its value is unknown, as where a change is taken back.
     out.isContested = out.isGone = true;
     return;
@@ -187,7 +158,9 @@ function pass(mine: Step, other: Step): void {
   const place = mine.parts;
   const otherPlace = other.parts;
   const isSame = place.length === otherPlace.length && isWithin(place, otherPlace);
-  if (isSame && mine.name === "remove" && other.name === "remove") {
+  if (isSame && mine.name === "splice" && other.name === "splice") {
+    mine.passText(other);
+  } else if (isSame && mine.name === "remove" && other.name === "remove") {
     mine.isGone = mine.isDone = other.isGone = true;
   } else if (isSame && other.name === "replace" && other.isElement && mine.mayMeanAnother(other)) {
     mine.isContested = mine.isGone = true;
@@ -201,7 +174,10 @@ function pass(mine: Step, other: Step): void {
     other.parts = otherMoved ?? otherPlace;
   } else if (isWithin(place, otherPlace) || isWithin(otherPlace, place)) {
     mine.isContested = true;
-    if (otherPlace.length < place.length) {
+    if (mine.name === "splice") {
+      // What others have put there, or around it, is not the text that was meant.
+      mine.isGone = true;
+    } else if (otherPlace.length < place.length) {
       other.takeIn(mine);
     } else {
       other.isGone = true;

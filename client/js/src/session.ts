@@ -6,7 +6,7 @@ import { MESSAGE_TOO_BIG, finalError } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import { applyChange } from "./events.js";
 import type { SessionEvent, Unsent } from "./events.js";
-import type { Pending } from "./fold.js";
+import type { Pending, ShownChange } from "./fold.js";
 import { Heartbeat } from "./heartbeat.js";
 import type { Json, JsonObject } from "./json.js";
 import type { Bytes, Outgoing } from "./messages.js";
@@ -24,6 +24,8 @@ export interface SessionOptions {
   now: () => number;
   /** The hash of the state's schema that the app was built for. */
   schema?: string | undefined;
+  /** Called with each change of what is shown, at once. It must not call the session. */
+  onShown?: ((change: ShownChange) => void) | undefined;
 }
 
 export type Phase = "idle" | "joining" | "joined" | "stopped";
@@ -43,7 +45,7 @@ export class Session {
 
   constructor(options: SessionOptions) {
     this.#options = options;
-    this.#pushes = new Pushes(options.client, options.now);
+    this.#pushes = new Pushes(options.client, options.now, (change) => options.onShown?.(change));
     this.#sending = new Sending(this.#pushes, options.now);
   }
 
@@ -67,7 +69,7 @@ export class Session {
     return this.#pushes.fold.at;
   }
 
-  /** The members that identify elements when states of the thread are compared. */
+  /** The members that identify elements when states of the thread are compared, and its texts. */
   get keys(): Keys | undefined {
     return this.#pushes.fold.keys;
   }
@@ -89,6 +91,11 @@ export class Session {
 
   get presence(): PresenceRecord {
     return this.#presences.all;
+  }
+
+  /** What this client shows of itself, null for nothing. */
+  get ownPresence(): Json {
+    return this.#presences.own;
   }
 
   /** The answer to the last join. */

@@ -1,4 +1,7 @@
-/** The containers of a document before and after operations on it: objects, and arrays with their lengths. */
+/**
+ * The containers of a document before and after operations on it: objects, and arrays with their lengths. A text is one
+ * value, whatever is done inside it.
+ */
 
 import { isObject } from "./json.js";
 import type { Json } from "./json.js";
@@ -48,7 +51,7 @@ export class Shape {
 
   /** Undoes the last operation on the document; its path must name the end of an array by an index. */
   undo(name: Op["op"], parts: readonly string[]): void {
-    this.#waiting.push({ isUndo: true, name, parts, value: HOLE });
+    if (name !== "splice") this.#waiting.push({ isUndo: true, name, parts, value: HOLE });
   }
 
   /** Undoes the move of an array's element. */
@@ -58,7 +61,7 @@ export class Shape {
 
   /** Does an operation. */
   do(name: Op["op"], parts: readonly string[], value: Json | undefined): void {
-    this.#waiting.push({ isUndo: false, name, parts, value });
+    if (name !== "splice") this.#waiting.push({ isUndo: false, name, parts, value });
   }
 
   #move(from: readonly string[], to: readonly string[]): void {

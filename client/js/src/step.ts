@@ -1,12 +1,17 @@
 /** One operation while others are brought before it: its place, and what it does to the elements around it. */
 
 import { idOf } from "./elements.js";
-import { isObject } from "./json.js";
+import { isObject, isWellFormed } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
-import { PatchError, apply, escape, find, isIndex, parse } from "./patch.js";
+import { PatchError, apply, escape, find, isIndex, parse, regionOf, splices } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 import type { Shape } from "./shape.js";
+import { transform } from "./text.js";
+import type { Region } from "./text.js";
+
+/** In so many places a text may be changed by one operation: each costs time again for each operation of others. */
+const MOST_REGIONS = 1000;
 
 export class Step {
   name: Op["op"];
@@ -26,25 +31,29 @@ export class Step {
   isGone = false;
   /** Whether the same was done already. */
   isDone = false;
-  /** As given, or with later changes inside its value. */
-  #op: Op;
+  /** As given, or with later changes inside; undefined where it has none, or that is not known. */
+  #value: Json | undefined;
+  /** What a splice does to its text: in several places where others have written in between. */
+  #regions: readonly Region[];
 
   constructor(op: Op) {
-    this.#op = op;
+    this.#value = op.value;
     this.name = op.op;
     this.isMoved = op.moved === true;
     this.parts = parse(op.path);
     this.isElement = isPlace(this.parts.at(-1));
-    this.moves = op.op !== "replace" && this.isElement;
+    this.moves = this.isElement && (op.op === "add" || op.op === "remove");
+    this.#regions = op.op === "splice" ? [regionOf(op)] : [];
   }
 
   get pointer(): string {
     return pointer(this.parts);
   }
 
-  /** Whether its value is known. */
+  /** Whether it is known what it puts at its place. */
   get hasValue(): boolean {
-    return this.#op.value !== undefined;
+    if (this.name === "splice") return this.#regions.every(({ insert }) => isWellFormed(insert));
+    return this.#value !== undefined;
   }
 
   /**
@@ -53,17 +62,33 @@ export class Step {
    */
   mayMeanAnother(other: Step): boolean {
     if (this.name !== "replace") return this.name === "remove";
-    const [value, there] = [this.#op.value, other.#op.value];
+    const [value, there] = [this.#value, other.#value];
     if (!isContainer(value) || !isContainer(there)) return false;
     const id = idOf(value);
     return id === undefined || id !== idOf(there);
   }
 
-  toOp(): Op {
-    const { name, pointer } = this;
-    const { moved = false, ...op } = this.#op;
-    if (name === op.op && pointer === op.path && moved === this.isMoved) return this.#op;
-    return { ...op, op: name, path: pointer, ...(this.isMoved ? { moved } : {}) } as Op;
+  /** Returns it as operations: one, or those that do what a splice does in several places. */
+  toOps(): Op[] {
+    return this.#opsAt(this.pointer);
+  }
+
+  #opsAt(path: string): Op[] {
+    if (this.name === "splice") return splices(path, this.#regions);
+    return [makeOp(this.name, path, { value: this.#value, isMoved: this.isMoved })];
+  }
+
+  /** Lets another splice of the same text come before: each becomes what it is after the other. */
+  passText(other: Step): void {
+    if (this.#regions.length + other.#regions.length > MOST_REGIONS) {
+      this.isContested = this.isGone = true;
+      return;
+    }
+    const mine = transform(this.#regions, other.#regions, true);
+    other.#regions = transform(other.#regions, this.#regions, false);
+    this.#regions = mine;
+    this.isGone = this.isDone = mine.length === 0;
+    other.isGone = other.#regions.length === 0;
   }
 
   /**
@@ -72,7 +97,7 @@ export class Step {
    * be removed.
    */
   takeIn(inner: Step): void {
-    const { value } = this.#op;
+    const value = this.#value;
     const rest = inner.parts.slice(this.parts.length);
     if (this.isElement || leadsToElement(value, rest, inner.name === "add")) {
       inner.isGone = true;
@@ -86,8 +111,7 @@ export class Step {
       inner.name = "add";
     }
     try {
-      const done = apply(value, [{ ...inner.#op, op: inner.name, path: pointer(rest) } as Op]) as Json;
-      this.#op = { ...this.#op, value: done } as Op;
+      this.#value = apply(value, inner.#opsAt(pointer(rest))) as Json;
     } catch (error) {
       if (!(error instanceof PatchError)) throw error;
       inner.isGone = true;
@@ -96,12 +120,12 @@ export class Step {
 
   /** Applies an operation to the element that this one adds, or inside it at `rest`. */
   takeAlong(inner: Step, rest: readonly string[]): void {
-    const { value } = this.#op;
-    if (value === undefined) return;
+    if (this.#value === undefined) return;
+    const place = pointer(rest);
+    const isWhole = rest.length === 0 && inner.name !== "splice";
     try {
-      const op = rest.length === 0 ? "replace" : inner.name;
-      const done = apply(value, [{ ...inner.#op, op, path: pointer(rest) } as Op]) as Json;
-      this.#op = { ...this.#op, value: done } as Op;
+      const ops = isWhole ? [makeOp("replace", place, { value: inner.#value })] : inner.#opsAt(place);
+      this.#value = apply(this.#value, ops) as Json;
     } catch (error) {
       if (!(error instanceof PatchError)) throw error;
       inner.isGone = true;
@@ -114,7 +138,7 @@ export class Step {
    * value, or where `isExact` asks for it.
    */
   lookUp(shape: Shape, { hasHappened = false, isExact = false } = {}): void {
-    const mayHold = hasHappened && this.isElement && (isExact || typeof this.#op.value === "object");
+    const mayHold = hasHappened && this.isElement && (isExact || typeof this.#value === "object");
     if (!this.moves && !mayHold) return;
     const place = this.parts.slice(0, -1);
     const container = shape.look(place);
@@ -124,6 +148,15 @@ export class Step {
       this.parts = [...place, String(container.length - 1)];
     }
   }
+}
+
+/** Returns an operation, which has no value where that is not known. */
+export function makeOp(
+  name: Op["op"],
+  path: string,
+  { value, isMoved = false }: { value?: Json | undefined; isMoved?: boolean } = {},
+): Op {
+  return { op: name, path, ...(value !== undefined && { value }), ...(isMoved && { moved: true }) } as Op;
 }
 
 function isContainer(value: Document): value is JsonObject | readonly Json[] {

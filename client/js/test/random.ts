@@ -3,9 +3,14 @@
 import type { Json } from "../src/json.js";
 import { apply, escape, find, parse } from "../src/patch.js";
 import type { Document } from "../src/patch.js";
+import { countPoints } from "../src/points.js";
 import type { Op } from "../src/protocol.js";
+import type { Region } from "../src/text.js";
 
 const KEYS = ["a", "b", "c/d", "~e", "0", "1", ""];
+
+/** Characters of one and of several code points, and of one and of two UTF-16 units. */
+const CHARACTERS = ["a", "b", " ", "\n", "é", "e\u0301", "–", "🔑", "👩‍👧", "\u0301", "\u{10000}"];
 
 export class Random {
   #state: number;
@@ -36,7 +41,7 @@ export class Random {
 
   json(depth = 3): Json {
     const kind = this.below(depth > 0 ? 4 : 2);
-    if (kind === 0) return this.pick([null, true, false, 0, 1, -2.5, "", "x", "yz"]);
+    if (kind === 0) return this.pick([null, true, false, 0, 1, -2.5, "", "x", "yz", "e\u0301🔑"]);
     if (kind === 1) return this.below(1000);
     if (kind === 2) return Array.from({ length: this.below(5) }, () => this.json(depth - 1));
     return this.object(depth - 1);
@@ -47,6 +52,28 @@ export class Random {
     return Object.fromEntries(keys.map((key) => [key, this.json(depth)]));
   }
 
+  text(most = 12): string {
+    return Array.from({ length: this.below(most + 1) }, () => this.pick(CHARACTERS)).join("");
+  }
+
+  /** Regions of a change of a text. */
+  change(text: string): Region[] {
+    const regions: Region[] = [];
+    const length = countPoints(text);
+    let end = 0;
+    for (let index = this.below(5); index > 0; index--) {
+      const at = end + this.below(length - end + 1);
+      const remove = this.below(Math.min(3, length - at) + 1);
+      const insert = this.text(2);
+      const last = regions.at(-1);
+      const isAfter = !last || at > end || (remove === 0 && last.remove > 0 && insert !== "");
+      if (!isAfter || (remove === 0 && insert === "")) continue;
+      regions.push({ at, remove, insert });
+      end = at + remove;
+    }
+    return regions;
+  }
+
   /** An operation that fits the document. */
   op(document: Document): Op {
     const places = this.#places(document, "");
@@ -55,6 +82,13 @@ export class Random {
     if (op === "add" && inner.length > 0)
       return { op, path: this.#addition(document, this.pick(inner)), value: this.json(2) };
     const place = this.pick(places.length > 1 ? places.slice(1) : places);
+    const there = find(document, parse(place));
+    if (typeof there === "string" && this.chance(0.7)) {
+      const at = this.below(countPoints(there) + 1);
+      const remove = this.below(countPoints(there) - at + 1);
+      const insert = this.text(2);
+      return { op: "splice", path: place, at, ...(remove > 0 && { remove }), ...(insert !== "" && { insert }) };
+    }
     if (op === "remove" && place !== "") return { op, path: place };
     return { op: "replace", path: place, value: place === "" ? this.object() : this.json(2) };
   }

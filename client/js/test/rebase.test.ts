@@ -1,9 +1,11 @@
 import { expect, test } from "vitest";
 
+import type { Json } from "../src/json.js";
 import { apply } from "../src/patch.js";
 import type { Document } from "../src/patch.js";
 import type { Op } from "../src/protocol.js";
-import { rebase } from "../src/rebase.js";
+import { rebase, takingBack } from "../src/rebase.js";
+import { UNKNOWN } from "../src/text.js";
 import { Random } from "./random.js";
 
 const SEEDS = Array.from({ length: 600 }, (_, seed) => seed);
@@ -191,4 +193,75 @@ test.each<[string, Op, Op[], Document, string]>([
   ],
 ])("an operation %s", (_, mine, theirs, after, path) => {
   expect(rebase([mine], theirs, after).ops).toEqual([{ ...mine, path }]);
+});
+
+// Texts
+
+const splice = (path: string, at: number, change: { remove?: number; insert?: string }): Op => {
+  return { op: "splice", path, at, ...change };
+};
+
+const move = (from: number, to: number, value: Json): Op[] => [
+  { op: "remove", path: `/${from}` },
+  { op: "add", path: `/${to}`, value, moved: true },
+];
+
+test("what is written in a text of a list goes with it where others have moved it", () => {
+  const rebased = rebase([splice("/0", 1, { insert: "x" })], move(0, 1, "ab"), ["c", "ab"]);
+  expect(rebased.ops).toEqual([splice("/1", 1, { insert: "x" })]);
+  expect(rebased.over).toEqual(move(0, 1, "axb"));
+});
+
+test("who moves a text of a list takes along what others have written in it", () => {
+  const rebased = rebase(move(0, 1, "ab"), [splice("/0", 1, { insert: "x" })], ["axb", "c"]);
+  expect(rebased.ops).toEqual(move(0, 1, "axb"));
+  expect(rebased.over).toEqual([splice("/1", 1, { insert: "x" })]);
+});
+
+test("who moves a text in which something was taken back that is not known moves nothing", () => {
+  const back = takingBack([splice("/0", 0, { remove: 2 })], ["ab", "c"]);
+  expect(rebase(move(0, 1, ""), back, ["ab", "c"])).toMatchObject({ isLost: true, conflicts: ["/0"] });
+});
+
+test("what takes back a splice counts its characters, of which it knows none that it puts back", () => {
+  const [back] = takingBack([splice("/t", 1, { remove: 2, insert: "🔑🔒x" })], { t: "abcd" });
+  expect(back).toEqual(splice("/t", 1, { remove: 3, insert: UNKNOWN.repeat(2) }));
+});
+
+test("who has removed what others have removed, too, does not mind that the text was replaced after that", () => {
+  const over: Op[] = [splice("/t", 0, { remove: 2 }), { op: "replace", path: "/t", value: "new" }];
+  const rebased = rebase([splice("/t", 0, { remove: 1 })], over, { t: "new" });
+  expect(rebased).toMatchObject({ ops: [], conflicts: [], isLost: false });
+});
+
+test("what is written in a text that others have replaced, or whose place they have removed, is lost", () => {
+  const mine = splice("/o/t", 0, { insert: "x" });
+  const replaced: Op[] = [{ op: "replace", path: "/o", value: { t: "new" } }];
+  for (const [over, after] of [
+    [replaced, { o: { t: "new" } }],
+    [[{ op: "replace", path: "/o/t", value: "new" }], { o: { t: "new" } }],
+    [[{ op: "remove", path: "/o/t" }], { o: {} }],
+  ] as [Op[], Document][]) {
+    expect(rebase([mine], over, after)).toMatchObject({ isLost: true, conflicts: ["/o/t"] });
+  }
+});
+
+test("who replaces a text does away with what others have written in it", () => {
+  const mine: Op = { op: "replace", path: "/t", value: "mine" };
+  const rebased = rebase([mine], [splice("/t", 0, { insert: "x" })], { t: "xab" });
+  expect(rebased).toEqual({ ops: [mine], conflicts: ["/t"], isLost: false, over: [] });
+});
+
+test("a splice moves none of the elements beside its text", () => {
+  const mine: Op[] = [splice("/0", 0, { insert: "x" }), { op: "add", path: "/1/0", value: "mine" }];
+  const { over } = rebase(mine, [{ op: "add", path: "/1/1", value: "theirs" }], ["ab", ["a", "theirs"], {}]);
+  expect(over).toEqual([{ op: "add", path: "/1/2", value: "theirs" }]);
+});
+
+test("what others have torn to too many pieces is lost, as each costs time for each of theirs", () => {
+  const count = 1200;
+  const over = Array.from({ length: count }, (_, at) => splice("/t", 2 * at + 1, { insert: "," }));
+  const after = apply({ t: "a".repeat(2 * count) }, over);
+  expect(rebase([splice("/t", 0, { remove: 2 * count })], over, after).isLost).toBe(true);
+  expect(rebase([splice("/t", 0, { remove: 2 * count })], over.slice(0, 100), after).ops.length).toBe(101);
 });

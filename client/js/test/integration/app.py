@@ -9,7 +9,7 @@ from plait import Connection, Limits, Plait, Reject, Source, Thread, rpc
 class Note(Thread[dict]):
     """A state of any shape whose `n` is never negative."""
 
-    initial_state = {"n": 0, "items": [], "fields": {}}  # noqa: RUF012
+    initial_state = {"n": 0, "items": [], "fields": {}, "text": ""}  # noqa: RUF012
 
     def validate_state_change(self, next_state: dict[str, Any], source: Source) -> None:
         if next_state.get("n", 0) < 0:

@@ -13,6 +13,7 @@ interface Note {
   n: number;
   items: string[];
   fields: Record<string, Record<string, number>>;
+  text: string;
 }
 
 const server = new Process();
@@ -25,14 +26,19 @@ class Player {
   readonly client: ThreadClient<Note>;
   readonly applied: string[] = [];
   readonly refused: string[] = [];
+  /** The characters that it has typed, each of them another, and those that it has removed. */
+  readonly typed: string[] = [];
+  readonly erased = new Set<string>();
   readonly open: Promise<void>[] = [];
   readonly #random: Random;
   readonly #id: string;
+  readonly #characters: Generator<string>;
   #socket: WebSocket | undefined = undefined;
   #items = 0;
 
-  constructor(id: string, name: string, random: Random) {
+  constructor(id: string, name: string, random: Random, characters: Generator<string>) {
     this.#id = id;
+    this.#characters = characters;
     this.#random = random;
     const player = this;
     const Traced = class extends WebSocket {
@@ -47,14 +53,32 @@ class Player {
   act(): void {
     const random = this.#random;
     const length = this.client.state?.items.length ?? 0;
-    const kind = random.below(10);
+    const kind = random.below(14);
     if (kind === 0) this.#socket?.terminate();
     else if (kind <= 3) this.#insert(random.below(length + 1));
     else if (kind === 4 && length > 0)
       this.#track(this.client.edit((note) => note.items.splice(random.below(length), 1)));
     else if (kind === 5) this.#track(this.client.update("/n", random.below(5) - 1));
     else if (kind === 6) this.#track(this.client.edit((note) => delete note.fields[random.pick(["a", "b"])]));
-    else this.#track(this.client.edit((note) => this.#field(note)));
+    else if (kind <= 9) this.#track(this.client.edit((note) => this.#field(note)));
+    else this.#type(this.client.state?.text ?? "");
+  }
+
+  /** Types at random in the text; whatever others do, that is never refused. */
+  #type(text: string): void {
+    const points = [...text];
+    const [start, count] = [this.#random.below(points.length + 1), this.#random.below(3)];
+    const old = points.slice(start, start + count);
+    const insert = Array.from({ length: this.#random.below(4) }, () => this.#characters.next().value as string);
+    this.typed.push(...insert);
+    for (const character of old) this.erased.add(character);
+    const change = this.client.splice(
+      "/text",
+      points.slice(0, start).join("").length,
+      old.join("").length,
+      insert.join(""),
+    );
+    this.open.push(change.then(() => undefined));
   }
 
   #field(note: Note): void {
@@ -84,9 +108,15 @@ class Player {
   }
 }
 
+/** Characters of one and of two UTF-16 units. */
+function* charactersOf(random: Random): Generator<string> {
+  for (let next = 0; ; next++) yield String.fromCodePoint((random.chance(0.5) ? 0xf0000 : 0xe000) + next);
+}
+
 async function play(seed: number): Promise<void> {
   const random = new Random(seed);
-  const players = ["a", "b", "c"].map((id) => new Player(id, `schedule-${seed}`, random));
+  const characters = charactersOf(random);
+  const players = ["a", "b", "c"].map((id) => new Player(id, `schedule-${seed}`, random, characters));
   const removed = new Set<string>();
   await Promise.all(players.map((player) => player.client.ready));
   for (let step = 0; step < STEPS; step++) {
@@ -120,6 +150,9 @@ async function play(seed: number): Promise<void> {
     client.close();
   }
   expect(new Set(items).size).toBe(items.length);
+  const typed = players.flatMap((player) => player.typed);
+  const kept = typed.filter((character) => !players.some((player) => player.erased.has(character)));
+  expect([...(fresh.state?.text ?? "")].sort()).toEqual(kept.sort());
   fresh.close();
 }
 

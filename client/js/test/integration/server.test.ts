@@ -96,7 +96,12 @@ describe.runIf(HAS_SERVER)("with a plait server", () => {
     const version = ada.edit((note) => void note.items.push("a"));
     expect(ada.state?.items).toEqual(["a"]);
     expect(await version).toBe(1);
-    expect(await grace.waitFor((note) => note.items.length === 1)).toEqual({ n: 0, items: ["a"], fields: {} });
+    expect(await grace.waitFor((note) => note.items.length === 1)).toEqual({
+      n: 0,
+      items: ["a"],
+      fields: {},
+      text: "",
+    });
     expect([ada.version, grace.version]).toEqual([1, 1]);
   });
 

@@ -1,0 +1,201 @@
+/** Shows a text of a thread in an element of the page, and what is typed there to all others. */
+
+import type { ThreadClient } from "./client.js";
+import { fieldOf, positionIn } from "./fields.js";
+import type { Field, Selection, TextElement } from "./fields.js";
+import { parse } from "./patch.js";
+import type { Document, TextEdit } from "./patch.js";
+import { diffTexts } from "./text-diff.js";
+import { compose, spliced, transform } from "./text.js";
+import type { Region } from "./text.js";
+import { textAt } from "./texts.js";
+import type { TextChange } from "./texts.js";
+import { endOf, follow, toEdits, toRegions, typed } from "./typing.js";
+
+/**
+ * Binds a `<textarea>`, an `<input>` or an element with `contenteditable="plaintext-only"` to the string at a JSON
+ * pointer. What is typed is sent at once; what others type is shown without moving the caret from its place in the
+ * text, and after a composition of an input method. Undo and redo are those of the client for this text. As long as
+ * there is no text, or it may not be changed, the element is readonly.
+ */
+export function bindText(
+  element: TextElement,
+  client: ThreadClient<any, any, any>,
+  pointer: string,
+): { close: () => void } {
+  return new Binding(element, client, pointer);
+}
+
+class Binding {
+  readonly #client: ThreadClient;
+  readonly #pointer: string;
+  readonly #parts: readonly string[];
+  readonly #field: Field;
+  // Whether the element itself makes a text of lines.
+  readonly #isInput: boolean;
+  readonly #closing = new AbortController();
+  // The text that the element shows.
+  #text = "";
+  // What others have made of it since, while an input method composes.
+  #held: readonly Region[] = [];
+  #isComposing = false;
+  // An edit is under way that the element shows, or that takes its caret along.
+  #doing: "type" | "jump" | undefined = undefined;
+
+  constructor(element: TextElement, client: ThreadClient, pointer: string) {
+    this.#client = client;
+    this.#pointer = pointer;
+    this.#parts = parse(pointer);
+    this.#field = fieldOf(element);
+    this.#isInput = element instanceof HTMLTextAreaElement || element instanceof HTMLInputElement;
+    const { signal } = this.#closing;
+    const listen = <Name extends keyof HTMLElementEventMap>(
+      name: Name,
+      fn: (event: HTMLElementEventMap[Name]) => void,
+    ) => element.addEventListener(name, fn as (event: Event) => void, { signal });
+    listen("input", () => this.#read());
+    listen("compositionstart", () => void (this.#isComposing = true));
+    listen("compositionend", () => this.#endComposition());
+    listen("keydown", (event) => this.#handleKey(event));
+    listen("beforeinput", (event) => this.#handleInput(event));
+    const unsubscribes = [
+      client.onText(pointer, (change) => this.#handleText(change)),
+      client.subscribe(() => this.#allow()),
+    ];
+    signal.addEventListener("abort", () => unsubscribes.forEach((unsubscribe) => unsubscribe()));
+    this.#show();
+    this.#allow();
+  }
+
+  /** Lets go of the element, which keeps what it shows. */
+  close(): void {
+    this.#closing.abort();
+    this.#field.release();
+  }
+
+  get #shared(): string | undefined {
+    return textAt(this.#client.state as Document, this.#parts);
+  }
+
+  #allow(): void {
+    const { readonly, status } = this.#client;
+    this.#field.allow(!readonly && status !== "closed" && this.#shared !== undefined);
+  }
+
+  // What is typed
+
+  /** Sends what is different in the element. */
+  #read(): void {
+    const { value, selection } = this.#field;
+    const edits = typed(this.#field.show(this.#text), value, selection?.[1]).map(({ at, remove, insert }) => {
+      const start = positionIn(this.#text, this.#field, at);
+      return { at: start, remove: positionIn(this.#text, this.#field, at + remove) - start, insert };
+    });
+    this.#edit(edits);
+  }
+
+  /** Sends edits of what the element showed. */
+  #edit(edits: readonly TextEdit[]): void {
+    const shared = this.#shared;
+    if (edits.length > 0 && shared !== undefined) {
+      const mine = toRegions(this.#text, edits);
+      const sent = toEdits(shared, transform(mine, this.#held, true));
+      this.#held = transform(this.#held, mine, false);
+      this.#text = spliced(this.#text, mine);
+      this.#do("type", () => this.#client.splice(this.#pointer, sent));
+    }
+    this.#show();
+  }
+
+  #do(what: "type" | "jump", act: () => unknown): void {
+    this.#doing = what;
+    try {
+      act();
+    } finally {
+      this.#doing = undefined;
+    }
+  }
+
+  // What is shown
+
+  #handleText({ text, edits }: TextChange): void {
+    if (this.#doing === "type") return;
+    const last = spliced(this.#text, this.#held);
+    if (text !== undefined && fits(last, edits)) this.#held = compose(this.#held, toRegions(last, edits));
+    this.#show(this.#doing === "jump");
+    this.#allow();
+  }
+
+  /** Shows the text as it is; the caret stays in its place, or goes where the text has changed. */
+  #show(goesThere = false): void {
+    if (this.#isComposing) return;
+    const text = this.#shared ?? "";
+    const field = this.#field;
+    if (spliced(this.#text, this.#held) !== text) this.#held = diffTexts(this.#text, text);
+    const edits = this.#shownEdits(toEdits(this.#text, this.#held));
+    const next = field.show(text);
+    this.#text = text;
+    this.#held = [];
+    if (edits.length === 0 && field.value === next) return;
+    const there = field.selection;
+    const moved: Selection | undefined = there && [follow(there[0], edits), follow(there[1], edits)];
+    const end = endOf(edits);
+    field.write(edits, next, goesThere && there && edits.length > 0 ? [end, end] : moved);
+  }
+
+  /** Returns edits of the text as those of what is shown of it. */
+  #shownEdits(edits: readonly TextEdit[]): TextEdit[] {
+    const show = (text: string) => this.#field.show(text);
+    if (show(this.#text).length === this.#text.length && edits.every(({ insert }) => show(insert) === insert))
+      return [...edits];
+    const [before, after] = [show(this.#text), show(this.#shared ?? "")];
+    return toEdits(before, diffTexts(before, after));
+  }
+
+  // Keys and input methods
+
+  #endComposition(): void {
+    this.#isComposing = false;
+    this.#read();
+  }
+
+  #handleKey(event: KeyboardEvent): void {
+    if (event.defaultPrevented || event.isComposing || event.altKey || !(event.ctrlKey || event.metaKey)) return;
+    const key = event.key.toLowerCase();
+    if (key === "z") this.#run(event.shiftKey ? "redo" : "undo", event);
+    else if (key === "y" && event.ctrlKey && !event.shiftKey) this.#run("redo", event);
+  }
+
+  #handleInput(event: InputEvent): void {
+    if (event.inputType === "historyUndo") this.#run("undo", event);
+    else if (event.inputType === "historyRedo") this.#run("redo", event);
+    else if (!this.#isInput && event.cancelable) this.#handleInsertion(event);
+  }
+
+  /** Inserts what an element with `contenteditable` would get in a way of each browser's own: lines. */
+  #handleInsertion(event: InputEvent): void {
+    const isBreak = event.inputType === "insertParagraph" || event.inputType === "insertLineBreak";
+    const isPaste = event.inputType === "insertFromPaste";
+    const text = isBreak ? "\n" : isPaste ? (event.dataTransfer?.getData("text/plain") ?? event.data) : null;
+    if (text === null) return;
+    event.preventDefault();
+    // It may be a part of something larger, of which the element has got the part before it.
+    this.#read();
+    const { selection } = this.#field;
+    if (!selection || this.#shared === undefined) return;
+    const [start, end] = selection.map((position) => positionIn(this.#text, this.#field, position)) as [number, number];
+    const edit = { at: start, remove: end - start, insert: this.#field.show(text) };
+    this.#do("jump", () => this.#client.splice(this.#pointer, [edit]));
+  }
+
+  #run(what: "undo" | "redo", event: Event): void {
+    event.preventDefault();
+    if (!this.#isComposing) this.#do("jump", () => this.#client[what](this.#pointer));
+  }
+}
+
+/** Tells whether edits can have been made of a text. */
+function fits(text: string, edits: readonly TextEdit[]): boolean {
+  const last = edits.at(-1);
+  return !last || last.at + last.remove <= text.length;
+}

@@ -1,0 +1,157 @@
+/** The selections of others in a CodeMirror editor, from the presence of the thread. */
+
+import { RangeSet, StateEffect, StateField } from "@codemirror/state";
+import type { Extension, Range } from "@codemirror/state";
+import { Decoration, EditorView, ViewPlugin, WidgetType } from "@codemirror/view";
+import type { DecorationSet, PluginValue, ViewUpdate } from "@codemirror/view";
+
+import type { ThreadClient } from "./client.js";
+import { isObject } from "./json.js";
+import type { Json } from "./json.js";
+import type { PresenceRecord } from "./presence.js";
+
+/** Returns the extension that shows the selections of others, and tells them where the editor's own is. */
+export function remoteCarets(client: ThreadClient, key: string): Extension {
+  return [shown, theme, ViewPlugin.define((view) => new Carets(view, client, key))];
+}
+
+const show = StateEffect.define<DecorationSet>();
+const shown = StateField.define<DecorationSet>({
+  create: () => Decoration.none,
+  update: (before, { changes, effects }) =>
+    effects.reduce((value, effect) => (effect.is(show) ? effect.value : value), before.map(changes)),
+  provide: (field) => EditorView.decorations.from(field),
+});
+
+class Carets implements PluginValue {
+  readonly #view: EditorView;
+  readonly #client: ThreadClient;
+  readonly #key: string;
+  readonly #unsubscribe: () => void;
+  #presence: PresenceRecord | undefined = undefined;
+  #connection: string | undefined = undefined;
+  #isClosed = false;
+
+  constructor(view: EditorView, client: ThreadClient, key: string) {
+    this.#view = view;
+    this.#client = client;
+    this.#key = key;
+    this.#unsubscribe = client.subscribe(() => this.#showLater());
+    this.#showLater();
+  }
+
+  destroy(): void {
+    this.#isClosed = true;
+    this.#unsubscribe();
+    this.#tell(null);
+  }
+
+  /** Tells the others where the selection is, and that there is none without the focus. */
+  update({ view, docChanged, selectionSet, focusChanged }: ViewUpdate): void {
+    if (!docChanged && !selectionSet && !focusChanged) return;
+    const { anchor, head } = view.state.selection.main;
+    this.#tell(view.hasFocus ? { anchor, head } : null);
+  }
+
+  #tell(selection: { anchor: number; head: number } | null): void {
+    const { status, ownPresence } = this.#client;
+    const own = isObject(ownPresence) ? ownPresence : {};
+    const before = own[this.#key] ?? null;
+    if (status === "closed" || JSON.stringify(before) === JSON.stringify(selection)) return;
+    this.#client.setPresence({ ...own, [this.#key]: selection });
+  }
+
+  /** Shows when the editor, which may be in the middle of an update, can be changed. */
+  #showLater(): void {
+    queueMicrotask(() => this.#isClosed || this.#show());
+  }
+
+  #show(): void {
+    const { presence, connection } = this.#client;
+    if (presence === this.#presence && connection === this.#connection) return;
+    [this.#presence, this.#connection] = [presence, connection];
+    const { length } = this.#view.state.doc;
+    const ranges = Object.entries(presence).flatMap(([id, data]) => {
+      return id === connection ? [] : rangesOf(id, data, this.#key, length);
+    });
+    this.#view.dispatch({ effects: show.of(RangeSet.of(ranges, true)) });
+  }
+}
+
+/** Returns the decorations of a connection: its caret, and what it has selected. */
+function rangesOf(id: string, data: Json, key: string, length: number): Range<Decoration>[] {
+  const selection = isObject(data) ? data[key] : undefined;
+  if (!isObject(data) || !isObject(selection)) return [];
+  const [anchor, head] = [selection["anchor"], selection["head"]].map((position) => {
+    // The others' text may be a moment ahead.
+    return Number.isSafeInteger(position) ? Math.max(0, Math.min(position as number, length)) : undefined;
+  });
+  if (anchor === undefined || head === undefined) return [];
+  const color = colorOf(data["color"], id);
+  const name = typeof data["name"] === "string" ? data["name"] : "";
+  const caret = Decoration.widget({ widget: new Caret(name, color), side: 1 }).range(head);
+  if (anchor === head) return [caret];
+  const style = `background-color: color-mix(in srgb, ${color} 25%, transparent)`;
+  const mark = Decoration.mark({ class: "cm-plait-selection", attributes: { style } });
+  return [mark.range(Math.min(anchor, head), Math.max(anchor, head)), caret];
+}
+
+/** Returns a color that others have chosen, if it is one, or one for their id. */
+function colorOf(color: Json | undefined, id: string): string {
+  if (typeof color === "string" && /^[\w#(),.% -]+$/.test(color)) return color;
+  const hue = [...id].reduce((sum, letter) => (sum * 31 + letter.charCodeAt(0)) % 360, 0);
+  return `hsl(${hue} 70% 40%)`;
+}
+
+class Caret extends WidgetType {
+  readonly #name: string;
+  readonly #color: string;
+
+  constructor(name: string, color: string) {
+    super();
+    this.#name = name;
+    this.#color = color;
+  }
+
+  override eq(other: Caret): boolean {
+    return other.#name === this.#name && other.#color === this.#color;
+  }
+
+  toDOM(): HTMLElement {
+    const caret = document.createElement("span");
+    caret.className = "cm-plait-caret";
+    caret.style.color = this.#color;
+    // Without a character between, a browser would take the line for one that ends here.
+    caret.append("\u2060");
+    if (this.#name) {
+      const label = caret.appendChild(document.createElement("span"));
+      label.className = "cm-plait-name";
+      label.style.backgroundColor = this.#color;
+      label.append(this.#name);
+    }
+    return caret;
+  }
+
+  override ignoreEvent(): boolean {
+    return true;
+  }
+}
+
+const theme = EditorView.baseTheme({
+  ".cm-plait-caret": {
+    position: "relative",
+    borderLeft: "2px solid currentColor",
+    margin: "0 -1px",
+    pointerEvents: "none",
+  },
+  ".cm-plait-name": {
+    position: "absolute",
+    bottom: "100%",
+    left: "-2px",
+    padding: "0 4px",
+    borderRadius: "3px 3px 3px 0",
+    font: "11px/1.4 system-ui, sans-serif",
+    color: "white",
+    whiteSpace: "nowrap",
+  },
+});

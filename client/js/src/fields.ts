@@ -1,0 +1,177 @@
+/** The elements of a page in which a text can be typed: what they show, their selection, and how they are changed. */
+
+import type { TextEdit } from "./patch.js";
+
+/** From where to where; both are the same for a caret. */
+export type Selection = readonly [start: number, end: number];
+
+export interface Field {
+  /** What is in the element. */
+  readonly value: string;
+  readonly selection: Selection | undefined;
+  /** Returns what the element shows of a text: its lines may end in another way, or be one. */
+  show(text: string): string;
+  /** Changes what is in the element, to `next`. The selection is then where it is told, if there is one. */
+  write(edits: readonly TextEdit[], next: string, selection: Selection | undefined): void;
+  /** Whether the user may type. */
+  allow(isAllowed: boolean): void;
+  /** Gives the element back as it was, but for its text. */
+  release(): void;
+}
+
+/** Elements in which `bindText` can show a text. */
+export type TextElement = HTMLTextAreaElement | HTMLInputElement | HTMLElement;
+
+/** Returns the field of an element. Throws a TypeError for one in which no text can be typed. */
+export function fieldOf(element: TextElement): Field {
+  if (element instanceof HTMLTextAreaElement || element instanceof HTMLInputElement) return new InputField(element);
+  if (element.hasAttribute("contenteditable")) return new EditableField(element);
+  throw new TypeError('bindText takes a textarea, an input, or an element with contenteditable="plaintext-only"');
+}
+
+/** Returns the position in a text of one in what a field shows of it. */
+export function positionIn(text: string, field: Field, shown: number): number {
+  if (field.show(text).length === text.length) return shown;
+  let position = 0;
+  for (let left = shown; left > 0 && position < text.length;) {
+    const part = text.startsWith("\r\n", position) ? "\r\n" : (text[position] as string);
+    left -= field.show(part).length;
+    position += part.length;
+  }
+  return position;
+}
+
+class InputField implements Field {
+  readonly #element: HTMLTextAreaElement | HTMLInputElement;
+  readonly #wasReadonly: boolean;
+
+  constructor(element: HTMLTextAreaElement | HTMLInputElement) {
+    this.#element = element;
+    this.#wasReadonly = element.readOnly;
+  }
+
+  get value(): string {
+    return this.#element.value;
+  }
+
+  get selection(): Selection | undefined {
+    const { selectionStart, selectionEnd } = this.#element;
+    // Inputs for addresses and numbers do not tell.
+    return selectionStart === null || selectionEnd === null ? undefined : [selectionStart, selectionEnd];
+  }
+
+  show(text: string): string {
+    return this.#element instanceof HTMLTextAreaElement ? text.replace(/\r\n?/g, "\n") : text.replace(/[\r\n]/g, "");
+  }
+
+  write(edits: readonly TextEdit[], next: string, selection: Selection | undefined): void {
+    const element = this.#element;
+    if (selection) {
+      // Unlike a new value, this leaves the element where it was scrolled to.
+      for (const { at, remove, insert } of [...edits].reverse())
+        element.setRangeText(insert, at, at + remove, "preserve");
+    }
+    if (element.value !== next) element.value = next;
+    const [start, end] = selection ?? [null, null];
+    // Some browsers focus the element whose selection is set.
+    if (selection && (element.selectionStart !== start || element.selectionEnd !== end))
+      element.setSelectionRange(start, end, element.selectionDirection ?? "none");
+  }
+
+  allow(isAllowed: boolean): void {
+    this.#element.readOnly = this.#wasReadonly || !isAllowed;
+  }
+
+  release(): void {
+    this.#element.readOnly = this.#wasReadonly;
+  }
+}
+
+/** An element with `contenteditable`: one text node, and a line break that shows an empty last line. */
+class EditableField implements Field {
+  readonly #element: HTMLElement;
+  readonly #editable: string;
+  readonly #whiteSpace: string;
+
+  constructor(element: HTMLElement) {
+    this.#element = element;
+    this.#editable = element.contentEditable;
+    this.#whiteSpace = element.style.whiteSpace;
+    if (!getComputedStyle(element).whiteSpace.startsWith("pre")) element.style.whiteSpace = "pre-wrap";
+  }
+
+  get value(): string {
+    return textBefore(this.#element, undefined, 0).replace(this.#element.lastChild?.nodeName === "BR" ? /\n$/ : "", "");
+  }
+
+  get selection(): Selection | undefined {
+    const range = this.#selection;
+    if (!range) return undefined;
+    const most = this.value.length;
+    const at = (node: Node, offset: number) => Math.min(most, textBefore(this.#element, node, offset).length);
+    return [at(range.startContainer, range.startOffset), at(range.endContainer, range.endOffset)];
+  }
+
+  show(text: string): string {
+    return text.replace(/\r\n?/g, "\n");
+  }
+
+  write(edits: readonly TextEdit[], next: string, selection: Selection | undefined): void {
+    const text = this.#textNode();
+    // Unlike a new text, this leaves the selection where it is.
+    for (const { at, remove, insert } of [...edits].reverse()) text.replaceData(at, remove, insert);
+    if (text.data !== next) text.data = next;
+    const isOpen = next === "" || next.endsWith("\n");
+    const { lastChild } = this.#element;
+    if (isOpen && lastChild === text) this.#element.append(document.createElement("br"));
+    else if (!isOpen && lastChild !== text) lastChild?.remove();
+    const there = this.selection;
+    if (selection && (there?.[0] !== selection[0] || there[1] !== selection[1])) {
+      document.getSelection()?.setBaseAndExtent(text, selection[0], text, selection[1]);
+    }
+  }
+
+  allow(isAllowed: boolean): void {
+    const editable = isAllowed ? this.#editable : "false";
+    if (this.#element.contentEditable !== editable) this.#element.contentEditable = editable;
+  }
+
+  release(): void {
+    this.#element.contentEditable = this.#editable;
+    this.#element.style.whiteSpace = this.#whiteSpace;
+  }
+
+  get #selection(): Range | undefined {
+    const selection = document.getSelection();
+    const range = selection && selection.rangeCount > 0 ? selection.getRangeAt(0) : undefined;
+    return range && this.#element.contains(range.commonAncestorContainer) ? range : undefined;
+  }
+
+  /** Returns the one text node, to which the element is brought where a browser has made more of it. */
+  #textNode(): Text {
+    const [first, second, ...more] = this.#element.childNodes;
+    if (first instanceof Text && more.length === 0 && (!second || second.nodeName === "BR")) return first;
+    const text = document.createTextNode(this.value);
+    const selection = this.selection;
+    this.#element.replaceChildren(text);
+    if (selection) document.getSelection()?.setBaseAndExtent(text, selection[0], text, selection[1]);
+    return text;
+  }
+}
+
+/** Returns the text of an element up to a place in it, or all of it. */
+function textBefore(element: HTMLElement, node: Node | undefined, offset: number): string {
+  const stop = node && node.nodeType !== Node.TEXT_NODE ? node.childNodes[offset] : node;
+  let text = "";
+  const add = (each: Node): boolean => {
+    if (each === stop) {
+      if (each === node) text += (each as Text).data.slice(0, offset);
+      return false;
+    }
+    if (each.nodeType === Node.TEXT_NODE) text += (each as Text).data;
+    else if (each.nodeName === "BR") text += "\n";
+    return [...each.childNodes].every(add) && !(each === node && stop === undefined);
+  };
+  [...element.childNodes].every(add);
+  return text;
+}

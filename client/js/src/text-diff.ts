@@ -1,0 +1,177 @@
+/** The change that turns one text into another. */
+
+import { longestIncreasing } from "./align.js";
+import type { Pair } from "./align.js";
+import { pointAt } from "./points.js";
+import type { Region } from "./text.js";
+
+/** By what parts texts are compared: how long one is that stays, and how much text is worth the time. */
+const LEVELS = [
+  { pattern: /[^\n]*\n|[^\n]+/g, least: 1, most: 1_000_000 },
+  {
+    pattern: /[^.!?\u3002\uff01\uff1f]*[.!?\u3002\uff01\uff1f]+\s*|[^.!?\u3002\uff01\uff1f]+/g,
+    least: 8,
+    most: 200_000,
+  },
+  { pattern: /\S+\s*|\s+/g, least: 4, most: 30_000 },
+] as const;
+
+type Level = (typeof LEVELS)[number];
+
+/** A text of more parts is not compared by them. */
+const MOST_PARTS = 10_000;
+/** Where so little is left on one side, it is replaced whole. */
+const SMALL = 8;
+/** Gaps of so many characters, the one side's times the other's, are compared by characters. */
+const MOST_COMPARED = 10_000;
+
+/**
+ * Which change is looked for: one that makes sense to a reader, who writes words anew, or the smallest one, which has
+ * most likely been made where that is not known.
+ */
+export type Look = "words" | "characters";
+
+/**
+ * Returns the change that turns `old` into `next`.
+ *
+ * What both begin and end with stays. In what is between, so do the lines that either has once, in the gaps that are
+ * left the sentences, and in the gaps of these, where they are short, the words.
+ */
+export function diffTexts(old: string, next: string, look: Look = "words"): Region[] {
+  const found: Region[] = [];
+  addRegions(found, old, next, 0, 0);
+  const regions = look === "words" ? found : found.flatMap((region) => smallest(old, region));
+  return regions.map(({ at, remove, insert }) => {
+    const start = pointAt(old, at) as number;
+    return { at: start, remove: (pointAt(old, at + remove) as number) - start, insert };
+  });
+}
+
+/** Adds the regions between two parts of the texts, in UTF-16 units; that of the old one is at `at`. */
+function addRegions(found: Region[], old: string, next: string, at: number, depth: number): void {
+  const start = commonStart(old, next);
+  const end = commonEnd(old.slice(start), next.slice(start));
+  [old, next, at] = [old.slice(start, old.length - end), next.slice(start, next.length - end), at + start];
+  const level = LEVELS[depth];
+  if (Math.min(old.length, next.length) <= SMALL || !level) {
+    if (old !== "" || next !== "") found.push({ at, remove: old.length, insert: next });
+    return;
+  }
+  let [last, lastNext] = [0, 0];
+  const stay = [...commonParts(old, next, level), { length: 0, place: old.length, nextPlace: next.length }];
+  for (const { length, place, nextPlace } of stay) {
+    addRegions(found, old.slice(last, place), next.slice(lastNext, nextPlace), at + last, depth + 1);
+    [last, lastNext] = [place + length, nextPlace + length];
+  }
+}
+
+/** Returns, in UTF-16 units, what a region changes if the characters that stay are left out. */
+function smallest(text: string, region: Region): Region[] {
+  const [old, next] = [[...text.slice(region.at, region.at + region.remove)], [...region.insert]];
+  if (old.length * next.length > MOST_COMPARED) return [region];
+  const width = next.length + 1;
+  // How long a longest common subsequence is, from each pair of places on.
+  const lengths = new Uint16Array((old.length + 1) * width);
+  const lengthAt = (at: number, to: number) => lengths[at * width + to] as number;
+  for (let at = old.length - 1; at >= 0; at--) {
+    for (let to = next.length - 1; to >= 0; to--) {
+      const isSame = old[at] === next[to];
+      lengths[at * width + to] = isSame
+        ? lengthAt(at + 1, to + 1) + 1
+        : Math.max(lengthAt(at + 1, to), lengthAt(at, to + 1));
+    }
+  }
+  const found: Region[] = [];
+  let last = { at: region.at, remove: 0, insert: "" };
+  const end = () => {
+    if (last.remove > 0 || last.insert !== "") found.push(last);
+  };
+  for (let [at, to] = [0, 0]; at < old.length || to < next.length;) {
+    if (at < old.length && old[at] === next[to]) {
+      end();
+      last = { at: last.at + last.remove + (old[at] as string).length, remove: 0, insert: "" };
+      at++;
+      to++;
+    } else if (to === next.length || (at < old.length && lengthAt(at + 1, to) >= lengthAt(at, to + 1))) {
+      last.remove += (old[at++] as string).length;
+    } else {
+      last.insert += next[to++];
+    }
+  }
+  end();
+  return found;
+}
+
+// What is the same
+
+/** Returns how long what both begin with is; no surrogate pair is parted. */
+function commonStart(old: string, next: string): number {
+  const length = longest(old, next, (text, from, to) => text.slice(from, to));
+  return isLead(old, length - 1) ? length - 1 : length;
+}
+
+/** Returns how long what both end with is; no surrogate pair is parted. */
+function commonEnd(old: string, next: string): number {
+  const length = longest(old, next, (text, from, to) => text.slice(text.length - to, text.length - from));
+  return isTrail(old, old.length - length) ? length - 1 : length;
+}
+
+function isLead(text: string, unit: number): boolean {
+  const code = text.charCodeAt(unit);
+  return code >= 0xd800 && code < 0xdc00;
+}
+
+function isTrail(text: string, unit: number): boolean {
+  const code = text.charCodeAt(unit);
+  return code >= 0xdc00 && code < 0xe000;
+}
+
+/** Returns the greatest length at which two texts have the same part; slices are compared faster than units. */
+function longest(old: string, next: string, cut: (text: string, from: number, to: number) => string): number {
+  let [low, high] = [0, Math.min(old.length, next.length)];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (cut(old, low, middle) === cut(next, low, middle)) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+interface Part {
+  readonly length: number;
+  readonly place: number;
+  readonly nextPlace: number;
+}
+
+/** Returns the parts that stay, in order, and where they are in the two texts. */
+function commonParts(old: string, next: string, level: Level): Part[] {
+  if (old.length + next.length > level.most) return [];
+  const nextPlaces = placesOf(next, level);
+  const lengths = new Map<number, number>();
+  const pairs: Pair[] = [];
+  for (const [part, place] of placesOf(old, level)) {
+    const nextPlace = nextPlaces.get(part);
+    if (nextPlace === undefined) continue;
+    pairs.push([place, nextPlace]);
+    lengths.set(place, part.length);
+  }
+  return longestIncreasing(pairs).map(([place, nextPlace]) => {
+    return { length: lengths.get(place) as number, place, nextPlace };
+  });
+}
+
+/** Returns where those parts of a text are that it has once, in order. */
+function placesOf(text: string, { pattern, least }: Level): Map<string, number> {
+  const parts = text.match(pattern) ?? [];
+  const found = new Map<string, number>();
+  if (parts.length > MOST_PARTS) return found;
+  const repeated = new Set<string>();
+  let at = 0;
+  for (const part of parts) {
+    if (found.has(part)) repeated.add(part);
+    else if (part.length >= least) found.set(part, at);
+    at += part.length;
+  }
+  for (const part of repeated) found.delete(part);
+  return found;
+}

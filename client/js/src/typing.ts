@@ -1,0 +1,64 @@
+/** What somebody has typed, and where a caret is after edits. Positions are UTF-16 units. */
+
+import type { TextEdit } from "./patch.js";
+import { pointAt, unitAt } from "./points.js";
+import { diffTexts } from "./text-diff.js";
+import type { Region } from "./text.js";
+
+/**
+ * Returns the edits that lead from one text to another, after which the caret is at `caret`: of several that do, as
+ * where a letter is typed beside the same one, those that end there. Without a caret, any.
+ */
+export function typed(before: string, after: string, caret = after.length): TextEdit[] {
+  if (before === after) return [];
+  const most = Math.min(before.length, after.length);
+  let end = 0;
+  const longest = Math.min(most, after.length - caret);
+  while (end < longest && before[before.length - 1 - end] === after[after.length - 1 - end]) end++;
+  if (isLow(before, before.length - end) || isLow(after, after.length - end)) end--;
+  let start = 0;
+  while (start < most - end && before[start] === after[start]) start++;
+  if (isLow(before, start) || isLow(after, start)) start--;
+  const [old, next] = [before.slice(start, before.length - end), after.slice(start, after.length - end)];
+  if (old === "" || next === "") return [{ at: start, remove: old.length, insert: next }];
+  return toEdits(old, diffTexts(old, next)).map((edit) => ({ ...edit, at: edit.at + start }));
+}
+
+/** Tells whether a position is within a surrogate pair. */
+function isLow(text: string, unit: number): boolean {
+  const code = text.charCodeAt(unit);
+  return code >= 0xdc00 && code < 0xe000;
+}
+
+/** Returns where a position is after edits; one at which something is inserted stays before that. */
+export function follow(position: number, edits: readonly TextEdit[]): number {
+  let moved = position;
+  for (const { at, remove, insert } of edits) {
+    if (at + remove < position || (at + remove === position && remove > 0)) moved += insert.length - remove;
+    else if (at < position) moved -= position - at;
+  }
+  return moved;
+}
+
+/** Returns where edits end in the text that they lead to. */
+export function endOf(edits: readonly TextEdit[]): number {
+  const last = edits.at(-1);
+  const before = edits.slice(0, -1).reduce((shift, { remove, insert }) => shift + insert.length - remove, 0);
+  return last ? last.at + before + last.insert.length : 0;
+}
+
+/** Returns edits of a text counted in UTF-16 units. */
+export function toEdits(text: string, regions: readonly Region[]): TextEdit[] {
+  return regions.map(({ at, remove, insert }) => {
+    const start = unitAt(text, at);
+    return { at: start, remove: unitAt(text, at + remove) - start, insert };
+  });
+}
+
+/** Returns edits of a text counted in code points; they must part no surrogate pair. */
+export function toRegions(text: string, edits: readonly TextEdit[]): Region[] {
+  return edits.map(({ at, remove, insert }) => {
+    const start = pointAt(text, at) as number;
+    return { at: start, remove: (pointAt(text, at + remove) as number) - start, insert };
+  });
+}

@@ -1,0 +1,194 @@
+import { type as oracle } from "ot-text-unicode";
+import type { TextOp } from "ot-text-unicode";
+import { expect, test } from "vitest";
+
+import { countPoints, pointAt, slicePoints, unitAt } from "../src/points.js";
+import { diffTexts } from "../src/text-diff.js";
+import { compose, inOrder, invert, spliced, transform } from "../src/text.js";
+import type { Region } from "../src/text.js";
+import { Random } from "./random.js";
+
+const SEEDS = Array.from({ length: 3000 }, (_, seed) => seed);
+
+/** Runs a test with many texts, and what two sides do to each. */
+function eachCase(run: (text: string, first: Region[], second: Region[]) => void): void {
+  for (const seed of SEEDS) {
+    const random = new Random(seed);
+    const text = random.text();
+    run(text, random.change(text), random.change(text));
+  }
+}
+
+/** Runs a test with many texts, what is done to each, and what is then done to what has become of it. */
+function eachChain(run: (text: string, first: Region[], second: Region[]) => void): void {
+  for (const seed of SEEDS) {
+    const random = new Random(seed);
+    const text = random.text();
+    const first = random.change(text);
+    run(text, first, random.change(spliced(text, first)));
+  }
+}
+
+// Another implementation
+
+/** A change as `ot-text-unicode` has it. */
+function toOracle(regions: readonly Region[]): TextOp {
+  let end = 0;
+  const parts = regions.flatMap(({ at, remove, insert }) => {
+    const skipped = at - end;
+    end = at + remove;
+    return [skipped, insert, { d: remove }];
+  });
+  return oracle.normalize(parts);
+}
+
+test("a change does what the same change does in another implementation", () => {
+  eachCase((text, change) => expect(spliced(text, change)).toBe(oracle.apply(text, toOracle(change))));
+});
+
+test("two changes of one text are transformed as another implementation does it", () => {
+  eachCase((_, first, second) => {
+    expect(toOracle(transform(second, first, true))).toEqual(
+      oracle.transform(toOracle(second), toOracle(first), "right"),
+    );
+    expect(toOracle(transform(first, second, false))).toEqual(
+      oracle.transform(toOracle(first), toOracle(second), "left"),
+    );
+  });
+});
+
+test("two changes of one text lead both ways to the same text", () => {
+  eachCase((text, first, second) => {
+    const later = spliced(spliced(text, first), transform(second, first, true));
+    expect(spliced(spliced(text, second), transform(first, second, false))).toBe(later);
+  });
+});
+
+test("a composed change does what both do, as in another implementation", () => {
+  eachChain((text, first, second) => {
+    const both = compose(first, second);
+    expect(spliced(text, both)).toBe(spliced(spliced(text, first), second));
+    expect(oracle.apply(text, oracle.compose(toOracle(first), toOracle(second)))).toBe(spliced(text, both));
+  });
+});
+
+// Laws
+
+test("regions in order do the same one after the other", () => {
+  eachCase((text, change) => {
+    const found = inOrder(change).reduce((before, region) => spliced(before, [region]), text);
+    expect(found).toBe(spliced(text, change));
+  });
+});
+
+test("an inverted change leads back", () => {
+  eachCase((text, change) => expect(spliced(spliced(text, change), invert(text, change))).toBe(text));
+});
+
+test("nothing is left of what is inserted and removed again", () => {
+  eachCase((text, change) => {
+    const insertions = change.filter(({ insert }) => insert !== "").map((region) => ({ ...region, remove: 0 }));
+    expect(compose(insertions, invert(text, insertions))).toEqual([]);
+  });
+});
+
+test("a transformed change is in order, and has no two regions that are one", () => {
+  eachCase((_, first, second) => {
+    const found = transform(first, second, true);
+    found.forEach(({ at, remove, insert }, index) => {
+      expect(remove > 0 || insert !== "").toBe(true);
+      const next = found[index + 1];
+      if (next)
+        expect(next.at > at + remove || (next.at === at + remove && remove > 0 && next.insert !== "")).toBe(true);
+    });
+  });
+});
+
+test.each<[string, Region, Region, string]>([
+  ["", insertion(0, "a"), insertion(0, "b"), "ab"],
+  ["one word", { at: 4, remove: 4, insert: "cat" }, { at: 4, remove: 4, insert: "dog" }, "one catdog"],
+  ["one word!", { at: 4, remove: 4, insert: "cat" }, insertion(6, "-"), "one cat-!"],
+  ["one word!", { at: 4, remove: 4, insert: "cat" }, insertion(8, "s"), "one cats!"],
+  ["abcdef", { at: 1, remove: 4, insert: "" }, { at: 2, remove: 2, insert: "x" }, "axf"],
+  ["🔑🔑", insertion(1, "a"), { at: 1, remove: 1, insert: "b" }, "🔑ab"],
+])("of %j two make %j and %j, which is %j", (text, first, second, both) => {
+  expect(spliced(spliced(text, [first]), transform([second], [first], true))).toBe(both);
+  expect(spliced(spliced(text, [second]), transform([first], [second], false))).toBe(both);
+});
+
+function insertion(at: number, insert: string): Region {
+  return { at, remove: 0, insert };
+}
+
+// Positions
+
+test("positions are those of the text's code points, also of a long one that is changed here and there", () => {
+  const random = new Random(1);
+  let text = "";
+  for (let count = 0; count < 600; count++) {
+    const points = [...text];
+    const at = random.below(points.length + 1);
+    expect(countPoints(text)).toBe(points.length);
+    expect(unitAt(text, at)).toBe(points.slice(0, at).join("").length);
+    expect(pointAt(text, points.slice(0, at).join("").length)).toBe(at);
+    expect(slicePoints(text, at, at + 2)).toBe(points.slice(at, at + 2).join(""));
+    text = spliced(text, [{ at, remove: random.below(Math.min(4, points.length - at) + 1), insert: random.text(40) }]);
+  }
+  expect(text.length).toBeGreaterThan(5000);
+});
+
+test("there is no position within a surrogate pair", () => {
+  expect([0, 1, 2, 3, 4].map((unit) => pointAt("a🔑b", unit))).toEqual([0, 1, undefined, 2, 3]);
+});
+
+// Diff
+
+test("the difference of two texts leads from the one to the other", () => {
+  for (const seed of SEEDS) {
+    const random = new Random(seed);
+    const old = random.text(40);
+    const next = random.chance(0.5) ? random.text(40) : spliced(old, random.change(old));
+    for (const look of ["words", "characters"] as const) expect(spliced(old, diffTexts(old, next, look))).toBe(next);
+  }
+});
+
+test("no difference parts a surrogate pair", () => {
+  expect(diffTexts("a🔑b", "a🔒b")).toEqual([{ at: 1, remove: 1, insert: "🔒" }]);
+  expect(diffTexts("a🔑b", "a\u{1F911}b")).toEqual([{ at: 1, remove: 1, insert: "\u{1F911}" }]);
+  expect(diffTexts("🔑🔑", "🔑🔑🔑")).toEqual([insertion(2, "🔑")]);
+  expect(diffTexts("a", "a")).toEqual([]);
+});
+
+test("a word that is written anew is replaced; where it is to be known what was done, what stays is left", () => {
+  expect(diffTexts("a note", "a coded")).toEqual([{ at: 2, remove: 4, insert: "coded" }]);
+  expect(diffTexts("a note", "a coded", "characters")).toEqual([
+    { at: 2, remove: 1, insert: "c" },
+    { at: 4, remove: 1, insert: "d" },
+    insertion(6, "d"),
+  ]);
+  const long = (character: string) => `${character.repeat(200)} ${character.repeat(200)}`;
+  expect(diffTexts(long("a"), long("b"), "characters").length).toBe(1);
+});
+
+test("two who rewrite different paragraphs of one text keep each other's", () => {
+  const paragraphs = Array.from({ length: 9 }, (_, at) => `The ${at}th paragraph, of some words. It says little.\n`);
+  const write = (at: number, by: string) => paragraphs.with(at, `${by} has written this one anew!\n`).join("");
+  const text = paragraphs.join("");
+  const [first, second] = [diffTexts(text, write(2, "Ada")), diffTexts(text, write(7, "Bob"))];
+  const both = spliced(spliced(text, first), transform(second, first, true));
+  expect(both).toBe(
+    paragraphs.with(2, "Ada has written this one anew!\n").with(7, "Bob has written this one anew!\n").join(""),
+  );
+});
+
+test("in a text that is changed in several places, what is between them stays", () => {
+  const line = (at: number) => `line ${at} with a few words, and a second half\n`;
+  const lines = Array.from({ length: 200 }, (_, at) => line(at));
+  const next = lines
+    .with(3, line(3).toUpperCase())
+    .with(100, "")
+    .with(150, `${line(150)}one more\n`);
+  const change = diffTexts(lines.join(""), next.join(""));
+  expect(change.length).toBe(3);
+  expect(change.reduce((sum, { remove, insert }) => sum + remove + insert.length, 0)).toBeLessThan(160);
+});

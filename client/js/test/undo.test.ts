@@ -1,0 +1,244 @@
+import { expect, test } from "vitest";
+
+import type { Pending } from "../src/fold.js";
+import { invert } from "../src/inverse.js";
+import { plain } from "../src/json.js";
+import { apply, diff, parse, splices, spliceUnits } from "../src/patch.js";
+import type { Document } from "../src/patch.js";
+import { countPoints } from "../src/points.js";
+import type { Op } from "../src/protocol.js";
+import { UNKNOWN } from "../src/text.js";
+import { UndoHistory } from "../src/undo.js";
+import { Random } from "./random.js";
+
+/** A page whose history is told of its own changes and of those of others. */
+class Page {
+  shown: Document;
+  now = 0;
+  readonly history = new UndoHistory(() => this.now);
+
+  constructor(state: unknown) {
+    this.shown = plain(state);
+  }
+
+  push(ops: readonly Op[]): Pending {
+    const push = {} as Pending;
+    this.#show(ops, push);
+    return push;
+  }
+
+  hear(ops: readonly Op[], after?: Document): void {
+    this.#show(ops, undefined, after);
+  }
+
+  set(next: unknown): Pending {
+    return this.push(diff(this.shown, plain(next)));
+  }
+
+  type(at: number, insert: string, remove = 0): Pending {
+    return this.push(spliceUnits(this.shown, "/note", [{ at, remove, insert }]));
+  }
+
+  hearTyping(at: number, insert: string, remove = 0): void {
+    this.hear(spliceUnits(this.shown, "/note", [{ at, remove, insert }]));
+  }
+
+  undo(pointer = ""): boolean {
+    return this.history.run("undo", parse(pointer), this.shown, (ops) => this.push(ops)) !== undefined;
+  }
+
+  redo(pointer = ""): boolean {
+    return this.history.run("redo", parse(pointer), this.shown, (ops) => this.push(ops)) !== undefined;
+  }
+
+  get note(): string {
+    return (this.shown as { note: string }).note;
+  }
+
+  #show(ops: readonly Op[], push: Pending | undefined, after?: Document): void {
+    const before = this.shown;
+    this.shown = after ?? apply(before, ops);
+    this.history.handle({ before, after: this.shown, ops, push });
+  }
+}
+
+test("a burst of typing is undone and redone at once, with the letters that were corrected in it", () => {
+  const page = new Page({ note: "" });
+  [..."Helo"].forEach((letter, at) => page.type(at, letter));
+  page.type(3, "", 1);
+  page.type(3, "lo");
+  expect(page.note).toBe("Hello");
+  expect(page.undo()).toBe(true);
+  expect(page.note).toBe("");
+  expect(page.undo()).toBe(false);
+  expect(page.redo()).toBe(true);
+  expect(page.note).toBe("Hello");
+  expect(page.redo()).toBe(false);
+});
+
+test.each([
+  ["a second without typing", (page: Page) => void ((page.now += 1001), page.type(3, "def")), "abcdef--"],
+  ["another place", (page: Page) => page.type(5, "def"), "abc--def"],
+  ["a new line", (page: Page) => page.type(3, "\ndef"), "abc\ndef--"],
+  ["what is pasted", (page: Page) => page.type(3, "d".repeat(21)), `abc${"d".repeat(21)}--`],
+  ["the removal of a word", (page: Page) => page.type(0, "", 2), "c--"],
+])("a burst ends with %s", (_, go, expected) => {
+  const page = new Page({ note: "--" });
+  page.type(0, "abc");
+  go(page);
+  expect(page.note).toBe(expected);
+  page.undo();
+  expect(page.note).toBe("abc--");
+  page.undo();
+  expect(page.note).toBe("--");
+});
+
+test("what is typed after an undo is undone by itself, and leaves nothing to redo", () => {
+  const page = new Page({ note: "" });
+  page.type(0, "a");
+  page.type(1, "\n");
+  page.undo();
+  page.type(1, "b");
+  expect(page.redo()).toBe(false);
+  page.undo();
+  expect(page.note).toBe("");
+});
+
+test("what others type stays, also in the middle of what is undone, and comes back around by redo", () => {
+  const page = new Page({ note: "()" });
+  page.type(1, "one");
+  page.hearTyping(2, "X");
+  page.hearTyping(0, "Y");
+  page.undo();
+  expect(page.note).toBe("Y(X)");
+  page.hearTyping(0, "Z");
+  page.redo();
+  expect(page.note).toBe("ZY(oXne)");
+});
+
+test("a value that others have set since is not taken back, and what was done before that is", () => {
+  const page = new Page({ note: "", color: "red" });
+  page.type(0, "abc");
+  page.set({ note: "abc", color: "blue" });
+  page.hear([{ op: "replace", path: "/color", value: "green" }]);
+  page.undo();
+  expect(page.shown).toEqual({ note: "", color: "green" });
+});
+
+test("an element that is removed comes back between the others, where these are now", () => {
+  const page = new Page({ list: [{ id: "a" }, { id: "b" }, { id: "c" }] });
+  page.push([{ op: "remove", path: "/list/1" }]);
+  page.hear([{ op: "add", path: "/list/0", value: { id: "new" } }]);
+  page.undo();
+  expect(page.shown).toEqual({ list: [{ id: "new" }, { id: "a" }, { id: "b" }, { id: "c" }] });
+});
+
+test("one place can be undone while later changes elsewhere stay, and these can be undone after that", () => {
+  const page = new Page({ note: "", list: [1] });
+  page.type(0, "abc");
+  page.push([{ op: "add", path: "/list/0", value: 0 }]);
+  page.hearTyping(0, "X");
+  page.push([{ op: "add", path: "/list/2", value: 2 }]);
+  expect(page.undo("/note")).toBe(true);
+  expect(page.shown).toEqual({ note: "X", list: [0, 1, 2] });
+  expect(page.undo("/note")).toBe(false);
+  page.undo();
+  page.undo();
+  expect(page.shown).toEqual({ note: "X", list: [1] });
+  page.redo("/note");
+  expect(page.shown).toEqual({ note: "Xabc", list: [1] });
+});
+
+test("a place in a list is where it is now", () => {
+  const page = new Page({ list: [{ n: 0 }, { n: 1 }, { n: 2 }] });
+  page.push([{ op: "replace", path: "/list/2/n", value: "mine" }]);
+  page.push([{ op: "remove", path: "/list/0" }]);
+  page.push([{ op: "replace", path: "/list/0/n", value: "last" }]);
+  expect(page.undo("/list/2")).toBe(false);
+  expect(page.undo("/list/1")).toBe(true);
+  expect(page.shown).toEqual({ list: [{ n: "last" }, { n: 2 }] });
+});
+
+test("later changes are undone where they are after the undo of one before them", () => {
+  const page = new Page({ list: ["a", "b", "c"] });
+  page.push([{ op: "remove", path: "/list/0" }]);
+  page.push([{ op: "replace", path: "/list/1", value: "C" }]);
+  expect(page.undo("/list/0")).toBe(true);
+  expect(page.shown).toEqual({ list: ["a", "b", "C"] });
+  page.undo();
+  expect(page.shown).toEqual({ list: ["a", "b", "c"] });
+});
+
+test("a value that is set many times in a row, as by a slider, is undone at once", () => {
+  const page = new Page({ size: 1 });
+  for (const size of [2, 3, 4]) page.set({ size });
+  page.undo();
+  expect(page.shown).toEqual({ size: 1 });
+  page.redo();
+  expect(page.shown).toEqual({ size: 4 });
+});
+
+test("what was refused is not taken back again", () => {
+  const page = new Page({ note: "abc" });
+  page.type(3, "!");
+  page.now += 2000;
+  const refused = page.type(0, "", 3);
+  // What takes it back has no characters.
+  page.hear([{ op: "splice", path: "/note", at: 0, insert: UNKNOWN.repeat(3) }], { note: "abc!" });
+  page.history.settle(refused, true);
+  page.undo();
+  expect(page.note).toBe("abc");
+  expect(page.undo()).toBe(false);
+});
+
+test("without others, undo leads back through all changes and redo forth again", () => {
+  const random = new Random(11);
+  for (let round = 0; round < 150; round++) {
+    const page = new Page(random.object());
+    const start = page.shown;
+    for (let index = 0; index < 8; index++) {
+      page.now += random.below(2) * 2000;
+      page.push(random.ops(page.shown, 1));
+    }
+    const end = page.shown;
+    while (page.undo());
+    expect(page.shown).toEqual(start);
+    while (page.redo());
+    expect(page.shown).toEqual(end);
+    while (page.undo());
+    expect(page.shown).toEqual(start);
+  }
+});
+
+test("an inverse leads back from what operations make of any document", () => {
+  const random = new Random(12);
+  for (let round = 0; round < 500; round++) {
+    const document = random.object();
+    const ops = random.ops(document);
+    expect(apply(apply(document, ops), invert(document, ops))).toEqual(document);
+  }
+});
+
+test("whatever others do meanwhile, undo takes back all that was typed here and nothing of theirs", () => {
+  const random = new Random(13);
+  for (let round = 0; round < 400; round++) {
+    const page = new Page({ note: "----------", other: [] });
+    let theirs = 0;
+    const act = () => {
+      const at = random.below(countPoints(page.note) + 1);
+      page.now += random.below(2) * 2000;
+      const kind = random.below(10);
+      if (kind === 0) page.undo();
+      else if (kind === 1) page.redo();
+      else if (kind < 5) {
+        page.hear(splices("/note", [{ at, remove: 0, insert: "T" }]));
+        theirs++;
+      } else if (kind < 8) page.push(splices("/note", [{ at, remove: 0, insert: random.pick(["m", "🔑", "mm"]) }]));
+      else page.push(splices("/note", [{ at: Math.min(at, countPoints(page.note) - 1), remove: 1, insert: "" }]));
+    };
+    for (let index = 0; index < 25; index++) act();
+    while (page.undo("/note"));
+    const count = (letter: string) => page.note.split(letter).length - 1;
+    expect([count("m"), count("🔑"), count("-"), count("T")]).toEqual([0, 0, 10, theirs]);
+  }
+});
