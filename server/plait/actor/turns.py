@@ -51,7 +51,7 @@ class TurnRunner:
         """
         if self._instruments is not None:
             turn.instruments, turn.since = self._instruments, perf_counter()
-        if is_gated and not self._is_of_last(turn):
+        if is_gated and not (self.mailbox.is_held and self._is_of_last(turn)):
             done = partial(self._answer, done)
         if size is not None and turn.connection is not None:
             turn.connection.track_turn(turn, size)
@@ -123,7 +123,7 @@ class TurnRunner:
 
     def _is_of_last(self, turn: Turn) -> bool:
         """Whether a turn is called by those that run while the others are held."""
-        return self.mailbox.is_held and turn.parent is not None and turn.parent.holds(self.mailbox)
+        return turn.parent is not None and turn.parent.holds(self.mailbox)
 
     def _finish_concurrent(self, turn: Turn) -> None:
         self._concurrent.discard(turn)

@@ -20,7 +20,7 @@ from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
-from plait.state.transaction import Transaction, find_transaction, refuse
+from plait.state.transaction import Transaction, find_transaction, innermost, refuse
 from plait.state.typed import NotTyped, apply_typed
 from plait.state.types import MOST_MOVED, MOST_OPS, UNDECODED, StateType, check_op, check_size, encode_value
 from plait.store.protocol import ClientRow, Record, Store, Write
@@ -114,6 +114,8 @@ class Pipeline:
     @property
     def current(self) -> Revision:
         """The current revision; inside of a transaction, what it has made of it so far."""
+        if self._transaction is None:
+            return self.history.current
         transaction = self._own_transaction()
         return self.history.current if transaction is None else transaction.revision
 
@@ -291,7 +293,7 @@ class Pipeline:
 
     def after(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
-        if (own := find_transaction(self)) is not None and own.is_open:
+        if innermost() is not None and (own := find_transaction(self)) is not None and own.is_open:
             if own is self._transaction:
                 own.after(callback)
                 return
@@ -372,7 +374,7 @@ class Pipeline:
             after.size = self.current.size + sum(map(_size, ops))
         if after.size > self._limits.state:
             check_size(after.require_json(), self._limits)
-        if (transaction := self._own_transaction()) is not None:
+        if self._transaction is not None and (transaction := self._own_transaction()) is not None:
             if name is not None:
                 raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
             return transaction.add(after, ops)
@@ -389,7 +391,7 @@ class Pipeline:
         return found if found is not None and found is find_transaction(self) else None
 
     def _check_open(self) -> None:
-        own = find_transaction(self)
+        own = None if innermost() is None else find_transaction(self)
         if self._transaction is not None and self._transaction is not own:
             self._transaction.break_()
         if own is not None and own.is_open:

@@ -13,11 +13,14 @@ from plait.state.revision import Revision
 from plait.store.protocol import Record, ThreadKey
 from plait_schemas.patch import Op, compact, is_index
 
-__all__ = ["Transaction", "find_transaction", "refuse"]
+__all__ = ["Transaction", "find_transaction", "innermost", "refuse"]
 
 log = logging.getLogger("plait.thread")
 
 _innermost: Final[ContextVar["Transaction | None"]] = ContextVar("plait_transaction", default=None)
+
+innermost: Final = _innermost.get
+"""Returns the innermost transaction, of any thread, in whose block the calling code runs; None outside of all."""
 
 _BROKEN: Final = (
     "a transaction was rolled back, because its block awaited something or was never left: await before or after it"
