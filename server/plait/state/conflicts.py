@@ -51,8 +51,10 @@ def merge(
             raise Conflict("somebody else has changed the same place", path=contested[0])
         return rebased.ops
     resolved = (
-        # A move has no value to resolve: the element is removed and inserted unchanged.
-        _resolve(op, origin, base, document, policy) if origin.is_contested and not origin.is_moved else op
+        # A move has no value to resolve, as the element is removed and inserted unchanged, nor has a part of a text.
+        _resolve(op, origin, base, document, policy)
+        if origin.is_contested and not origin.is_moved and op.op != "splice"
+        else op
         for op, origin in pairs
     )
     return [op for op in resolved if op is not None]

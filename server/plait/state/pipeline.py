@@ -179,7 +179,7 @@ class Pipeline:
             most_moved = None if isinstance(source, str) else MOST_MOVED
             after, ops = self._apply_ops(self.current, ops, drops_unknown=drops_unknown, most_moved=most_moved)
         except PatchError as error:
-            raise Conflict(str(error), path=ops[0].path if len(ops) == 1 else None) from None
+            raise Conflict(str(error), path=ops[0].path if [op.op for op in ops] == ["splice"] else None) from None
         if any(op.op == "splice" and not (op.remove or op.insert) for op in ops):
             ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
         return self._make_current(after, ops, source, accept=accept, name=name)

@@ -1,5 +1,6 @@
 """What changes cost while nothing else can run, counted and bounded."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ MOST_OF_A_PUSH: Final = 100_000
 _PER_MESSAGE: Final = 100
 _PER_PAIR: Final = 4
 _MOVED_PER_COST: Final = 1_000
+# Characters of texts that are copied.
+_COPIED_PER_COST: Final = 10_000
 # Up to _FEW operations of a push are free; if it has more, _OPS_PER_MESSAGE of them count as one message.
 _FEW: Final = 100
 _OPS_PER_MESSAGE: Final = 50
@@ -68,11 +71,12 @@ class Work:
             self._take(_PER_PAIR * len(ops) * others)
 
     def charge_ops(self, ops: Sequence[Op], tree: Any) -> None:
-        """Charge for applying the operations of a push, if they are many, and for the array elements that they move."""
+        """Charge for applying the operations of a push, if they are many: what they move in arrays, copy of texts."""
         if len(ops) <= _FEW:
             return
         if self._charge is not None:
             self._charge(len(ops) / _OPS_PER_MESSAGE)
+        self._take(_count_copied(tree, ops) / _COPIED_PER_COST)
         moved = count_moved(tree, ops)
         self._take(min(moved, MOST_MOVED) / _MOVED_PER_COST)
         if moved > MOST_MOVED:
@@ -84,6 +88,13 @@ class Work:
         self._left -= cost
         if self._left < 0:
             raise Conflict("too many changes to merge")
+
+
+def _count_copied(document: Any, ops: Iterable[Op]) -> int:
+    """Return how many characters splices copy, as each makes another text."""
+    counts = Counter(op.path for op in ops if op.op == "splice")
+    texts = ((find(document, parse(path)), count) for path, count in counts.items())
+    return sum(len(text) * count for text, count in texts if isinstance(text, str))
 
 
 def _estimate_cost(document: Any, ops: Sequence[Op], owned: Collection[int] = ()) -> int:

@@ -139,12 +139,12 @@ async def test_an_initial_state_of_one_thread_is_not_shared_with_another() -> No
         initial_state = {"list": []}  # noqa: RUF012
 
         @rpc
-        async def append(self) -> None:
+        async def add_one(self) -> None:
             self.state["list"].append(1)
             await self.set_state(self.state)
 
     async with open_house(Shared) as house:
-        await outcome(house.handle(Shared, "a").append())
+        await outcome(house.handle(Shared, "a").add_one())
         assert await house.handle(Shared, "a").state() == {"list": [1]}
         assert await house.handle(Shared, "b").state() == {"list": []}
 
