@@ -84,6 +84,14 @@ test("what others do moves the selection with its text and is left out of the hi
   expect((await peer.take("push")).ops).toEqual([{ op: "splice", path: "/note", at: 1, insert: "X" }]);
 });
 
+test("what others do is done where they have done it, also where it could have been elsewhere", async () => {
+  const [client, peer] = await joined({ state: { note: "oo" } });
+  const view = await edit(client);
+  view.dispatch({ selection: { anchor: 0, head: 1 } });
+  await hear(client, peer, 2, { op: "splice", path: "/note", at: 1, insert: "o" });
+  expect([text(view), view.state.selection.main.anchor, view.state.selection.main.head]).toEqual(["ooo", 0, 1]);
+});
+
 test("the editor is readonly while there is no text, and for who may only read", async () => {
   const [client, peer] = await joined();
   const view = await edit(client);
