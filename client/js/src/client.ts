@@ -173,7 +173,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   splice(pointer: string, at: number, remove?: number, insert?: string): Promise<number>;
   splice(pointer: string, edits: readonly TextEdit[]): Promise<number>;
   splice(pointer: string, at: number | readonly TextEdit[], remove = 0, insert = ""): Promise<number> {
-    return this.#edits.splice(pointer, typeof at === "number" ? [{ at, remove, insert }] : at);
+    return this.#edits.splice(pointer, typeof at === "object" ? at : [{ at, remove, insert }]);
   }
 
   /** Appends to the string at a JSON pointer; only what is appended is sent. */

@@ -11,6 +11,8 @@ export interface Field {
   readonly selection: Selection | undefined;
   /** Returns what the element shows of a text: its lines may end in another way, or be one. */
   show(text: string): string;
+  /** The characters of a text that the element does not show. */
+  readonly hidden: RegExp;
   /** Changes what is in the element, to `next`. The selection is then where it is told, if there is one. */
   write(edits: readonly TextEdit[], next: string, selection: Selection | undefined): void;
   /** Whether the user may type. */
@@ -30,22 +32,30 @@ export function fieldOf(element: TextElement): Field {
 }
 
 /** Returns the position in a text of one in what a field shows of it. */
-export function positionIn(text: string, field: Field, shown: number): number {
-  if (field.show(text).length === text.length) return shown;
-  let position = 0;
-  for (let left = shown; left > 0 && position < text.length;) {
-    const part = text.startsWith("\r\n", position) ? "\r\n" : (text[position] as string);
-    left -= field.show(part).length;
-    position += part.length;
+export function positionIn(text: string, { hidden }: Field, shown: number): number {
+  let position = shown;
+  for (const { index } of text.matchAll(hidden)) {
+    if (index >= position) break;
+    position++;
   }
   return position;
 }
 
+/** Lines of a text, as an element for several shows them. */
+function toLines(text: string): string {
+  return text.replace(/\r\n?/g, "\n");
+}
+
+const HALF_LINE_ENDS = /\r(?=\n)/g;
+const LINE_ENDS = /[\r\n]/g;
+
 class InputField implements Field {
   readonly #element: HTMLTextAreaElement | HTMLInputElement;
   readonly #wasReadonly: boolean;
+  readonly hidden: RegExp;
 
   constructor(element: HTMLTextAreaElement | HTMLInputElement) {
+    this.hidden = element instanceof HTMLTextAreaElement ? HALF_LINE_ENDS : LINE_ENDS;
     this.#element = element;
     this.#wasReadonly = element.readOnly;
   }
@@ -61,7 +71,7 @@ class InputField implements Field {
   }
 
   show(text: string): string {
-    return this.#element instanceof HTMLTextAreaElement ? text.replace(/\r\n?/g, "\n") : text.replace(/[\r\n]/g, "");
+    return this.hidden === LINE_ENDS ? text.replace(LINE_ENDS, "") : toLines(text);
   }
 
   write(edits: readonly TextEdit[], next: string, selection: Selection | undefined): void {
@@ -92,6 +102,7 @@ class EditableField implements Field {
   readonly #element: HTMLElement;
   readonly #editable: string;
   readonly #whiteSpace: string;
+  readonly hidden = HALF_LINE_ENDS;
 
   constructor(element: HTMLElement) {
     this.#element = element;
@@ -113,7 +124,7 @@ class EditableField implements Field {
   }
 
   show(text: string): string {
-    return text.replace(/\r\n?/g, "\n");
+    return toLines(text);
   }
 
   write(edits: readonly TextEdit[], next: string, selection: Selection | undefined): void {

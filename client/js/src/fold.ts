@@ -285,7 +285,7 @@ export class Fold {
     this.#shown = after;
     if (before === after) return;
     // Of an answer that says what was known already, or of a push that no longer fits, there are no operations.
-    this.#onShown({ before, after, ops: ops.length > 0 ? ops : difference(before, after, this.#keys), push });
+    this.#onShown({ before, after, ops: ops.length > 0 ? ops : this.#difference(before, after), push });
   }
 }
 

@@ -2,17 +2,22 @@
 
 import { useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
 
+import { bindText } from "./bind-text.js";
 import type { ThreadClient } from "./client.js";
 import { PlaitError } from "./errors.js";
+import type { TextElement } from "./fields.js";
 import { useCommit, useHandlers, useLatest, usePickedClient, useSubscribe } from "./hooks.js";
 import type { ThreadHandlers } from "./hooks.js";
 import type { DeepReadonly } from "./json.js";
 import type { AnyEvents } from "./listeners.js";
 import type { Status } from "./link.js";
 import type { ThreadOptions } from "./options.js";
+import { parse } from "./patch.js";
+import type { Document } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import type { AnyRpcs, ArgsOf, ResultOf } from "./rpc.js";
 import { SharedClients } from "./shared.js";
+import { textAt } from "./texts.js";
 
 export type { ThreadHandlers } from "./hooks.js";
 
@@ -111,6 +116,30 @@ export function useThreadEvent<Events, Name extends keyof Events & string>(
 ): void {
   const latest = useLatest(fn);
   useEffect(() => thread.onEvent(name, (data) => latest.current(data)), [thread, name, latest]);
+}
+
+export interface BoundText {
+  /** For the element in which the text is shown and typed: a textarea, an input, or one with `contenteditable`. */
+  ref: (element: TextElement | null) => void;
+  /** The text that is shown; undefined where there is none. */
+  value: string | undefined;
+}
+
+/**
+ * A text of the thread, for an element that is bound to it by `ref`, as with `bindText`. The element has no `value` of
+ * its own: what is typed goes to the thread, and what others type comes in.
+ */
+export function useText(thread: ThreadClient<any, any, any>, pointer: string): BoundText {
+  const value = useThreadState(thread, (state: unknown) => textAt(state as Document, parse(pointer)));
+  const bound = useRef<{ close: () => void } | undefined>(undefined);
+  const ref = useCallback(
+    (element: TextElement | null) => {
+      bound.current?.close();
+      bound.current = element ? bindText(element, thread, pointer) : undefined;
+    },
+    [thread, pointer],
+  );
+  return { ref, value };
 }
 
 export interface RpcState<Args extends unknown[], Data> {

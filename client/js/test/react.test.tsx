@@ -9,7 +9,15 @@ import { afterEach, expect, test, vi } from "vitest";
 
 import { ThreadClient } from "../src/index.js";
 import type { Joined } from "../src/protocol.js";
-import { usePresence, useRpc, useThread, useThreadEvent, useThreadState, useThreadStatus } from "../src/react.js";
+import {
+  usePresence,
+  useRpc,
+  useText,
+  useThread,
+  useThreadEvent,
+  useThreadState,
+  useThreadStatus,
+} from "../src/react.js";
 import type { ThreadHandlers, UseThreadOptions } from "../src/react.js";
 import type { AnyRpcs } from "../src/rpc.js";
 import { Arrivals } from "./server.js";
@@ -472,4 +480,50 @@ test("a change that is refused when its component is unmounted is told to the ap
   expect(await told.take()).toBe("rejected");
   expect([told.waiting, heard.waiting]).toEqual([[], []]);
   unsubscribe();
+});
+
+test("a textarea is bound to a text by its ref, and a component renders with it, under StrictMode too", async () => {
+  function Pad({ pointer }: { pointer: string }): ReactNode {
+    const { ref, value } = useText(useNote(), pointer);
+    return (
+      <>
+        <textarea ref={ref} />
+        <p>{value ?? "none"}</p>
+      </>
+    );
+  }
+  const { root, element } = mount(
+    <StrictMode>
+      <Pad pointer="/list/0" />
+    </StrictMode>,
+  );
+  const first = await peer({ state: { n: 1, list: ["abc", "other"] } });
+  await text(element, "abc");
+  const area = element.querySelector("textarea") as HTMLTextAreaElement;
+  area.setRangeText("X", 3, 3, "end");
+  area.dispatchEvent(new Event("input", { bubbles: true }));
+  expect((await first.take("push")).ops).toEqual([{ op: "splice", path: "/list/0", at: 3, insert: "X" }]);
+  await text(element, "abcX");
+  first.send({
+    type: "change",
+    version: 2,
+    ops: [{ op: "splice", path: "/list/0", at: 0, insert: "-" }],
+    source: "s2",
+  });
+  await text(element, "-abcX");
+  expect([area.value, area.selectionStart]).toEqual(["-abcX", 5]);
+  root.render(
+    <StrictMode>
+      <Pad pointer="/list/1" />
+    </StrictMode>,
+  );
+  await text(element, "other");
+  expect(area.value).toBe("other");
+  root.render(
+    <StrictMode>
+      <Pad pointer="/list/2" />
+    </StrictMode>,
+  );
+  await text(element, "none");
+  expect([area.value, area.readOnly]).toEqual(["", true]);
 });

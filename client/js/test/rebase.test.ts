@@ -1,10 +1,11 @@
 import { expect, test } from "vitest";
 
 import type { Json } from "../src/json.js";
+import { takingBack } from "../src/inverse.js";
 import { apply } from "../src/patch.js";
 import type { Document } from "../src/patch.js";
 import type { Op } from "../src/protocol.js";
-import { rebase, takingBack } from "../src/rebase.js";
+import { rebase } from "../src/rebase.js";
 import { UNKNOWN } from "../src/text.js";
 import { Random } from "./random.js";
 

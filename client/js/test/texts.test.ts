@@ -86,7 +86,7 @@ class Game {
     const insert = Array.from({ length: random.below(4) }, () => this.#character()).join("");
     for (const character of old) this.removed.add(character);
     if (random.chance(0.5))
-      writer.push(spliceUnits(shown as unknown as Json, path, { at: head.length, remove: old.length, insert }));
+      writer.push(spliceUnits(shown as unknown as Json, path, [{ at: head.length, remove: old.length, insert }]));
     else writer.set(withText(shown, place, head + insert + tail) as unknown as Json);
   }
 
