@@ -1,5 +1,7 @@
 """Texts in a draft: what is set is done as splices, and lists are compared by what their elements are known by."""
 
+from typing import Any
+
 import pytest
 
 from plait_schemas.align import Keys
@@ -11,7 +13,7 @@ KEYS = Keys({"/cards": "slug"}, ["/note", "/cards/*/body", "/lines/*"])
 
 def test_what_is_set_in_a_text_is_recorded_as_splices_and_in_other_strings_whole() -> None:
     document = {"note": "hello", "status": "doing", "lines": ["one", "two"]}
-    edited = draft(document, KEYS)
+    edited: Any = draft(document, KEYS)
     edited.note += " you"
     edited.status = "done"
     edited.lines[-1] = "twos"
@@ -27,7 +29,7 @@ def test_what_is_set_in_a_text_is_recorded_as_splices_and_in_other_strings_whole
 
 
 def test_a_draft_has_splices_by_a_members_name_or_an_index() -> None:
-    edited = draft({"note": "hello", "lines": ["one", "two"], "splice": "x"}, KEYS)
+    edited: Any = draft({"note": "hello", "lines": ["one", "two"], "splice": "x"}, KEYS)
     edited.splice("note", 5, 0, " you")
     edited.splice("note", 0, 1, "J")
     edited.lines.splice(-1, 0, 3, "2")
@@ -43,7 +45,7 @@ def test_a_draft_has_splices_by_a_members_name_or_an_index() -> None:
 
 
 def test_a_splice_that_does_not_fit_raises_and_records_nothing() -> None:
-    edited = draft({"note": "hello", "n": 1, "lines": ["one"]}, KEYS)
+    edited: Any = draft({"note": "hello", "n": 1, "lines": ["one"]}, KEYS)
     for key, at, remove, insert in (
         ("note", 6, 0, "x"),
         ("note", 4, 2, ""),
@@ -61,6 +63,6 @@ def test_a_splice_that_does_not_fit_raises_and_records_nothing() -> None:
 
 def test_a_list_that_becomes_another_is_compared_by_the_keys_of_its_place() -> None:
     cards = [{"slug": "a", "body": "one"}, {"slug": "b", "body": "two"}, {"slug": "c", "body": "three"}]
-    edited = draft({"cards": cards}, KEYS)
+    edited: Any = draft({"cards": cards}, KEYS)
     edited.cards[:] = [{"slug": "b", "body": "two!"}, {"slug": "c", "body": "three"}]
     assert recorded(edited) == [Op("remove", "/cards/0"), splice("/cards/0/body", 3, 0, "!")]
