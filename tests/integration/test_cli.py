@@ -565,9 +565,7 @@ async def test_threads_are_listed_by_kind_and_prefix_and_destroyed_when_nobody_s
             assert "a server has plait.db open: send it DELETE /threads/room/a%2Fb, or stop it first" in line
             assert (await web.get("/threads/room/a%2Fb")).status_code == 200
     assert "nothing was deleted" in complaint(folder, "threads", "destroy", "room", "one")
-    assert "there is no thread room/three in plait.db" in complaint(
-        folder, "threads", "destroy", "room", "three", "--yes"
-    )
+    assert "there is no thread room/three in plait.db" in complaint(folder, "threads", "destroy", "room", "three")
     done = plait(folder, "threads", "destroy", "room", "one", "plait.db", "--yes")
     assert (done.returncode, done.stdout) == (0, "room/one is deleted; its on_destroyed was not called\n")
     listed = plait(folder, "threads")

@@ -78,6 +78,8 @@ class TurnRunner:
         elapsed = now - mailbox.started
         if mailbox.running is None or timeout is None or elapsed < timeout:
             return
+        if mailbox.is_held and self.refusal is None:
+            return  # It waits for the end of the thread, whose hooks have timeouts of their own.
         for turn in (mailbox.running, *mailbox.nested):
             if turn.is_expired:
                 continue

@@ -19,7 +19,7 @@ from plait.actor.client_types import NoTypes
 from plait.app import Plait
 from plait.cli.loading import LoadError, check_target, find_plaits, load, load_plait
 from plait.cli.maintenance import back_up_store, check_store, destroy_thread, restore_store
-from plait.errors import PlaitError, operator_message
+from plait.errors import NotFound, PlaitError, operator_message
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings
 from plait.state.history import History
@@ -174,8 +174,13 @@ def destroy(
 ) -> None:
     """Delete a thread of a store for good, without its on_destroyed. No server may have the store open."""
     path, key = _find_store(store), ThreadKey(kind, name)
-    if not path.is_file():
-        _fail(f"there is no store {store}")
+
+    async def look(file: SqliteStore) -> None:
+        async with file as opened:
+            if await opened.find(key) is None:
+                raise NotFound(f"there is no thread {key} in {path}")
+
+    _show_store(look, store)
     if not yes:
         print(f"Delete {key} and everything stored of it? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -26,7 +26,10 @@ SHUTTING_DOWN: Final = "the server is shutting down"
 T = TypeVar("T")
 
 Load = Callable[[ThreadKey, Kind, int], Awaitable[Actor]]
-"""Returns a thread after `on_start`, given its kind and the number of its owner."""
+"""Returns a thread as it is stored, given its kind and the number of its owner."""
+
+Start = Callable[[Actor], Awaitable[None]]
+"""Runs `on_start`; raises what that raises, and Destroyed if it has ended the thread."""
 
 
 class Endings:
@@ -37,14 +40,16 @@ class Endings:
         kinds: Mapping[str, Kind],
         store: Store,
         load: Load,
+        start: Start,
         *,
         instruments: Instruments,
         on_begin: Callable[[Actor], None],
     ) -> None:
         self._kinds = kinds
         self._store = store
-        # Loads a thread that is asleep, for its `on_destroyed`.
+        # Wake a thread that is asleep, for its `on_destroyed`.
         self._load = load
+        self._start = start
         # Called when a thread begins to end: nobody may find it any more.
         self._on_begin = on_begin
         self._instruments = instruments
@@ -122,8 +127,6 @@ class Endings:
             if kind is not None and "on_destroyed" in kind.overrides:
                 try:
                     actor = await self._load(key, kind, fence)
-                except Destroyed:  # By its `on_start`.
-                    return True
                 except (CorruptThread, MigrationFailed, NewerState):
                     log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
                 else:
@@ -136,10 +139,16 @@ class Endings:
             self._store.release(key, fence)
 
     async def _end_loaded(self, actor: Actor, cause: Cause) -> None:
+        self.actors.add(actor)
         try:
+            await self._start(actor)
             await actor.end_in_turn(partial(self.begin, actor), cause)
+        except Destroyed:
+            if not actor.is_ending:  # It is of another thread, which `on_start` has called.
+                raise
         finally:
             if not actor.is_ending:
+                self.actors.discard(actor)
                 actor.abort()
 
     async def _mark_asleep(self, key: ThreadKey) -> None:

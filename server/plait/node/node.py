@@ -73,7 +73,7 @@ class Node:
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
         # The threads that are being destroyed, which those that need such a thread wait for, too.
         load = partial(self._load, is_used=False)
-        self._endings = Endings(self.kinds, store, load, instruments=instruments, on_begin=self._forget)
+        self._endings = Endings(self.kinds, store, load, self._start, instruments=instruments, on_begin=self._forget)
         # Threads whose `on_start` or `on_stop` runs, or that were dropped while turns ran.
         self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
@@ -242,6 +242,7 @@ class Node:
             fence = await self._store.claim(key)
         try:
             actor = await self._load(key, kind, fence, is_used=True)
+            await self._start(actor)
         except BaseException:
             self._expiry.remember(key)  # It may be stored that it is awake.
             self._store.release(key, fence)
@@ -253,7 +254,7 @@ class Node:
         return actor
 
     async def _load(self, key: ThreadKey, kind: Kind, fence: int, *, is_used: bool) -> Actor:
-        """Return a thread as it is stored, after `on_start`; one that is used is not idle from now on."""
+        """Return a thread as it is stored, before `on_start`; one that is used is not idle from now on."""
         marks_use = is_used and self._expiry.has(kind.name)
         try:
             if marks_use:
@@ -282,7 +283,6 @@ class Node:
             if isinstance(error, CorruptThread | MigrationFailed | NewerState):
                 log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
             raise
-        await self._start(actor)
         return actor
 
     async def _start(self, actor: Actor) -> None:

@@ -52,7 +52,7 @@ class Writer:
         has_lost = self._has_lost(db)
         if has_lost:
             log.warning(
-                "%s does not have the last stored change: it was truncated, or replaced by an older or empty file; "
+                "%s does not have the last stored write: it was truncated, or replaced by an older or empty file; "
                 "its threads get new epochs, so that clients load their states from it",
                 self._path,
             )

@@ -15,6 +15,7 @@ from tests.server.session.guests import Guest
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import (
+    CorruptThread,
     Destroyed,
     Fenced,
     Indeterminate,
@@ -596,6 +597,72 @@ async def test_a_node_that_stops_waits_for_an_end(mourned: type[Mourned]) -> Non
     await outcome(ending)
     async with house.store:
         assert await house.store.find(key_of(mourned)) is None
+
+
+@pytest.mark.parametrize("error", [Destroyed("another thread"), CorruptThread("another thread")])
+async def test_a_thread_whose_on_start_fails_for_another_thread_stays(error: PlaitError) -> None:
+    class Failing(Room):
+        idle_timeout = 0.0
+        error: ClassVar[PlaitError | None] = None
+
+        def on_start(self) -> None:
+            if self.error is not None:
+                raise self.error
+
+        def on_destroyed(self) -> None:
+            pass
+
+    async with open_house(Failing) as house:
+        assert await house.handle(Failing).add(1) == 1
+        async with asyncio.timeout(PATIENCE):
+            while house.node.actors:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        Failing.error = error
+        with pytest.raises(type(error), match="another thread"):
+            await outcome(house.handle(Failing).destroy())
+        Failing.error = None
+        assert await outcome(house.handle(Failing).add(1)) == 2
+
+
+async def test_a_hook_that_hangs_in_a_thread_that_is_woken_for_its_end_is_cancelled() -> None:
+    class Stuck(Room):
+        idle_timeout = 0.0
+        turn_timeout = 0.1
+        is_stuck: ClassVar[bool] = False
+
+        async def on_start(self) -> None:
+            await self.set_state(lambda state: state + 1)
+
+        async def on_state_changed(self, state: Any, source: Any) -> None:
+            if self.is_stuck:
+                await asyncio.Event().wait()
+
+        def on_destroyed(self) -> None:
+            pass
+
+    async with open_house(Stuck) as house:
+        await house.handle(Stuck).add(1)
+        async with asyncio.timeout(PATIENCE):
+            while house.node.actors:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        Stuck.is_stuck = True
+        await outcome(house.handle(Stuck).destroy())
+        assert await house.store.find(key_of(Stuck)) is None
+
+
+async def test_an_end_that_takes_longer_than_a_turn_may_succeeds() -> None:
+    class Slow(Room):
+        turn_timeout = 0.1
+
+        async def on_destroyed(self) -> None:
+            await asyncio.Event().wait()
+
+        async def on_error(self, error: BaseException, connection: Any) -> None:
+            await asyncio.sleep(0.09)
+
+    async with open_house(Slow) as house:
+        await house.handle(Slow).add(1)
+        assert await outcome(house.handle(Slow).end()) == "ended"
 
 
 # At the same moment
