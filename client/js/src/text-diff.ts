@@ -22,8 +22,9 @@ type Level = (typeof LEVELS)[number];
 const MOST_PARTS = 10_000;
 /** Where so little is left on one side, it is replaced whole. */
 const SMALL = 8;
-/** Gaps of so many characters, the one side's times the other's, are compared by characters. */
+/** Gaps of so many characters, the one side's times the other's, are compared by characters; and of all so many. */
 const MOST_COMPARED = 10_000;
+const MOST_COMPARED_IN_ALL = 1_000_000;
 
 /**
  * Which change is looked for: one that makes sense to a reader, who writes words anew, or the smallest one, which has
@@ -40,7 +41,13 @@ export type Look = "words" | "characters";
 export function diffTexts(old: string, next: string, look: Look = "words"): Region[] {
   const found: Region[] = [];
   addRegions(found, old, next, 0, 0);
-  const regions = look === "words" ? found : found.flatMap((region) => smallest(old, region));
+  let left = look === "words" ? 0 : MOST_COMPARED_IN_ALL;
+  const regions = found.flatMap((region) => {
+    const cost = region.remove * region.insert.length;
+    if (cost === 0 || cost > MOST_COMPARED || cost > left) return [region];
+    left -= cost;
+    return smallest(old, region);
+  });
   return regions.map(({ at, remove, insert }) => {
     const start = pointAt(old, at) as number;
     return { at: start, remove: (pointAt(old, at + remove) as number) - start, insert };
@@ -68,7 +75,6 @@ function addRegions(found: Region[], old: string, next: string, at: number, dept
 /** Returns, in UTF-16 units, what a region changes if the characters that stay are left out. */
 function smallest(text: string, region: Region): Region[] {
   const [old, next] = [[...text.slice(region.at, region.at + region.remove)], [...region.insert]];
-  if (old.length * next.length > MOST_COMPARED) return [region];
   const width = next.length + 1;
   // How long a longest common subsequence is, from each pair of places on.
   const lengths = new Uint16Array((old.length + 1) * width);

@@ -195,7 +195,7 @@ describe.runIf(HAS_SERVER)("with a plait server", () => {
     await server.start();
     expect(await Promise.all(versions)).toEqual([2, 3]);
     await grace.waitFor((note) => note.n === 5);
-    expect(grace.state).toEqual({ n: 5, items: ["offline"], fields: { before: 1 } });
+    expect(grace.state).toEqual({ n: 5, items: ["offline"], fields: { before: 1 }, text: "" });
     expect(ada.state).toEqual(grace.state);
   });
 
