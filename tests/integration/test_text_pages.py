@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from tests.integration.browser import Brake, Pages
+from tests.integration.builds import CLIENT, Builds
 from tests.running import Process
 
 APP = """
@@ -47,6 +49,36 @@ PAGE = """<!doctype html>
   for (const element of document.querySelectorAll("textarea, input, div")) bindText(element, room, "/note");
 </script>
 """
+# The page of an editor, and what it is made of.
+EDITOR_PAGE = """<!doctype html>
+<title>Editor</title>
+<link rel="icon" href="data:,">
+<body></body>
+<script type="module" src="/editor.js"></script>
+"""
+EDITOR = """
+import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
+import { EditorView, keymap } from "@codemirror/view";
+import { plaitText } from "./src/codemirror.ts";
+import { ThreadClient } from "./src/index.ts";
+
+const [name, user] = location.hash.slice(1).split(",");
+const room = new ThreadClient({ kind: "note", name });
+room.setPresence({ name: user, color: "teal" });
+const extensions = [history(), keymap.of([...defaultKeymap, ...historyKeymap])];
+const view = new EditorView({
+  extensions: [...extensions, plaitText(room, "/note", { presence: "caret" })],
+  parent: document.body,
+});
+Object.assign(window, { room, view, refusals: [] });
+room.onRefused(({ error }) => refusals.push(`${error.code}: ${error.message}`));
+"""
+BUNDLE = """
+import { build } from "esbuild";
+const [contents, outfile] = process.argv.slice(1);
+const stdin = { contents, resolveDir: process.cwd(), loader: "ts" };
+await build({ stdin, bundle: true, format: "esm", outfile, logLevel: "error" });
+"""
 # Types letters one after the other, as fast as the page takes them.
 TYPE = """async (letters) => {
     for (const letter of letters) {
@@ -80,6 +112,13 @@ class Notes(Pages):
         page.wait_for_function("window.room?.status === 'online'")
         return page
 
+    def open_editor(self, user: str) -> Page:
+        """Open the note in an editor, in a browser context of its own, and wait until it is live."""
+        page = self.new_page(800, 600, touch=False, brake=None)
+        page.goto(f"http://{self._server.address}/editor.html#{self._name},{user}")
+        page.wait_for_function("window.room?.status === 'online'")
+        return page
+
     def connect(self, page: Page) -> None:
         """Give the network back to a page."""
         page.context.set_offline(False)
@@ -95,11 +134,16 @@ class Notes(Pages):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def server(tmp_path_factory: pytest.TempPathFactory, builds: Builds) -> Iterator[Process]:
+    builds.install(CLIENT)
     folder = tmp_path_factory.mktemp("notes")
     (folder / "notes.py").write_text(APP)
-    (folder / "pages").mkdir()
-    (folder / "pages" / "index.html").write_text(PAGE)
+    pages = folder / "pages"
+    pages.mkdir()
+    (pages / "index.html").write_text(PAGE)
+    (pages / "editor.html").write_text(EDITOR_PAGE)
+    command = ["node", "--input-type=module", "-e", BUNDLE, "--", EDITOR, str(pages / "editor.js")]
+    subprocess.run(command, cwd=CLIENT, check=True)
     with Process("notes:app", cwd=folder, environment={"PLAIT_STORE": "memory://"}) as process:
         yield process
 
@@ -325,6 +369,43 @@ def test_an_editable_element_takes_lines_and_keeps_its_caret(notes: Notes) -> No
     expect(area(other)).to_have_value("some\nlinessome\nlines")
     one.keyboard.press("Control+z")
     expect(area(other)).to_have_value("some\nlines")
+
+
+def test_editors_and_a_textarea_share_a_text_at_full_speed_and_undo_what_was_typed_in_them(notes: Notes) -> None:
+    notes.write("start  end")
+    one, other, plain = notes.open_editor("Ada"), notes.open_editor("Grace"), notes.open()
+    for page in (one, other):
+        expect(page.locator(".cm-content")).to_have_text("start  end")
+    for page in (one, other):
+        page.evaluate("view.focus(), view.dispatch({ selection: { anchor: 6 } })")
+    expect(area(plain)).to_have_value("start  end")
+    select(plain, 6)
+    third = "".join(chr(0x6E00 + number) for number in range(100))
+    typists = ((one, ONE[:100]), (other, OTHER[:100]), (plain, third))
+    for page, letters in typists:
+        start(page, letters)
+    for page, _ in typists:
+        wait(page)
+    settle(one, other, plain)
+    text = notes.text()
+    assert [page.evaluate("refusals") for page, _ in typists] == [[], [], []]
+    assert [one.evaluate("view.state.doc.toString()"), other.evaluate("view.state.doc.toString()")] == [text, text]
+    assert area(plain).input_value() == text
+    for _, letters in typists:
+        assert "".join(letter for letter in text if letter in letters) == letters
+    assert len(text) == len("start  end") + 300
+    for page, letters in typists[:2]:
+        assert text[page.evaluate("view.state.selection.main.head") - 1] == letters[-1]
+    expect(one.locator(".cm-plait-name")).to_have_text("Grace")
+    for _ in ONE[:100]:
+        one.keyboard.press("Control+z")
+        settle(one)
+        if not any(letter in notes.text() for letter in ONE):
+            break
+    rest = "".join(letter for letter in text if letter not in ONE)
+    expect(area(plain)).to_have_value(rest)
+    one.keyboard.press("Control+Shift+z")
+    expect(area(plain)).not_to_have_value(rest)
 
 
 # What cannot be typed

@@ -120,6 +120,7 @@ class Caret extends WidgetType {
   toDOM(): HTMLElement {
     const caret = document.createElement("span");
     caret.className = "cm-plait-caret";
+    caret.ariaHidden = "true";
     caret.style.color = this.#color;
     // Without a character between, a browser would take the line for one that ends here.
     caret.append("\u2060");
