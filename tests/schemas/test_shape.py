@@ -81,7 +81,8 @@ def test_operations_that_fit_lead_where_applying_them_does(case: Case) -> None:
     shape = Shape(document)
     for op in mine:
         shape.do(op.op, parse(op.path), op.value)
-    assert shape.look([]) == apply(document, mine)
+    # What is inside of texts is not looked at.
+    assert shape.look([]) == apply(document, [op for op in mine if op.op != "splice"])
 
 
 def test_the_document_is_left_alone() -> None:
