@@ -181,6 +181,7 @@ async def test_what_is_handled_in_turns_keeps_its_order_and_what_comes_meanwhile
 async def test_a_message_larger_than_a_turn_is_taken_as_a_whole() -> None:
     peer = Peer()
     peer.socket.data_received(frame(Opcode.TEXT, b"x" * 100_000) + frame(Opcode.TEXT, b"y"))
+    await settled(peer)
     assert peer.session.received == ["x" * 100_000, "y"]
 
 
