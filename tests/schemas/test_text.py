@@ -1,14 +1,14 @@
 """Changes inside a text, compared with a text in which each character has a name."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait_schemas.text import Region, compose, in_order, invert, spliced, transform
+from plait_schemas.text import Region, compose, in_order, invert, spliced, transform, transform_both
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -87,6 +87,13 @@ def test_a_transformed_change_is_in_order_and_has_no_regions_that_are_one(
         for (at, remove, _), (after, _, insert) in pairwise(found):
             assert at + remove < after or (at + remove == after and remove and insert)
         assert not found or found[-1][0] + found[-1][1] <= len(spliced(text, second))
+
+
+def test_two_single_regions_are_transformed_as_any_others_wherever_they_are() -> None:
+    regions = [(at, remove, insert) for at in range(5) for remove in range(3) for insert in ("", "x", "yz")]
+    for one, other in product(regions, repeat=2):
+        both = [*map(list, transform_both((one,), (other,)))]
+        assert both == [transform((one,), (other,), yields=True), transform((other,), (one,), yields=False)]
 
 
 @given(cases())
