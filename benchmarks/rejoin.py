@@ -56,7 +56,6 @@ def rejoin(folder: Path, without: list[str], effort: Effort, tell: Callable[[str
     for kind, title in KINDS.items():
         ours = RejoinOutcome(title, "plait.v1", [])
         theirs = RejoinOutcome(title, "Yjs, in memory", [])
-        outcomes += [ours] if "yjs" in without else [ours, theirs]
         for turn in range(effort.rounds):
             with serve("plait", folder / f"plait-rejoin-{kind}-{turn}") as server:
                 join, text = back(server, kind)
@@ -66,7 +65,8 @@ def rejoin(folder: Path, without: list[str], effort: Effort, tell: Callable[[str
                     join, other = back_to_yjs(server, kind)
                 assert other == text, "the texts differ"
                 theirs.rounds.append(join)
-        for outcome in outcomes[-2:]:
+        for outcome in (each for each in (ours, theirs) if each.rounds):
+            outcomes.append(outcome)
             tell(f"rejoin, {title}: {outcome.label}: {outcome.rounds[-1]}")
     return outcomes
 
