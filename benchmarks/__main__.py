@@ -17,19 +17,22 @@ from benchmarks.deltas import deltas
 from benchmarks.differences import differences
 from benchmarks.memory import Finding, idle_sockets, threads
 from benchmarks.neighbours import neighbours
-from benchmarks.peer import COLYSEUS, PeerError, install, prepare
+from benchmarks.peer import COLYSEUS, YJS, PeerError, install, prepare
 from benchmarks.records import records
+from benchmarks.rejoin import rejoin
 from benchmarks.resume import resume
 from benchmarks.rows import NATIVE, ROWS
 from benchmarks.servers import Server, ServerError, serve
 from benchmarks.stalled import stalled
 from benchmarks.sync_tables import delta_table, neighbour_table, record_table, resume_table, stall_table, timing_table
 from benchmarks.table import memory, speed
+from benchmarks.text_tables import rejoin_table, text_table
+from benchmarks.texts import texts
 
 MEMORY = "memory"
 PEERS = ("plait", "cloudflare", "socket")
 # What keeping clients in sync costs, each with a table of its own.
-SYNC = ("deltas", "diff", "resume", "stall", "neighbours", "records")
+SYNC = ("deltas", "diff", "resume", "stall", "neighbours", "records", "texts", "rejoin")
 # Server, kind, idle sockets, awake threads. Cloudflare's threads keep three files open each, so they are fewer.
 MEASURED = (
     ("plait", "note", 10_000, 10_000),
@@ -46,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one run (default 2)")
     parser.add_argument("--quick", action="store_true", help="one short round, for trying things out")
     parser.add_argument("--only", action="append", metavar="NAME", choices=names, help=f"of {names}; repeatable")
-    parser.add_argument("--without", action="append", default=[], choices=[*PEERS, "colyseus"])
+    parser.add_argument("--without", action="append", default=[], choices=[*PEERS, "colyseus", "yjs"])
     parser.add_argument("--folder", type=Path, help="where the servers keep their data (default a temporary folder)")
     parser.add_argument("--json", type=Path, help="also write every round's result to this file")
     return parser.parse_args()
@@ -118,6 +121,12 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
     if "records" in wanted:
         readings = records(folder, pace, tell)
         measured["records"] = readings, record_table(readings)
+    if "texts" in wanted:
+        costs = texts(folder, options.without, pace, tell)
+        measured["texts"] = costs, text_table(costs)
+    if "rejoin" in wanted:
+        returns = rejoin(folder, options.without, pace, tell)
+        measured["rejoin"] = returns, rejoin_table(returns)
     return measured
 
 
@@ -128,6 +137,8 @@ def install_peers(options: argparse.Namespace, folder: Path) -> None:
         prepare(folder / "peer.log")
     if "colyseus" not in options.without and (not only or "deltas" in only):
         install(COLYSEUS, folder / "peer.log")
+    if "yjs" not in options.without and (not only or only & {"texts", "rejoin"}):
+        install(YJS, folder / "peer.log")
 
 
 def main() -> int:

@@ -6,10 +6,13 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from benchmarks.boards import Board, FrozenBoard
-from plait import Plait, Stream, Thread, rpc
+import msgspec
 
-__all__ = ["BenchAgent", "Note", "Watch", "app", "guarded"]
+from benchmarks.boards import Board, FrozenBoard, size_of
+from benchmarks.edits import passage
+from plait import Plait, Stream, Text, Thread, rpc
+
+__all__ = ["BenchAgent", "Note", "Page", "Watch", "app", "guarded"]
 
 # Seconds between two looks at the event loop.
 TICK = 0.001
@@ -48,6 +51,32 @@ class Note(Thread[dict[str, Any]]):
     idle_timeout = 3600
 
 
+class Writing(msgspec.Struct, frozen=True):
+    """A text beside a number."""
+
+    note: Text = ""
+    n: int = 0
+
+
+class Page(Thread[Writing]):
+    """A text that begins with as many characters as the thread's name says."""
+
+    initial_state = Writing()
+    idle_timeout = 3600
+
+    async def on_start(self) -> None:
+        if not self.version:
+            await self.set_state(Writing(passage(size_of(self.name))))
+
+    @rpc
+    async def stream(self, chunks: list[str]) -> None:
+        """Append the chunks, sixteen at a time as a model's answer comes."""
+        for number, chunk in enumerate(chunks):
+            commit = self.append("/note", chunk)
+            if number % 16 == 15:
+                await commit
+
+
 class Watch(Thread[None]):
     """Knows how long the server's event loop was busy with one thing, or with several before it came to its timers."""
 
@@ -76,7 +105,7 @@ class Watch(Thread[None]):
 
 STORE = os.environ.get("BENCH_STORE", "sqlite:///bench.db")
 
-app = Plait(BenchAgent, Note, Board, FrozenBoard, store=STORE, limits=None)
+app = Plait(BenchAgent, Note, Page, Board, FrozenBoard, store=STORE, limits=None)
 
 # With the limits that every server has.
 guarded = Plait(BenchAgent, Note, Watch, store=STORE)

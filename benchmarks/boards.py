@@ -14,7 +14,18 @@ from msgspec.structs import replace
 from benchmarks.documents import board
 from plait import Commit, Thread, rpc
 
-__all__ = ["SIZES", "Board", "FrozenBoard", "FrozenState", "document", "frozen", "touched", "touched_frozen", "write"]
+__all__ = [
+    "SIZES",
+    "Board",
+    "FrozenBoard",
+    "FrozenState",
+    "document",
+    "frozen",
+    "size_of",
+    "touched",
+    "touched_frozen",
+    "write",
+]
 
 State = TypeVar("State")
 

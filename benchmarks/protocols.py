@@ -2,14 +2,14 @@
 
 import http.client
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from benchmarks.documents import call
 from benchmarks.wire import binary, text
 
-__all__ = ["CLOUDFLARE", "COLYSEUS", "NATIVE", "PROTOCOLS", "Protocol", "join", "seats"]
+__all__ = ["CLOUDFLARE", "COLYSEUS", "NATIVE", "PROTOCOLS", "YJS", "Protocol", "join", "seats"]
 
 _numbers = itertools.count(1)
 
@@ -36,7 +36,7 @@ def join(have: tuple[str, int] | None = None) -> bytes:
     return text(msgspec.json.encode({**frame, "have": have} if have else frame))
 
 
-def native_call(method: str, args: list[int]) -> bytes:
+def native_call(method: str, args: Sequence[object]) -> bytes:
     """A call in the native protocol."""
     return text(msgspec.json.encode({"type": "call", "ref": next(_numbers), "method": method, "args": args}))
 
@@ -79,6 +79,17 @@ COLYSEUS = Protocol(
     answers=1,
 )
 
+# The client asks for the text, and the server too, before it answers.
+YJS = Protocol(
+    name="yjs",
+    opening=lambda: binary(b"\x00\x00\x01\x00"),
+    cue=CLOUDFLARE.cue,
+    marker=CLOUDFLARE.cue,
+    greetings=2,
+    call=lambda *_: b"",
+    answers=0,
+)
+
 # benchmarks/bare.py, which sends on what it gets to everybody else: a frame about as large as that of the change.
 BARE = Protocol(
     name="bare",
@@ -90,7 +101,7 @@ BARE = Protocol(
     answers=0,
 )
 
-PROTOCOLS = {protocol.name: protocol for protocol in (CLOUDFLARE, NATIVE, COLYSEUS, BARE)}
+PROTOCOLS = {protocol.name: protocol for protocol in (CLOUDFLARE, NATIVE, COLYSEUS, YJS, BARE)}
 
 
 def seats(port: int, size: int, count: int) -> list[str]:

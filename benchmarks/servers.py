@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from benchmarks.peer import COLYSEUS, PEER
+from benchmarks.peer import COLYSEUS, PEER, YJS
 from benchmarks.results import cpu_seconds, tree
 
 __all__ = ["SERVERS", "Recipe", "Server", "ServerError", "plait", "serve"]
@@ -66,6 +66,8 @@ SERVERS = {
     "guarded": plait(ROOT, Path(sys.executable), app="guarded"),
     "cloudflare": Recipe(("node", str(PEER / "serve.mjs"), "{folder}", "{port}")),
     "colyseus": Recipe(("node", str(COLYSEUS / "serve.mjs"), "{folder}", "{port}")),
+    "yjs": Recipe(("node", "--expose-gc", str(YJS / "serve.mjs"), "{folder}", "{port}")),
+    "yjs-stored": Recipe(("node", "--expose-gc", str(YJS / "serve.mjs"), "{folder}", "{port}", "stored")),
     "socket": Recipe((sys.executable, "-m", "benchmarks.bare", "{folder}", "{port}")),
 }
 

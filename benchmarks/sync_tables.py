@@ -11,7 +11,16 @@ from benchmarks.resume import CHANGES, ResumeOutcome
 from benchmarks.stalled import READERS, StallOutcome
 from benchmarks.table import layout, median, ratio
 
-__all__ = ["delta_table", "neighbour_table", "record_table", "resume_table", "stall_table", "timing_table"]
+__all__ = [
+    "at_most",
+    "delta_table",
+    "neighbour_table",
+    "record_table",
+    "resume_table",
+    "spread",
+    "stall_table",
+    "timing_table",
+]
 
 P99_AIM = 1.3
 GROWTH_AIM = 2.0

@@ -2,7 +2,7 @@
 
 from websockets.frames import Frame, Opcode
 
-__all__ = ["PING", "TEXT", "FrameReader", "binary", "pong", "request", "text"]
+__all__ = ["BINARY", "PING", "TEXT", "FrameReader", "binary", "pong", "request", "text"]
 
 TEXT, BINARY, CLOSE, PING = 0x81, 0x82, 0x88, 0x89
 

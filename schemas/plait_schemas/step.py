@@ -8,7 +8,7 @@ import msgspec
 from plait_schemas.align import id_of
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_index, parse, region_of, splices
 from plait_schemas.shape import Shape
-from plait_schemas.text import UNKNOWN, Region, transform
+from plait_schemas.text import UNKNOWN, Region, transform_both
 
 __all__ = ["SCALARS", "Step", "is_of", "is_pair", "is_place", "leads_through", "pointer"]
 
@@ -97,10 +97,8 @@ class Step:
         if len(self.regions) + len(other.regions) > _MOST_REGIONS:
             self.is_contested = self.is_gone = True
             return
-        mine = transform(self.regions, other.regions, yields=True)
-        other.regions = transform(other.regions, self.regions, yields=False)
-        self.regions = mine
-        self.is_gone = self.is_done = not mine
+        self.regions, other.regions = transform_both(self.regions, other.regions)
+        self.is_gone = self.is_done = not self.regions
         other.is_gone = not other.regions
 
     def take_in(self, inner: "Step") -> None:

@@ -11,7 +11,7 @@ from itertools import islice
 from sys import maxsize
 from typing import Final
 
-__all__ = ["UNKNOWN", "Region", "compose", "in_order", "invert", "spliced", "transform"]
+__all__ = ["UNKNOWN", "Region", "compose", "in_order", "invert", "spliced", "transform", "transform_both"]
 
 Region = tuple[int, int, str]
 """Where it is, how many characters are removed, and what is inserted."""
@@ -25,12 +25,30 @@ _Piece = tuple[int, int, str | None]
 
 def spliced(text: str, regions: Sequence[Region]) -> str:
     """Return a text with a change carried out on it."""
+    if len(regions) == 1:
+        # As letters come, at half the cost of the copies that a join makes.
+        at, remove, insert = regions[0]
+        return text[:at] + insert + text[at + remove :]
     parts: list[str] = []
     end = 0
     for at, remove, insert in regions:
         parts += (text[end:at], insert)
         end = at + remove
     return "".join((*parts, text[end:]))
+
+
+def transform_both(mine: Sequence[Region], other: Sequence[Region]) -> tuple[Sequence[Region], Sequence[Region]]:
+    """Return both of two changes that were made on the same text as they are after the other; mine yields."""
+    if len(mine) == len(other) == 1:
+        # Letters that are typed are hardly ever where others type.
+        # A region that does nothing is left out, below.
+        (at, remove, insert), (start, removed, inserted) = mine[0], other[0]
+        does_both = (remove or insert) and (removed or inserted)
+        if does_both and at + remove < start:
+            return mine, ((start + len(insert) - remove, removed, inserted),)
+        if does_both and start + removed < at:
+            return ((at + len(inserted) - removed, remove, insert),), other
+    return transform(mine, other, yields=True), transform(other, mine, yields=False)
 
 
 def in_order(regions: Sequence[Region]) -> Iterator[Region]:

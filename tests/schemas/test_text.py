@@ -1,14 +1,14 @@
 """Changes inside a text, compared with a text in which each character has a name."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait_schemas.text import Region, compose, in_order, invert, spliced, transform
+from plait_schemas.text import Region, compose, in_order, invert, spliced, transform, transform_both
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -92,6 +92,13 @@ def test_a_transformed_change_is_in_order_and_has_no_regions_that_are_one(
 def test_insertions_between_which_all_is_removed_are_one_and_so_are_removals_that_touch() -> None:
     assert transform([(1, 0, "a"), (3, 0, "b")], [(1, 2, "")], yields=True) == [(1, 0, "ab")]
     assert transform([(0, 1, ""), (2, 1, "")], [(1, 1, "")], yields=True) == [(0, 2, "")]
+
+
+def test_two_single_regions_are_transformed_as_any_others_wherever_they_are() -> None:
+    regions = [(at, remove, insert) for at in range(5) for remove in range(3) for insert in ("", "x", "yz")]
+    for one, other in product(regions, repeat=2):
+        both = [*map(list, transform_both((one,), (other,)))]
+        assert both == [transform((one,), (other,), yields=True), transform((other,), (one,), yields=False)]
 
 
 @given(cases())

@@ -220,7 +220,8 @@ class History:
             return []
         recent = self._recent
         if recent and recent[0].version <= version + 1:
-            return [row for row in recent if version < row.version <= to]
+            first = recent[0].version
+            return list(islice(recent, version + 1 - first, to + 1 - first))
         found = [row for row in older if version < row.version <= to]
         if not found or found[0].version > version + 1:
             return None
