@@ -7,7 +7,7 @@ from plait_schemas.patch import Op
 from plait_schemas.shape import Shape
 from plait_schemas.step import Step, is_pair, leads_through, pointer
 
-__all__ = ["Origin", "trace"]
+__all__ = ["Origin", "go_back", "trace"]
 
 
 class Origin(NamedTuple):
@@ -63,6 +63,13 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
     return [found.origin for found in traces]
 
 
+def go_back(place: Sequence[str], steps: Sequence[Step]) -> list[str] | None:
+    """Return where a place was before operations that have been looked up; None if they have put it into an array."""
+    found = _Trace(Step(Op("replace", pointer(place))))
+    found.go_back_all(steps)
+    return found.parts
+
+
 class _Trace:
     """One place on its way back."""
 
@@ -84,6 +91,10 @@ class _Trace:
     @property
     def origin(self) -> Origin:
         return Origin(_pointer(self._parts), _pointer(self._now), self._is_contested, self.is_moved)
+
+    @property
+    def parts(self) -> list[str] | None:
+        return self._parts
 
     def set_now(self) -> None:
         """Keep the current place as the one on the document."""

@@ -36,6 +36,7 @@ from plait.errors import (
 from plait.instruments import Instruments, NoInstruments
 from plait.limits import Limits
 from plait.node.handle import Handle
+from plait.state.authors import Stretch
 from plait.state.commit import Commit
 from plait.state.edit import Edit
 from plait.state.log import Change
@@ -86,6 +87,7 @@ __all__ = [
     "Store",
     "StoreError",
     "Stream",
+    "Stretch",
     "Text",
     "Thread",
     "ThreadKey",

@@ -327,3 +327,66 @@ async def test_a_server_hands_out_the_javascript_client(web: httpx.AsyncClient) 
     assert {"ThreadClient", "PlaitError"} <= {each.split()[-1] for each in exported[1].split(",")}
     assert "plait.v1" in answer.text
     assert error_of(await web.post("/plait/client.js")) == (405, "method_not_allowed")
+
+
+# Texts
+
+
+class Note(Thread[dict[str, Any]]):
+    """Has a text that is written in."""
+
+    initial_state = {"note": "hello", "n": 0}  # noqa: RUF012
+    texts = ("/note",)
+
+    @rpc
+    def write(self, text: str, times: int = 1) -> None:
+        for _ in range(times):
+            self.append("/note", text)
+
+    @rpc
+    def all_at_once(self) -> None:
+        with self.transaction():
+            self.append("/note", "!")
+            self.update("/n", 1)
+            self.splice("/note", 0, 1, "J")
+
+
+async def test_the_log_has_splices_or_for_who_asks_the_whole_text() -> None:
+    async with running(Plait(Note, store=MemoryStore())) as address, http(address) as web:
+        await web.post("/threads/note/one/rpc/write", json={"args": [" you"]})
+        await web.post("/threads/note/one/rpc/all_at_once")
+        log = (await web.get("/threads/note/one/changes")).json()["changes"]
+        assert [each["ops"] for each in log] == [
+            [{"op": "splice", "path": "/note", "at": 5, "insert": " you"}],
+            [
+                {"op": "splice", "path": "/note", "at": 9, "insert": "!"},
+                {"op": "add", "path": "/n", "value": 1},
+                {"op": "splice", "path": "/note", "at": 0, "remove": 1, "insert": "J"},
+            ],
+        ]
+        plain = (await web.get("/threads/note/one/changes?patch=rfc6902")).json()
+        assert [each["ops"] for each in plain["changes"]] == [
+            [put("/note", "hello you")],
+            [put("/note", "hello you!"), {"op": "add", "path": "/n", "value": 1}, put("/note", "Jello you!")],
+        ]
+        assert (plain["version"], plain["more"]) == (2, False)
+        later = (await web.get(f"/threads/note/one/changes?patch=rfc6902&since={plain['epoch']}:1")).json()
+        assert later["changes"] == plain["changes"][1:]
+        for query, headers in (("patch=rfc1", {}), ("patch=rfc6902", {"accept": "text/event-stream"})):
+            refused = await web.get(f"/threads/note/one/changes?{query}", headers=headers)
+            assert (refused.status_code, refused.json()["error"]["path"]) == (422, "/patch")
+
+
+async def test_an_answer_with_whole_texts_ends_when_it_is_long() -> None:
+    async with running(Plait(Note, store=MemoryStore())) as address, http(address) as web:
+        await web.post("/threads/note/one/rpc/write", json={"args": ["x" * 100_000]})
+        await web.post("/threads/note/one/rpc/write", json={"args": ["y"], "kwargs": {"times": 30}})
+        url, found, since, is_more = "/threads/note/one/changes?patch=rfc6902", [], "", True
+        while is_more:
+            answer = await web.get(f"{url}{since}")
+            assert len(answer.content) < 1_300_000
+            page = answer.json()
+            found += page["changes"]
+            since, is_more = f"&since={page['epoch']}:{page['version']}", page["more"]
+        assert [each["version"] for each in found] == list(range(1, 32))
+        assert found[-1]["ops"] == [put("/note", f"hello{'x' * 100_000}{'y' * 30}")]

@@ -13,6 +13,7 @@ from plait.actor.logs import log_error
 from plait.actor.mailbox import find_client_turn
 from plait.actor.presence import Presence
 from plait.errors import InvalidState, NotFound, Readonly
+from plait.state.authors import Stretch, find_authors
 from plait.state.commit import Commit
 from plait.state.conflicts import Policy
 from plait.state.edit import Edit
@@ -224,6 +225,14 @@ class Thread(Generic[State]):
         check_may_write(self._core.key)
         commit = await redo(self._core.pipeline, self._core.change_log, _name(source))
         return None if commit is None else await commit
+
+    async def authors(self, pointer: str) -> list[Stretch]:
+        """Return which source wrote which part of the durable text at a JSON pointer, as far as the log tells.
+
+        What has been undone counts for nothing. Raises Conflict where there is no text.
+        """
+        change_log = self._core.change_log
+        return await find_authors(change_log, self._core.pipeline.history.durable.version, pointer)
 
     # Connections
 

@@ -12,15 +12,19 @@ from plait.actor.connection import Principal
 from plait.actor.facade import Facade
 from plait.errors import InvalidArguments, NotFound
 from plait.session.event_stream import EventStream
+from plait.state.json_patch import to_json_patch
 from plait.web.addresses import Addresses
 from plait.web.http.streamed import Streamed
-from plait_schemas.codec import encode_json
+from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
 
 __all__ = ["changes", "event_stream", "state_at", "tag", "wants_events"]
 
 # Maximum number of changes in one answer, if they are not large.
 _MOST_CHANGES: Final = 1000
+# The bytes of operations after which an answer ends, if it has whole texts in the place of splices.
+_MOST_BYTES: Final = 1024 * 1024
+_JSON_PATCH: Final = "rfc6902"
 
 
 async def state_at(actor: Facade, version: str) -> Response:
@@ -32,8 +36,13 @@ async def state_at(actor: Facade, version: str) -> Response:
     return Response(data, media_type="application/json", headers=headers)
 
 
-async def changes(actor: Facade, since: str | None, limit: str | None) -> Response:
-    """Return the first durable changes after a version, or of all. Raises NotFound if they are no longer kept."""
+async def changes(actor: Facade, since: str | None, limit: str | None, patch: str | None = None) -> Response:
+    """Return the first durable changes after a version, or of all. Raises NotFound if they are no longer kept.
+
+    With `patch`, which may be "rfc6902", they have only operations of JSON Patch.
+    """
+    if patch not in (None, _JSON_PATCH):
+        raise InvalidArguments(f"patch={patch[:80]}: there is only {_JSON_PATCH}", path="/patch")
     most = _MOST_CHANGES if limit is None else min(_read_limit(limit), _MOST_CHANGES)
     if since is None:
         after = await actor.log_start()
@@ -44,6 +53,8 @@ async def changes(actor: Facade, since: str | None, limit: str | None) -> Respon
         rows = await actor.page(after, limit=most) if epoch == actor.epoch else None
         if rows is None or after > actor.durable.version:
             raise NotFound(f"the changes since {since} are no longer kept; get the state instead")
+    if patch is not None and any(b'"splice"' in row.ops for row in rows):
+        rows = to_json_patch(decode_json(await actor.json_at(rows[0].version - 1)), rows, most=_MOST_BYTES)
     version = rows[-1].version if rows else after
     body = {
         "epoch": actor.epoch,
@@ -73,6 +84,8 @@ async def event_stream(actor: Facade, request: Request, principal: Principal | N
 
     It counts as a socket of its address. Raises TooMany, Unavailable, and whatever the thread's hooks raise.
     """
+    if "patch" in request.query_params:
+        raise InvalidArguments("an event stream has the operations of the native protocol", path="/patch")
     id, since = request.headers.get("last-event-id"), request.query_params.get("since")
     have = _read_version(id, "Last-Event-ID") if id else _read_version(since) if since else None
     if (refusal := actor.refusal()) is not None:

@@ -154,7 +154,7 @@ class _Exchange:
             return await event_stream(actor, self._request, self._principal, self._context.addresses)
         with actor.keep_awake():
             query = self._request.query_params
-            return await changes(actor, query.get("since"), query.get("limit"))
+            return await changes(actor, query.get("since"), query.get("limit"), query.get("patch"))
 
     async def put_state(self) -> Response:
         await self._check("write")

@@ -1,0 +1,152 @@
+"""Who wrote which part of a text, found by going back in the log."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from plait.errors import Conflict, NotFound
+from plait.state.log import ChangeLog
+from plait.state.undone import Step as Change
+from plait.state.undone import drop_undone, parse_taken_back
+from plait.state.work import Work
+from plait.store.protocol import ChangeRow
+from plait_schemas.patch import PatchError, decode_ops, find, parse
+from plait_schemas.shape import Shape
+from plait_schemas.step import Step, is_pair
+from plait_schemas.text import Region
+from plait_schemas.trace import go_back
+
+__all__ = ["Stretch", "find_authors"]
+
+# How far it goes back: the most changes, and the bytes of their operations.
+_REACH: Final = 10_000
+_REACH_SIZE: Final = 4 * 1024 * 1024
+# Changes to look at before other tasks may run.
+_AT_ONCE: Final = 100
+
+
+class Stretch(NamedTuple):
+    """A part of a text, from one character up to another, and who wrote it: None if the log does not tell."""
+
+    source: str | None
+    start: int
+    end: int
+
+
+async def find_authors(change_log: ChangeLog, version: int, pointer: str) -> list[Stretch]:
+    """Return who wrote each part of the text that is at a JSON pointer in a version, in order.
+
+    What has been undone, and the undo, count for nothing. Raises Conflict where there is no text, NotFound and
+    StoreError.
+    """
+    document = await change_log.document(version)
+    try:
+        place = parse(pointer)
+    except PatchError as error:
+        raise Conflict(str(error), path=pointer) from None
+    text = find(document, place)
+    if not isinstance(text, str):
+        raise Conflict("there is no text", path=pointer)
+    past = _Past(document, place, len(text))
+    for index, change in enumerate(reversed(await _read(change_log, version))):
+        if not index % _AT_ONCE:
+            await asyncio.sleep(0)
+        past.go_back(change)
+        if past.is_known:
+            break
+    return past.stretches()
+
+
+async def _read(change_log: ChangeLog, version: int) -> list[Change]:
+    """Return the changes up to a version that are in reach, in order."""
+    rows: list[ChangeRow] = []
+    size, before = 0, version + 1
+    while len(rows) < _REACH and size < _REACH_SIZE and (more := await change_log.before(before)):
+        rows += more
+        size += sum(len(row.ops) for row in more)
+        before = rows[-1].version
+    rows.reverse()
+    if any(parse_taken_back(row.source) is not None for row in rows):
+        try:
+            return drop_undone(await change_log.document(before - 1), rows, Work())
+        except (Conflict, NotFound, PatchError):
+            pass  # It is too much work: whoever has undone something has written what came back.
+    return [Change(row.version, row.source, decode_ops(row.ops)) for row in rows]
+
+
+class _Past:
+    """A text on its way back in time."""
+
+    def __init__(self, document: Any, place: list[str], length: int) -> None:
+        self._shape = Shape(document)
+        self._place: list[str] | None = place
+        # The parts of which the author is to be found: where each is by now, where it was in the end, and its length.
+        self._open: list[tuple[int, int, int]] = [(0, 0, length)] if length else []
+        self._found: list[Stretch] = []
+
+    @property
+    def is_known(self) -> bool:
+        """Whether nothing is left to be found."""
+        return not self._open
+
+    def stretches(self) -> list[Stretch]:
+        """Return what has been found, in order."""
+        unknown = (Stretch(None, at, at + length) for _, at, length in self._open)
+        found: list[Stretch] = []
+        for each in sorted((*self._found, *unknown), key=lambda stretch: stretch.start):
+            if found and found[-1].source == each.source:
+                found[-1] = found[-1]._replace(end=each.end)
+            else:
+                found.append(each)
+        return found
+
+    def go_back(self, change: Change) -> None:
+        """Be where it was before a change."""
+        taken = parse_taken_back(change.source)
+        source = change.source if taken is None else taken.source
+        steps = [Step(op) for op in change.ops]
+        index = len(steps)
+        while index and self._place is not None:
+            index -= 1
+            step = steps[index]
+            step.look_up(self._shape, has_happened=True)
+            if step.is_moved and index and is_pair(steps[index - 1], step):
+                index -= 1
+                self._shape.undo_move(steps[index].parts, step.parts)
+                self._place = go_back(self._place, steps[index : index + 2])
+            else:
+                self._shape.undo(step.name, step.parts)
+                self._go_back_one(step, self._place, source)
+
+    def _go_back_one(self, step: Step, place: list[str], source: str) -> None:
+        if step.name == "splice":
+            if step.parts == place:
+                self._take_back(step.regions[0], source)
+            return
+        is_around = place[: len(step.parts)] == step.parts
+        self._place = go_back(place, [step])
+        if self._place is None or (is_around and not step.moves):
+            # What a state had that was replaced whole is not known.
+            whose = source if step.parts or not place else None
+            self._close((at, length, whose) for _, at, length in self._open)
+            self._open, self._place = [], None
+
+    def _take_back(self, region: Region, source: str) -> None:
+        """Be before something was inserted and removed in the text."""
+        start, removed, insert = region
+        end = start + len(insert)
+        still: list[tuple[int, int, int]] = []
+        for now, at, length in self._open:
+            before = max(min(start - now, length), 0)
+            inside = max(min(end - now, length), 0) - before
+            after = length - before - inside
+            if before:
+                still.append((now, at, before))
+            if inside:
+                self._close([(at + before, inside, source)])
+            if after:
+                still.append((now + before + inside - len(insert) + removed, at + before + inside, after))
+        self._open = still
+
+    def _close(self, parts: Iterable[tuple[int, int, str | None]]) -> None:
+        self._found += (Stretch(source, at, at + length) for at, length, source in parts)
