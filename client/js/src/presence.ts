@@ -20,6 +20,11 @@ export class Presences {
     return this.#all;
   }
 
+  /** This client's own, null for nothing. */
+  get own(): Json {
+    return this.#own;
+  }
+
   /** Sets this client's presence; returns the frame to send. Throws a PlaitError when it is too large. */
   set(data: Json, maxFrame: number): Presence {
     const frame: Presence = { type: "presence", data };
