@@ -2,9 +2,9 @@
 
 from plait import Plait
 
-from .board import Board
+from .board import Board, BoardMemory
 from .counter import PAGES, Counter
 from .pad import Pad
 from .tictactoe import TicTacToe
 
-app = Plait(Pad, Board, TicTacToe, Counter, store="sqlite:///plait-demo.db", static=PAGES)
+app = Plait(Pad, Board, BoardMemory, TicTacToe, Counter, store="sqlite:///plait-demo.db", static=PAGES)

@@ -27,8 +27,8 @@ let rendered = [];
 const client = join("board", () => render(), refused);
 const people = new People(client, loadPerson(), /** @type {import("./model.js").Doings} */ ({ card: null, doing: "", cursor: null }));
 const cursors = new Cursors(find("#board"), find("#cursors"), people);
-const cardDialog = new CardDialog();
-const history = new HistoryPanel(client, (connection) => people.nameOf(connection), look);
+const cardDialog = new CardDialog(client, () => undo.changed());
+const history = new HistoryPanel(client, look);
 const view = new BoardView(find("#board"), { openCard, openColumn, addCard });
 const undo = new Undo(client, () => !past && !held);
 
