@@ -88,6 +88,23 @@ def test_long_words_do_not_make_a_board_wider_than_its_window(demo: Demo, width:
 
 
 @windows
+def test_long_words_do_not_make_a_pad_wider_than_its_window(demo: Demo, width: int) -> None:
+    page = demo.open("pad/", width=width, touch=width <= PHONE, room=demo.room.replace("-", "").ljust(100, "r"))
+    page.fill("#name", "N" * 40)
+    page.press("#name", "Enter")
+    page.fill("#add-document input", "D" * 60)
+    page.press("#add-document input", "Enter")
+    expect(page.locator("#title")).to_have_text("D" * 60)
+    page.keyboard.insert_text("W" * 300)
+    for view in ("write", "preview", "authors"):
+        button = page.locator(f".views [data-view={view}]")
+        if button.is_visible():
+            button.click()
+        check_width(page, width)
+    expect(page.locator("#legend .stretch")).to_have_text("N" * 40 + " (you)")
+
+
+@windows
 def test_long_words_do_not_make_a_game_wider_than_its_window(demo: Demo, width: int) -> None:
     page = demo.open("tictactoe/", width=width, touch=width <= PHONE, room=demo.room.replace("-", "").ljust(100, "r"))
     page.fill("#name", "N" * 40)
