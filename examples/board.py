@@ -3,19 +3,24 @@
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import replace
 
-from plait import Plait, Reject, Source, Thread, current, migrate, rpc
+from plait import Connection, Plait, Reject, Source, Text, Thread, current, migrate, rpc
 
+T = TypeVar("T")
 PAGES = Path(__file__).parent / "pages"
 MAX_CARDS = 500
 MAX_COLUMNS = 12
+MAX_PEOPLE = 1000
 
 Id = Annotated[str, Meta(pattern="^[a-z0-9-]{1,32}$")]
 Title = Annotated[str, Meta(min_length=1, max_length=120)]
-Note = Annotated[str, Meta(max_length=2000)]
+# Several people can write in it at once.
+Note = Annotated[Text, Meta(max_length=2000)]
+Name = Annotated[str, Meta(min_length=1, max_length=40)]
 Color = Literal["plain", "red", "amber", "green", "blue", "violet"]
 Limit = Annotated[int, Meta(ge=1, le=99)]
 
@@ -68,6 +73,36 @@ class Restored(Struct, frozen=True):
     by: str | None
 
 
+class Shown(Struct, frozen=True):
+    """What a page shows of its person, as far as it is of use here."""
+
+    name: Name
+
+
+class Named(Struct, frozen=True):
+    """A name that somebody had from a version on."""
+
+    since: int
+    name: Name
+
+
+class Memory(Struct, frozen=True):
+    """Who changed a board: the names that they had, by their connections, and who restored a version."""
+
+    names: dict[str, tuple[Named, ...]] = {}
+    restored: dict[str, str] = {}
+
+
+class BoardMemory(Thread[Memory]):
+    """Knows who was who on the board of its name, when they have left; only the board writes to it."""
+
+    initial_state = Memory()
+
+    def validate_state_change(self, next_state: Memory, source: Source) -> None:
+        if source != "server":
+            raise Reject("only the board remembers")
+
+
 class Board(Thread[BoardState]):
     """Pages edit the state themselves; the server merges what they do at the same moment."""
 
@@ -86,6 +121,39 @@ class Board(Thread[BoardState]):
             if column.limit is not None and count > column.limit:
                 raise Reject(f"“{column.title}” is limited to {column.limit}")
 
+    def on_start(self) -> None:
+        # The version of the last change that the hook below has been told of, and the names that it has kept.
+        self.told = self.version
+        self.kept: dict[str, str] = {}
+
+    async def on_state_changed(self, state: BoardState, source: Source) -> None:
+        self.told += 1
+        if isinstance(source, Connection):
+            await self.remember(source, self.told)
+
+    async def remember(self, connection: Connection, version: int) -> None:
+        """Keep the name that somebody shows of themselves as they make a version, if it is another than before."""
+        try:
+            name = convert(connection.presence, Shown).name
+        except ValidationError:
+            return
+        if self.kept.get(connection.id) != name:
+            names = (await self.memory.state()).names.get(connection.id, ())
+            names = (*names, Named(version, name))
+            await self.memory.set_state(lambda memory: replace(memory, names=add(memory.names, connection.id, names)))
+            self.kept = add(self.kept, connection.id, name)
+
+    @property
+    def memory(self) -> Any:
+        """A handle to who has changed this board."""
+        return self.thread(BoardMemory, self.name)
+
+    @rpc
+    async def who(self) -> Memory:
+        """Return who has changed the board."""
+        memory: Memory = await self.memory.state()
+        return memory
+
     @rpc(name="undo")
     async def undo_own(self) -> bool:
         """Undo the caller's last change, unless others have changed the same place; return whether there was one."""
@@ -95,9 +163,15 @@ class Board(Thread[BoardState]):
     @rpc
     async def restore(self, version: int) -> None:
         """Restore the board of a version. This is a change like any other; later versions stay in the history."""
-        await self.revert(version)
+        restored = await self.revert(version)
         connection = current().connection
         self.emit("restored", Restored(version, connection.id if connection else None))
+        if connection is not None:
+            await self.remember(connection, restored)
+            by = connection.id
+            await self.memory.set_state(
+                lambda memory: replace(memory, restored=add(memory.restored, str(restored), by))
+            )
 
     @staticmethod
     @migrate(from_=1)
@@ -114,4 +188,10 @@ class Board(Thread[BoardState]):
         return board
 
 
-app = Plait(Board, static=PAGES)
+def add(members: dict[str, T], key: str, value: T) -> dict[str, T]:
+    """Return the members with one more, or another, as the last one; too many lose the first."""
+    others = [(id, member) for id, member in members.items() if id != key]
+    return dict([*others[1 - MAX_PEOPLE :], (key, value)])
+
+
+app = Plait(Board, BoardMemory, static=PAGES)

@@ -1,5 +1,6 @@
 """The board's page: people with browsers of their own work on one board."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,13 @@ from tests.running import Process
 TODO = ["Drag me to Doing", "Open me to edit", "Copy the link and open it somewhere else"]
 DOING = ["Doing takes two cards"]
 DONE = ["Start the server"]
+# Types letters one after the other, as fast as the page takes them.
+TYPE = """async (letters) => {
+    for (const letter of letters) {
+        document.execCommand("insertText", false, letter);
+        await new Promise((resolve) => setTimeout(resolve));
+    }
+}"""
 # The titles in Doing, for `record`.
 READ_DOING = """[...document.querySelectorAll('[data-column="doing"] .card-title')].map((title) => title.textContent)"""
 # The column that a card is in, for `record`.
@@ -80,6 +88,31 @@ def test_two_fields_of_one_card_that_two_edit_at_once_are_both_kept(demo: Demo) 
     for page in (one, other):
         expect(page.locator('[data-card="open"] .card-title')).to_have_text("A title by one")
         expect(page.locator('[data-card="open"] .card-note')).to_have_text("A note by the other")
+
+
+def test_a_note_in_which_two_type_at_once_has_what_both_typed(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    notes = [page.locator("#card-dialog [name=note]") for page in (one, other)]
+    for page, note in zip((one, other), notes, strict=True):
+        page.click('[data-card="open"] .card-open')
+        note.focus()
+        note.evaluate("(area) => area.setSelectionRange(4, 4)")
+    texts = ["".join(chr(start + number) for number in range(60)) for start in (0x4E00, 0x5E00)]
+    for page, text in zip((one, other), texts, strict=True):
+        page.evaluate("([type, text]) => { window.typing = eval(type)(text) }", [TYPE, text])
+    for page in (one, other):
+        page.evaluate("window.typing")
+    before = "Two people can edit two fields of one card at once."
+    for page in (one, other):
+        is_whole = "(length) => document.querySelector('#card-dialog [name=note]').value.length === length"
+        page.wait_for_function(is_whole, arg=len(before) + 120)
+    note = notes[0].input_value()
+    assert notes[1].input_value() == note
+    for text in texts:
+        assert "".join(letter for letter in note if letter in text) == text
+    one.click("#card-dialog [value=cancel]")
+    expect(one.locator('[data-card="open"] .card-note')).to_have_text(note)
+    assert demo.state("board")["cards"]["open"]["note"] == note
 
 
 def test_a_card_that_one_deletes_disappears_and_comes_back_by_undo(demo: Demo) -> None:
@@ -397,6 +430,19 @@ def test_undo_steps_back_through_moves_edits_and_deletions(demo: Demo) -> None:
     expect_titles(page, "done", DONE)
 
 
+def test_undo_takes_back_what_was_typed_in_a_note(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    expect(one.locator("#undo")).to_be_disabled()
+    one.click('[data-card="start"] .card-open')
+    one.locator("#card-dialog [name=note]").press_sequentially("Done at noon")
+    expect(other.locator('[data-card="start"] .card-note')).to_have_text("Done at noon")
+    one.click("#card-dialog [value=cancel]")
+    one.click("#undo")
+    for page in (one, other):
+        expect(page.locator('[data-card="start"] .card-note')).to_have_text("")
+    expect(one.locator("#undo")).to_be_disabled()
+
+
 def test_undo_of_what_somebody_else_has_changed_since_is_told_and_does_nothing(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     for page, title in ((one, "By one"), (other, "By the other")):
@@ -448,6 +494,33 @@ def test_the_slider_shows_an_older_board_and_brings_it_back(demo: Demo) -> None:
         expect_titles(page, "done", [*DONE, "A"])
         expect_titles(page, "todo", TODO)
     expect(one.locator(".notice")).to_have_text("Charles Babbage brought back version 1.")
+
+
+def test_the_history_says_who_by_the_names_that_they_had_also_when_they_have_left(demo: Demo) -> None:
+    one, other = demo.open_two("board/")
+    for name, title in (("Ada Byron", "A"), ("Ada Lovelace", "B")):
+        rename(one, name)
+        expect(people(other).get_by_text(name, exact=True)).to_have_count(1)
+        add_card(one, "done", title)
+        expect(titles(other, "done").last).to_have_text(title)
+    one.click("#undo")
+    expect_titles(other, "done", [*DONE, "A"])
+    one.click("#open-history")
+    one.locator("#version").press("ArrowLeft")
+    one.click("#restore")
+    expect_titles(other, "done", [*DONE, "A", "B"])
+    rename(one, "The Countess")
+    expect(people(other).get_by_text("The Countess", exact=True)).to_have_count(1)
+    one.context.close()
+    expect(people(other)).to_have_count(1)
+    demo.kill()
+    demo.start()
+    expect(other.locator("#status")).to_have_attribute("data-status", "online")
+    other.click("#open-history")
+    for who in ("restored by", "undone by", "by"):
+        expect(other.locator("#when")).to_have_text(re.compile(f" · {who} Ada Lovelace$"))
+        other.locator("#version").press("ArrowLeft")
+    expect(other.locator("#when")).to_have_text(re.compile(" · by Ada Byron$"))
 
 
 def test_a_board_without_a_past_has_no_slider_until_somebody_changes_it(demo: Demo) -> None:

@@ -11,7 +11,8 @@ PHONE = 360
 SMALLEST = 320
 # What each page shows when its thread is as it was made.
 CONTENT = {
-    "": (".tile", 3),
+    "": (".tile", 4),
+    "pad/": ("[data-document]:visible", 2),
     "board/": ("[data-card] .card-title:visible", 5),
     "tictactoe/": ("[data-cell][data-mark='']:visible", 9),
     "counter/": ("#count:text-is('0')", 1),
@@ -33,6 +34,8 @@ CONTROLS = [
     ("board/", ".add-card input", ".column"),
     ("board/", "#add-column input", "body"),
     ("board/", "#open-history", "body"),
+    ("pad/", "#add-document input", "body"),
+    ("pad/", "#write-story", "#sheet"),
     ("tictactoe/", "[data-cell]", "body"),
     ("tictactoe/", ".player.empty", "body"),
     ("counter/", "#decrement", "body"),
@@ -85,6 +88,23 @@ def test_long_words_do_not_make_a_board_wider_than_its_window(demo: Demo, width:
 
 
 @windows
+def test_long_words_do_not_make_a_pad_wider_than_its_window(demo: Demo, width: int) -> None:
+    page = demo.open("pad/", width=width, touch=width <= PHONE, room=demo.room.replace("-", "").ljust(100, "r"))
+    page.fill("#name", "N" * 40)
+    page.press("#name", "Enter")
+    page.fill("#add-document input", "D" * 60)
+    page.press("#add-document input", "Enter")
+    expect(page.locator("#title")).to_have_text("D" * 60)
+    page.keyboard.insert_text("W" * 300)
+    for view in ("write", "preview", "authors"):
+        button = page.locator(f".views [data-view={view}]")
+        if button.is_visible():
+            button.click()
+        check_width(page, width)
+    expect(page.locator("#legend .stretch")).to_have_text("N" * 40 + " (you)")
+
+
+@windows
 def test_long_words_do_not_make_a_game_wider_than_its_window(demo: Demo, width: int) -> None:
     page = demo.open("tictactoe/", width=width, touch=width <= PHONE, room=demo.room.replace("-", "").ljust(100, "r"))
     page.fill("#name", "N" * 40)
@@ -122,14 +142,14 @@ def test_a_page_has_an_icon(demo: Demo, path: str) -> None:
     assert page.request.get(icon).headers["content-type"].startswith("image/svg+xml")
 
 
-@pytest.mark.parametrize("title", ["Board", "Tic-tac-toe", "Counter"])
+@pytest.mark.parametrize("title", ["Pad", "Board", "Tic-tac-toe", "Counter"])
 def test_the_index_leads_to_every_example_and_back(demo: Demo, title: str) -> None:
     page = demo.open("")
     page.get_by_role("link", name=title).click()
     expect(page.locator("#status")).to_have_attribute("data-status", "online")
     expect(page.locator("#room")).to_have_text("lobby")
     page.click(".home")
-    expect(page.locator(".tile")).to_have_count(3)
+    expect(page.locator(".tile")).to_have_count(4)
 
 
 def check_width(page: Page, width: int) -> None:

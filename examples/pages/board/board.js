@@ -1,20 +1,19 @@
 // @ts-check
 /** The board's page: the state of a thread, what its person does to it, and what the others show of themselves. */
 
-import { find, findInput, join, loadPerson, notify, openRoom, randomId, savePerson, shake } from "../room.js";
+import { People } from "../people.js";
+import { find, findInput, join, loadPerson, notify, openRoom, randomId, shake } from "../room.js";
 import { Cursors } from "./cursors.js";
 import { CardDialog, askColumn } from "./dialogs.js";
 import { PointerDrag } from "./drag.js";
 import { HistoryPanel } from "./history.js";
 import { KeyboardDrag } from "./keyboard.js";
 import { isArrangedAs, orderAfter, place, placed } from "./model.js";
-import { People } from "./people.js";
 import { Undo } from "./undo.js";
 import { BoardView } from "./view.js";
 
 /** @typedef {import("./model.js").Board} Board */
 
-const person = loadPerson();
 /** The card in this person's hand, and where it would go. @type {{card: string, to?: import("./drag.js").Place} | undefined} */
 let held;
 /** The card that this person has open. @type {string | undefined} */
@@ -26,10 +25,10 @@ let rendered = [];
 
 /** @type {import("/plait/client.js").ThreadClient<Board>} */
 const client = join("board", () => render(), refused);
-const people = new People(client, person);
+const people = new People(client, loadPerson(), /** @type {import("./model.js").Doings} */ ({ card: null, doing: "", cursor: null }));
 const cursors = new Cursors(find("#board"), find("#cursors"), people);
-const cardDialog = new CardDialog();
-const history = new HistoryPanel(client, (connection) => people.nameOf(connection), look);
+const cardDialog = new CardDialog(client, () => undo.changed());
+const history = new HistoryPanel(client, look);
 const view = new BoardView(find("#board"), { openCard, openColumn, addCard });
 const undo = new Undo(client, () => !past && !held);
 
@@ -73,14 +72,6 @@ function showSelection() {
   const focused = document.hasFocus() ? document.activeElement?.closest("[data-card]") : null;
   const card = held?.card ?? opened ?? /** @type {HTMLElement | null} */ (focused)?.dataset.card ?? null;
   people.show({ card, doing: held ? "moving" : opened ? "editing" : card ? "focus" : "" });
-}
-
-function rename() {
-  const input = findInput("#name");
-  person.name = input.value.trim() || person.name;
-  input.value = person.name;
-  savePerson(person);
-  people.show({ name: person.name });
 }
 
 // Editing
@@ -207,8 +198,6 @@ function lose() {
 }
 
 openRoom("Board");
-findInput("#name").value = person.name;
-find("#name").addEventListener("change", rename);
 find("#add-column").addEventListener("submit", submitColumn);
 for (const type of ["focusin", "focusout", "focus", "blur"]) addEventListener(type, () => setTimeout(showSelection));
 client.onEvent("restored", ({ version, by }) => {

@@ -4,8 +4,8 @@
 import { clone, find, write } from "../room.js";
 import { nearestColumn } from "./drag.js";
 
-/** @typedef {import("./people.js").Cursor} Cursor */
-/** @typedef {import("./people.js").Someone} Someone */
+/** @typedef {import("./model.js").Cursor} Cursor */
+/** @typedef {import("./model.js").Someone} Someone */
 
 const INTERVAL = 50;
 const IDLE = 5_000;
@@ -26,7 +26,7 @@ export class Cursors {
   /**
    * @param {HTMLElement} board
    * @param {HTMLElement} layer lies over the board
-   * @param {import("./people.js").People} people
+   * @param {import("../people.js").People<import("./model.js").Doings>} people
    */
   constructor(board, layer, people) {
     this.#board = board;

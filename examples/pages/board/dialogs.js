@@ -1,12 +1,17 @@
 // @ts-check
 /** The forms that open on top of a board. */
 
+import { bindText } from "/plait/client.js";
+
 import { find } from "../room.js";
 import { columnsOf } from "./model.js";
 
 /** @typedef {import("./model.js").Board} Board */
 /** @typedef {import("./model.js").Card} Card */
-/** @typedef {{title: string, note: string, color: string, column: string}} CardForm */
+/** @typedef {{title: string, color: string, column: string}} CardForm the note is not saved, but typed by all at once */
+
+/** Pauses in typing of so many milliseconds part what is undone at once. */
+const BURST = 1000;
 
 /** Show a dialog and return how it was closed. @param {HTMLDialogElement} dialog @returns {Promise<string>} */
 function ask(dialog) {
@@ -27,10 +32,26 @@ function field(dialog, name) {
 
 /** A card's form, which takes in what others change meanwhile and only saves what this person changed. */
 export class CardDialog {
+  #client;
+  #onTyped;
+  #typedAt = -Infinity;
   #dialog = /** @type {HTMLDialogElement} */ (find("#card-dialog"));
   #card = "";
   /** What was in the fields before this person changed them. @type {CardForm} */
-  #base = { title: "", note: "", color: "plain", column: "" };
+  #base = { title: "", color: "plain", column: "" };
+
+  /**
+   * @param {import("/plait/client.js").ThreadClient<Board>} client
+   * @param {() => void} onTyped is called when this person begins to type in a note, and after each pause
+   */
+  constructor(client, onTyped) {
+    this.#client = client;
+    this.#onTyped = onTyped;
+    field(this.#dialog, "note").addEventListener("input", ({ timeStamp }) => {
+      if (timeStamp - this.#typedAt > BURST) this.#onTyped();
+      this.#typedAt = timeStamp;
+    });
+  }
 
   /**
    * Let someone edit a card.
@@ -43,8 +64,11 @@ export class CardDialog {
     this.#fillColumns(board);
     this.#base = this.#read(board);
     for (const name of this.#names()) field(this.#dialog, name).value = this.#base[name];
-    this.#showTheirs({});
+    this.#showTheirs(undefined);
+    this.#typedAt = -Infinity;
+    const note = bindText(field(this.#dialog, "note"), this.#client, `/cards/${card}/note`);
     const action = await ask(this.#dialog);
+    note.close();
     this.#card = "";
     return { action, changes: this.#changes() };
   }
@@ -59,8 +83,7 @@ export class CardDialog {
     for (const name of this.#names()) {
       if (!(name in mine)) field(this.#dialog, name).value = this.#base[name] = latest[name];
     }
-    const theirs = this.#names().filter((name) => name in mine && latest[name] !== this.#base[name]);
-    this.#showTheirs(Object.fromEntries(theirs.map((name) => [name, latest[name]])));
+    this.#showTheirs("title" in mine && latest.title !== this.#base.title ? latest.title : undefined);
   }
 
   #names() {
@@ -69,8 +92,8 @@ export class CardDialog {
 
   /** @param {Board} board @returns {CardForm} */
   #read(board) {
-    const { title, note, color, column } = board.cards[this.#card];
-    return { title, note, color, column };
+    const { title, color, column } = board.cards[this.#card];
+    return { title, color, column };
   }
 
   /** @returns {Partial<CardForm>} */
@@ -88,13 +111,11 @@ export class CardDialog {
     select.value = chosen;
   }
 
-  /** Say which fields someone else has changed too. @param {Partial<CardForm>} theirs */
-  #showTheirs(theirs) {
-    for (const name of /** @type {const} */ (["title", "note"])) {
-      const hint = find(`[data-theirs="${name}"]`, this.#dialog);
-      hint.hidden = !(name in theirs);
-      hint.textContent = `Meanwhile someone else wrote: “${theirs[name]}”`;
-    }
+  /** Say what someone else has made of a title that this person has changed too. @param {string | undefined} title */
+  #showTheirs(title) {
+    const hint = find(".theirs", this.#dialog);
+    hint.hidden = title === undefined;
+    hint.textContent = `Meanwhile someone else wrote: “${title}”`;
   }
 }
 

@@ -5,6 +5,7 @@ import { find, findInput, notify, room, write } from "../room.js";
 
 /** @typedef {import("./model.js").Board} Board */
 /** @typedef {{version: number, source: string, at: number}} Change */
+/** @typedef {{names: Record<string, {since: number, name: string}[]>, restored: Record<string, string>}} Memory */
 
 const URL_OF_BOARD = `/threads/board/${encodeURIComponent(room)}`;
 const UNITS = /** @type {const} */ ([["day", 86_400], ["hour", 3_600], ["minute", 60], ["second", 1]]);
@@ -12,13 +13,14 @@ const AGO = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 
 export class HistoryPanel {
   #client;
-  #nameOf;
   #onLook;
   #panel = find("#history");
   #slider = findInput("#version");
   #epoch = "";
   /** @type {Map<number, Change>} */
   #changes = new Map();
+  /** Who has changed the board, also of those who have left. @type {Memory} */
+  #memory = { names: {}, restored: {} };
   #last = 0;
   #isFetching = false;
   #isLooking = false;
@@ -27,12 +29,10 @@ export class HistoryPanel {
 
   /**
    * @param {import("/plait/client.js").ThreadClient<Board>} client
-   * @param {(connection: string) => string} nameOf
    * @param {(past: Board | undefined) => void} onLook is given an older board, or undefined for the board as it is
    */
-  constructor(client, nameOf, onLook) {
+  constructor(client, onLook) {
     this.#client = client;
-    this.#nameOf = nameOf;
     this.#onLook = onLook;
     find("#open-history").addEventListener("click", () => (this.#panel.hidden ? this.#open() : this.close()));
     find("#close-history").addEventListener("click", () => this.close());
@@ -88,6 +88,8 @@ export class HistoryPanel {
       }
       for (const change of changes) this.#changes.set(change.version, change);
       [this.#epoch, this.#last] = [epoch, version];
+      // The call is a turn of the board, after those that remember who made the changes.
+      this.#memory = await this.#client.call("who");
       this.#describe();
       return true;
     } catch {
@@ -151,11 +153,23 @@ export class HistoryPanel {
     const change = this.#changes.get(version);
     if (!change) return version === 0 ? "as it was made" : "where this history begins";
     const [name, , undone] = change.source.split(" ");
-    const who = { server: "restored", migration: "by an update of the server", undo: `undone by ${this.#nameOf(undone)}` };
+    const restorer = this.#memory.restored[version];
+    const who = {
+      server: restorer ? `restored by ${this.#nameOf(restorer, version)}` : "restored",
+      migration: "by an update of the server",
+      undo: `undone by ${this.#nameOf(undone, version)}`,
+    };
     const seconds = Math.max(0, Date.now() / 1000 - change.at);
     const [unit, size] = UNITS.find((each) => seconds >= each[1]) ?? UNITS[3];
     const when = AGO.format(-Math.floor(seconds / size), unit);
-    return `${when} · ${who[/** @type {keyof typeof who} */ (name)] ?? `by ${this.#nameOf(name)}`}`;
+    return `${when} · ${who[/** @type {keyof typeof who} */ (name)] ?? `by ${this.#nameOf(name, version)}`}`;
+  }
+
+  /** Return the name that someone had when they made a version. @param {string} connection @param {number} version */
+  #nameOf(connection, version) {
+    if (connection === this.#client.connection) return "you";
+    const names = this.#memory.names[connection] ?? [];
+    return (names.findLast(({ since }) => since <= version) ?? names[0])?.name ?? "someone without a name";
   }
 }
 

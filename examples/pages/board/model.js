@@ -4,6 +4,10 @@
 /** @typedef {{title: string, column: string, order: number, note: string, color: string}} Card */
 /** @typedef {{title: string, order: number, limit: number | null}} Column */
 /** @typedef {{columns: Record<string, Column>, cards: Record<string, Card>}} Board */
+/** @typedef {{column: string, x: number, y: number}} Cursor over or beside a column, whose width is 1 */
+/** @typedef {"" | "focus" | "moving" | "editing"} Doing what someone does with their card */
+/** @typedef {{card: string | null, doing: Doing, cursor: Cursor | null}} Doings what the people of a board show */
+/** @typedef {import("../people.js").Someone<Doings>} Someone */
 
 /** Return the ids of the columns, from left to right. @param {Board} board */
 export function columnsOf({ columns }) {

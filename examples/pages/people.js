@@ -1,32 +1,46 @@
 // @ts-check
 /** Who is here: what this page shows of its person to the others, and what they show. */
 
-import { avatar, find, hue } from "../room.js";
+import { avatar, find, findInput, hue, savePerson } from "./room.js";
 
-/** @typedef {{column: string, x: number, y: number}} Cursor over or beside a column, whose width is 1 */
-/** @typedef {"" | "focus" | "moving" | "editing"} Doing what someone does with their card */
-/** @typedef {{id: string, name: string, color: number, card: string | null, doing: Doing, cursor: Cursor | null}} Shown */
-/** @typedef {Shown & {connection: string, label: string}} Someone what to call them is their label */
+/**
+ * What everyone shows of themselves, beside what is their page's own.
+ * @typedef {{id: string, name: string, color: number}} Shown
+ */
+/**
+ * What to call them is their label.
+ * @template More
+ * @typedef {Shown & More & {connection: string, label: string}} Someone
+ */
 
 const MOST_FACES = matchMedia("(max-width: 40rem)").matches ? 2 : 5;
 
+/** @template {object} More what the page's people show beside who they are */
 export class People {
   #client;
-  /** @type {Shown} */
+  #person;
+  /** @type {Shown & More} */
   #mine;
   /** The names of all who have been seen, by connection. @type {Map<string, string>} */
   #names = new Map();
   #rendered = "";
 
-  /** @param {import("/plait/client.js").ThreadClient} client @param {import("../room.js").Person} person */
-  constructor(client, person) {
+  /**
+   * @param {import("/plait/client.js").ThreadClient} client
+   * @param {import("./room.js").Person} person
+   * @param {More} more
+   */
+  constructor(client, person, more) {
     this.#client = client;
-    this.#mine = { ...person, color: hue(person.id), card: null, doing: "", cursor: null };
+    this.#person = person;
+    this.#mine = { ...person, color: hue(person.id), ...more };
     client.setPresence(this.#mine);
     find("#people").addEventListener("beforetoggle", placeList);
+    findInput("#name").value = person.name;
+    find("#name").addEventListener("change", () => this.#rename());
   }
 
-  /** Show the others something else than before. @param {Partial<Shown>} changes */
+  /** Show the others something else than before. @param {Partial<Shown & More>} changes */
   show(changes) {
     const next = { ...this.#mine, ...changes };
     if (JSON.stringify(next) === JSON.stringify(this.#mine)) return;
@@ -46,7 +60,7 @@ export class People {
     find("#people").replaceChildren(...everyone.map((someone) => personItem(someone, someone.id === this.#mine.id)));
   }
 
-  /** Return who else has the board open; where this page hears nothing of them, they may have left. */
+  /** Return who else has the page open; where this page hears nothing of them, they may have left. */
   others() {
     if (this.#client.status !== "online") return [];
     return this.#all().filter(({ connection }) => connection !== this.#client.connection);
@@ -59,6 +73,14 @@ export class People {
     return this.#names.get(connection) ?? "someone who has left";
   }
 
+  #rename() {
+    const input = findInput("#name");
+    this.#person.name = input.value.trim() || this.#person.name;
+    input.value = this.#person.name;
+    savePerson(this.#person);
+    this.show({ ...this.#mine, name: this.#person.name });
+  }
+
   #all() {
     const all = [];
     const presence = /** @type {Record<string, any>} */ (this.#client.presence);
@@ -68,7 +90,7 @@ export class People {
       const name = shown.name.slice(0, 40);
       const label = shown.id === this.#mine.id ? "You" : name;
       const someone = { ...shown, name, label, color: Number(shown.color) || 0, connection };
-      all.push(/** @type {Someone} */ (someone));
+      all.push(/** @type {Someone<More>} */ (someone));
       this.#names.set(connection, someone.name);
     }
     return all;
