@@ -55,6 +55,7 @@ def test_what_two_people_do_on_the_board_is_counted(watched: tuple[Demo, Process
         "calls": found["plait_messages_total", board, "call", "ok"],
         "turns": found["plait_turns_total", board, "rpc undo", "ok"],
         "running": found["plait_turns_running", board],
+        # `on_start`, the undo, and `on_state_changed` for each version.
         "waited": found["plait_turn_wait_seconds_count", board],
         "changes": found["plait_changes_total", board, "ok"],
         "commits": found["plait_commit_seconds_count", board],
@@ -74,7 +75,7 @@ def test_what_two_people_do_on_the_board_is_counted(watched: tuple[Demo, Process
         "calls": 1,
         "turns": 1,
         "running": 0,
-        "waited": 1,
+        "waited": 1 + 1 + 6,
         "changes": 6,
         "commits": 6,
         "sent": 5 + 2,
