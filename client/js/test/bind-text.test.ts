@@ -3,7 +3,7 @@ import { afterEach, expect, test } from "vitest";
 
 import { ThreadClient, bindText } from "../src/index.js";
 import type { TextChange, TextElement } from "../src/index.js";
-import type { Joined } from "../src/protocol.js";
+import type { Joined, Op } from "../src/protocol.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
 
@@ -119,6 +119,28 @@ test("a text is told with the edits that led to it, also where the server tells 
   expect(changes[1]).toEqual({ text: "Abbc!", edits: [{ at: 1, remove: 0, insert: "b" }] });
   expect(changes.at(-1)).toEqual({ text: undefined, edits: [] });
   close();
+});
+
+test("a text that was moved away from its pointer is changed where it is, also a long one", async () => {
+  const client = new ThreadClient<{ cards: { body: string }[] }>({ host: server.host, kind: "note", name: "a" });
+  clients.push(client);
+  const peer = await server.peer();
+  const cards = [{ body: "a".repeat(2500) }, { body: "b".repeat(5000) }] as const;
+  await peer.join({ state: { cards }, texts: ["/cards/*/body"] });
+  await client.ready;
+  const changes: TextChange[] = [];
+  client.onText("/cards/0/body", (change) => changes.push(change));
+  const ops: Op[] = [
+    { op: "remove", path: "/cards/0" },
+    { op: "add", path: "/cards/1", value: cards[0], moved: true },
+    { op: "splice", path: "/cards/0/body", at: 4000, remove: 10 },
+  ];
+  peer.send({ type: "change", version: 2, source: "s2", ops });
+  await client.waitFor((state) => state.cards[1]?.body.startsWith("a") === true);
+  expect(changes.map(({ text }) => text)).toEqual(["b".repeat(4990)]);
+  await expect(Promise.race([client.append("/cards/1/body", "!"), peer.take("push")])).resolves.toMatchObject({
+    ops: [{ op: "splice", path: "/cards/1/body", at: 2500, insert: "!" }],
+  });
 });
 
 test("a refused burst is taken off the element, and is not undone", async () => {
