@@ -23,7 +23,7 @@ interface Entry {
   /** What takes the change back, after all later entries are taken back. */
   ops: readonly Op[];
   /** What others have done after the change, and before the next entry's. */
-  over: readonly Op[];
+  over: Over;
   at: number;
   /** Whether further typing is undone with it. */
   isOpen: boolean;
@@ -37,7 +37,7 @@ class Chain {
 
   /** Adds what takes back the last change. */
   add(ops: readonly Op[], at: number, isOpen: boolean): Entry {
-    const entry = { ops, over: [], at, isOpen, isRefused: false };
+    const entry = { ops, over: NOTHING, at, isOpen, isRefused: false };
     this.#entries.push(entry);
     if (this.#entries.length > MOST) this.#entries.shift();
     return entry;
@@ -52,7 +52,7 @@ class Chain {
     const last = this.#entries.at(-1);
     if (!last) return;
     last.over = joined(last.over, ops);
-    if (last.over.length > MOST_OVER) this.clear();
+    if (countOf(last.over) > MOST_OVER) this.clear();
   }
 
   /** Returns the last entry, brought up to what is shown. */
@@ -120,13 +120,13 @@ class Chain {
    */
   #bringUp(index: number, document: Document): boolean {
     const entry = this.#entries[index] as Entry;
-    if (entry.over.length === 0 && !entry.isRefused) return true;
-    const { ops, conflicts, isLost, over } = rebase(entry.ops, entry.over, document);
+    if (countOf(entry.over) === 0 && !entry.isRefused) return true;
+    const { ops, conflicts, isLost, over } = rebase(entry.ops, opsOf(entry.over), document);
     const stays = !isLost && !entry.isRefused && conflicts.length === 0 && ops.length > 0;
     const below = this.#entries[index - 1];
     // For the entries below, a change that stays as it is was made by others.
     if (below) below.over = joined(below.over, stays || isLost ? over : [...over, ...invert(document, ops)]);
-    if (stays) Object.assign(entry, { ops, over: [] });
+    if (stays) Object.assign(entry, { ops, over: NOTHING });
     else this.#entries.splice(index, 1);
     return stays;
   }
@@ -273,12 +273,31 @@ function setTogether(first: readonly Op[], second: readonly Op[]): readonly Op[]
   return isSetting && first.length === second.length && first.every(isSame) ? first : undefined;
 }
 
-/** Returns operations as one list, in which all changes of one text are one. */
-function joined(first: readonly Op[], second: readonly Op[]): readonly Op[] {
-  const path = pathOf(first);
-  const [before, after] = [regionsOf(first), regionsOf(second)];
-  if (path === undefined || path !== pathOf(second) || !before || !after) return [...first, ...second];
-  return splices(path, compose(before, after));
+// What others have done
+
+/** What was done one after the other; of one text alone, the one change that it makes. */
+type Over = readonly Op[] | { readonly path: string; readonly regions: readonly Region[] };
+
+const NOTHING: Over = [];
+
+/** Returns what others have done as operations. */
+function opsOf(over: Over): readonly Op[] {
+  return "path" in over ? splices(over.path, over.regions) : over;
+}
+
+function countOf(over: Over): number {
+  return "path" in over ? over.regions.length : over.length;
+}
+
+function joined(first: Over, second: readonly Op[]): Over {
+  if (second.length === 0) return first;
+  const path = pathOf(second);
+  const after = path === undefined ? undefined : regionsOf(second);
+  if (path !== undefined && after) {
+    if (countOf(first) === 0) return { path, regions: after };
+    if ("path" in first && first.path === path) return { path, regions: compose(first.regions, after) };
+  }
+  return [...opsOf(first), ...second];
 }
 
 /** Returns the text that all operations change; undefined where they change anything else, or several. */
@@ -289,10 +308,11 @@ function pathOf(ops: readonly Op[]): string | undefined {
 
 /** Returns the one change that splices of one text make of it. */
 export function regionsOf(ops: readonly Op[]): readonly Region[] | undefined {
-  let regions: readonly Region[] = [];
-  for (const op of ops) {
-    if (op.op !== "splice") return undefined;
-    regions = compose(regions, [regionOf(op)]);
-  }
-  return regions;
+  const [op] = ops;
+  if (!op) return [];
+  if (ops.length === 1) return op.op === "splice" ? compose([], [regionOf(op)]) : undefined;
+  // Composed in halves, as each composition goes through all regions.
+  const middle = ops.length >> 1;
+  const [first, second] = [regionsOf(ops.slice(0, middle)), regionsOf(ops.slice(middle))];
+  return first && second && compose(first, second);
 }

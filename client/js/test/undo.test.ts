@@ -3,12 +3,13 @@ import { expect, test } from "vitest";
 import type { Pending } from "../src/fold.js";
 import { invert } from "../src/inverse.js";
 import { plain } from "../src/json.js";
-import { apply, diff, parse, splices, spliceUnits } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
+import { apply, diff, parse, regionOf, splices, spliceUnits } from "../src/patch.js";
+import type { Document, Splice } from "../src/patch.js";
 import { countPoints } from "../src/points.js";
 import type { Op } from "../src/protocol.js";
-import { UNKNOWN } from "../src/text.js";
-import { UndoHistory } from "../src/undo.js";
+import { UNKNOWN, compose } from "../src/text.js";
+import type { Region } from "../src/text.js";
+import { UndoHistory, regionsOf } from "../src/undo.js";
 import { Random } from "./random.js";
 
 /** A page whose history is told of its own changes and of those of others. */
@@ -241,4 +242,33 @@ test("whatever others do meanwhile, undo takes back all that was typed here and 
     const count = (letter: string) => page.note.split(letter).length - 1;
     expect([count("m"), count("🔑"), count("-"), count("T")]).toEqual([0, 0, 10, theirs]);
   }
+});
+
+test("splices of one text are the one change that they are when composed one by one", () => {
+  const random = new Random(14);
+  for (let round = 0; round < 1000; round++) {
+    let text = random.text(12);
+    const ops = Array.from({ length: random.below(9) }, (): Splice => {
+      const length = countPoints(text);
+      const at = random.below(length + 1);
+      const remove = random.below(length - at + 1);
+      const op: Splice = { op: "splice", path: "", at, remove, insert: random.text(4) };
+      text = apply(text, [op]) as string;
+      return op;
+    });
+    const expected = ops.reduce((found: Region[], op) => compose(found, [regionOf(op)]), []);
+    expect(regionsOf(ops)).toEqual(expected);
+  }
+});
+
+test("what others do in several texts, and elsewhere, leaves what was typed to be undone", () => {
+  const page = new Page({ note: "abc", other: "", size: 0 });
+  page.type(1, "mine");
+  page.hearTyping(0, "X");
+  page.hearTyping(3, "Y");
+  page.hear([{ op: "splice", path: "/other", at: 0, insert: "Z" }]);
+  page.hear([{ op: "replace", path: "/size", value: 1 }]);
+  page.hearTyping(0, "W");
+  expect(page.undo()).toBe(true);
+  expect(page.shown).toEqual({ note: "WXaYbc", other: "Z", size: 1 });
 });
