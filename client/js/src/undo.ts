@@ -27,7 +27,7 @@ interface Entry {
   at: number;
   /** Whether further typing is undone with it. */
   isOpen: boolean;
-  /** Whether the change was refused. */
+  /** Whether something was refused that the entry does not fit any more. */
   isRefused: boolean;
 }
 
@@ -149,7 +149,7 @@ export class UndoHistory {
   readonly #now: () => number;
   readonly #done = new Chain();
   readonly #undone = new Chain();
-  readonly #unanswered = new Map<Pending, Entry>();
+  readonly #unanswered = new Map<Pending, { readonly entry: Entry; readonly isInsertion: boolean }>();
   // What is under way.
   #doing: "undo" | "redo" | undefined = undefined;
 
@@ -173,13 +173,14 @@ export class UndoHistory {
       this.#undone.clear();
       entry = this.#extend(before, ops, back) ?? this.#add(ops, back);
     }
-    this.#unanswered.set(push, entry);
+    this.#unanswered.set(push, { entry, isInsertion: ops.every(isInsertion) });
   }
 
   /** The server has answered a push. */
   settle(push: Pending, isRefused: boolean): void {
-    const entry = this.#unanswered.get(push);
-    if (entry) entry.isRefused ||= isRefused;
+    const found = this.#unanswered.get(push);
+    // Inserted characters that are gone again need not be taken back, and all others of the entry still can be.
+    if (found && isRefused && !found.isInsertion) found.entry.isRefused = true;
     this.#unanswered.delete(push);
   }
 
@@ -252,6 +253,10 @@ function isTyping(ops: readonly Op[]): boolean {
     inserted.length <= LONG &&
     (inserted !== "" || removed <= 1)
   );
+}
+
+function isInsertion(op: Op): boolean {
+  return op.op === "splice" && !op.remove;
 }
 
 function insertedBy(ops: readonly Op[]): string {

@@ -272,3 +272,26 @@ test("what others do in several texts, and elsewhere, leaves what was typed to b
   expect(page.undo()).toBe(true);
   expect(page.shown).toEqual({ note: "WXaYbc", other: "Z", size: 1 });
 });
+
+test("of a burst of which a letter was refused, the others are undone", () => {
+  const page = new Page({ note: "" });
+  page.type(0, "a");
+  const refused = page.type(1, "!");
+  page.type(2, "b");
+  page.hearTyping(1, "", 1);
+  page.history.settle(refused, true);
+  expect(page.note).toBe("ab");
+  expect(page.undo()).toBe(true);
+  expect(page.note).toBe("");
+  expect(page.undo()).toBe(false);
+});
+
+test("a burst of which a removal was refused is not undone, as that would bring the removed letter twice", () => {
+  const page = new Page({ note: "x" });
+  const refused = page.type(0, "", 1);
+  page.type(0, "y");
+  page.hear([{ op: "splice", path: "/note", at: 1, insert: UNKNOWN }], { note: "yx" });
+  page.history.settle(refused, true);
+  expect(page.undo()).toBe(false);
+  expect(page.note).toBe("yx");
+});
