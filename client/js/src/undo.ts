@@ -68,7 +68,7 @@ class Chain {
     this.#entries.pop();
   }
 
-  /** Tells whether there is an entry of a place. */
+  /** Tells whether there is an entry of a place that can be taken back. */
   has(place: readonly string[], document: Document): boolean {
     return this.#find(place, document) !== undefined;
   }
@@ -77,11 +77,17 @@ class Chain {
   take(place: readonly string[], document: Document): readonly Op[] | undefined {
     const found = this.#find(place, document);
     if (!found) return undefined;
-    const { index, above } = found;
+    const { index, ops, moved } = found;
+    this.#entries.splice(index, 1);
+    moved.forEach((each, offset) => ((this.#entries[index + offset] as Entry).ops = each));
+    return ops;
+  }
+
+  /** Returns what takes an entry back before those above it, and what then takes those back. */
+  #raise(index: number, above: readonly Above[], before: Document): Raised | undefined {
     let { ops } = this.#entries[index] as Entry;
     const moved: (readonly Op[])[] = [];
     // Each entry above it is to be taken back after it, in place of before.
-    let before = above[0]?.after ?? document;
     for (const { entry, document: there } of above) {
       const raised = rebase(ops, invert(there, entry.ops), there);
       if (raised.isLost || raised.conflicts.length > 0) return undefined;
@@ -90,21 +96,19 @@ class Chain {
       ops = raised.ops;
       before = there;
     }
-    this.#entries.splice(index, 1);
-    moved.forEach((each, offset) => ((this.#entries[index + offset] as Entry).ops = each));
-    return ops;
+    return { index, ops, moved };
   }
 
   /**
-   * Finds the last entry of a place. Returns its index, and the entries above it from the lowest on, with the document
-   * that each is taken back from, and what it leaves.
+   * Finds the last entry of a place, and what takes it back from what is shown; undefined where there is none, or it
+   * cannot be taken back before those above it.
    */
-  #find(place: readonly string[], document: Document): { index: number; above: Above[] } | undefined {
+  #find(place: readonly string[], document: Document): Raised | undefined {
     const above: Above[] = [];
     for (let index = this.#entries.length - 1; index >= 0; index--) {
       if (!this.#bringUp(index, document)) continue;
       const entry = this.#entries[index] as Entry;
-      if (entry.ops.every(({ path }) => isWithin(parse(path), place))) return { index, above };
+      if (entry.ops.every(({ path }) => isWithin(parse(path), place))) return this.#raise(index, above, document);
       const after = apply(document, entry.ops);
       above.unshift({ entry, document, after });
       const next = placeAfter(place, entry.ops, after);
@@ -132,10 +136,18 @@ class Chain {
   }
 }
 
+/** An entry with the document that it is taken back from, and what it leaves. */
 interface Above {
   readonly entry: Entry;
   readonly document: Document;
   readonly after: Document;
+}
+
+/** What takes the entry at an index back from what is shown, and what then takes back those above it, in order. */
+interface Raised {
+  readonly index: number;
+  readonly ops: readonly Op[];
+  readonly moved: readonly (readonly Op[])[];
 }
 
 /** Returns where a place comes to be by operations that lead to a document; undefined where they remove it. */

@@ -295,3 +295,14 @@ test("a burst of which a removal was refused is not undone, as that would bring 
   expect(page.undo()).toBe(false);
   expect(page.note).toBe("yx");
 });
+
+test("what cannot be undone before a later change is not said to be", () => {
+  const page = new Page({ x: 0, y: 0 });
+  page.set({ x: 1, y: 0 });
+  page.now += 5000;
+  page.set({ x: 2, y: 2 });
+  const can = () => page.history.can("undo", ["x"], page.shown);
+  expect([can(), page.undo("/x"), can()]).toEqual([false, false, false]);
+  expect(page.undo()).toBe(true);
+  expect([can(), page.undo("/x"), can()]).toEqual([true, true, false]);
+});
