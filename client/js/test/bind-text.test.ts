@@ -166,3 +166,31 @@ test("what is typed on the initial state stays where it was typed when the threa
   expect((await peer.take("push")).ops).toEqual([{ op: "splice", path: "/note", at: 1, insert: "X" }]);
   expect([element.value, element.selectionStart]).toEqual(["aXbc", 2]);
 });
+
+test("undo and redo are at the same keys of a layout without Latin letters", async () => {
+  const [client] = await joined();
+  const element = area(client);
+  type(element, 3, "d");
+  press(element, "я", { code: "KeyZ" });
+  expect(element.value).toBe("abc");
+  press(element, "Я", { code: "KeyZ", shiftKey: true });
+  expect(element.value).toBe("abcd");
+  press(element, "я", { code: "KeyZ" });
+  press(element, "н", { code: "KeyY" });
+  expect(element.value).toBe("abcd");
+  // The letter at the place of another layout's Z.
+  expect(press(element, "y", { code: "KeyZ", shiftKey: true }).defaultPrevented).toBe(false);
+});
+
+test("what others insert at an end of the selection is not selected", async () => {
+  const [client, peer] = await joined();
+  const element = area(client);
+  element.setSelectionRange(1, 2);
+  const ops: Op[] = [
+    { op: "splice", path: "/note", at: 2, insert: "Y" },
+    { op: "splice", path: "/note", at: 1, insert: "X" },
+  ];
+  peer.send({ type: "change", version: 2, ops, source: "s2" });
+  await client.waitFor(({ note }) => note === "aXbYc");
+  expect(element.value.slice(element.selectionStart, element.selectionEnd)).toBe("b");
+});
