@@ -138,7 +138,11 @@ class Binding {
     this.#held = [];
     if (edits.length === 0 && field.value === next) return;
     const there = field.selection;
-    const moved: Selection | undefined = there && [follow(there[0], edits), follow(there[1], edits)];
+    const moved: Selection | undefined = there && [
+      // What is inserted at either end of a selection is not selected.
+      follow(there[0], edits, there[0] < there[1]),
+      follow(there[1], edits),
+    ];
     const end = endOf(edits);
     field.write(edits, next, goesThere && there && edits.length > 0 ? [end, end] : moved);
   }
@@ -161,7 +165,9 @@ class Binding {
 
   #handleKey(event: KeyboardEvent): void {
     if (event.defaultPrevented || event.isComposing || event.altKey || !(event.ctrlKey || event.metaKey)) return;
-    const key = event.key.toLowerCase();
+    // On layouts without Latin letters, the key at the same place.
+    const isLatin = event.key.charCodeAt(0) < 0x80;
+    const key = (isLatin ? event.key : event.code.replace("Key", "")).toLowerCase();
     if (key === "z") this.#run(event.shiftKey ? "redo" : "undo", event);
     else if (key === "y" && event.ctrlKey && !event.shiftKey) this.#run("redo", event);
   }

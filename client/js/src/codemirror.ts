@@ -2,8 +2,8 @@
 
 import { Annotation, EditorState, StateEffect, StateField, Transaction } from "@codemirror/state";
 import type { Extension } from "@codemirror/state";
-import { ViewPlugin } from "@codemirror/view";
-import type { EditorView, PluginValue, ViewUpdate } from "@codemirror/view";
+import { EditorView, ViewPlugin } from "@codemirror/view";
+import type { PluginValue, ViewUpdate } from "@codemirror/view";
 
 import { remoteCarets } from "./carets.js";
 import type { ThreadClient } from "./client.js";
@@ -34,6 +34,8 @@ export function plaitText(
   return [
     // A line end of another kind is two characters of the text, and must be in the document, too.
     EditorState.lineSeparator.of("\n"),
+    // Those of what is pasted or dropped are the clipboard's.
+    EditorView.clipboardInputFilter.of((pasted) => pasted.replace(/\r\n?/g, "\n")),
     isLocked,
     ViewPlugin.define((view) => new Binding(view, client, pointer)),
     presence === undefined ? [] : remoteCarets(client, presence),

@@ -18,7 +18,7 @@ export interface Region {
 /** Stands for a character that is not known: half a surrogate pair, which is in no text. */
 export const UNKNOWN = "\ud800";
 
-/** Returns a text with a change applied. */
+/** Returns a text with a change applied, as far as the text goes. */
 export function spliced(text: string, regions: readonly Region[]): string {
   let found = "";
   let [end, shift] = [0, 0];
@@ -31,8 +31,14 @@ export function spliced(text: string, regions: readonly Region[]): string {
     shift += inserted - remove;
   }
   found += text.slice(end);
-  remember(found, countPoints(text) + shift, place);
+  if (fits(text, regions)) remember(found, countPoints(text) + shift, place);
   return found;
+}
+
+/** Tells whether a text is long enough for a change. */
+export function fits(text: string, regions: readonly Region[]): boolean {
+  const last = regions.at(-1);
+  return !last || last.at + last.remove <= countPoints(text);
 }
 
 /** Returns the regions of a change as changes of their own, each to be applied after those before it. */

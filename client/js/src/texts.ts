@@ -7,7 +7,7 @@ import type { Document, TextEdit } from "./patch.js";
 import { countPoints, slicePoints } from "./points.js";
 import type { Op } from "./protocol.js";
 import { diffTexts } from "./text-diff.js";
-import { inOrder, spliced } from "./text.js";
+import { fits, inOrder, spliced } from "./text.js";
 import type { Region } from "./text.js";
 import { toEdits } from "./typing.js";
 import { regionsOf } from "./undo.js";
@@ -86,7 +86,9 @@ export function textAt(document: Document, parts: readonly string[]): string | u
 /** Returns what operations have done to a text; what is different, where that is not known. */
 function editsOf(before: string, after: string, ops: readonly Op[] = [], { pointer }: Watcher): TextEdit[] {
   const regions = known(regionsOf(ops.filter(({ path }) => path === pointer)) ?? [], after);
-  return toEdits(before, spliced(before, regions) === after ? regions : diffTexts(before, after));
+  // Where the pointer leads to another element of a list, they may be those of a longer text.
+  const isKnown = fits(before, regions) && spliced(before, regions) === after;
+  return toEdits(before, isKnown ? regions : diffTexts(before, after));
 }
 
 /** Returns regions with what they have inserted, which is not known where something is taken back. */

@@ -30,11 +30,11 @@ function isLow(text: string, unit: number): boolean {
   return code >= 0xdc00 && code < 0xe000;
 }
 
-/** Returns where a position is after edits; one at which something is inserted stays before that. */
-export function follow(position: number, edits: readonly TextEdit[]): number {
+/** Returns where a position is after edits; one at which something is inserted stays before that, unless it `yields`. */
+export function follow(position: number, edits: readonly TextEdit[], yields = false): number {
   let moved = position;
   for (const { at, remove, insert } of edits) {
-    if (at + remove < position || (at + remove === position && remove > 0)) moved += insert.length - remove;
+    if (at + remove < position || (at + remove === position && (remove > 0 || yields))) moved += insert.length - remove;
     else if (at < position) moved -= position - at;
   }
   return moved;

@@ -23,11 +23,11 @@ interface Entry {
   /** What takes the change back, after all later entries are taken back. */
   ops: readonly Op[];
   /** What others have done after the change, and before the next entry's. */
-  over: readonly Op[];
+  over: Over;
   at: number;
   /** Whether further typing is undone with it. */
   isOpen: boolean;
-  /** Whether the change was refused. */
+  /** Whether something was refused that the entry does not fit any more. */
   isRefused: boolean;
 }
 
@@ -37,7 +37,7 @@ class Chain {
 
   /** Adds what takes back the last change. */
   add(ops: readonly Op[], at: number, isOpen: boolean): Entry {
-    const entry = { ops, over: [], at, isOpen, isRefused: false };
+    const entry = { ops, over: NOTHING, at, isOpen, isRefused: false };
     this.#entries.push(entry);
     if (this.#entries.length > MOST) this.#entries.shift();
     return entry;
@@ -52,7 +52,7 @@ class Chain {
     const last = this.#entries.at(-1);
     if (!last) return;
     last.over = joined(last.over, ops);
-    if (last.over.length > MOST_OVER) this.clear();
+    if (countOf(last.over) > MOST_OVER) this.clear();
   }
 
   /** Returns the last entry, brought up to what is shown. */
@@ -68,7 +68,7 @@ class Chain {
     this.#entries.pop();
   }
 
-  /** Tells whether there is an entry of a place. */
+  /** Tells whether there is an entry of a place that can be taken back. */
   has(place: readonly string[], document: Document): boolean {
     return this.#find(place, document) !== undefined;
   }
@@ -77,11 +77,17 @@ class Chain {
   take(place: readonly string[], document: Document): readonly Op[] | undefined {
     const found = this.#find(place, document);
     if (!found) return undefined;
-    const { index, above } = found;
+    const { index, ops, moved } = found;
+    this.#entries.splice(index, 1);
+    moved.forEach((each, offset) => ((this.#entries[index + offset] as Entry).ops = each));
+    return ops;
+  }
+
+  /** Returns what takes an entry back before those above it, and what then takes those back. */
+  #raise(index: number, above: readonly Above[], before: Document): Raised | undefined {
     let { ops } = this.#entries[index] as Entry;
     const moved: (readonly Op[])[] = [];
     // Each entry above it is to be taken back after it, in place of before.
-    let before = above[0]?.after ?? document;
     for (const { entry, document: there } of above) {
       const raised = rebase(ops, invert(there, entry.ops), there);
       if (raised.isLost || raised.conflicts.length > 0) return undefined;
@@ -90,21 +96,19 @@ class Chain {
       ops = raised.ops;
       before = there;
     }
-    this.#entries.splice(index, 1);
-    moved.forEach((each, offset) => ((this.#entries[index + offset] as Entry).ops = each));
-    return ops;
+    return { index, ops, moved };
   }
 
   /**
-   * Finds the last entry of a place. Returns its index, and the entries above it from the lowest on, with the document
-   * that each is taken back from, and what it leaves.
+   * Finds the last entry of a place, and what takes it back from what is shown; undefined where there is none, or it
+   * cannot be taken back before those above it.
    */
-  #find(place: readonly string[], document: Document): { index: number; above: Above[] } | undefined {
+  #find(place: readonly string[], document: Document): Raised | undefined {
     const above: Above[] = [];
     for (let index = this.#entries.length - 1; index >= 0; index--) {
       if (!this.#bringUp(index, document)) continue;
       const entry = this.#entries[index] as Entry;
-      if (entry.ops.every(({ path }) => isWithin(parse(path), place))) return { index, above };
+      if (entry.ops.every(({ path }) => isWithin(parse(path), place))) return this.#raise(index, above, document);
       const after = apply(document, entry.ops);
       above.unshift({ entry, document, after });
       const next = placeAfter(place, entry.ops, after);
@@ -120,22 +124,30 @@ class Chain {
    */
   #bringUp(index: number, document: Document): boolean {
     const entry = this.#entries[index] as Entry;
-    if (entry.over.length === 0 && !entry.isRefused) return true;
-    const { ops, conflicts, isLost, over } = rebase(entry.ops, entry.over, document);
+    if (countOf(entry.over) === 0 && !entry.isRefused) return true;
+    const { ops, conflicts, isLost, over } = rebase(entry.ops, opsOf(entry.over), document);
     const stays = !isLost && !entry.isRefused && conflicts.length === 0 && ops.length > 0;
     const below = this.#entries[index - 1];
     // For the entries below, a change that stays as it is was made by others.
     if (below) below.over = joined(below.over, stays || isLost ? over : [...over, ...invert(document, ops)]);
-    if (stays) Object.assign(entry, { ops, over: [] });
+    if (stays) Object.assign(entry, { ops, over: NOTHING });
     else this.#entries.splice(index, 1);
     return stays;
   }
 }
 
+/** An entry with the document that it is taken back from, and what it leaves. */
 interface Above {
   readonly entry: Entry;
   readonly document: Document;
   readonly after: Document;
+}
+
+/** What takes the entry at an index back from what is shown, and what then takes back those above it, in order. */
+interface Raised {
+  readonly index: number;
+  readonly ops: readonly Op[];
+  readonly moved: readonly (readonly Op[])[];
 }
 
 /** Returns where a place comes to be by operations that lead to a document; undefined where they remove it. */
@@ -149,7 +161,7 @@ export class UndoHistory {
   readonly #now: () => number;
   readonly #done = new Chain();
   readonly #undone = new Chain();
-  readonly #unanswered = new Map<Pending, Entry>();
+  readonly #unanswered = new Map<Pending, { readonly entry: Entry; readonly isInsertion: boolean }>();
   // What is under way.
   #doing: "undo" | "redo" | undefined = undefined;
 
@@ -173,13 +185,14 @@ export class UndoHistory {
       this.#undone.clear();
       entry = this.#extend(before, ops, back) ?? this.#add(ops, back);
     }
-    this.#unanswered.set(push, entry);
+    this.#unanswered.set(push, { entry, isInsertion: ops.every(isInsertion) });
   }
 
   /** The server has answered a push. */
   settle(push: Pending, isRefused: boolean): void {
-    const entry = this.#unanswered.get(push);
-    if (entry) entry.isRefused ||= isRefused;
+    const found = this.#unanswered.get(push);
+    // Inserted characters that are gone again need not be taken back, and all others of the entry still can be.
+    if (found && isRefused && !found.isInsertion) found.entry.isRefused = true;
     this.#unanswered.delete(push);
   }
 
@@ -254,6 +267,10 @@ function isTyping(ops: readonly Op[]): boolean {
   );
 }
 
+function isInsertion(op: Op): boolean {
+  return op.op === "splice" && !op.remove;
+}
+
 function insertedBy(ops: readonly Op[]): string {
   return ops.map((op) => (op.op === "splice" ? (op.insert ?? "") : "")).join("");
 }
@@ -273,12 +290,31 @@ function setTogether(first: readonly Op[], second: readonly Op[]): readonly Op[]
   return isSetting && first.length === second.length && first.every(isSame) ? first : undefined;
 }
 
-/** Returns operations as one list, in which all changes of one text are one. */
-function joined(first: readonly Op[], second: readonly Op[]): readonly Op[] {
-  const path = pathOf(first);
-  const [before, after] = [regionsOf(first), regionsOf(second)];
-  if (path === undefined || path !== pathOf(second) || !before || !after) return [...first, ...second];
-  return splices(path, compose(before, after));
+// What others have done
+
+/** What was done one after the other; of one text alone, the one change that it makes. */
+type Over = readonly Op[] | { readonly path: string; readonly regions: readonly Region[] };
+
+const NOTHING: Over = [];
+
+/** Returns what others have done as operations. */
+function opsOf(over: Over): readonly Op[] {
+  return "path" in over ? splices(over.path, over.regions) : over;
+}
+
+function countOf(over: Over): number {
+  return "path" in over ? over.regions.length : over.length;
+}
+
+function joined(first: Over, second: readonly Op[]): Over {
+  if (second.length === 0) return first;
+  const path = pathOf(second);
+  const after = path === undefined ? undefined : regionsOf(second);
+  if (path !== undefined && after) {
+    if (countOf(first) === 0) return { path, regions: after };
+    if ("path" in first && first.path === path) return { path, regions: compose(first.regions, after) };
+  }
+  return [...opsOf(first), ...second];
 }
 
 /** Returns the text that all operations change; undefined where they change anything else, or several. */
@@ -289,10 +325,11 @@ function pathOf(ops: readonly Op[]): string | undefined {
 
 /** Returns the one change that splices of one text make of it. */
 export function regionsOf(ops: readonly Op[]): readonly Region[] | undefined {
-  let regions: readonly Region[] = [];
-  for (const op of ops) {
-    if (op.op !== "splice") return undefined;
-    regions = compose(regions, [regionOf(op)]);
-  }
-  return regions;
+  const [op] = ops;
+  if (!op) return [];
+  if (ops.length === 1) return op.op === "splice" ? compose([], [regionOf(op)]) : undefined;
+  // Composed in halves, as each composition goes through all regions.
+  const middle = ops.length >> 1;
+  const [first, second] = [regionsOf(ops.slice(0, middle)), regionsOf(ops.slice(middle))];
+  return first && second && compose(first, second);
 }

@@ -3,7 +3,7 @@ import { afterEach, expect, test } from "vitest";
 
 import { ThreadClient, bindText } from "../src/index.js";
 import type { TextChange, TextElement } from "../src/index.js";
-import type { Joined } from "../src/protocol.js";
+import type { Joined, Op } from "../src/protocol.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
 
@@ -121,6 +121,28 @@ test("a text is told with the edits that led to it, also where the server tells 
   close();
 });
 
+test("a text that was moved away from its pointer is changed where it is, also a long one", async () => {
+  const client = new ThreadClient<{ cards: { body: string }[] }>({ host: server.host, kind: "note", name: "a" });
+  clients.push(client);
+  const peer = await server.peer();
+  const cards = [{ body: "a".repeat(2500) }, { body: "b".repeat(5000) }] as const;
+  await peer.join({ state: { cards }, texts: ["/cards/*/body"] });
+  await client.ready;
+  const changes: TextChange[] = [];
+  client.onText("/cards/0/body", (change) => changes.push(change));
+  const ops: Op[] = [
+    { op: "remove", path: "/cards/0" },
+    { op: "add", path: "/cards/1", value: cards[0], moved: true },
+    { op: "splice", path: "/cards/0/body", at: 4000, remove: 10 },
+  ];
+  peer.send({ type: "change", version: 2, source: "s2", ops });
+  await client.waitFor((state) => state.cards[1]?.body.startsWith("a") === true);
+  expect(changes.map(({ text }) => text)).toEqual(["b".repeat(4990)]);
+  await expect(Promise.race([client.append("/cards/1/body", "!"), peer.take("push")])).resolves.toMatchObject({
+    ops: [{ op: "splice", path: "/cards/1/body", at: 2500, insert: "!" }],
+  });
+});
+
 test("a refused burst is taken off the element, and is not undone", async () => {
   const [client, peer] = await joined();
   client.onRefused(() => undefined);
@@ -143,4 +165,32 @@ test("what is typed on the initial state stays where it was typed when the threa
   await peer.join({ state: { note: "abc" }, texts: ["/note"] });
   expect((await peer.take("push")).ops).toEqual([{ op: "splice", path: "/note", at: 1, insert: "X" }]);
   expect([element.value, element.selectionStart]).toEqual(["aXbc", 2]);
+});
+
+test("undo and redo are at the same keys of a layout without Latin letters", async () => {
+  const [client] = await joined();
+  const element = area(client);
+  type(element, 3, "d");
+  press(element, "я", { code: "KeyZ" });
+  expect(element.value).toBe("abc");
+  press(element, "Я", { code: "KeyZ", shiftKey: true });
+  expect(element.value).toBe("abcd");
+  press(element, "я", { code: "KeyZ" });
+  press(element, "н", { code: "KeyY" });
+  expect(element.value).toBe("abcd");
+  // The letter at the place of another layout's Z.
+  expect(press(element, "y", { code: "KeyZ", shiftKey: true }).defaultPrevented).toBe(false);
+});
+
+test("what others insert at an end of the selection is not selected", async () => {
+  const [client, peer] = await joined();
+  const element = area(client);
+  element.setSelectionRange(1, 2);
+  const ops: Op[] = [
+    { op: "splice", path: "/note", at: 2, insert: "Y" },
+    { op: "splice", path: "/note", at: 1, insert: "X" },
+  ];
+  peer.send({ type: "change", version: 2, ops, source: "s2" });
+  await client.waitFor(({ note }) => note === "aXbYc");
+  expect(element.value.slice(element.selectionStart, element.selectionEnd)).toBe("b");
 });

@@ -159,3 +159,12 @@ test("the own selection is a member of the presence while the editor has the foc
   view.destroy();
   expect(client.ownPresence).toEqual({ name: "Me", caret: null });
 });
+
+test("lines that are pasted end as those that are typed", async () => {
+  const [client, peer] = await joined();
+  const view = await edit(client);
+  const clipboardData = { getData: () => "a\r\nb\rc" };
+  const paste = Object.assign(new Event("paste", { bubbles: true, cancelable: true }), { clipboardData });
+  view.contentDOM.dispatchEvent(paste);
+  expect((await peer.take("push")).ops).toEqual([{ op: "splice", path: "/note", at: 0, insert: "a\nb\nc" }]);
+});

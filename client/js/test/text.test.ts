@@ -137,6 +137,12 @@ test("positions are those of the text's code points, also of a long one that is 
   expect(text.length).toBeGreaterThan(5000);
 });
 
+test("a text is counted as it is, also after a change that does not fit it", () => {
+  const text = "a".repeat(2500);
+  expect(spliced(text, [{ at: 4000, remove: 10, insert: "" }])).toBe(text);
+  expect(countPoints(text)).toBe(2500);
+});
+
 test("there is no position within a surrogate pair", () => {
   expect([0, 1, 2, 3, 4].map((unit) => pointAt("a🔑b", unit))).toEqual([0, 1, undefined, 2, 3]);
 });

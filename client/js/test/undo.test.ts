@@ -3,12 +3,13 @@ import { expect, test } from "vitest";
 import type { Pending } from "../src/fold.js";
 import { invert } from "../src/inverse.js";
 import { plain } from "../src/json.js";
-import { apply, diff, parse, splices, spliceUnits } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
+import { apply, diff, parse, regionOf, splices, spliceUnits } from "../src/patch.js";
+import type { Document, Splice } from "../src/patch.js";
 import { countPoints } from "../src/points.js";
 import type { Op } from "../src/protocol.js";
-import { UNKNOWN } from "../src/text.js";
-import { UndoHistory } from "../src/undo.js";
+import { UNKNOWN, compose } from "../src/text.js";
+import type { Region } from "../src/text.js";
+import { UndoHistory, regionsOf } from "../src/undo.js";
 import { Random } from "./random.js";
 
 /** A page whose history is told of its own changes and of those of others. */
@@ -241,4 +242,67 @@ test("whatever others do meanwhile, undo takes back all that was typed here and 
     const count = (letter: string) => page.note.split(letter).length - 1;
     expect([count("m"), count("🔑"), count("-"), count("T")]).toEqual([0, 0, 10, theirs]);
   }
+});
+
+test("splices of one text are the one change that they are when composed one by one", () => {
+  const random = new Random(14);
+  for (let round = 0; round < 1000; round++) {
+    let text = random.text(12);
+    const ops = Array.from({ length: random.below(9) }, (): Splice => {
+      const length = countPoints(text);
+      const at = random.below(length + 1);
+      const remove = random.below(length - at + 1);
+      const op: Splice = { op: "splice", path: "", at, remove, insert: random.text(4) };
+      text = apply(text, [op]) as string;
+      return op;
+    });
+    const expected = ops.reduce((found: Region[], op) => compose(found, [regionOf(op)]), []);
+    expect(regionsOf(ops)).toEqual(expected);
+  }
+});
+
+test("what others do in several texts, and elsewhere, leaves what was typed to be undone", () => {
+  const page = new Page({ note: "abc", other: "", size: 0 });
+  page.type(1, "mine");
+  page.hearTyping(0, "X");
+  page.hearTyping(3, "Y");
+  page.hear([{ op: "splice", path: "/other", at: 0, insert: "Z" }]);
+  page.hear([{ op: "replace", path: "/size", value: 1 }]);
+  page.hearTyping(0, "W");
+  expect(page.undo()).toBe(true);
+  expect(page.shown).toEqual({ note: "WXaYbc", other: "Z", size: 1 });
+});
+
+test("of a burst of which a letter was refused, the others are undone", () => {
+  const page = new Page({ note: "" });
+  page.type(0, "a");
+  const refused = page.type(1, "!");
+  page.type(2, "b");
+  page.hearTyping(1, "", 1);
+  page.history.settle(refused, true);
+  expect(page.note).toBe("ab");
+  expect(page.undo()).toBe(true);
+  expect(page.note).toBe("");
+  expect(page.undo()).toBe(false);
+});
+
+test("a burst of which a removal was refused is not undone, as that would bring the removed letter twice", () => {
+  const page = new Page({ note: "x" });
+  const refused = page.type(0, "", 1);
+  page.type(0, "y");
+  page.hear([{ op: "splice", path: "/note", at: 1, insert: UNKNOWN }], { note: "yx" });
+  page.history.settle(refused, true);
+  expect(page.undo()).toBe(false);
+  expect(page.note).toBe("yx");
+});
+
+test("what cannot be undone before a later change is not said to be", () => {
+  const page = new Page({ x: 0, y: 0 });
+  page.set({ x: 1, y: 0 });
+  page.now += 5000;
+  page.set({ x: 2, y: 2 });
+  const can = () => page.history.can("undo", ["x"], page.shown);
+  expect([can(), page.undo("/x"), can()]).toEqual([false, false, false]);
+  expect(page.undo()).toBe(true);
+  expect([can(), page.undo("/x"), can()]).toEqual([true, true, false]);
 });
