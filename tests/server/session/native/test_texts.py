@@ -62,6 +62,18 @@ async def test_what_two_clients_type_at_once_is_all_there_in_the_servers_order(h
     assert actor.thread.state["note"] == "yAda 😀!"
 
 
+async def test_what_is_typed_while_another_pastes_a_long_text_is_merged(house: House) -> None:
+    actor = await house.actor(Pad)
+    a, b = await joined(actor, "a"), await joined(actor, "b")
+    pasted = "p" * 100_000
+    a.push(splice(5, 0, pasted), base=0)
+    b.push(splice(0, 1, "H"), base=0)
+    b.push(splice(5, 0, "!"), base=0)
+    await until(lambda: actor.durable.version == 3)
+    assert actor.thread.state["note"] == f"Hello{pasted}!"
+    assert [frame["type"] for frame in answers(b)] == ["ack", "ack"]
+
+
 async def test_a_string_that_is_no_text_by_declaration_is_spliced_too_and_set_whole(house: House) -> None:
     actor = await house.actor(Pad)
     a = await joined(actor, "a")
