@@ -231,3 +231,14 @@ async def test_a_push_that_would_copy_a_long_text_too_often_is_refused(house: Ho
     assert [(frame["type"], frame["code"]) for frame in answers(a)] == [("nack", "conflict")]
     assert [frame["type"] for frame in answers(b)] == ["ack"]
     assert len(actor.thread.state["note"]) == 100_500
+
+
+@pytest.mark.parametrize(("kind", "second"), [(Pad, "ack"), (LargePad, "nack")])
+async def test_a_few_splices_of_a_long_text_count_as_several_messages(kind: type[Pad], second: str) -> None:
+    async with open_house(kind, limits=Limits(messages_per_second=0.001, message_burst=5)) as house:
+        actor = await house.actor(kind)
+        guest = await joined(actor, "a")
+        for version in range(2):
+            guest.push(*[splice(0, 0, "y")] * 100, base=version)
+        await actor.wait_until_idle()
+        assert [frame["type"] for frame in answers(guest)] == ["ack", second]
