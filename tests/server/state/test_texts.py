@@ -318,6 +318,27 @@ def _ins(letter: str) -> dict[str, Any]:
     return {"at": 0, "insert": letter}
 
 
+async def test_a_text_that_is_left_out_as_a_default_is_changed_inside() -> None:
+    class State(msgspec.Struct, frozen=True, omit_defaults=True):
+        note: Text = "hello"
+        n: int = 0
+
+    class Room(Thread[State]):
+        initial_state = State()
+
+    async with open_house(Room) as house:
+        thread = (await house.actor(Room)).thread
+        await soon(thread.append("/note", "!"))
+        await soon(thread.splice("/note", 0, 1, "H"))
+        assert thread.state == State("Hello!")
+        await soon(thread.set_state(State()))
+        await soon(thread.update("/note", "hello you"))
+        assert thread.state == State("hello you")
+        guest = await joined(await house.actor(Room), "a")
+        await soon(thread.append("/note", "?"))
+        assert guest.frames[-1]["ops"] == [{"op": "splice", "path": "/note", "at": 9, "insert": "?"}]
+
+
 async def test_a_text_in_a_dataclass_and_in_an_array_is_changed_inside() -> None:
     async with open_house(SheetRoom) as house:
         thread = (await house.actor(SheetRoom)).thread
