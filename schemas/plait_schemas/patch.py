@@ -276,6 +276,8 @@ class _Run:
             self._inserted.append(insert)
             self._length += len(insert)
             return True
+        if at < self._at and at + remove < end:
+            return False  # What others insert before this text would come after it, if both were one.
         if self._length > _MOST_REWRITTEN:
             return False
         text = "".join(self._inserted)

@@ -5,13 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.schemas.test_patch import sent, text
 from tests.schemas.test_rebase_laws import DOCUMENTS, draw_ops
 
 from plait_schemas.inverse import invert
 from plait_schemas.patch import Op, PatchError, apply, compact, decode_ops, splice
+from plait_schemas.rebase import rebase
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -115,22 +116,43 @@ def test_compact_operations_do_the_same_and_are_no_more(case: tuple[Any, list[Op
     assert len(found) <= len(ops)
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4), st.sampled_from(["", "x", "🔑y"])), max_size=12))
-def test_compact_splices_of_one_text_do_the_same(wanted: list[tuple[int, int, str]]) -> None:
+def wanted_splices(most: int, letter: str = "x") -> st.SearchStrategy[list[tuple[int, int, str]]]:
+    inserts = st.sampled_from(["", letter, "🔑" + letter])
+    return st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4), inserts), max_size=most)
+
+
+def fit(wanted: list[tuple[int, int, str]]) -> list[Op]:
+    """Return splices of "abcdef", one after the other, each made to fit."""
     ops: list[Op] = []
     now = "abcdef"
     for at, remove, insert in wanted:
         start = min(at, len(now))
         ops.append(splice("", start, min(remove, len(now) - start), insert))
         now = apply(now, ops[-1:])
-    assert apply("abcdef", compact(ops)) == now
+    return ops
+
+
+@given(wanted_splices(12))
+def test_compact_splices_of_one_text_do_the_same(wanted: list[tuple[int, int, str]]) -> None:
+    ops = fit(wanted)
+    assert apply("abcdef", compact(ops)) == apply("abcdef", ops)
+
+
+@given(wanted_splices(5, "A"), wanted_splices(2, "b"))
+@example([(2, 0, "AA"), (0, 3, "")], [(4, 0, ""), (1, 2, "b")])
+def test_what_is_rebased_over_compact_splices_comes_to_the_same_place(
+    others: list[tuple[int, int, str]], wanted: list[tuple[int, int, str]]
+) -> None:
+    over, ops = fit(others), fit(wanted)
+    now = apply("abcdef", over)
+    assert apply(now, rebase(ops, compact(over), now).ops) == apply(now, rebase(ops, over, now).ops)
 
 
 def test_what_is_typed_or_streamed_is_one_splice() -> None:
     typed = [splice("/note", 5 + at, 0, letter) for at, letter in enumerate("helo")]
     corrected = [splice("/note", 8, 1), splice("/note", 8, 0, "lo"), splice("/note", 4, 1)]
     assert compact(typed) == [splice("/note", 5, 0, "helo")]
-    assert compact([*typed, *corrected]) == [splice("/note", 4, 1, "hello")]
+    assert compact([*typed, *corrected]) == [splice("/note", 5, 0, "hello"), splice("/note", 4, 1)]
     assert compact([splice("/note", 3, 0, "x"), splice("/note", 3, 1)]) == []
     assert compact([splice("/note", 9, 3), splice("/note", 7, 2)]) == [splice("/note", 7, 5)]
 

@@ -1,7 +1,9 @@
 """Who wrote which part of a text, found by going back in the log."""
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from plait.errors import Conflict, NotFound
@@ -21,8 +23,9 @@ __all__ = ["Stretch", "find_authors"]
 # How far it goes back: the most changes, and the bytes of their operations.
 _REACH: Final = 10_000
 _REACH_SIZE: Final = 4 * 1024 * 1024
-# Changes to look at before other tasks may run.
-_AT_ONCE: Final = 100
+# Operations and parts of the text to look at before other tasks may run, and in all.
+_AT_ONCE: Final = 2_000
+_MOST_STEPS: Final = 1_000_000
 
 
 class Stretch(NamedTuple):
@@ -48,11 +51,9 @@ async def find_authors(change_log: ChangeLog, version: int, pointer: str) -> lis
     if not isinstance(text, str):
         raise Conflict("there is no text", path=pointer)
     past = _Past(document, place, len(text))
-    for index, change in enumerate(reversed(await _read(change_log, version))):
-        if not index % _AT_ONCE:
-            await asyncio.sleep(0)
-        past.go_back(change)
-        if past.is_known:
+    for change in reversed(await _read(change_log, version)):
+        await past.go_back(change)
+        if past.is_done:
             break
     return past.stretches()
 
@@ -80,14 +81,18 @@ class _Past:
     def __init__(self, document: Any, place: list[str], length: int) -> None:
         self._shape = Shape(document)
         self._place: list[str] | None = place
-        # The parts of which the author is to be found: where each is by now, where it was in the end, and its length.
+        # The parts of which the author is to be found, in order: where each is by now, where it was in the end, and its
+        # length.
         self._open: list[tuple[int, int, int]] = [(0, 0, length)] if length else []
         self._found: list[Stretch] = []
+        # Operations and parts that were looked at, and at how many of them others may run.
+        self._steps = 0
+        self._next_pause = 0
 
     @property
-    def is_known(self) -> bool:
-        """Whether nothing is left to be found."""
-        return not self._open
+    def is_done(self) -> bool:
+        """Whether nothing is left to be found, or it is too much work."""
+        return not self._open or self._steps > _MOST_STEPS
 
     def stretches(self) -> list[Stretch]:
         """Return what has been found, in order."""
@@ -100,13 +105,17 @@ class _Past:
                 found.append(each)
         return found
 
-    def go_back(self, change: Change) -> None:
+    async def go_back(self, change: Change) -> None:
         """Be where it was before a change."""
         taken = parse_taken_back(change.source)
         source = change.source if taken is None else taken.source
         steps = [Step(op) for op in change.ops]
         index = len(steps)
-        while index and self._place is not None:
+        while index and self._place is not None and not self.is_done:
+            if self._steps >= self._next_pause:
+                await asyncio.sleep(0)
+                self._next_pause = self._steps + _AT_ONCE
+            self._steps += 1
             index -= 1
             step = steps[index]
             step.look_up(self._shape, has_happened=True)
@@ -135,8 +144,10 @@ class _Past:
         """Be before something was inserted and removed in the text."""
         start, removed, insert = region
         end = start + len(insert)
+        # Those before it stay where they are.
+        first = bisect_right(self._open, start, key=_end)
         still: list[tuple[int, int, int]] = []
-        for now, at, length in self._open:
+        for now, at, length in islice(self._open, first, None):
             before = max(min(start - now, length), 0)
             inside = max(min(end - now, length), 0) - before
             after = length - before - inside
@@ -146,7 +157,13 @@ class _Past:
                 self._close([(at + before, inside, source)])
             if after:
                 still.append((now + before + inside - len(insert) + removed, at + before + inside, after))
-        self._open = still
+        self._steps += len(self._open) - first
+        self._open[first:] = still
 
     def _close(self, parts: Iterable[tuple[int, int, str | None]]) -> None:
         self._found += (Stretch(source, at, at + length) for at, length, source in parts)
+
+
+def _end(part: tuple[int, int, int]) -> int:
+    now, _, length = part
+    return now + length

@@ -296,10 +296,11 @@ class History:
 def _max_ops_size(ops: Iterable[Op], size: int) -> int:
     """Return the maximum size of stored operations, above which the whole state, of `size` bytes, is stored instead.
 
-    Pushes and undos are rebased over the stored operations; elements of lists cannot be traced through a whole state.
+    Pushes and undos are rebased over the stored operations; elements of lists cannot be traced through a whole state,
+    nor can places in texts.
     """
     worth = _WORTH_IT if all(op.op == "replace" for op in ops) else 4 * _WORTH_IT
-    return max(worth, 3 * size) if any(_IN_LIST.search(op.path) for op in ops) else worth
+    return max(worth, 3 * size) if any(op.op == "splice" or _IN_LIST.search(op.path) for op in ops) else worth
 
 
 def replay_json(key: ThreadKey, stored: Stored) -> bytes:

@@ -1,6 +1,7 @@
 """Changes as plain JSON Patch (RFC 6902), which has no operations inside of texts."""
 
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,22 +16,37 @@ __all__ = ["to_json_patch"]
 def to_json_patch(document: Any, rows: Iterable[ChangeRow], *, most: int) -> list[ChangeRow]:
     """Return the first changes of a document with the whole text in the place of what is done inside of it.
 
-    They end after the one at which their operations have `most` bytes, as texts may be long. Raises PatchError.
+    They end after the one at which their operations have `most` bytes, as texts may be long; a change whose texts have
+    more characters than that by themselves replaces the document. Raises PatchError.
     """
     found: list[ChangeRow] = []
     owned: Owned = {}
+    left = most
     for row in rows:
-        ops: list[Op] = []
-        for op in decode_ops(row.ops):
-            document = apply(document, [op], owned)
-            if op.op != "splice":
-                ops.append(op)
-                continue
-            if ops and ops[-1].op == "replace" and ops[-1].path == op.path:
-                ops.pop()
-            ops.append(Op("replace", op.path, find(document, parse(op.path))))
+        document, ops = _write_out(document, decode_ops(row.ops), owned, most)
         found.append(replace(row, ops=encode_json(ops)))
-        most -= len(found[-1].ops)
-        if most <= 0:
+        left -= len(found[-1].ops)
+        if left <= 0:
             break
     return found
+
+
+def _write_out(document: Any, ops: Iterable[Op], owned: Owned, most: int) -> tuple[Any, list[Op]]:
+    """Return a document after operations, and these with whole texts of at most so many characters in all.
+
+    Splices that follow each other are one operation for each text.
+    """
+    found: list[Op] = []
+    for is_inside, run in groupby(ops, lambda op: op.op == "splice"):
+        same = list(run)
+        document = apply(document, same, owned)
+        if most < 0:
+            continue
+        if not is_inside:
+            found += same
+            continue
+        for path in dict.fromkeys(op.path for op in same):
+            text = find(document, parse(path))
+            found.append(Op("replace", path, text))
+            most -= len(text)
+    return document, found if most >= 0 else [Op("replace", "", document)]

@@ -345,7 +345,7 @@ class Pipeline:
                 state, ops = apply_typed(before.base, type_.type, ops, drops_unknown=drops_unknown)
                 return Revision(type_, state=state), ops
             except NotTyped:
-                pass
+                ops = [*_add_omitted(before, ops), *ops]
         state, document = type_.apply(before.document, ops, drops_unknown=drops_unknown, most_moved=most_moved)
         if type_.is_plain:
             return Revision(type_, document=document), ops
@@ -487,6 +487,17 @@ def _drop_unpaired_moves(ops: Sequence[Op]) -> Sequence[Op]:
 def _is_moved(op: Op, last: Op | None) -> bool:
     lists = [each.path.rpartition("/")[0] for each in (op, last) if each is not None]
     return last is not None and op.op == "add" and last.op == "remove" and lists[0] == lists[1]
+
+
+def _add_omitted(before: Revision, ops: Sequence[Op]) -> list[Op]:
+    """Return what puts the texts of splices in the document that a state has and its JSON leaves out, as defaults."""
+    found: list[Op] = []
+    for path in dict.fromkeys(op.path for op in ops if op.op == "splice"):
+        parts = parse(path)
+        text = find(before.tree, parts)
+        if isinstance(text, str) and find(before.document, parts) is msgspec.UNSET:
+            found.append(Op("add", path, text))
+    return found
 
 
 def _size(op: Op) -> int:

@@ -71,12 +71,13 @@ class Work:
             self._take(_PER_PAIR * len(ops) * others)
 
     def charge_ops(self, ops: Sequence[Op], tree: Any) -> None:
-        """Charge for applying the operations of a push, if they are many: what they move in arrays, copy of texts."""
+        """Charge for applying the operations of a push: what they copy of texts and, if many, move in arrays."""
+        if copied := _count_copied(tree, ops):
+            self._take(copied / _COPIED_PER_COST)
         if len(ops) <= _FEW:
             return
         if self._charge is not None:
             self._charge(len(ops) / _OPS_PER_MESSAGE)
-        self._take(_count_copied(tree, ops) / _COPIED_PER_COST)
         moved = count_moved(tree, ops)
         self._take(min(moved, MOST_MOVED) / _MOVED_PER_COST)
         if moved > MOST_MOVED:

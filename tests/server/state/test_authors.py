@@ -96,6 +96,23 @@ async def test_where_there_is_no_text_there_are_no_authors(pointer: str) -> None
         assert await authors(made) == []
 
 
+async def test_others_run_while_the_authors_of_very_many_parts_are_looked_for_and_not_all_are_found() -> None:
+    places = 4_000
+    async with table({"note": "-" * 200_000}) as made:
+        made.change("ada", *(splice("/note", 3 * index, 0, "y") for index in range(places)))
+        await made.pipeline.wait_until_durable()
+        looking = asyncio.create_task(find_authors(made.change_log, 1, "/note"))
+        turns = 0
+        while not looking.done():
+            await asyncio.sleep(0)
+            turns += 1
+        found = await looking
+        assert (found[0].start, found[-1].end) == (0, 200_000 + places)
+        known = sum(each.end - each.start for each in found if each.source == "ada")
+        assert turns > 100
+        assert 500 < known < places
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     start=st.text("xyz", max_size=5),

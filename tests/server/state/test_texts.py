@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 import pytest
 from tests.server.rooms import House, open_house
+from tests.server.session.guests import joined
 
 from plait import Text, Thread
 from plait.errors import Conflict, InvalidState, Reject, TooLarge
@@ -294,6 +295,48 @@ async def test_a_text_that_its_type_checks_is_checked_after_a_splice() -> None:
                 thread.append(pointer, "!")
             assert caught.value.path == pointer
         assert thread.version == 4
+
+
+async def test_a_text_that_its_type_checks_is_checked_after_the_last_splice_of_a_push() -> None:
+    class State(msgspec.Struct, frozen=True):
+        word: Annotated[str, msgspec.Meta(pattern="^[a-z]{4}$")] = "word"
+
+    class Room(Thread[State]):
+        initial_state = State()
+
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        guest = await joined(actor, "a")
+        guest.push(*({"op": "splice", "path": "/word", **each} for each in ({"at": 0, "remove": 1}, _ins("l"))), base=0)
+        guest.push(*({"op": "splice", "path": "/word", **each} for each in (_ins("x"), _ins("y"))), base=0)
+        await actor.wait_until_idle()
+        assert actor.thread.state == State("lord")
+        assert [(each["type"], each.get("code")) for each in guest.frames] == [("ack", None), ("nack", "invalid_state")]
+
+
+def _ins(letter: str) -> dict[str, Any]:
+    return {"at": 0, "insert": letter}
+
+
+async def test_a_text_that_is_left_out_as_a_default_is_changed_inside() -> None:
+    class State(msgspec.Struct, frozen=True, omit_defaults=True):
+        note: Text = "hello"
+        n: int = 0
+
+    class Room(Thread[State]):
+        initial_state = State()
+
+    async with open_house(Room) as house:
+        thread = (await house.actor(Room)).thread
+        await soon(thread.append("/note", "!"))
+        await soon(thread.splice("/note", 0, 1, "H"))
+        assert thread.state == State("Hello!")
+        await soon(thread.set_state(State()))
+        await soon(thread.update("/note", "hello you"))
+        assert thread.state == State("hello you")
+        guest = await joined(await house.actor(Room), "a")
+        await soon(thread.append("/note", "?"))
+        assert guest.frames[-1]["ops"] == [{"op": "splice", "path": "/note", "at": 9, "insert": "?"}]
 
 
 async def test_a_text_in_a_dataclass_and_in_an_array_is_changed_inside() -> None:

@@ -14,7 +14,7 @@ from plait.state.types import MOST_OPS
 from plait_schemas.align import Keys, id_of
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
-from plait_schemas.patch import Op
+from plait_schemas.patch import Op, region_of
 
 __all__ = ["WholeStates"]
 
@@ -116,8 +116,9 @@ def _find_base(wrote: Revision, shown: Sequence[Revision], keys: Keys | None) ->
     """Return the state that a write was most likely made on, and the operations that lead from it to the write.
 
     That is the state with the fewest operations, because compared with any other state the write seems to undo changes
-    of others. A write without any operation is the least likely. Of two states after the likeliest with equally few
-    operations, take the older one, so that no unseen change is undone.
+    of others. Of as many operations, those that change fewer characters of texts are more likely: whatever differs in
+    a text is one operation. A write without any operation is the least likely. Of two states after the likeliest that
+    are equally likely, take the older one, so that no unseen change is undone.
     """
     best, least = shown[0], _diff(shown[0], wrote, keys)
     is_likeliest = True
@@ -128,11 +129,21 @@ def _find_base(wrote: Revision, shown: Sequence[Revision], keys: Keys | None) ->
         if (size := size + each.size) > _MOST_BYTES and each is not others[0]:
             break
         ops = _diff(each, wrote, keys)
-        is_older = not is_likeliest and len(ops) == len(least) and each.version < best.version
-        if ops and (not least or len(ops) < len(least) or is_older):
+        changed = len(ops) - len(least) or _compare_texts(ops, least)
+        is_older = not is_likeliest and not changed and each.version < best.version
+        if ops and (not least or changed < 0 or is_older):
             is_likeliest = not least
             best, least = each, ops
     return best, least
+
+
+def _compare_texts(ops: Sequence[Op], others: Sequence[Op]) -> int:
+    """Return how many more characters of texts `ops` change than `others`; 0 if they do not have as many splices."""
+    mine, theirs = ([region_of(op) for op in each if op.op == "splice"] for each in (ops, others))
+    if len(mine) != len(theirs):
+        return 0
+    counts = [sum(removed + len(insert) for _, removed, insert in regions) for regions in (mine, theirs)]
+    return counts[0] - counts[1]
 
 
 def _fill_missing(wrote: Any, sent: Any, shown: Any) -> Any:

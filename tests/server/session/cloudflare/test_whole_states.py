@@ -464,6 +464,35 @@ async def test_a_write_of_a_page_on_one_of_two_states_takes_back_nothing_of_the_
         assert found == {"a": 5, "b": 5}
 
 
+class Note(Thread[dict[str, Any]]):
+    kind = "room"
+    initial_state = {"note": "one two"}  # noqa: RUF012
+    texts = ("/note",)
+
+
+@pytest.mark.parametrize(
+    ("wrote", "merged"),
+    [
+        ("one twoY", "Xone twoY"),  # It has not read the state.
+        ("Xone twoY", "Xone twoY"),  # It has.
+        ("one", "Xone"),
+        ("", "X"),
+    ],
+)
+async def test_a_page_that_writes_in_a_text_takes_back_nothing_that_others_typed(wrote: str, merged: str) -> None:
+    async with open_house(Note) as house:
+        page = Client(await house.actor(Note), "page")
+        page.open(make_request(origin="http://localhost"))
+        await page.joined()
+        page.transport.answer_ping()
+        other = await house.join(Note, "other")
+        other.push({"note": "Xone two"})
+        await page.next()
+        page.transport.answer_ping()
+        page.push({"note": wrote})
+        assert await stored(house, Note) == {"note": merged}
+
+
 async def test_a_page_that_takes_back_at_once_what_it_has_read_does_so() -> None:
     async with open_house(Room) as house:
         page = await page_that_was_sent(house, {"a": 0, "b": 2, "c": 1})

@@ -62,6 +62,18 @@ async def test_what_two_clients_type_at_once_is_all_there_in_the_servers_order(h
     assert actor.thread.state["note"] == "yAda 😀!"
 
 
+async def test_what_is_typed_while_another_pastes_a_long_text_is_merged(house: House) -> None:
+    actor = await house.actor(Pad)
+    a, b = await joined(actor, "a"), await joined(actor, "b")
+    pasted = "p" * 100_000
+    a.push(splice(5, 0, pasted), base=0)
+    b.push(splice(0, 1, "H"), base=0)
+    b.push(splice(5, 0, "!"), base=0)
+    await until(lambda: actor.durable.version == 3)
+    assert actor.thread.state["note"] == f"Hello{pasted}!"
+    assert [frame["type"] for frame in answers(b)] == ["ack", "ack"]
+
+
 async def test_a_string_that_is_no_text_by_declaration_is_spliced_too_and_set_whole(house: House) -> None:
     actor = await house.actor(Pad)
     a = await joined(actor, "a")
@@ -219,3 +231,14 @@ async def test_a_push_that_would_copy_a_long_text_too_often_is_refused(house: Ho
     assert [(frame["type"], frame["code"]) for frame in answers(a)] == [("nack", "conflict")]
     assert [frame["type"] for frame in answers(b)] == ["ack"]
     assert len(actor.thread.state["note"]) == 100_500
+
+
+@pytest.mark.parametrize(("kind", "second"), [(Pad, "ack"), (LargePad, "nack")])
+async def test_a_few_splices_of_a_long_text_count_as_several_messages(kind: type[Pad], second: str) -> None:
+    async with open_house(kind, limits=Limits(messages_per_second=0.001, message_burst=5)) as house:
+        actor = await house.actor(kind)
+        guest = await joined(actor, "a")
+        for version in range(2):
+            guest.push(*[splice(0, 0, "y")] * 100, base=version)
+        await actor.wait_until_idle()
+        assert [frame["type"] for frame in answers(guest)] == ["ack", second]
