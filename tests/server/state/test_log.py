@@ -24,7 +24,7 @@ PATIENCE = 10.0
 
 
 class WatchedStore(TroubledStore):
-    """Takes note of what is read, hands out pages of at most a few changes, and can be told to fail."""
+    """Records what is read, hands out pages of at most a few changes, and can be told to fail."""
 
     def __init__(self) -> None:
         super().__init__()
