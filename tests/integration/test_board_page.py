@@ -506,6 +506,7 @@ def test_the_history_says_who_by_the_names_that_they_had_also_when_they_have_lef
     one.click("#undo")
     expect_titles(other, "done", [*DONE, "A"])
     one.click("#open-history")
+    expect(one.locator("#which")).to_have_text("This is the board as it is, version 3 of 3")
     one.locator("#version").press("ArrowLeft")
     one.click("#restore")
     expect_titles(other, "done", [*DONE, "A", "B"])
