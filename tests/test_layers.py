@@ -19,6 +19,8 @@ LAYERS = (
     ("plait.store",),
     ("plait.state",),
     ("plait.actor",),
+    ("plait.parts",),
+    ("plait.agents",),
     ("plait.node",),
     ("plait.session",),
     ("plait.web",),
@@ -41,6 +43,7 @@ OUTSIDE = {
 }
 # Hooks are given Starlette's Request and return its Response, and these hand them on.
 STARLETTE_TYPES = (
+    "plait.agents",
     "plait.actor",
     "plait.session",
 )

@@ -4,8 +4,13 @@ from plait.actor.connection import Connection, Principal, Source
 from plait.actor.current import current
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
+from plait.agents.context import Context, current_context
+from plait.agents.events import Event
+from plait.agents.run import Interrupted, Interruption
+from plait.agents.session import Session
 from plait.app import Plait
 from plait.errors import (
+    Busy,
     CallFailed,
     Conflict,
     CorruptThread,
@@ -36,6 +41,7 @@ from plait.errors import (
 from plait.instruments import Instruments, NoInstruments
 from plait.limits import Limits
 from plait.node.handle import Handle
+from plait.parts.values import ThreadValues, Values
 from plait.state.authors import Stretch
 from plait.state.commit import Commit
 from plait.state.edit import Edit
@@ -51,20 +57,25 @@ from plait.web.identity import Action
 
 __all__ = [
     "Action",
+    "Busy",
     "CallFailed",
     "Change",
     "Commit",
     "Conflict",
     "Connection",
+    "Context",
     "CorruptThread",
     "Destroyed",
     "Edit",
+    "Event",
     "Fenced",
     "Forbidden",
     "Gap",
     "Handle",
     "Indeterminate",
     "Instruments",
+    "Interrupted",
+    "Interruption",
     "InvalidArguments",
     "InvalidState",
     "Limits",
@@ -82,6 +93,7 @@ __all__ = [
     "Reject",
     "Retention",
     "RolledBack",
+    "Session",
     "Source",
     "SqliteStore",
     "Store",
@@ -91,6 +103,7 @@ __all__ = [
     "Text",
     "Thread",
     "ThreadKey",
+    "ThreadValues",
     "TooLarge",
     "TooMany",
     "Transaction",
@@ -98,7 +111,9 @@ __all__ = [
     "Unanswerable",
     "Unauthenticated",
     "Unavailable",
+    "Values",
     "current",
+    "current_context",
     "migrate",
     "rpc",
 ]

@@ -20,9 +20,12 @@ from starlette.types import Receive, Scope, Send
 from plait.actor.client_types import make_types_files
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
+from plait.agents.events import Events
+from plait.agents.runs import Runs
 from plait.errors import PlaitError, StoreError
 from plait.instruments import Instruments, combine_instruments
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
+from plait.node.agent_host import AgentHost
 from plait.node.handle import Handle
 from plait.node.node import Node
 from plait.settings import Settings, find_unknown_variables, make_setting_error
@@ -51,7 +54,7 @@ _PAGE: Final = 1000
 _CLIENT: Final = Path(__file__).parent / "web" / "client.js"
 
 
-class Plait:
+class Plait(AgentHost):
     """Serves Thread classes over WebSockets and HTTP: an ASGI application.
 
     Run it with `plait serve`, or mount it in another application and give that one its `lifespan`. `async with app:`
@@ -101,10 +104,14 @@ class Plait:
             # `/metrics` asks for no credentials, even with `authenticate`.
             self._metrics_hosts = Hosts(self.settings.allowed_hosts, is_guarded=False)
         self._kinds = _check_kinds(kinds, self.settings.limits or UNLIMITED)
+        self._events = Events()
+        self._runs = Runs(self._events)
         self._is_running = False
         self._metrics = _make_metrics() if self.settings.metrics else None
         told = combine_instruments(instruments, () if self._metrics is None else (self._metrics,))
-        self._node = Node(self._kinds, self._store, self.settings.limits or UNLIMITED, instruments=told)
+        self._node = Node(
+            self._kinds, self._store, self.settings.limits or UNLIMITED, runs=self._runs, instruments=told
+        )
         self._compatibility = Compatibility(self._store)
         self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
         self._context = ServerContext(
@@ -359,7 +366,7 @@ def _check_kinds(classes: Sequence[type[Thread[Any]]], limits: Limits) -> list[K
     for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, Thread)) or cls is Thread:
             raise TypeError(f"Plait takes subclasses of Thread, not {cls!r}")
-    kinds = [cls._kind for cls in classes]
+    kinds = [cls._kind.for_app() for cls in classes]
     names = [kind.name for kind in kinds]
     if len(set(names)) < len(names):
         raise ValueError(f"two classes have the same kind: {', '.join(sorted(names))}")

@@ -17,6 +17,7 @@ PlaitError
 ├── Unanswerable        a push was sent again after its outcome was forgotten
 ├── Outdated            the client was built for an incompatible schema of the state
 ├── TurnTimeout         a hook or an rpc ran longer than the thread's turn_timeout
+├── Busy                a run was refused because another one is running
 ├── Unavailable         the server is shutting down, plait is not running, or the thread is being destroyed
 ├── CallFailed          an rpc raised an exception that is not a PlaitError
 └── StoreError          the store could not read or write
@@ -36,6 +37,7 @@ from plait_schemas import codes
 from plait_schemas.codec import printable
 
 __all__ = [
+    "Busy",
     "CallFailed",
     "Conflict",
     "CorruptThread",
@@ -224,6 +226,13 @@ class TurnTimeout(PlaitError):
 
     code = "turn_timeout"
     status = 504
+
+
+class Busy(PlaitError):
+    """A run was refused because another one is running in its thread, and its agent does not wait."""
+
+    code = "busy"
+    status = 409
 
 
 class Unavailable(PlaitError):

@@ -23,6 +23,7 @@ from plait.state.log import ChangeLog
 from plait.state.merger import Merger
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import PushLog
+from plait.state.records import Records
 from plait.store.protocol import Store, Stored, ThreadKey
 
 __all__ = ["Actor"]
@@ -31,7 +32,7 @@ __all__ = ["Actor"]
 class Actor(Facade):
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
-    __slots__ = ("destroy", "make_handle")
+    __slots__ = ("destroy", "make_handle", "parts", "records")
 
     def __init__(
         self,
@@ -73,6 +74,8 @@ class Actor(Facade):
         )
         self.after = self.pipeline.after
         self.change_log = ChangeLog(key, store, self.pipeline.history, on_error=self._tell_store_error)
+        self.records = Records(key, store, self.pipeline, on_error=self._tell_store_error)
+        self.parts: dict[str, Any] = {}
         self.connections = Connections()
         self.presence = Presence(loop, self.connections.send_presence)
         self.clients = PushLog()

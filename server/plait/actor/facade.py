@@ -44,8 +44,11 @@ __all__ = ["Facade", "RunningCall"]
 class RunningCall(Protocol):
     """A call of an rpc or a request, which has not ended yet."""
 
-    def abandon(self) -> None:
-        """Skip it if it has not begun, and cancel it if it runs concurrently with other turns."""
+    def abandon(self, *, is_closed: bool = False) -> None:
+        """Skip it if it has not begun, and cancel it if it runs concurrently with other turns.
+
+        `is_closed` tells that the caller's socket was closed.
+        """
         ...
 
     def cancel(self) -> None:

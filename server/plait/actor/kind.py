@@ -1,5 +1,6 @@
 """The description of a Thread subclass, read once when the class is defined."""
 
+import copy
 import inspect
 import logging
 import re
@@ -70,6 +71,12 @@ class Kind:
         warn_of_near_misses(cls, hooks, self.attributes, stacklevel=3)
         if self.has_initial_state and not callable(initial := find_initial_state(cls)):
             check_initial_state(cls, self.state_type, initial)
+
+    def for_app(self) -> "Kind":
+        """Return the kind as one app has it, which may add methods."""
+        kind = copy.copy(self)
+        kind.methods = dict(self.methods)
+        return kind
 
     def method(self, name: str) -> Method:
         """Return an rpc by the name that clients use. Raises MethodNotFound."""

@@ -63,6 +63,7 @@ class Turn:
         "is_running",
         "mailbox",
         "name",
+        "on_abandon",
         "origin",
         "owner",
         "parent",
@@ -102,6 +103,9 @@ class Turn:
         self.is_running = False
         # Whether the caller has stopped waiting: the turn is skipped if it has not begun.
         self.is_abandoned = False
+        # Called when the caller has stopped waiting, for a turn that decides itself what becomes of it; with whether
+        # that was because the caller's socket was closed.
+        self.on_abandon: Callable[[bool], None] | None = None
         self.is_expired = False
         self._is_cancelled = False
         # The task that runs it: the mailbox's, or its own.
@@ -202,10 +206,15 @@ class Turn:
         """Skip the turn if it has not begun."""
         self.is_abandoned = True
 
-    def abandon(self) -> None:
-        """Skip the turn if it has not begun, and cancel it if it runs concurrently with other turns."""
+    def abandon(self, *, is_closed: bool = False) -> None:
+        """Skip the turn if it has not begun, and cancel it if it runs concurrently with other turns.
+
+        `is_closed` tells that the caller's socket was closed.
+        """
         self.is_abandoned = True
-        if self.mailbox is None:
+        if self.on_abandon is not None:
+            self.on_abandon(is_closed)
+        elif self.mailbox is None:
             self.cancel()
 
     def expire(self) -> None:

@@ -19,6 +19,7 @@ from plait.state.conflicts import Policy
 from plait.state.edit import Edit
 from plait.state.log import Change, ChangeLog
 from plait.state.pipeline import Pipeline
+from plait.state.records import Records
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.transaction import Transaction
 from plait.state.types import parse_json_error
@@ -39,6 +40,9 @@ class Core(Protocol):
     change_log: ChangeLog
     presence: Presence
     connections: Connections
+    # What its parts keep beside the state, and the parts by their names.
+    records: Records
+    parts: dict[str, Any]
     # Makes a handle to another thread.
     make_handle: Callable[[Any, str], Any]
     # Ends this thread for good. Raises Readonly, as `check_may_write` does.

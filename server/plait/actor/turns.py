@@ -64,6 +64,14 @@ class TurnRunner:
             turn.on_end(done)
             self.mailbox.post(turn)
 
+    def begin_beside(self, turn: Turn) -> None:
+        """Run a turn concurrently with others, also while these are held or refused."""
+        if self._instruments is not None:
+            turn.instruments, turn.since = self._instruments, perf_counter()
+        turn.on_end(lambda *_: self._finish_concurrent(turn))
+        self._concurrent.add(turn)
+        turn.start(self._loop)
+
     def run_last(self, turn: Turn) -> None:
         """Run a turn while the others are held."""
         if self._instruments is not None:

@@ -13,7 +13,7 @@ from plait.errors import CallFailed
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
-__all__ = ["Handle"]
+__all__ = ["Handle", "read_stream"]
 
 # Chunks that a generator may be ahead of its reader before it waits.
 _AHEAD: Final = 16
@@ -103,13 +103,19 @@ class Handle:
 
     async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         actor = await self._node.actor(self._key)
-        reader = _Reader(None if method.is_generator else actor.limits.write_buffer)
-        turn = actor.call(method, (list(args), kwargs), reader.done, sink=reader.sink, drain=reader.drain)
-        try:
-            async for chunk in reader:
-                yield chunk
-        finally:
-            turn.cancel()
+        async for chunk in read_stream(actor, method, list(args), kwargs):
+            yield chunk
+
+
+async def read_stream(actor: Facade, method: Method, args: list[Any], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+    """Call a streaming rpc of an awake thread, and yield its chunks."""
+    reader = _Reader(None if method.is_generator else actor.limits.write_buffer)
+    turn = actor.call(method, (args, kwargs), reader.done, sink=reader.sink, drain=reader.drain)
+    try:
+        async for chunk in reader:
+            yield chunk
+    finally:
+        turn.abandon()
 
 
 class _Reader:

@@ -14,6 +14,8 @@ from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Cause, current_turn, find_client_turn
 from plait.actor.thread import Thread, check_may_write
 from plait.actor.turns import find_trace
+from plait.agents.events import Events
+from plait.agents.runs import Runs
 from plait.errors import (
     CorruptThread,
     Destroyed,
@@ -45,6 +47,9 @@ _SWEEP_INTERVAL = 0.5
 _SWEEP_BATCH = 1000
 _EXPIRY_INTERVAL = 30.0
 
+# Seconds for agents that are interrupted as the server shuts down.
+_GRACE = 1.0
+
 T = TypeVar("T")
 
 
@@ -57,11 +62,16 @@ class Node:
         store: Store,
         limits: Limits,
         *,
+        inner_kinds: Iterable[Kind] = (),
+        runs: Runs | None = None,
         instruments: Instruments = NO_INSTRUMENTS,
         sweep_interval: float = _SWEEP_INTERVAL,
         expiry_interval: float = _EXPIRY_INTERVAL,
     ) -> None:
+        # Those that clients may address, and with them those of plait's own.
         self.kinds = {kind.name: kind for kind in kinds}
+        self._all_kinds = self.kinds | {kind.name: kind for kind in inner_kinds}
+        self._runs = runs or Runs(Events())
         self.limits = limits
         self.instruments = instruments
         self._store = store
@@ -73,11 +83,13 @@ class Node:
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
         # The threads that are being destroyed, which those that need such a thread wait for, too.
         load = partial(self._load, is_used=False)
-        self._endings = Endings(self.kinds, store, load, self._start, instruments=instruments, on_begin=self._forget)
+        self._endings = Endings(
+            self._all_kinds, store, load, self._start, instruments=instruments, on_begin=self._forget
+        )
         # Threads whose `on_start` or `on_stop` runs, or that were dropped while turns ran.
         self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
-        self._expiry = Expiry(self.kinds.values(), store, self._expire, self._rest, interval=expiry_interval)
+        self._expiry = Expiry(self._all_kinds.values(), store, self._expire, self._rest, interval=expiry_interval)
         self._draining: asyncio.Task[None] | None = None
 
     @property
@@ -88,6 +100,7 @@ class Node:
     def start(self) -> None:
         """Begin to stop idle threads, and to cancel turns that run too long."""
         self._draining = None
+        self._runs.start()
         self._sweeper = asyncio.create_task(self._sweep(), name="plait sweeper")
         self._expiry.start()
 
@@ -107,10 +120,15 @@ class Node:
         """Return a handle to a thread, without waking it. Raises NotFound and TypeError."""
         if not (isinstance(thread, type) and issubclass(thread, Thread)):
             raise TypeError(f"the first argument must be a Thread class, not {thread!r}")
-        kind = thread._kind
-        if self.kinds.get(kind.name) is not kind:
-            raise NotFound(f"{thread.__name__} is not one of the classes that were passed to Plait")
+        kind = self.find_kind(thread)
         return Handle(self, kind, ThreadKey(kind.name, check_name(name)))
+
+    def find_kind(self, thread: type[Thread[Any]]) -> Kind:
+        """Return the kind of a class. Raises NotFound for a class that is not served."""
+        kind = self._all_kinds.get(thread._kind.name)
+        if kind is None or kind.cls is not thread:
+            raise NotFound(f"{thread.__name__} is not one of the classes that were passed to Plait")
+        return kind
 
     def get_awake(self, key: ThreadKey) -> Actor | None:
         """Return a thread if it is awake, and reset its idle timer."""
@@ -133,7 +151,7 @@ class Node:
             waking = self._waking.get(key)
             if waking is None:
                 self._check_serving()
-                kind = self.kind(key.kind)
+                kind = self._all_kinds.get(key.kind) or self.kind(key.kind)
                 if len(self._actors) + len(self._waking) >= self.limits.awake_threads:
                     many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
                     raise TooMany(many, limit="awake_threads")
@@ -149,7 +167,8 @@ class Node:
             await asyncio.wait([ending])
         if (actor := self._actors.get(key)) is not None:
             return actor.is_stored
-        self.kind(key.kind)
+        if key.kind not in self._all_kinds:
+            self.kind(key.kind)
         self._check_serving()
         with telling_store_errors(self.instruments):
             return await self._store.find(key) is not None
@@ -188,6 +207,7 @@ class Node:
     def drain(self, timeout: float) -> asyncio.Task[None]:
         """Refuse new threads and sockets, give turns and changes `timeout` seconds to end, then close the sockets."""
         if self._draining is None:
+            self._runs.refuse()
             self._draining = asyncio.create_task(self._drain(timeout), name="plait drain")
         return self._draining
 
@@ -224,14 +244,13 @@ class Node:
             for connection in actor.connections:
                 connection.stop_reading()
         busy = [*actors, *self._endings.actors]
-        try:
-            async with asyncio.timeout(timeout):
+        if not await _wait_until_idle(busy, timeout):
+            # Agents may end in their own way, and their threads are marked.
+            self._runs.cut_off()
+            if not await _wait_until_idle(busy, _GRACE if self._runs.is_running else 0):
+                log.warning("cancelling the turns that have not ended after %g s", timeout)
                 for actor in busy:
-                    await actor.wait_until_idle()
-        except TimeoutError:
-            log.warning("cancelling the turns that have not ended after %g s", timeout)
-            for actor in busy:
-                actor.cancel_turns()
+                    actor.cancel_turns()
         for actor in actors:
             for connection in actor.connections:
                 connection.leave(GOING_AWAY, SHUTTING_DOWN)
@@ -404,6 +423,17 @@ _NOT_RUNNING = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
     "or enter it with `async with app:`"
 )
+
+
+async def _wait_until_idle(actors: Iterable[Actor], timeout: float) -> bool:
+    """Wait until no turn runs and all changes are durable; return whether that was so in time."""
+    try:
+        async with asyncio.timeout(timeout):
+            for actor in actors:
+                await actor.wait_until_idle()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _make_missing(key: ThreadKey) -> NotFound:

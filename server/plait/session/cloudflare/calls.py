@@ -71,7 +71,7 @@ class CloudflareCalls:
         """Cancel the calls that stream, as the socket is closed; the others finish."""
         self._is_closed = True
         for turn in self._streams.values():
-            turn.cancel()
+            turn.abandon(is_closed=True)
         self._streams.clear()
 
     def fail(self, call: Call, message: str) -> None:

@@ -54,8 +54,10 @@ class Calls:
 
     def close(self) -> None:
         """Cancel all calls; those that have begun a turn of the mailbox finish."""
-        for ref in list(self._turns):
-            self.cancel(ref)
+        self._calls.clear()
+        turns, self._turns = self._turns, {}
+        for turn in turns.values():
+            turn.abandon(is_closed=True)
 
     # Inside
 

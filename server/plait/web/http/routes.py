@@ -269,7 +269,7 @@ class _Exchange:
             if what == "chunk" and lines.is_full:
                 self._context.instruments.limit_hit("write_buffer")
                 what, line = "error", _encode_line("error", "the client reads too slowly")
-                turn.cancel()
+                turn.abandon()
             lines.put(line, is_last=what != "chunk")
 
         def sink(what: str, value: Any) -> Callable[[], None]:
@@ -281,11 +281,11 @@ class _Exchange:
 
         def expire() -> None:
             put("error", _encode_line("error", "the token has expired"))
-            turn.cancel()
+            turn.abandon()
 
         def ended() -> None:
             lines.end()
-            turn.cancel()
+            turn.abandon()
             if expiry is not None:
                 expiry.cancel()
 

@@ -1,0 +1,1 @@
+"""Behaviours that run in threads."""

@@ -1,0 +1,74 @@
+"""The names of threads: new ones, and those of a user's session."""
+
+import hashlib
+import re
+import secrets
+from typing import Final
+from urllib.parse import quote, unquote
+
+from plait.errors import NotFound
+
+__all__ = ["check_thread_id", "make_thread_id", "read_session_name", "session_name", "user_prefix"]
+
+_PREFIX: Final = "thrd_"
+_LONGEST: Final = 64
+_SHORTEST: Final = 32
+# Escaped ids that are longer are kept as a hash, so that two of them fit into a name.
+_LONGEST_ID: Final = 120
+
+
+def make_thread_id() -> str:
+    """Return a new id: `thrd_` and 32 hexadecimal digits."""
+    return f"{_PREFIX}{secrets.token_hex(16)}"
+
+
+def check_thread_id(id: str) -> str:
+    """Return an id if it is one that may be signed. Raises ValueError that names the rule."""
+    if not isinstance(id, str):
+        raise ValueError(f"a thread id must be a str, not {type(id).__name__}")
+    if not id.startswith(_PREFIX):
+        raise ValueError(f"a thread id must begin with {_PREFIX!r}")
+    if not _SHORTEST <= len(id) <= _LONGEST:
+        raise ValueError(f"a thread id must have {_SHORTEST} to {_LONGEST} characters, not {len(id)}")
+    if not re.fullmatch("[a-zA-Z0-9]+", id.removeprefix(_PREFIX)):
+        raise ValueError(f"a thread id must have only letters and digits (a-z, A-Z, 0-9) after {_PREFIX!r}")
+    return id
+
+
+def session_name(user_id: str | None, session_id: str) -> str:
+    """Return the name of the thread of a user's session; None stands for nobody.
+
+    No two pairs have the same name. Raises NotFound for an empty id.
+    """
+    if not session_id:
+        raise NotFound("a session id must not be empty")
+    return user_prefix(user_id) + _escape(session_id)
+
+
+def user_prefix(user_id: str | None) -> str:
+    """Return what the names of a user's threads begin with. Raises NotFound for an empty id."""
+    if user_id is None:
+        return ":"
+    if not user_id:
+        raise NotFound("a user id must not be empty; None stands for nobody")
+    return f"{_escape(user_id)}:"
+
+
+def read_session_name(name: str) -> tuple[str | None, str] | None:
+    """Return the user and the session of a name, None for a name that has none, or not in full."""
+    user, colon, session = name.partition(":")
+    if not colon or "*" in name:
+        return None
+    return (_unescape(user) if user else None), _unescape(session)
+
+
+def _escape(id: str) -> str:
+    # `:` and `*` are escaped, so they are free to be used.
+    escaped = quote(id, safe="", errors="surrogatepass")
+    if len(escaped) <= _LONGEST_ID:
+        return escaped
+    return "*" + hashlib.blake2b(id.encode(errors="surrogatepass"), digest_size=32).hexdigest()
+
+
+def _unescape(escaped: str) -> str:
+    return unquote(escaped, errors="surrogatepass")

@@ -1,0 +1,163 @@
+"""An agent: a named behaviour, as the server uses it."""
+
+import collections.abc
+import inspect
+import logging
+import math
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from plait.actor.kind import Kind
+from plait.actor.rpc import Method
+from plait.errors import InvalidArguments, escape_traceback
+from plait.state.types import parse_json_error
+from plait_schemas.codec import NOT_JSON, nests_deeper
+
+__all__ = ["Agent", "AgentMethod", "Given", "Multitask"]
+
+log = logging.getLogger("plait.agents")
+log.addFilter(escape_traceback)
+
+Multitask = Literal["enqueue", "reject", "interrupt"]
+"""What becomes of a run while another one is running: it waits, it is refused, or it waits and interrupts that one."""
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,127}")
+_STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.abc.AsyncIterable)
+# The method by which clients interrupt, which no agent may have.
+_RESERVED: Final = "interrupt"
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is started with, beside its agent and thread."""
+
+    input: Any = None
+    session_id: str | None = None
+    user_id: str | None = None
+    # By names, or by their types.
+    attributes: Mapping[str, Any] | Iterable[Any] = ()
+
+
+class Agent:
+    """One agent: its function, the type of its input, and how its runs are queued.
+
+    `max_waiting` is how many runs may wait for their turn in one thread, and `wait_timeout` for how many seconds;
+    `timeout` is how many seconds a run may take, None for any number.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        kind: Kind,
+        *,
+        input: Any = msgspec.UNSET,
+        output: Any = msgspec.UNSET,
+        multitask: Multitask = "enqueue",
+        max_waiting: int = 1000,
+        wait_timeout: float = 60.0,
+        timeout: float | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name == _RESERVED:
+            raise ValueError(f"{name!r} cannot be the name of an agent: use {_NAME.pattern}, and not {_RESERVED!r}")
+        self.is_stream = inspect.isasyncgenfunction(function)
+        if not (self.is_stream or inspect.iscoroutinefunction(function)):
+            raise TypeError(f"the agent {name!r} must be an `async def`, not {function!r}")
+        if multitask not in get_args(Multitask):
+            raise ValueError(f"multitask must be one of {', '.join(get_args(Multitask))}, not {multitask!r}")
+        for option, value, least in (
+            ("max_waiting", max_waiting, 0),
+            ("wait_timeout", wait_timeout, 0),
+            ("timeout", timeout, 0),
+        ):
+            if value is not None and not (isinstance(value, int | float) and least <= value and not math.isnan(value)):
+                raise ValueError(f"{option} of the agent {name!r} must be a number from {least} on, not {value!r}")
+        self.name = name
+        self.function = function
+        self.kind = kind
+        self.multitask = multitask
+        self.max_waiting = max_waiting
+        self.wait_timeout = wait_timeout
+        self.timeout = timeout
+        self._read_signature(input, output)
+
+    def decode(self, data: msgspec.Raw | bytes, *, depth: int) -> Any:
+        """Return the input from JSON that a client sent. Raises InvalidArguments with the path."""
+        if len(data) > depth and nests_deeper(bytes(data), depth):
+            raise InvalidArguments(f"{self.name}: the input is nested more than {depth} deep", path="")
+        return self._check(lambda: self._decode(data))
+
+    def convert(self, value: Any) -> Any:
+        """Return the input from a value that server code passed. Raises InvalidArguments with the path."""
+        if not self.takes_input:
+            if value is not None:
+                raise InvalidArguments(f"{self.name} takes no input", path="")
+            return None
+        return self._check(lambda: msgspec.convert(value, self.input_type))
+
+    def check_output(self, value: Any) -> Any:
+        """Return what the agent returned or yielded, as its annotation says. Raises TypeError."""
+        if self.output_type is Any:
+            return value
+        try:
+            return msgspec.convert(value, self.output_type)
+        except msgspec.ValidationError as error:
+            what = "yielded" if self.is_stream else "returned"
+            raise TypeError(f"the agent {self.name} {what} what does not fit its annotation: {error}") from None
+
+    def call(self, context: Any, input: Any) -> Any:
+        """Call the function."""
+        return self.function(context, input) if self.takes_input else self.function(context)
+
+    def _check(self, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except NOT_JSON as error:
+            message, path = parse_json_error(error)
+            raise InvalidArguments(f"{self.name}: the input{path}: {message}", path=path) from None
+        except Exception as error:  # The type may run the author's code, such as `__post_init__`.
+            log.error("the type of the input of %s raised %s", self.name, type(error).__name__, exc_info=error)
+            raise InvalidArguments(f"{self.name}: the input is refused by its type", path="") from None
+
+    def _read_signature(self, input: Any, output: Any) -> None:
+        hints = get_type_hints(self.function, include_extras=True)
+        parameters = list(inspect.signature(self.function).parameters.values())
+        if not 1 <= len(parameters) <= 2:
+            raise TypeError(f"the agent {self.name!r} must take a context and an input: (ctx, input)")
+        self.takes_input = len(parameters) == 2
+        annotated = hints.get(parameters[1].name, Any) if self.takes_input else None
+        returned = hints.get("return", Any)
+        if self.is_stream and get_origin(returned) in _STREAMS:
+            returned = get_args(returned)[0]
+        self.input_type: Any = annotated if input is msgspec.UNSET else input
+        self.output_type: Any = returned if output is msgspec.UNSET else output
+        self._decode = msgspec.json.Decoder(self.input_type).decode
+        # Without a body, the input is its default, or else None.
+        self.has_default = self.takes_input and parameters[1].default is not inspect.Parameter.empty
+
+
+class AgentMethod(Method):
+    """An agent as clients call it: `run:` and its name, with the input as its only argument."""
+
+    def __init__(self, agent: Agent, function: Callable[..., Any]) -> None:
+        self.agent = agent
+        self.name = self.attribute = f"run:{agent.name}"
+        self.function = function
+        self.is_generator = self.is_stream = agent.is_stream
+        self.is_concurrent = True
+        self.stream_parameter = None
+        self.returns_value = True
+
+    def arguments(
+        self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, depth: int
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Decode the input. Raises InvalidArguments."""
+        given = [*args, *(kwargs or {}).values()]
+        if len(given) > 1 or (kwargs and [*kwargs] != ["input"]):
+            raise InvalidArguments(f"{self.name} takes one argument, the input")
+        raw = given[0] if given else msgspec.Raw(b"null")
+        if not self.agent.takes_input and bytes(raw) != b"null":
+            raise InvalidArguments(f"{self.agent.name} takes no input", path="")
+        return [Given(input=self.agent.decode(raw, depth=depth))], {}

@@ -1,0 +1,192 @@
+"""What an agent is given, beside its input."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any, Final, Protocol, TypeVar, overload
+
+from starlette.requests import Request
+
+from plait.actor.connection import Connection
+from plait.actor.thread import Thread
+from plait.agents.run import Run, enter_background
+from plait.agents.session import Session
+
+__all__ = ["Context", "current_context", "find_context"]
+
+T = TypeVar("T")
+
+log = logging.getLogger("plait.agents")
+
+_current: Final[ContextVar["Context | None"]] = ContextVar("plait_context", default=None)
+
+
+def current_context() -> "Context":
+    """Return the context of the run in which the calling code is. Raises LookupError outside of runs."""
+    if (context := find_context()) is None:
+        raise LookupError("current_context() can only be called while an agent runs")
+    return context
+
+
+def find_context() -> "Context | None":
+    """Return the context of the run in which the calling code is, None outside of runs."""
+    return _current.get()
+
+
+class Caller(Protocol):
+    """Runs agents for other agents."""
+
+    async def call(self, context: "Context", agent: str, input: Any) -> Any: ...
+
+    def stream_for(self, context: "Context", agent: str, input: Any) -> AsyncIterator[Any]: ...
+
+
+class Context:
+    """One run: its scopes of state, and what it may do.
+
+    `state` is a dict that the agents of one request share; it is gone when the request ends. `session` is the request,
+    `thread` the thread itself, with its `values`, `user` the values of the user, across threads, None without a user.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        caller: Caller,
+        *,
+        thread: Thread[Any],
+        user: Any,
+        kv: Any,
+        state: dict[str, Any],
+        request: Request | None = None,
+        connection: Connection | None = None,
+    ) -> None:
+        self._run = run
+        self._caller = caller
+        self.thread = thread
+        self.user = user
+        self.kv = kv
+        self.state = state
+        # What caused the run, if it came by HTTP or from a socket.
+        self.request = request
+        self.connection = connection
+        # Attributes by their names, and by their types; never stored.
+        self.attributes: dict[str, Any] = {}
+        self._typed: dict[type, Any] = {}
+        self.logger = logging.LoggerAdapter(log, {"plait_thread": str(run.core.key), "plait_run": run.id})
+
+    @property
+    def session(self) -> Session:
+        """The request."""
+        return self._run.session
+
+    @property
+    def run_id(self) -> str:
+        """The id of this run: `run_` and 32 hexadecimal digits."""
+        return self._run.id
+
+    @property
+    def agent(self) -> str:
+        """The name of the agent."""
+        return self._run.agent.name
+
+    # Attributes
+
+    def put(self, *attribute: Any) -> None:
+        """Set an attribute for this run: `put("tenant", value)` by a name, or `put(Tenant("t7"))` by its type."""
+        match attribute:
+            case (str(name), value):
+                self.attributes[name] = value
+            case (value,) if not isinstance(value, str):
+                self._typed[type(value)] = value
+            case _:
+                raise TypeError("put takes a name and a value, or a value that is found by its type")
+
+    @overload
+    def get(self, key: type[T]) -> T | None: ...
+    @overload
+    def get(self, key: str, default: Any = None) -> Any: ...
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the attribute of a name or a type, or `default`."""
+        return (self._typed if isinstance(key, type) else self.attributes).get(key, default)
+
+    def put_all(self, attributes: Mapping[str, Any] | Iterable[Any]) -> None:
+        """Set attributes by names, or by their types."""
+        if isinstance(attributes, Mapping):
+            self.attributes.update(attributes)
+        else:
+            for attribute in attributes:
+                self.put(attribute)
+
+    # The run
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run has been interrupted; `interrupt_message` is the message with which."""
+        return self._run.outermost.is_interrupted
+
+    @property
+    def interrupt_message(self) -> Any:
+        """The message with which the run was interrupted, None if there is none."""
+        return self._run.outermost.interrupt_message
+
+    @property
+    def shutdown_interrupted(self) -> bool:
+        """Whether the run before this one was cut off as the server shut down."""
+        return self._run.outermost.follows_cut_off
+
+    async def checkpoint(self) -> None:
+        """Let others run, and raise Interrupted if this run is interrupted.
+
+        Each chunk that an agent streams is a checkpoint, too, and so is each use of this context and of values that is
+        awaited.
+        """
+        self._run.check()
+        await asyncio.sleep(0)
+        self._run.check()
+
+    async def flush(self) -> None:
+        """Commit what was written so far; it stays when the run raises. Raises what `Stage.commit` raises."""
+        self._run.check()
+        await self._run.stage.commit()
+
+    async def run(self, agent: str, input: Any = None) -> Any:
+        """Run another agent in this thread and session, and return its output; of one that streams, a list.
+
+        It shares `state`, `session`, the attributes and what is staged, and does not wait for its turn.
+        """
+        self._run.check()
+        return await self._caller.call(self, agent, input)
+
+    def stream(self, agent: str, input: Any = None) -> AsyncIterator[Any]:
+        """Iterate over what another agent streams in this thread and session, as `run` does."""
+        self._run.check()
+        return self._caller.stream_for(self, agent, input)
+
+    def wait_until(self, work: Coroutine[Any, Any, object] | Callable[[], Awaitable[object]]) -> None:
+        """Do work in the background: the answer does not wait for it, but the thread's next run does.
+
+        What it writes is stored when it ends; an error is logged. It may call this, too.
+        """
+        coroutine = work() if callable(work) else work
+        if not asyncio.iscoroutine(coroutine):
+            raise TypeError(f"wait_until takes a coroutine, or an async function without arguments, not {work!r}")
+        tasks = self._run.outermost.background
+        task = asyncio.get_running_loop().create_task(self._work(coroutine), name=f"background of {self.run_id}")
+        tasks.add(task)
+
+    async def _work(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        enter_background()
+        try:
+            await coroutine
+        except Exception as error:
+            self.logger.error("background work of %s raised %s", self.agent, type(error).__name__, exc_info=error)
+
+    def enter(self) -> Any:
+        """Let the calling task find this context; return the token with which to `leave`."""
+        return _current.set(self)
+
+    @staticmethod
+    def leave(token: Any) -> None:
+        """Undo `enter`."""
+        _current.reset(token)

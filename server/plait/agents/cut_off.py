@@ -1,0 +1,45 @@
+"""The mark of a thread whose run was cut off as the server shut down; the next run finds and removes it."""
+
+from typing import Any, Final
+
+from plait.actor.actor import Actor
+from plait.parts.stage import Stage
+from plait.store.protocol import Record
+from plait_schemas.codec import encode_json
+
+__all__ = ["is_marked", "mark"]
+
+_PART: Final = "agents"
+_KEY: Final = "cut-off"
+
+
+class _Mark:
+    """Is stored with what a run has written."""
+
+    is_ready = True
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self.is_dirty = True
+
+    async def prepare(self) -> None:
+        """Do nothing: nothing has to be read."""
+
+    def records(self) -> list[Record]:
+        return [Record(_PART, _KEY, encode_json({"run": self._run_id}))]
+
+    def submitted(self, _: Any) -> None:
+        self.is_dirty = False
+
+
+def mark(stage: Stage, run_id: str) -> None:
+    """Let the thread be marked with the next commit."""
+    stage.drafts[_PART] = _Mark(run_id)
+
+
+async def is_marked(core: Actor) -> bool:
+    """Whether a thread is marked; it is not any more from now on. Raises StoreError."""
+    if await core.records.read(_PART, _KEY) is None:
+        return False
+    core.records.write([Record(_PART, _KEY, None)])
+    return True

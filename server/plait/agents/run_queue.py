@@ -1,0 +1,74 @@
+"""The runs of one thread, which are one at a time, in order of arrival."""
+
+import asyncio
+from collections import deque
+from typing import Generic, TypeVar
+
+from plait.errors import PlaitError, TooMany
+
+__all__ = ["RunQueue"]
+
+Run = TypeVar("Run")
+
+
+class RunQueue(Generic[Run]):
+    """Lets one run in at a time. A run that is let in must `leave`, whatever becomes of it."""
+
+    def __init__(self) -> None:
+        # The run that was let in, until it leaves.
+        self.current: Run | None = None
+        self._waiting: deque[tuple[Run, asyncio.Future[None]]] = deque()
+        # Whether no run was let in since the thread woke.
+        self.is_fresh = True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no run is in and none waits."""
+        return self.current is None and not self._waiting
+
+    async def enter(self, run: Run, *, max_waiting: int, timeout: float) -> None:
+        """Wait until it is the turn of a run. Raises TooMany when too many wait, or after `timeout` seconds.
+
+        When the caller is cancelled, it leaves the queue.
+        """
+        if self.is_empty:
+            self.current = run
+            return
+        if len(self._waiting) >= max_waiting:
+            many = f"{len(self._waiting)} runs wait in this thread, and no more may; try again later"
+            raise TooMany(many, retry_after=1.0)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = (run, turn)
+        self._waiting.append(place)
+        expiry = asyncio.get_running_loop().call_later(timeout, _expire, turn, timeout)
+        try:
+            await turn
+        except BaseException:
+            if self.current is run:  # It was let in at the same moment.
+                self.leave()
+            elif place in self._waiting:
+                self._waiting.remove(place)
+            raise
+        finally:
+            expiry.cancel()
+
+    def leave(self) -> None:
+        """Let in the next run that still waits."""
+        self.current = None
+        while self._waiting:
+            run, turn = self._waiting.popleft()
+            if not turn.done():
+                self.current = run
+                turn.set_result(None)
+                return
+
+    def refuse(self, error: PlaitError) -> None:
+        """Let those that wait raise an error."""
+        for _, turn in self._waiting:
+            if not turn.done():
+                turn.set_exception(error)
+
+
+def _expire(turn: asyncio.Future[None], timeout: float) -> None:
+    if not turn.done():
+        turn.set_exception(TooMany(f"this run has waited for {timeout:g} s; try again later", retry_after=1.0))

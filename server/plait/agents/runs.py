@@ -1,0 +1,403 @@
+"""Runs agents: one at a time in a thread, in order of arrival, each committed when it ends."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Final
+
+from plait.actor.actor import Actor
+from plait.actor.mailbox import Turn, current_turn, find_client_turn
+from plait.actor.thread import Thread
+from plait.agents.agent import Agent, AgentMethod, Given
+from plait.agents.context import Context, find_context
+from plait.agents.cut_off import is_marked, mark
+from plait.agents.events import Events
+from plait.agents.run import Interrupted, Interruption, Run
+from plait.agents.run_queue import RunQueue
+from plait.agents.session import Session, make_session_id
+from plait.errors import Busy, Destroyed, PlaitError, TurnTimeout, Unavailable, escape_traceback
+from plait.store.protocol import ThreadKey
+
+__all__ = ["Runs"]
+
+log = logging.getLogger("plait.agents")
+log.addFilter(escape_traceback)
+
+# The name of a thread's queue among its parts; no attribute can have it.
+_QUEUE: Final = "run queue"
+
+
+class Runs:
+    """The agents of an app and their runs.
+
+    `make_user` returns what a context has as `user`, for an id.
+    """
+
+    def __init__(self, events: Events, *, kv: Any = None, make_user: Callable[[str], Any] = lambda _: None) -> None:
+        self.agents: dict[str, Agent] = {}
+        self.events = events
+        self.kv = kv
+        self._make_user = make_user
+        # The outermost runs that were let in, until what follows their answers has ended; and those that wait.
+        self._active: set[Run] = set()
+        self._queues: dict[Actor, RunQueue[Run]] = {}
+        self._is_draining = False
+
+    # Agents
+
+    def add(self, agent: Agent) -> AgentMethod:
+        """Add an agent, and return the method by which clients call it. Raises ValueError for a second one."""
+        if agent.name in self.agents:
+            raise ValueError(f"there are two agents named {agent.name!r}")
+        self.agents[agent.name] = agent
+        return AgentMethod(agent, partial(self.stream if agent.is_stream else self.run, agent))
+
+    def find(self, name: str, kind: str) -> Agent:
+        """Return an agent that runs in threads of a kind. Raises ValueError."""
+        agent = self.agents.get(name)
+        if agent is None:
+            raise ValueError(f"there is no agent {name!r}; there are: {', '.join(self.agents) or 'none'}")
+        if agent.kind.name != kind:
+            raise ValueError(f"the agent {name!r} runs in threads of the kind {agent.kind.name}, not {kind}")
+        return agent
+
+    # Runs, in a turn of the thread
+
+    async def run(self, agent: Agent, thread: Thread[Any], given: Given) -> Any:
+        """Run an agent, when it is its turn, and return its output, or an Interruption.
+
+        Raises TooMany, Busy, Unavailable, what the agent raises, and what prevented the commit.
+        """
+        context = await self._enter(agent, thread, given)
+        run, output, error = context._run, None, None
+        token, timer = context.enter(), asyncio.timeout(agent.timeout)
+        try:
+            async with timer:
+                run.check()
+                output = agent.check_output(await agent.call(context, given.input))
+        except BaseException as failure:
+            error = self._explain(run, failure, timer.expired())
+        finally:
+            context.leave(token)
+        await self._finish(context, error)
+        return Interruption(run.interrupt_message, output) if self._ends_interrupted(run) else output
+
+    async def stream(self, agent: Agent, thread: Thread[Any], given: Given) -> AsyncGenerator[Any]:
+        """Run an agent that streams, when it is its turn; the last chunk is an Interruption if it was interrupted.
+
+        Raises what `run` raises. However it ends, what was written is committed.
+        """
+        context = await self._enter(agent, thread, given)
+        run, error = context._run, None
+        token, timer = context.enter(), asyncio.timeout(agent.timeout)
+        try:
+            async with timer, aclosing(agent.call(context, given.input)) as chunks:
+                while True:
+                    interrupted = run.take_interrupt()
+                    chunk = await (anext(chunks) if interrupted is None else chunks.athrow(interrupted))
+                    yield agent.check_output(chunk)
+        except StopAsyncIteration:
+            pass
+        except BaseException as failure:
+            error = self._explain(run, failure, timer.expired())
+        finally:
+            context.leave(token)
+        await self._finish(context, error)
+        if self._ends_interrupted(run):
+            yield Interruption(run.interrupt_message)
+
+    # For contexts
+
+    async def call(self, context: Context, agent: str, input: Any) -> Any:
+        """Run another agent in the run of a context, and return its output; of one that streams, a list."""
+        found = self.find(agent, context._run.core.key.kind)
+        given = Given(input=found.convert(input))
+        if found.is_stream:
+            return [chunk async for chunk in self.stream(found, context.thread, given)]
+        return await self.run(found, context.thread, given)
+
+    async def stream_for(self, context: Context, agent: str, input: Any) -> AsyncGenerator[Any]:
+        """Iterate over what another agent yields in the run of a context."""
+        found = self.find(agent, context._run.core.key.kind)
+        if not found.is_stream:
+            raise TypeError(f"the agent {agent!r} does not stream: use `run`")
+        async with aclosing(self.stream(found, context.thread, Given(input=found.convert(input)))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    # From outside
+
+    def interrupt(self, key: ThreadKey, message: Any = None) -> bool:
+        """Interrupt the run of a thread at its next checkpoint; return whether one runs."""
+        for run in self._active:
+            if run.core.key == key and not run.is_over:
+                run.interrupt(message)
+                return True
+        return False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any run has not ended."""
+        return bool(self._active)
+
+    def refuse(self) -> None:
+        """Let no other run begin, as the server shuts down; those that wait raise Unavailable."""
+        self._is_draining = True
+        for queue in self._queues.values():
+            queue.refuse(_shutting_down())
+
+    def start(self) -> None:
+        """Let runs begin."""
+        self._is_draining = False
+
+    def cut_off(self) -> None:
+        """Interrupt all runs, as the server shuts down; their threads are marked."""
+        for run in self._active:
+            if not run.is_over:
+                run.is_cut_off = True
+                run.interrupt()
+
+    # Inside
+
+    async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context:
+        """Wait until it is the run's turn, and return its context. An agent called by another one need not wait."""
+        core = thread._core
+        assert isinstance(core, Actor)
+        turn, calling = current_turn(), find_context()
+        queue = self._queue(core)
+        caller = None if calling is None else calling._run
+        holder = self._find_holder(queue, turn, caller)
+        if holder is not None and calling is not None and calling._run.outermost is holder:
+            run = Run(agent, core, calling.session, turn=turn, outer=calling._run, caller=caller)
+            return await self._start(run, self._make_context(run, thread, given, calling))
+        session = Session(given.session_id or make_session_id(), thread)
+        run = Run(agent, core, session, turn=turn, outer=holder, caller=caller)
+        context = self._make_context(run, thread, given, None)
+        if holder is None:
+            await self._wait(queue, run)
+            try:
+                run.stage.enter()
+                await self._recall(run)
+                await self.events.emit("session.started", session)
+            except BaseException:
+                self._leave(run)
+                raise
+        return await self._start(run, context)
+
+    async def _start(self, run: Run, context: Context) -> Context:
+        try:
+            await self.events.emit("agent.started", context)
+        except BaseException:
+            if run.outermost is run:
+                self._leave(run)
+            raise
+        return context
+
+    def _make_context(self, run: Run, thread: Thread[Any], given: Given, calling: Context | None) -> Context:
+        turn = run.turn
+        if calling is not None:
+            context = Context(
+                run,
+                self,
+                thread=thread,
+                user=calling.user,
+                kv=self.kv,
+                state=calling.state,
+                request=calling.request,
+                connection=calling.connection,
+            )
+            context.attributes, context._typed = calling.attributes, calling._typed
+            return context
+        connection, request = (None, None) if turn is None else (turn.connection, turn.request)
+        user_id = given.user_id
+        if user_id is None and connection is not None and connection.principal is not None:
+            user_id = connection.principal.id
+        user = None if user_id is None else self._make_user(user_id)
+        context = Context(
+            run, self, thread=thread, user=user, kv=self.kv, state={}, request=request, connection=connection
+        )
+        context.put_all(given.attributes)
+        return context
+
+    def _queue(self, core: Actor) -> RunQueue[Run]:
+        queue: RunQueue[Run] | None = core.parts.get(_QUEUE)
+        if queue is None:
+            queue = core.parts[_QUEUE] = RunQueue()
+        return queue
+
+    def _find_holder(self, queue: RunQueue[Run], turn: Turn | None, caller: Run | None) -> Run | None:
+        """Return the run that was let in if the calling code is a part of it, directly or through other threads."""
+        holder = queue.current
+        if holder is None:
+            return None
+        while caller is not None:
+            if caller.outermost is holder:
+                return holder
+            caller = caller.outermost.caller
+        return holder if turn is not None and any(each is holder.turn for each in turn.chain()) else None
+
+    async def _wait(self, queue: RunQueue[Run], run: Run) -> None:
+        agent, core, turn = run.agent, run.core, run.turn
+        if self._is_draining:
+            raise _shutting_down()
+        if queue.current is not None and not queue.current.is_over:
+            if agent.multitask == "reject":
+                raise Busy(f"another run is running in {core.key}")
+            if agent.multitask == "interrupt":
+                queue.current.interrupt()
+        self._queues[core] = queue
+        try:
+            if not queue.is_empty:
+                if turn is not None:
+                    turn.on_abandon = partial(_leave_queue, turn, agent)
+                await queue.enter(run, max_waiting=agent.max_waiting, timeout=agent.wait_timeout)
+            else:
+                queue.current = run
+        finally:
+            if queue.is_empty:
+                self._queues.pop(core, None)
+        self._active.add(run)
+        if turn is not None:
+            turn.on_abandon = partial(_lose_caller, run)
+
+    async def _recall(self, run: Run) -> None:
+        """Find out whether the run before this one was cut off."""
+        queue = self._queue(run.core)
+        if queue.is_fresh:
+            run.follows_cut_off = await is_marked(run.core)
+            queue.is_fresh = False
+
+    def _explain(self, run: Run, failure: BaseException, has_expired: bool) -> BaseException | None:
+        """Return what a run fails with, None if it was interrupted."""
+        if isinstance(failure, Interrupted) or (
+            isinstance(failure, asyncio.CancelledError) and run.outermost.is_cut_off
+        ):
+            return None
+        if isinstance(failure, TimeoutError) and has_expired:
+            return TurnTimeout(f"the agent {run.agent.name} took longer than {run.agent.timeout:g} s")
+        return failure
+
+    def _ends_interrupted(self, run: Run) -> bool:
+        return run.outermost is run and run.is_interrupted
+
+    async def _finish(self, context: Context, error: BaseException | None) -> None:
+        """Commit what a run has written, or drop it, and begin what follows the answer. Raises what the run raises."""
+        run = context._run
+        if run.outermost is not run:
+            await self._tell(context, error)
+            if error is not None:
+                raise error
+            if run.outermost.is_cut_off and run.outermost.is_interrupted:
+                raise asyncio.CancelledError
+            return
+        try:
+            keeps = run.agent.is_stream or not isinstance(error, Exception)
+            if not keeps:
+                run.stage.drop()
+            if run.is_cut_off:
+                mark(run.stage, run.id)
+            failure = await self._commit(run)
+            run.is_over = True
+            if error is None:
+                error = failure
+            elif failure is not None:
+                log.error("what %s wrote could not be stored: %s", run.agent.name, failure)
+        finally:
+            run.is_over = True
+            self._follow(context, error)
+        if error is not None:
+            raise error
+
+    async def _commit(self, run: Run) -> BaseException | None:
+        """Commit what a run has written, and begin a new thread even if it wrote nothing; return why it failed."""
+        core = run.core
+        try:
+            await run.stage.commit()
+            if not core.pipeline.history.is_begun and not core.is_ending:
+                await core.store()
+        except Destroyed:
+            run.stage.drop()  # By this run, or the run has been cancelled for that.
+        except Exception as error:
+            run.stage.drop()
+            return error
+        return None
+
+    def _follow(self, context: Context, error: BaseException | None) -> None:
+        """Begin what follows the answer, when that has been given."""
+        run = context._run
+        turn = Turn(
+            f"after {run.agent.name}",
+            partial(self._do_after, context, error),
+            owner=run.core,
+            origin=find_client_turn(),
+            trace=None if run.turn is None else run.turn.trace,
+        )
+        turn.on_end(lambda *_: self._leave(run))
+        begin = partial(run.core.turns.begin_beside, turn)
+        if run.turn is None:
+            begin()
+        else:
+            run.turn.on_end(lambda *_: begin())
+
+    async def _do_after(self, context: Context, error: BaseException | None) -> None:
+        run = context._run
+        run.stage.enter()
+        token = context.enter()
+        try:
+            await self._tell(context, error)
+            await run.session.complete()
+            await self.events.emit("session.completed", run.session)
+            while run.background:
+                ended, _ = await asyncio.wait(run.background, return_when=asyncio.FIRST_COMPLETED)
+                run.background -= ended
+                await self._commit_after(run)
+            await self._commit_after(run)
+        finally:
+            context.leave(token)
+            if run.background:  # The server shuts down, or the thread was destroyed.
+                for task in run.background:
+                    task.cancel()
+                await asyncio.wait(run.background)
+                await self._commit_after(run)
+
+    async def _tell(self, context: Context, error: BaseException | None) -> None:
+        if error is None:
+            await self.events.emit("agent.completed", context)
+        else:
+            await self.events.emit("agent.errored", context, error)
+
+    async def _commit_after(self, run: Run) -> None:
+        try:
+            await run.stage.commit()
+        except Destroyed:
+            run.stage.drop()
+        except Exception as error:
+            run.stage.drop()
+            log.error("what followed a run of %s could not be stored: %s", run.agent.name, error, exc_info=error)
+
+    def _leave(self, run: Run) -> None:
+        run.stage.is_closed = True
+        run.is_over = True
+        self._active.discard(run)
+        queue = self._queue(run.core)
+        queue.leave()
+        if queue.is_empty:
+            self._queues.pop(run.core, None)
+
+
+def _leave_queue(turn: Turn, agent: Agent, is_closed: bool) -> None:
+    """End a waiting run whose caller has cancelled it, or to whom it can stream no more."""
+    if agent.is_stream or not is_closed:
+        turn.cancel()
+
+
+def _lose_caller(run: Run, _: bool) -> None:
+    """Let a run go on whose caller has left, but interrupt one that streams to it."""
+    if run.agent.is_stream:
+        run.interrupt()
+
+
+def _shutting_down() -> PlaitError:
+    return Unavailable("the server is shutting down; try again")

@@ -1,0 +1,196 @@
+"""The agents of an app, as its author uses them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from plait.actor.outcome import make_resolver
+from plait.actor.thread import Thread
+from plait.agents.address import make_thread_id, session_name
+from plait.agents.agent import Agent, Given, Multitask
+from plait.agents.events import Event, Events, Listener
+from plait.agents.runs import Runs
+from plait.node.handle import Handle, read_stream
+from plait.node.node import Node
+from plait.store.protocol import ThreadKey
+
+__all__ = ["AgentHost"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+L = TypeVar("L", bound=Listener)
+
+Target = str | Handle | Thread[Any] | ThreadKey
+"""A thread: its name, a handle to it, itself, or its key."""
+
+
+class AgentHost:
+    """Adds agents to threads, runs and interrupts them, and tells what happens."""
+
+    _node: Node
+    _runs: Runs
+    _events: Events
+
+    def agent(
+        self,
+        name: str,
+        *,
+        thread: type[Thread[Any]],
+        input: Any = msgspec.UNSET,
+        output: Any = msgspec.UNSET,
+        multitask: Multitask = "enqueue",
+        max_waiting: int = 1000,
+        wait_timeout: float = 60.0,
+        timeout: float | None = None,
+    ) -> Callable[[F], F]:
+        """Let a function be the agent `name`, which runs in threads of a class: `async def support(ctx, input)`.
+
+        An async generator streams what it yields. Inputs and outputs are checked against the annotations, or against
+        `input` and `output`. Runs of one thread are one at a time, in order of arrival; `multitask` says what becomes
+        of one that comes meanwhile. At most `max_waiting` wait in a thread, each for `wait_timeout` seconds; a run that
+        takes longer than `timeout` seconds ends with TurnTimeout.
+        """
+
+        def add(function: F) -> F:
+            kind = self._node.find_kind(thread)
+            agent = Agent(
+                name,
+                function,
+                kind,
+                input=input,
+                output=output,
+                multitask=multitask,
+                max_waiting=max_waiting,
+                wait_timeout=wait_timeout,
+                timeout=timeout,
+            )
+            method = self._runs.add(agent)
+            kind.methods[method.name] = method
+            return function
+
+        return add
+
+    async def run(
+        self,
+        agent: str,
+        input: Any = None,
+        *,
+        thread: Target | None = None,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        attributes: Mapping[str, Any] | Iterable[Any] = (),
+    ) -> Any:
+        """Run an agent in a thread, and return its output when that is durable; of one that streams, a list.
+
+        Without `thread`, it is the one of the user's session; without a session, either, a new one. Returns an
+        Interruption when the run was interrupted. Raises what the agent raises, InvalidArguments, TooMany when too many
+        runs wait, Busy, Unavailable and StoreError. A caller that is cancelled leaves the queue; a run that has begun
+        goes on.
+        """
+        found = self._find_agent(agent)
+        if found.is_stream:
+            parts = self.stream(
+                agent, input, thread=thread, user_id=user_id, session_id=session_id, attributes=attributes
+            )
+            return [chunk async for chunk in parts]
+        given = _give(found, input, user_id, session_id, attributes)
+        actor = await self._node.actor(self._find_thread(found, thread, user_id, session_id))
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        turn = actor.call(found.kind.method(f"run:{agent}"), ([given], {}), make_resolver(future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            turn.abandon()
+            raise
+
+    async def stream(
+        self,
+        agent: str,
+        input: Any = None,
+        *,
+        thread: Target | None = None,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        attributes: Mapping[str, Any] | Iterable[Any] = (),
+    ) -> AsyncGenerator[Any]:
+        """Iterate over what an agent yields, as `run` does; leaving the loop interrupts the agent."""
+        found = self._find_agent(agent)
+        if not found.is_stream:
+            raise TypeError(f"the agent {agent!r} does not stream: use `run`")
+        given = _give(found, input, user_id, session_id, attributes)
+        actor = await self._node.actor(self._find_thread(found, thread, user_id, session_id))
+        async for chunk in read_stream(actor, found.kind.method(f"run:{agent}"), [given], {}):
+            yield chunk
+
+    async def interrupt(self, thread: Handle | Thread[Any] | ThreadKey, message: Any = None) -> bool:
+        """Interrupt what runs in a thread, at its next checkpoint; return whether anything runs.
+
+        The agent finds the message in `ctx.interrupt_message`. What it has written is committed.
+        """
+        return self._runs.interrupt(_key_of(thread), message)
+
+    def session(self, thread: type[Thread[Any]], session_id: str, *, user_id: str | None = None) -> Handle:
+        """Return a handle to the thread of a user's session. Raises NotFound for an empty id."""
+        return self._node.handle(thread, session_name(user_id, session_id))
+
+    @overload
+    def on(self, event: Event, listener: L) -> L: ...
+    @overload
+    def on(self, event: Event) -> Callable[[L], L]: ...
+    def on(self, event: Event, listener: L | None = None) -> L | Callable[[L], L]:
+        """Call a function when something happens: `app.on("thread.created", tell)`, or as a decorator.
+
+        Listeners are called in order, and awaited; what they raise is logged. See `Event` for what they are given.
+        """
+
+        def add(listener: L) -> L:
+            self._events.add(event, listener)
+            return listener
+
+        return add if listener is None else add(listener)
+
+    # Inside
+
+    def _find_agent(self, name: str) -> Agent:
+        agent = self._runs.agents.get(name)
+        if agent is None:
+            raise ValueError(f"there is no agent {name!r}; there are: {', '.join(self._runs.agents) or 'none'}")
+        return agent
+
+    def _find_thread(
+        self, agent: Agent, thread: Target | None, user_id: str | None, session_id: str | None
+    ) -> ThreadKey:
+        kind = agent.kind.name
+        if thread is None:
+            return ThreadKey(kind, make_thread_id() if session_id is None else session_name(user_id, session_id))
+        if isinstance(thread, str):
+            return self._node.handle(agent.kind.cls, thread)._key
+        key = _key_of(thread)
+        if key.kind != kind:
+            raise ValueError(f"the agent {agent.name!r} runs in threads of the kind {kind}, not {key.kind}")
+        return key
+
+
+def _key_of(thread: Handle | Thread[Any] | ThreadKey) -> ThreadKey:
+    match thread:
+        case ThreadKey():
+            return thread
+        case Handle():
+            return thread._key
+        case Thread():
+            return thread._core.key
+        case _:
+            raise TypeError(f"a thread is given as a handle, a Thread or a ThreadKey, not {thread!r}")
+
+
+def _give(
+    agent: Agent,
+    input: Any,
+    user_id: str | None,
+    session_id: str | None,
+    attributes: Mapping[str, Any] | Iterable[Any],
+) -> Given:
+    if session_id == "":
+        raise ValueError("a session id must not be empty")
+    return Given(input=agent.convert(input), session_id=session_id, user_id=user_id, attributes=attributes)

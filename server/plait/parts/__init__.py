@@ -1,0 +1,1 @@
+"""What a thread owns beside its state."""

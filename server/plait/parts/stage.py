@@ -1,0 +1,85 @@
+"""What a run does to the parts of its thread, until it is committed."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from plait.actor.thread import Core
+from plait.state.commit import Commit
+from plait.store.protocol import Record
+
+__all__ = ["Draft", "Stage", "find_stage"]
+
+_innermost: Final[ContextVar["Stage | None"]] = ContextVar("plait_stage", default=None)
+
+
+def find_stage(core: Core) -> "Stage | None":
+    """Return the open stage of a thread in which the calling code runs, None outside of its runs."""
+    stage = _innermost.get()
+    while stage is not None and (stage.core is not core or stage.is_closed):
+        stage = stage.around
+    return stage
+
+
+class Draft(Protocol):
+    """What has been done to one part."""
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is something to store."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `records` can be called: what is stored is known."""
+        ...
+
+    async def prepare(self) -> None:
+        """Read what `records` needs. Raises StoreError."""
+        ...
+
+    def records(self) -> list[Record]:
+        """Return what is to be stored. Raises what makes that impossible."""
+        ...
+
+    def submitted(self, commit: Commit) -> None:
+        """Begin anew after what was stored with `commit`, which may still fail."""
+        ...
+
+
+class Stage:
+    """Keeps what is done to the parts of a thread, for one write. Call `enter` in the task that does it."""
+
+    def __init__(self, core: Core, check: Callable[[], None]) -> None:
+        self.core = core
+        # Called at each use of a part: raises to interrupt the run.
+        self.check = check
+        self.drafts: dict[Any, Draft] = {}
+        # Whether nothing more can be staged: what is done from now on is stored at once.
+        self.is_closed = False
+        self.around = _innermost.get()
+
+    def enter(self) -> None:
+        """Let the calling task, and the tasks that it begins, use this stage."""
+        _innermost.set(self)
+
+    async def commit(self) -> None:
+        """Store what was done so far, in one write; return when it is durable.
+
+        Raises StoreError, TooLarge, and TypeError for a `push` to what is no list; nothing is stored then.
+        """
+        drafts = [draft for draft in self.drafts.values() if draft.is_dirty]
+        while waiting := [draft for draft in drafts if not draft.is_ready]:
+            for draft in waiting:
+                await draft.prepare()
+        records = [record for draft in drafts for record in draft.records()]
+        if not records:
+            return
+        commit = self.core.records.write(records)
+        for draft in drafts:
+            draft.submitted(commit)
+        await commit
+
+    def drop(self) -> None:
+        """Forget what was not committed."""
+        self.drafts.clear()

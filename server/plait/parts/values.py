@@ -1,0 +1,174 @@
+"""`values = Values()`: what a thread durably keeps beside its state, and does not send to anybody."""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from plait.actor.thread import Core, check_may_write
+from plait.parts.cell import Cell
+from plait.parts.part import Part
+from plait.parts.stage import find_stage
+from plait.parts.values_draft import Clear, Delete, Push, Set, ValuesDraft, encode_key, encode_named
+
+__all__ = ["ThreadValues", "Values"]
+
+T = TypeVar("T")
+
+_VALUES: Final = "values"
+_METADATA: Final = "metadata"
+
+
+class Values(Part["ThreadValues"]):
+    """Declares values: `values = Values()` in a Thread class gives each thread a `ThreadValues` of that name."""
+
+    def bind(self, core: Core) -> "ThreadValues":
+        return ThreadValues(core, self.name)
+
+
+class ThreadValues:
+    """The values of one thread: JSON by keys, in order of insertion, together at most `Limits.record` bytes (1 MiB).
+
+    In a run of an agent, what is written is staged, and stored with the run. Outside of a run it is stored at once,
+    and the methods return when it is durable. Nothing is read before it is needed: what only writes reads nothing,
+    except at the first write of a thread that has just woken, which has to know what it is added to.
+
+    What `get`, `values` and `items` return may be changed in place in a run, and is stored then. The methods raise
+    StoreError when the values could not be read, and Readonly as `set_state` does.
+    """
+
+    def __init__(self, core: Core, part: str) -> None:
+        self._core = core
+        self._values = Cell(core.records, part, _VALUES)
+        self._metadata = Cell(core.records, part, _METADATA)
+
+    # Reading
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, or `default`."""
+        return (await self._loaded()).get(key, default)
+
+    async def has(self, key: str) -> bool:
+        """Whether there is a value, which may be None, for a key."""
+        return (await self._loaded()).has(key)
+
+    async def keys(self) -> list[str]:
+        """Return the keys, in order of insertion."""
+        return (await self._loaded()).keys()
+
+    async def values(self) -> list[Any]:
+        """Return the values, in the order of `keys`."""
+        return [value for _, value in (await self._loaded()).items()]
+
+    async def items(self) -> list[tuple[str, Any]]:
+        """Return the keys and values, in the order of `keys`."""
+        return (await self._loaded()).items()
+
+    async def size(self) -> int:
+        """Return the number of keys."""
+        return len((await self._loaded()).keys())
+
+    async def metadata(self) -> dict[str, Any]:
+        """Return what `set_metadata` has set, `{}` if nothing has."""
+        draft = self._use()
+        await draft.load_metadata()
+        return draft.metadata
+
+    # Writing
+
+    async def set(self, key: str, value: Any) -> None:
+        """Set a value: anything that encodes as JSON, which is what `get` returns. Raises TypeError or ValueError."""
+        await self._write(Set(encode_key(key), encode_named(key, value)))
+
+    async def delete(self, key: str) -> None:
+        """Remove a key, if it is there."""
+        await self._write(Delete(key))
+
+    async def clear(self) -> None:
+        """Remove all keys; the metadata stays."""
+        await self._write(Clear())
+
+    async def push(self, key: str, value: Any, max_records: int | None = None) -> None:
+        """Append to a list, which is made if there is none, and keep its last `max_records` elements.
+
+        Raises TypeError for a value that is no list: at once if the values are loaded, else when the run commits.
+        """
+        if max_records is not None and max_records < 1:
+            raise ValueError(f"max_records must be at least 1, not {max_records!r}")
+        await self._write(Push(encode_key(key), encode_named(key, value), max_records))
+
+    async def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> T:
+        """Set a value to what a function makes of the present one, or of `default`, and return it.
+
+        Nothing comes between, so two updates at the same time both count.
+        """
+        check_may_write(self._core.key)
+        draft = await self._loaded()
+        value = change(draft.get(key, default))
+        draft.apply(Set(encode_key(key), encode_named(key, value)))
+        await self._store(draft)
+        return value
+
+    async def set_metadata(self, metadata: dict[str, Any]) -> None:
+        """Replace the metadata whole; the values need not be read for that."""
+        if not isinstance(metadata, dict):
+            raise TypeError(f"metadata must be a dict, not {metadata!r}")
+        check_may_write(self._core.key)
+        draft = self._use()
+        draft.set_metadata(encode_named("metadata", metadata))
+        await self._store(draft)
+
+    # What has been done
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the values have been read: in this run, or since the thread woke."""
+        draft = self._staged()
+        return self._values.is_known if draft is None else draft.is_loaded
+
+    @property
+    def dirty(self) -> bool:
+        """Whether this run has changed anything that it has not committed."""
+        draft = self._staged()
+        return draft is not None and draft.is_dirty
+
+    # Inside
+
+    def _staged(self) -> ValuesDraft | None:
+        """Return what the run has done so far, None outside of a run or if it has done nothing."""
+        stage = find_stage(self._core)
+        draft = None if stage is None else stage.drafts.get(self)
+        assert draft is None or isinstance(draft, ValuesDraft)
+        return draft
+
+    def _use(self) -> ValuesDraft:
+        """Return the draft of the run, or one for a single use. Raises what interrupts the run."""
+        stage = find_stage(self._core)
+        if stage is None:
+            return ValuesDraft(self._values, self._metadata)
+        stage.check()
+        draft = stage.drafts.get(self)
+        if draft is None:
+            draft = stage.drafts[self] = ValuesDraft(self._values, self._metadata)
+        assert isinstance(draft, ValuesDraft)
+        return draft
+
+    async def _loaded(self) -> ValuesDraft:
+        draft = self._use()
+        await draft.load()
+        return draft
+
+    async def _write(self, op: Set | Delete | Clear | Push) -> None:
+        check_may_write(self._core.key)
+        draft = self._use()
+        draft.apply(op)
+        await self._store(draft)
+
+    async def _store(self, draft: ValuesDraft) -> None:
+        """Store a draft that is of no run."""
+        if find_stage(self._core) is not None:
+            return
+        while not draft.is_ready:
+            await draft.prepare()
+        if records := draft.records():
+            commit = self._core.records.write(records)
+            draft.submitted(commit)
+            await commit

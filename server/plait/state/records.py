@@ -1,0 +1,50 @@
+"""The records of one thread, which its parts keep beside the state."""
+
+from collections.abc import Callable, Sequence
+
+from plait.errors import StoreError
+from plait.state.commit import Commit
+from plait.state.pipeline import Pipeline
+from plait.store.protocol import Record, Store, ThreadKey
+
+__all__ = ["Records"]
+
+
+class Records:
+    """Reads and writes the records of one thread, in order with its changes."""
+
+    __slots__ = ("_key", "_on_error", "_pipeline", "_store")
+
+    def __init__(
+        self, key: ThreadKey, store: Store, pipeline: Pipeline, *, on_error: Callable[[StoreError], None]
+    ) -> None:
+        self._key = key
+        self._store = store
+        self._pipeline = pipeline
+        self._on_error = on_error
+
+    async def read(self, part: str, name: str) -> bytes | None:
+        """Return the value of a record after all writes made so far, None if there is none. Raises StoreError."""
+        if not self._pipeline.history.is_begun:
+            return None
+        await self._pipeline.wait_until_durable()
+        try:
+            return await self._store.record(self._key, part, name)
+        except StoreError as error:
+            self._on_error(error)
+            raise
+
+    async def list(self, part: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Record]:
+        """Return the first records of a part after a key, as `Store.records` does. Raises StoreError."""
+        if not self._pipeline.history.is_begun:
+            return []
+        await self._pipeline.wait_until_durable()
+        try:
+            return await self._store.records(self._key, part, prefix=prefix, after=after, limit=limit)
+        except StoreError as error:
+            self._on_error(error)
+            raise
+
+    def write(self, records: Sequence[Record]) -> Commit:
+        """Store records after the changes made so far, as one write. Raises ValueError and TooLarge."""
+        return self._pipeline.store(records)
