@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any, Final
 
 from plait.actor.actor import Actor
+from plait.actor.events import Events
 from plait.actor.mailbox import Turn, current_turn, find_client_turn
 from plait.actor.thread import Thread
 from plait.agents.agent import Agent, AgentMethod, Given
 from plait.agents.context import Context, find_context
 from plait.agents.cut_off import is_marked, mark
-from plait.agents.events import Events
 from plait.agents.run import Interrupted, Interruption, Run
 from plait.agents.run_queue import RunQueue
 from plait.agents.session import Session, make_session_id

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
+from plait.actor.events import Events
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Cause, current_turn, find_client_turn
 from plait.actor.thread import Thread, check_may_write
 from plait.actor.turns import find_trace
-from plait.agents.events import Events
 from plait.agents.runs import Runs
 from plait.errors import (
     CorruptThread,
@@ -72,6 +72,7 @@ class Node:
         self.kinds = {kind.name: kind for kind in kinds}
         self._all_kinds = self.kinds | {kind.name: kind for kind in inner_kinds}
         self._runs = runs or Runs(Events())
+        self._events = self._runs.events
         self.limits = limits
         self.instruments = instruments
         self._store = store
@@ -84,7 +85,13 @@ class Node:
         # The threads that are being destroyed, which those that need such a thread wait for, too.
         load = partial(self._load, is_used=False)
         self._endings = Endings(
-            self._all_kinds, store, load, self._start, instruments=instruments, on_begin=self._forget
+            self._all_kinds,
+            store,
+            load,
+            self._start,
+            instruments=instruments,
+            events=self._events,
+            on_begin=self._forget,
         )
         # Threads whose `on_start` or `on_stop` runs, or that were dropped while turns ran.
         self._in_transition: set[Actor] = set()
@@ -295,6 +302,7 @@ class Node:
                 make_handle=self.handle,
                 destroy=partial(self.destroy, key),
                 on_lost=self._on_lost,
+                events=self._events if key.kind in self.kinds else None,
                 instruments=None if self.instruments is NO_INSTRUMENTS else self.instruments,
             )
         except StoreError as error:

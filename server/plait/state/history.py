@@ -4,7 +4,7 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -62,6 +62,7 @@ class History:
     """
 
     __slots__ = (
+        "_on_stored",
         "_recent",
         "_recent_bytes",
         "_retention",
@@ -88,6 +89,7 @@ class History:
         retention: Retention = DEFAULT_RETENTION,
         state_version: int = 1,
         fence: int = 0,
+        on_stored: Callable[[], None] = lambda: None,
     ) -> None:
         self.key = key
         # The number of the thread's owner, for its writes.
@@ -104,6 +106,8 @@ class History:
         # Never sent to anybody; connection ids are derived from it.
         self.secret = stored.secret if stored else fresh[8:]
         # Whether a write has begun the thread, and whether that is durable. A thread may begin without a state.
+        # `on_stored` is called when the write that begins it is durable.
+        self._on_stored = on_stored
         self.is_stored = self.is_begun = stored is not None
         self.durable = self._replay(stored) if stored and stored.has_state else Revision(state_type)
         self.current = self.durable
@@ -196,7 +200,9 @@ class History:
 
     def mark_durable(self, revision: Revision) -> None:
         """Record that `revision` is durable."""
-        self.is_stored = True
+        if not self.is_stored:
+            self.is_stored = True
+            self._on_stored()
         if revision is self.durable:
             return
         self.durable = revision

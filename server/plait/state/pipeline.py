@@ -309,6 +309,13 @@ class Pipeline:
             with suppress(PlaitError):
                 await self._pending[-1]
 
+    async def wait_until_stored(self) -> None:
+        """Wait until every change made so far is durable, or has failed, but not for the deletion of the thread."""
+        waiting = [commit for commit in self._pending if commit is not self._deletion]
+        if waiting:
+            with suppress(PlaitError):
+                await waiting[-1]
+
     def _find_text(self, pointer: str) -> str | None:
         """Return the string at a JSON pointer, None where there is none. Raises Conflict."""
         try:
