@@ -275,6 +275,11 @@ class Runs:
             isinstance(failure, asyncio.CancelledError) and run.outermost.is_cut_off
         ):
             return None
+        if not isinstance(failure, Exception | asyncio.CancelledError | GeneratorExit):
+            # It would end the loop, and leave the caller waiting.
+            error = RuntimeError(f"the agent {run.agent.name} raised {type(failure).__name__}")
+            error.__cause__ = failure
+            return error
         if isinstance(failure, TimeoutError) and has_expired:
             return TurnTimeout(f"the agent {run.agent.name} took longer than {run.agent.timeout:g} s")
         return failure
