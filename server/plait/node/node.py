@@ -32,7 +32,8 @@ from plait.errors import (
 )
 from plait.instruments import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.limits import Limits
-from plait.node.ending import SHUTTING_DOWN, Endings, wait_for
+from plait.node.arrivals import Arrivals
+from plait.node.ending import SHUTTING_DOWN, Endings
 from plait.node.expiry import Expiry
 from plait.node.handle import Handle
 from plait.state.migrations import migrate_thread
@@ -81,6 +82,7 @@ class Node:
         # The tasks of threads that are waking or stopping; callers that need such a thread wait for its task. A thread
         # stays in `_waking` until its waiting callers have resumed, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
+        self._arrivals = Arrivals()
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
         # The threads that are being destroyed, which those that need such a thread wait for, too.
         load = partial(self._load, is_used=False)
@@ -150,7 +152,14 @@ class Node:
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
-            if (actor := self.get_awake(key) or _find_in_call_chain(key)) is not None:
+            if (actor := self.get_awake(key)) is not None:
+                if not self._arrivals.has(key) or _find_in_call_chain(key) is actor:
+                    return actor
+                await self._arrivals.follow(key)
+                if (actor := self.get_awake(key)) is not None:
+                    return actor
+                continue
+            if (actor := _find_in_call_chain(key)) is not None:
                 return actor
             if (leaving := self._endings.get(key) or self._stopping.get(key)) is not None:
                 await asyncio.wait([leaving])
@@ -166,7 +175,7 @@ class Node:
                 wake = asyncio.create_task(self._wake(key, kind), name=f"wake {key}", context=Context())
                 waking = self._waking[key] = wake
                 waking.add_done_callback(lambda _: self._waking.pop(key))
-            return await wait_for(waking)
+            return await self._arrivals.wait(key, waking)
 
     async def is_stored(self, key: ThreadKey) -> bool:
         """Whether a thread is stored; none is woken for that. Raises NotFound for a kind, Unavailable, StoreError."""
