@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from plait import Context, Limits, MemoryStore, Plait, SqliteStore, Store, StoreError, Text, Thread, ThreadKey, Values
+from plait import Context, Limits, MemoryStore, Plait, SqliteStore, Store, StoreError, Thread, ThreadKey, Values
 
 __all__ = ["Conversation", "CountingMemory", "Lab", "make_store", "open_lab"]
 
