@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from plait import Context, Limits, MemoryStore, Plait, SqliteStore, Store, StoreError, Thread, ThreadKey, Values
 
@@ -16,7 +16,7 @@ Work = Callable[[Context], Awaitable[Any]]
 class Conversation(Thread[dict[str, Any]]):
     """A thread with a state and values."""
 
-    initial_state = {"answer": ""}
+    initial_state: ClassVar[dict[str, Any]] = {"answer": ""}
     texts = ("/answer",)
     values = Values()
 

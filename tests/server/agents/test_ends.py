@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.server.agents.lab import Conversation, Lab
@@ -37,7 +37,7 @@ async def test_a_run_in_progress_brings_nothing_back_when_its_thread_is_destroye
 
     async def work(ctx: Context) -> None:
         await ctx.thread.values.set("a", 1)
-        gate._has_arrived.set()
+        await gate.arrive()
         await asyncio.Event().wait()
 
     task = asyncio.create_task(lab.do(work))
@@ -53,11 +53,12 @@ async def test_a_run_in_progress_brings_nothing_back_when_its_thread_is_destroye
 class Watched(Thread[dict[str, Any]]):
     """Tells what it sees as it ends."""
 
-    initial_state = {"n": 0}
+    initial_state: ClassVar[dict[str, Any]] = {"n": 0}
     values = Values()
     idle_timeout = 0.0
     expires_after = float(HOUR)
-    told: list[Any] = []
+    told: ClassVar[list[Any]] = []
+    has_told: ClassVar[asyncio.Event]
 
     async def on_destroyed(self) -> None:
         self.told.append(("hook", self.state, await self.values.items()))
@@ -66,6 +67,7 @@ class Watched(Thread[dict[str, Any]]):
 @pytest.mark.parametrize("how", ["destroyed", "asleep", "expired"])
 async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_values(how: str) -> None:
     Watched.told.clear()
+    Watched.has_told = asyncio.Event()
     store, key = MemoryStore(), ThreadKey("watched", "one")
     app = Plait(Watched, store=store)
     app._node._expiry._interval = 0.01  # type: ignore[attr-defined]
@@ -73,6 +75,7 @@ async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_
     @app.on("thread.destroyed")
     async def tell(thread: Watched) -> None:
         Watched.told.append(("listener", thread.name, thread.state, await thread.values.items()))
+        Watched.has_told.set()
 
     @app.agent("put", thread=Watched)
     async def put(ctx: Context) -> None:
@@ -92,8 +95,7 @@ async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_
             await app.__aenter__()
         if how == "expired":
             async with asyncio.timeout(10):
-                while not Watched.told[1:]:
-                    await asyncio.sleep(0.01)
+                await Watched.has_told.wait()
         else:
             await app.destroy(Watched, "one")
         assert Watched.told == [("hook", {"n": 1}, [("a", 1)]), ("listener", "one", {"n": 1}, [("a", 1)])]
@@ -173,7 +175,7 @@ async def test_each_event_comes_once_at_its_moment_and_bad_listeners_stop_nobody
 
 def test_an_unknown_event_is_refused_with_the_nearest() -> None:
     app = Plait(Conversation, store="memory://")
-    with pytest.raises(ValueError, match="did you mean 'thread.created'"):
+    with pytest.raises(ValueError, match=r"did you mean 'thread\.created'"):
         app.on("thread.create", print)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="function"):
         app.on("thread.created", "no")  # type: ignore[call-overload]

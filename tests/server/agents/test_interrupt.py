@@ -37,8 +37,7 @@ async def test_an_interrupt_stops_the_run_of_exactly_that_thread_at_its_next_che
         return "to the end"
 
     one, two = asyncio.create_task(lab.do(work, "one")), asyncio.create_task(lab.do(work, "two"))
-    while len(gate.arrived) < 2:
-        await asyncio.sleep(0)
+    await gate.somebody(2)
     assert await lab.app.interrupt(lab.app.thread(Conversation, "one"), "please stop")
     gate.open()
     assert await ended(one) == Interruption("please stop")
@@ -184,10 +183,9 @@ async def test_a_run_that_is_cut_off_is_saved_and_marked_and_the_next_one_sees_t
 
     async def work(ctx: Context) -> Any:
         await ctx.thread.values.set("kept", how)
-        gate.arrived.append(1)
-        gate._has_arrived.set()
+        await gate.arrive()
         try:
-            while how == "checks" or how == "ends itself":
+            while how in ("checks", "ends itself"):
                 await asyncio.sleep(0.01)
                 await ctx.checkpoint()
             await asyncio.Event().wait()
@@ -198,7 +196,7 @@ async def test_a_run_that_is_cut_off_is_saved_and_marked_and_the_next_one_sees_t
 
     async def stream(ctx: Context) -> AsyncIterator[int]:
         await ctx.thread.values.set("kept", how)
-        gate._has_arrived.set()
+        await gate.arrive()
         while True:
             await asyncio.sleep(0.01)
             yield 1

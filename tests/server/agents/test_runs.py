@@ -31,17 +31,21 @@ class Gate:
 
     def __init__(self) -> None:
         self.arrived: list[Any] = []
-        self._has_arrived = asyncio.Event()
+        self._has_arrived = asyncio.Condition()
         self._is_open = asyncio.Event()
 
     async def wait(self, who: Any = None) -> None:
-        self.arrived.append(who)
-        self._has_arrived.set()
+        await self.arrive(who)
         await self._is_open.wait()
 
-    async def somebody(self) -> None:
-        async with asyncio.timeout(PATIENCE):
-            await self._has_arrived.wait()
+    async def arrive(self, who: Any = None) -> None:
+        async with self._has_arrived:
+            self.arrived.append(who)
+            self._has_arrived.notify_all()
+
+    async def somebody(self, count: int = 1) -> None:
+        async with asyncio.timeout(PATIENCE), self._has_arrived:
+            await self._has_arrived.wait_for(lambda: len(self.arrived) >= count)
 
     def open(self) -> None:
         self._is_open.set()
@@ -81,8 +85,7 @@ async def test_runs_at_the_same_time_share_no_state_and_an_inner_agent_sees_its_
             return await ctx.run("inner"), ctx.state, ctx.session.id
 
         tasks = [asyncio.create_task(lab.do(work, name)) for name in "ab"]
-        while len(gate.arrived) < 2:
-            await asyncio.sleep(0)
+        await gate.somebody(2)
         gate.open()
         (first, state, session), (second, *_) = [await ended(task) for task in tasks]
         assert (first, second[0]) == (("a", session), "b")
@@ -230,9 +233,7 @@ async def test_runs_of_different_threads_are_parallel(lab: Lab) -> None:
         await gate.wait()
 
     tasks = [asyncio.create_task(lab.do(work, str(number))) for number in range(5)]
-    async with asyncio.timeout(PATIENCE):
-        while len(gate.arrived) < 5:
-            await asyncio.sleep(0)
+    await gate.somebody(5)
     gate.open()
     for task in tasks:
         await ended(task)

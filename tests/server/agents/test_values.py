@@ -399,11 +399,9 @@ async def test_a_mebibyte_is_kept_and_one_more_byte_is_refused_whole(lab: Lab, w
             (await values.get("a"))[0] += "x"
 
     await lab.do(put)
+    thread = await lab.thread()
     with pytest.raises(TooLarge):
-        if way == "at once":
-            await (await lab.thread()).values.set("b", 1)
-        else:
-            await lab.do(grow)
+        await (thread.values.set("b", 1) if way == "at once" else lab.do(grow))
     await lab.sleep()
     found = await lab.values()
     assert found == {"a": ["x" * room]}
