@@ -15,14 +15,14 @@ HOUR = 3600
 
 
 async def test_a_run_may_destroy_its_thread_and_the_next_one_sees_a_new_one(lab: Lab) -> None:
-    async def work(ctx: Context) -> str:
+    async def work(ctx: Context[Conversation]) -> str:
         await ctx.thread.values.set("a", 1)
         await ctx.thread.set_state({"answer": "old"})
         await ctx.thread.destroy()
         await ctx.thread.values.set("b", 1)
         return "reset"
 
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("before", 1)
 
     await lab.do(put)
@@ -35,7 +35,7 @@ async def test_a_run_may_destroy_its_thread_and_the_next_one_sees_a_new_one(lab:
 async def test_a_run_in_progress_brings_nothing_back_when_its_thread_is_destroyed_from_outside(lab: Lab) -> None:
     gate = Gate()
 
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
         await gate.arrive()
         await asyncio.Event().wait()
@@ -53,7 +53,10 @@ async def test_a_run_in_progress_brings_nothing_back_when_its_thread_is_destroye
 class Watched(Thread[dict[str, Any]]):
     """Tells what it sees as it ends."""
 
-    initial_state: ClassVar[dict[str, Any]] = {"n": 0}
+    @staticmethod
+    def initial_state() -> dict[str, Any]:
+        return {"n": 0}
+
     values = Values()
     idle_timeout = 0.0
     expires_after = float(HOUR)
@@ -78,7 +81,7 @@ async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_
         Watched.has_told.set()
 
     @app.agent("put", thread=Watched)
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
         await ctx.thread.set_state({"n": 1})
 
@@ -105,7 +108,7 @@ async def test_a_thread_is_created_once_in_a_life(lab: Lab) -> None:
     told: list[str] = []
     lab.app.on("thread.created", lambda thread: told.append(thread.name))
 
-    async def nothing(ctx: Context) -> None: ...
+    async def nothing(ctx: Context[Conversation]) -> None: ...
 
     for _ in range(3):
         await lab.do(nothing)
@@ -126,7 +129,7 @@ async def test_each_event_comes_once_at_its_moment_and_bad_listeners_stop_nobody
     told: list[Any] = []
 
     @lab.app.on("agent.started")
-    def bad(ctx: Context) -> None:
+    def bad(ctx: Context[Conversation]) -> None:
         raise ZeroDivisionError
 
     for event in ("session.started", "session.completed"):
@@ -135,18 +138,18 @@ async def test_each_event_comes_once_at_its_moment_and_bad_listeners_stop_nobody
         lab.app.on(event, lambda ctx, event=event: told.append((event, ctx.agent)))
 
     @lab.app.on("agent.errored")
-    async def errored(ctx: Context, error: Exception) -> None:
+    async def errored(ctx: Context[Conversation], error: Exception) -> None:
         told.append(("agent.errored", type(error)))
 
     @lab.app.agent("inner", thread=Conversation)
-    async def inner(ctx: Context) -> None:
+    async def inner(ctx: Context[Conversation]) -> None:
         told.append("inner")
 
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         told.append("work")
         await ctx.run("inner")
 
-    async def fail(ctx: Context) -> None:
+    async def fail(ctx: Context[Conversation]) -> None:
         raise KeyError
 
     await lab.do(work, session_id="s1")
