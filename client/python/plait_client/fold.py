@@ -1,11 +1,12 @@
 """What a user sees: the server's state with the operations of all pushes carried out that it has not answered."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from plait_client.text_diff import shrink
 from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
@@ -54,6 +55,9 @@ class Fold:
         self._is_forgotten = False
         self._shown: Any = None
         self._pushes: list[Pending] = []
+        # As the last join has told them.
+        self._list_keys: Mapping[str, str] = {}
+        self._texts: Sequence[str] = ()
         self._keys: Keys | None = None
 
     @property
@@ -68,7 +72,7 @@ class Fold:
 
     @property
     def keys(self) -> Keys | None:
-        """The declared members that identify elements when states of the thread are compared."""
+        """The declared members that identify elements when states of the thread are compared, and its texts."""
         return self._keys
 
     @property
@@ -85,6 +89,15 @@ class Fold:
     def pushes(self) -> Sequence[Pending]:
         """The pushes in the order of their refs."""
         return self._pushes
+
+    def difference(self, before: Any, after: Any, ops: Iterable[Op]) -> list[Op]:
+        """Return what others may have done that made `after` of `before`, for `ops` to be rebased over.
+
+        A string of which `ops` change a part is a text, whether declared or not.
+        """
+        spliced = {op.path for op in ops if op.op == "splice"}
+        keys = Keys(self._list_keys, {*self._texts, *spliced})
+        return shrink(diff(before, after, keys), before)
 
     # Pushes
 
@@ -126,6 +139,7 @@ class Fold:
     def join(self, frame: Joined) -> None:
         """Take in the answer to a join. Raises PatchError, and changes nothing, where what was missed is missing."""
         at = (frame.epoch, frame.version)
+        self._list_keys, self._texts = frame.list_keys, frame.texts
         self._keys = Keys(frame.list_keys, frame.texts) if frame.list_keys or frame.texts else None
         is_known = self.have is not None and self.have[0] == frame.epoch
         if frame.state is not msgspec.UNSET:
@@ -204,7 +218,9 @@ class Fold:
 
     def _difference(self, before: Any, after: Any) -> list[Op]:
         """Return what others may have done that made `after` of `before`; nothing where no push is shown over it."""
-        return diff(before, after, self._keys) if any(push.is_visible for push in self._pushes) else []
+        if not any(push.is_visible for push in self._pushes):
+            return []
+        return self.difference(before, after, (op for push in self._pushes for op in push.ops))
 
     def _refold(self, over: Sequence[Op], *, start: int = 0, takes_back: bool = False) -> None:
         """Let `over`, which led to `confirmed`, come before what is shown of the pushes from the index `start` on.
