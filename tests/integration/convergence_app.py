@@ -6,7 +6,7 @@ from tests.integration.test_convergence import Pad, StrictPad, TypedPad
 
 from plait import Plait, Thread, rpc
 
-__all__ = ["KINDS", "app"]
+__all__ = ["KINDS", "LiveTextPad", "app"]
 
 
 class Live(Thread[Any]):
@@ -33,6 +33,16 @@ class LiveTypedPad(TypedPad, Live):
     """The same state with a type."""
 
 
+class LiveTextPad(LivePad):
+    """The same state with texts in it."""
+
+    texts = ("/note", "/cards/*/body")
+    initial_state = Pad.initial_state | {
+        "note": "",
+        "cards": [{"id": 1, "body": ""}, {"id": 2, "body": ""}],
+    }
+
+
 KINDS = (LivePad, LiveStrictPad, LiveTypedPad)
 
-app = Plait(*KINDS)
+app = Plait(*KINDS, LiveTextPad)
