@@ -594,6 +594,38 @@ def test_what_is_deleted_in_a_text_is_not_brought_back_by_a_whole_state() -> Non
     assert session.shown["cards"][0] == {"id": 2, "body": ""}
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_thousands_of_letters_typed_offline_in_a_long_text_are_all_there_after_it(is_whole: bool) -> None:
+    peer = Peer({"note": "word " * 20_000, "n": 0})
+    peer.texts = ["/note"]
+    session = Session("c1", clock=Clock())
+    arrived: list[messages.ServerMessage] = []
+    session.opened()
+    peer.join(link := Link(arrived.append), messages.Join("c1"))
+    session.receive(arrived.pop())
+    session.lost(1006)
+    peer.leave(link)
+    for count in range(2000):
+        session.edit([splice("/note", 50_000 + count, 0, "x")])
+    peer.change([splice("/note", 49_990, 20, "12345")])
+    session.opened()
+    session.take_frames()
+    peer.join(link := Link(arrived.append), messages.Join("c1", None if is_whole else ("e", 0)), whole=is_whole)
+    while arrived:
+        session.receive(arrived.pop(0))
+        frames = [frame for frame in session.take_frames() if isinstance(frame, messages.Push)]
+        assert len(frames) <= UNANSWERED
+        assert sum(len(messages.encode(frame)) for frame in frames) < UNANSWERED * 250
+        for frame in frames:
+            peer.push(link, frame)
+            if frame.ref % 100 == 0:
+                peer.change([splice("/note", 0, 0, "y")])
+    assert session.pending == []
+    assert session.shown == session.confirmed == peer.state
+    assert "12345" + "x" * 2000 in peer.state["note"]
+    assert peer.state["note"].count("x") == 2000
+
+
 def test_a_string_of_which_no_push_changes_a_part_is_replaced_whole() -> None:
     session = build_session({"note": "abcdef", "status": "open"})
     session.edit([Op("replace", "/status", "closed")])

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from plait_client.burst import Burst, shift_splice
+from plait_client.burst import Burst
 from plait_client.text_diff import shrink
 from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
@@ -238,10 +238,10 @@ class Fold:
                     document, others, is_back = self._refold_one(push, others, document, takes_back=is_back)
                     takes_back |= is_back
             else:
-                document, others, shift = moved
-                for push in pushes:
+                for push, ops in zip(pushes, moved.ops, strict=True):
                     push.is_visible = True
-                    push.ops = [shift_splice(op, shift) for op in push.ops] if shift else push.ops
+                    push.ops = ops if others else push.ops
+                others, document = moved.over, moved.document
             # The next push is rebased over what is left after these.
             if is_moved:
                 over = others
