@@ -37,7 +37,10 @@ class LiveTextPad(LivePad):
     """The same state with texts in it."""
 
     texts = ("/note", "/cards/*/body")
-    initial_state = Pad.initial_state | {
+    initial_state: Any = {  # noqa: RUF012
+        "list": [],
+        "by": {},
+        "n": 0,
         "note": "",
         "cards": [{"id": 1, "body": ""}, {"id": 2, "body": ""}],
     }
