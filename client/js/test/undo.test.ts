@@ -3,13 +3,14 @@ import { expect, test } from "vitest";
 import type { Pending } from "../src/fold.js";
 import { invert } from "../src/inverse.js";
 import { plain } from "../src/json.js";
+import { regionsOf } from "../src/over.js";
 import { apply, diff, parse, regionOf, splices, spliceUnits } from "../src/patch.js";
 import type { Document, Splice } from "../src/patch.js";
 import { countPoints } from "../src/points.js";
 import type { Op } from "../src/protocol.js";
 import { UNKNOWN, compose } from "../src/text.js";
 import type { Region } from "../src/text.js";
-import { UndoHistory, regionsOf } from "../src/undo.js";
+import { UndoHistory } from "../src/undo.js";
 import { Random } from "./random.js";
 
 /** A page whose history is told of its own changes and of those of others. */
