@@ -54,7 +54,9 @@ export interface ShownChange {
   /** What leads from one to the other; where something is taken back, without values, and with unknown characters. */
   ops: readonly Op[];
   /** The push that was made; undefined for what the server has said. */
-  push: Pending | undefined;
+  push?: Pending | undefined;
+  /** The refused push that is taken back. */
+  refused?: Pending | undefined;
 }
 
 /** Where the lists are that have declared keys, and the texts. */
@@ -137,7 +139,7 @@ export class Fold {
     const push = newPush(ref, this.#at as Version, ops);
     push.after = apply(this.#shown, ops);
     this.#pushes.push(push);
-    this.#show(push.after, ops, push);
+    this.#show(push.after, ops, { push });
     return push;
   }
 
@@ -153,7 +155,9 @@ export class Fold {
     const before = this.#pushes.slice(0, index).findLast(isVisible)?.after ?? this.#confirmed;
     this.#take(push);
     // Also where it does not fit, and is not visible: the pushes after it were made as if it did.
-    if (!push.lostOn && !push.isSettled) this.#refold(takingBack(push.ops, before), { start: index, takesBack: true });
+    if (!push.lostOn && !push.isSettled) {
+      this.#refold(takingBack(push.ops, before), { start: index, takesBack: true, refused: push });
+    }
   }
 
   // The server's state
@@ -250,9 +254,12 @@ export class Fold {
 
   /**
    * Lets `over`, which led to `confirmed`, come before what is shown of the pushes from the index `start` on.
-   * With `takesBack`, it may take back what they were made on.
+   * With `takesBack`, it may take back what they were made on, as what the `refused` push did.
    */
-  #refold(over: readonly Op[], { start = 0, takesBack = false } = {}): void {
+  #refold(
+    over: readonly Op[],
+    { start = 0, takesBack = false, ...of }: { start?: number; takesBack?: boolean; refused?: Pending } = {},
+  ): void {
     let document = this.#confirmed;
     for (const [index, push] of this.#pushes.entries()) {
       push.after = undefined;
@@ -274,18 +281,18 @@ export class Fold {
       // The next push is rebased over what is left after this one.
       if (isMoved) over = moved.over;
     }
-    this.#show(freeze(share(this.#shown, document)), over);
+    this.#show(freeze(share(this.#shown, document)), over, of);
     const last = this.#pushes.findLast(isVisible);
     if (last) last.after = this.#shown;
     else this.#confirmed = this.#shown;
   }
 
-  #show(after: Document, ops: readonly Op[], push?: Pending): void {
+  #show(after: Document, ops: readonly Op[], of: Pick<ShownChange, "push" | "refused">): void {
     const before = this.#shown;
     this.#shown = after;
     if (before === after) return;
     // Of an answer that says what was known already, or of a push that no longer fits, there are no operations.
-    this.#onShown({ before, after, ops: ops.length > 0 ? ops : this.#difference(before, after), push });
+    this.#onShown({ before, after, ops: ops.length > 0 ? ops : this.#difference(before, after), ...of });
   }
 }
 

@@ -1,13 +1,16 @@
 /** The changes that can be undone or redone, one after the other, brought past all that others do. */
 
+import type { ShownChange } from "./fold.js";
 import { invert } from "./inverse.js";
-import { NOTHING, countOf, joined, opsOf } from "./over.js";
+import { NOTHING, countOf, joined, opsOf, pathOf, regionsOf } from "./over.js";
 import type { Over } from "./over.js";
-import { apply, parse } from "./patch.js";
+import { apply, find, parse, splices } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 import { isWithin, makeOp, pointer } from "./step.js";
+import { smaller } from "./text-diff.js";
+import { compose, invert as invertText } from "./text.js";
 
 /** So many changes can be undone. */
 const MOST = 500;
@@ -15,7 +18,7 @@ const MOST = 500;
 const MOST_OVER = 5_000;
 
 export interface Entry {
-  /** What takes the change back, after all later entries are taken back. */
+  /** What takes the change back, after all later entries are taken back; nothing where it has taken itself back. */
   ops: readonly Op[];
   /** What others have done after the change, and before the next entry's. */
   over: Over;
@@ -50,6 +53,21 @@ export class Chain {
     if (countOf(last.over) > MOST_OVER) this.clear();
   }
 
+  /**
+   * A change of an entry was refused, and is taken back from what was shown. Returns whether the entry takes back what is
+   * left of its changes; otherwise this counts as done by others.
+   */
+  refuse(entry: Entry, { before, ops, after }: ShownChange): boolean {
+    const there = this.#reach(entry, before);
+    const isThere = there !== undefined && this.#bringUp(this.#entries.indexOf(entry), there);
+    this.pass(ops);
+    const left = isThere ? this.#reach(entry, after) : undefined;
+    const rest = left === undefined ? undefined : restOf(entry, there, left);
+    if (!rest) return false;
+    Object.assign(entry, { ops: rest, over: NOTHING });
+    return true;
+  }
+
   /** Returns the last entry, brought up to what is shown. */
   top(document: Document): Entry | undefined {
     while (this.#entries.length > 0) {
@@ -57,10 +75,6 @@ export class Chain {
       if (this.#bringUp(index, document)) return this.#entries[index];
     }
     return undefined;
-  }
-
-  removeTop(): void {
-    this.#entries.pop();
   }
 
   /** Tells whether there is an entry of a place that can be taken back. */
@@ -103,12 +117,23 @@ export class Chain {
     for (let index = this.#entries.length - 1; index >= 0; index--) {
       if (!this.#bringUp(index, document)) continue;
       const entry = this.#entries[index] as Entry;
+      if (entry.ops.length === 0) continue;
       if (entry.ops.every(({ path }) => isWithin(parse(path), place))) return this.#raise(index, above, document);
       const after = apply(document, entry.ops);
       above.unshift({ entry, document, after });
       const next = placeAfter(place, entry.ops, after);
       if (!next) return undefined;
       [place, document] = [next, after];
+    }
+    return undefined;
+  }
+
+  /** Brings the entries above one past what others have done; returns what is left after all of them are taken back. */
+  #reach(entry: Entry, document: Document): Document | undefined {
+    for (let index = this.#entries.length - 1; index >= 0; index--) {
+      const above = this.#entries[index] as Entry;
+      if (above === entry) return document;
+      if (this.#bringUp(index, document)) document = apply(document, above.ops);
     }
     return undefined;
   }
@@ -121,7 +146,7 @@ export class Chain {
     const entry = this.#entries[index] as Entry;
     if (countOf(entry.over) === 0 && !entry.isRefused) return true;
     const { ops, conflicts, isLost, over } = rebase(entry.ops, opsOf(entry.over), document);
-    const stays = !isLost && !entry.isRefused && conflicts.length === 0 && ops.length > 0;
+    const stays = !isLost && !entry.isRefused && conflicts.length === 0 && (ops.length > 0 || entry.ops.length === 0);
     const below = this.#entries[index - 1];
     // For the entries below, a change that stays as it is was made by others.
     if (below) below.over = joined(below.over, stays || isLost ? over : [...over, ...invert(document, ops)]);
@@ -149,4 +174,18 @@ interface Raised {
 function placeAfter(place: readonly string[], ops: readonly Op[], document: Document): string[] | undefined {
   const [moved] = rebase([makeOp("replace", pointer(place), { value: null })], ops, document).ops;
   return moved && parse(moved.path);
+}
+
+/**
+ * Returns what takes back the rest of an entry's changes, after one was refused: of a text, what leads back over what
+ * was done since to where the entry has begun. Undefined for anything else.
+ */
+function restOf({ ops, over }: Entry, before: Document, after: Document): Op[] | undefined {
+  const past = opsOf(over);
+  const path = pathOf(past);
+  const [back, refused] = [regionsOf(ops), regionsOf(past)];
+  if (path === undefined || !ops.every((op) => op.path === path) || !back || !refused) return undefined;
+  const [text, left] = [find(before, parse(path)), find(after, parse(path))];
+  if (typeof text !== "string" || typeof left !== "string") return undefined;
+  return splices(path, smaller(left, compose(invertText(text, refused), back)));
 }

@@ -30,10 +30,14 @@ export class UndoHistory {
   }
 
   /** What is shown has changed. */
-  handle({ before, ops, push }: ShownChange): void {
+  handle(change: ShownChange): void {
+    const { before, ops, push, refused } = change;
     if (!push) {
-      this.#done.pass(ops);
-      this.#undone.pass(ops);
+      const entry = refused && this.#unanswered.get(refused)?.entry;
+      for (const chain of [this.#done, this.#undone]) {
+        if (!entry) chain.pass(ops);
+        else if (attempt(chain, () => chain.refuse(entry, change))) this.#unanswered.delete(refused);
+      }
       return;
     }
     const back = invert(before, ops);
@@ -50,8 +54,9 @@ export class UndoHistory {
   /** The server has answered a push. */
   settle(push: Pending, isRefused: boolean): void {
     const found = this.#unanswered.get(push);
-    // Inserted characters that are gone again need not be taken back, and all others of the entry still can be.
-    if (found && isRefused && !found.isInsertion) found.entry.isRefused = true;
+    // Inserted characters that are gone again need not be taken back, and all others of the entry still can be; so they
+    // can after a push that came to do nothing.
+    if (found && isRefused && !found.isInsertion && push.ops.length > 0) found.entry.isRefused = true;
     this.#unanswered.delete(push);
   }
 
@@ -96,7 +101,6 @@ export class UndoHistory {
     const both = isTyping(ops) ? typedTogether(top.ops, back) : setTogether(top.ops, back);
     if (!both) return undefined;
     Object.assign(top, { ops: both, at: now });
-    if (both.length === 0) this.#done.removeTop();
     return top;
   }
 }
