@@ -371,6 +371,43 @@ def test_an_editable_element_takes_lines_and_keeps_its_caret(notes: Notes) -> No
     expect(area(other)).to_have_value("some\nlines")
 
 
+@pytest.mark.parametrize("way", ["paste", "keyboard", "script"])
+def test_lines_that_come_at_once_are_lines_of_an_editable_element(notes: Notes, way: str) -> None:
+    lines = "A\nB\nC"
+    notes.write(lines)
+    page, other = notes.open(), notes.open()
+    expect(area(page)).to_have_value(lines)
+    area(page).press("Control+a")
+    area(page).press("Control+c")
+    notes.write("one two")
+    expect(free(page)).to_have_text("one two")
+    free(page).evaluate("(element) => { element.focus(); getSelection().collapse(element.firstChild, 4) }")
+    if way == "paste":
+        page.keyboard.press("Control+v")
+    elif way == "keyboard":
+        # As an input method or a voice does.
+        page.keyboard.insert_text(lines.replace("\n", "\r\n"))
+    else:
+        page.evaluate("(lines) => document.execCommand('insertText', false, lines)", lines)
+    expect(area(other)).to_have_value("one A\nB\nCtwo")
+    page.keyboard.type("!")
+    expect(area(other)).to_have_value("one A\nB\nC!two")
+    page.keyboard.press("Control+End")
+    page.keyboard.press("Enter")
+    expect(area(other)).to_have_value("one A\nB\nC!two\n")
+    assert free(page).evaluate(CARET) == len("one A\nB\nC!two\n")
+    page.keyboard.press("Backspace")
+    page.keyboard.press("Home")
+    page.keyboard.press("Backspace")
+    expect(area(other)).to_have_value("one A\nBC!two")
+    page.keyboard.type("?")
+    expect(area(other)).to_have_value("one A\nB?C!two")
+    for _ in range(4):
+        page.keyboard.press("Control+z")
+    expect(area(other)).to_have_value("one two")
+    expect(free(page)).to_have_text("one two")
+
+
 def test_editors_and_a_textarea_share_a_text_at_full_speed_and_undo_what_was_typed_in_them(notes: Notes) -> None:
     notes.write("start  end")
     one, other, plain = notes.open_editor("Ada"), notes.open_editor("Grace"), notes.open()
