@@ -21,6 +21,13 @@ export interface Field {
   release(): void;
 }
 
+// Empty where the types of pages are not there, as in Node; else these are a part of those.
+declare global {
+  interface HTMLElement {}
+  interface HTMLInputElement {}
+  interface HTMLTextAreaElement {}
+}
+
 /** Elements in which `bindText` can show a text. */
 export type TextElement = HTMLTextAreaElement | HTMLInputElement | HTMLElement;
 
