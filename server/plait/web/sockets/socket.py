@@ -68,6 +68,7 @@ class Socket(asyncio.Protocol):
         transport: asyncio.Transport,
         protocol: ServerProtocol,
         *,
+        max_size: int,
         write_batcher: WriteBatcher,
         write_buffer: int,
         bucket: TokenBucket | None,
@@ -92,6 +93,7 @@ class Socket(asyncio.Protocol):
         self._reader = Reader(
             transport,
             protocol,
+            max_size=max_size,
             bucket=bucket,
             turns=turns,
             handle=self._handle,
