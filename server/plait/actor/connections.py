@@ -94,7 +94,7 @@ class Connections:
         wire: Wire | None = None
         frame: Frame | None = None
         count = 0
-        for connection in self:
+        for connection in tuple(self._members):
             session = connection.session
             if session is not None and connection is not source and connection.protocol_enabled:
                 if connection.wire is not wire:

@@ -30,8 +30,6 @@ def serialize(frame: Frame) -> bytes:
 
 def is_utf8(data: bytes) -> bool:
     """Return whether bytes are valid UTF-8."""
-    if data.isascii():
-        return True
     try:
         data.decode()
     except UnicodeDecodeError:

@@ -227,7 +227,7 @@ class Socket(asyncio.Protocol):
         receiver = self._receiver
         assert receiver is not None
         match opcode:
-            case Opcode.TEXT if is_utf8(data):
+            case Opcode.TEXT if data.isascii() or is_utf8(data):
                 receiver.receive(data, is_text=True)
             case Opcode.TEXT:
                 self.close(_INVALID_DATA, "a text message is not UTF-8")
