@@ -46,12 +46,12 @@ def shorten(reason: str) -> str:
 _SLICE: Final = 2048
 _LARGEST_SLICE: Final = 8192
 _FEW: Final = 8
-# How many messages are taken at once, and the bytes of the largest that is.
+# How many messages and pongs are taken at once, and the bytes of the largest that is.
 _MESSAGES: Final = 64
 _LARGEST_MESSAGE: Final = 4096
 _CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
-# The first byte of a message in one frame, and a bit of the second (RFC 6455, section 5.2).
-_WHOLE: Final = {0x81: Opcode.TEXT, 0x82: Opcode.BINARY}
+# The first byte of a message in one frame and of a pong, and a bit of the second (RFC 6455, section 5.2).
+_WHOLE: Final = {0x81: Opcode.TEXT, 0x82: Opcode.BINARY, 0x8A: Opcode.PONG}
 _MASKED: Final = 0x80
 
 
@@ -59,7 +59,7 @@ class Incoming:
     """Parses received bytes into frames, and joins the fragments of a message.
 
     A frame is a message, a control frame, or an empty CONT for a fragment that is not the last. Small messages in one
-    frame of at most `max_size` bytes are taken directly; the protocol, which is slower, parses everything else.
+    frame of at most `max_size` bytes, and pongs, are taken directly; the protocol, which is slower, parses all others.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Incoming:
         # The received bytes, and how many of them have been parsed.
         self._unread = b""
         self._at = 0
-        # Whether the others are the beginning of a small message.
+        # Whether the others are the beginning of a small message or a pong.
         self._is_partial = False
         # Bytes that the protocol was given and has not made a frame of: 0 only where a frame ends.
         self._pending = 0
@@ -114,7 +114,7 @@ class Incoming:
         if self._at == len(self._unread) or self._is_partial:
             return False
         if not self._pending and self._begun is None and self._protocol.state is State.OPEN:
-            self._take_messages()
+            self._take_frames()
         if not self.frames:
             if self._is_partial:
                 return False
@@ -123,8 +123,8 @@ class Incoming:
             self.frames.reverse()
         return True
 
-    def _take_messages(self) -> None:
-        """Take messages up to the first frame that is none, or is too large, or has not come whole."""
+    def _take_frames(self) -> None:
+        """Take messages and pongs up to the first frame that is neither, or is too large, or has not come whole."""
         data, at, frames = self._unread, self._at, self.frames
         end = len(data)
         while at < end and len(frames) < _MESSAGES:
@@ -136,8 +136,10 @@ class Incoming:
                 break
             size, mask = data[at + 1] - _MASKED, at + 2
             if size >= 126:
-                # The length is in the next two bytes, or in eight if it is larger.
-                size = int.from_bytes(data[mask : mask + 2]) if size == 126 else _LARGEST_MESSAGE + 1
+                # The length is in the next two bytes, or in eight if it is larger; a pong has a shorter one.
+                if size == 127 or opcode is Opcode.PONG:
+                    break
+                size = int.from_bytes(data[mask : mask + 2])
                 mask += 2
             if size > self._largest:
                 break

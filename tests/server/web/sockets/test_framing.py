@@ -50,9 +50,10 @@ def make_some(random: Random, largest: int) -> tuple[bytes, Frames]:
             return frame(opcode, data[:125]), [(opcode, data[:125])]
         case 1:
             first, last = frame(Opcode.BINARY, data, fin=False), frame(Opcode.CONT, data)
-            return first + frame(Opcode.PING) + last, [
+            return first + frame(Opcode.PING) + frame(Opcode.PONG) + last, [
                 (Opcode.CONT, b""),
                 (Opcode.PING, b""),
+                (Opcode.PONG, b""),
                 (Opcode.BINARY, data + data),
             ]
         case _:
@@ -85,9 +86,11 @@ def test_frames_are_the_same_however_their_bytes_are_cut(seed: int, most: int) -
         pytest.param(frame(Opcode.TEXT, mask=False), 1002, id="an unmasked empty message"),
         pytest.param(b"\xc1\x81\0\0\0\0x", 1002, id="a reserved bit"),
         pytest.param(b"\x83\x81\0\0\0\0x", 1002, id="a reserved opcode"),
+        pytest.param(b"\x8a\xfe\0\x7e\0\0\0\0" + b"x" * 126, 1002, id="a pong that is too long"),
+        pytest.param(b"\x0a\x80\0\0\0\0", 1002, id="a fragment of a pong"),
         pytest.param(frame(Opcode.CONT, b"x"), 1002, id="the end of nothing"),
         pytest.param(frame(Opcode.TEXT, fin=False) + frame(Opcode.TEXT), 1002, id="a message inside of another"),
-        pytest.param(frame(Opcode.TEXT, b"x" * 101), 1009, id="a small message that is too large"),
+        pytest.param(frame(Opcode.TEXT, b"x" * 201), 1009, id="a small message that is too large"),
         pytest.param(frame(Opcode.TEXT, b"x" * 300)[:4], 1009, id="the beginning of a message that is too large"),
         pytest.param(frame(Opcode.TEXT, b"x" * 70_000)[:10], 1009, id="the beginning of one that is much too large"),
         pytest.param(b"\x81\xff\0\0\0\0\0\0\0\xff\0\0\0\0", 1009, id="a length of more bytes than are needed"),
@@ -96,7 +99,7 @@ def test_frames_are_the_same_however_their_bytes_are_cut(seed: int, most: int) -
 def test_what_breaks_the_protocol_is_refused_after_the_messages_before_it_and_nothing_is_taken_later(
     sent: bytes, code: int
 ) -> None:
-    peer = Peer(max_size=100)
+    peer = Peer(max_size=200)
     message = frame(Opcode.TEXT, b"before")
     peer.send(message + message + sent)
     assert peer.frames[:2] == [(Opcode.TEXT, b"before")] * 2
