@@ -181,8 +181,7 @@ class Pipeline:
             after, ops = self._apply_ops(self.current, ops, drops_unknown=drops_unknown, most_moved=most_moved)
         except PatchError as error:
             raise Conflict(str(error), path=ops[0].path if [op.op for op in ops] == ["splice"] else None) from None
-        if any(op.op == "splice" and not (op.remove or op.insert) for op in ops):
-            ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
+        ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
         return self._make_current(after, ops, source, accept=accept, name=name)
 
     def update(self, pointer: str, value: object) -> Commit:
@@ -476,7 +475,7 @@ def _drop_unpaired_moves(ops: Sequence[Op]) -> Sequence[Op]:
 
     After the operations of another change, such an `add` would seem to move an element that the other one removed.
     """
-    if not any(op.moved is True for op in ops):
+    if True not in [op.moved for op in ops]:
         return ops
     before = [None, *ops]
     return [
