@@ -47,7 +47,7 @@ class Actor(Facade):
         on_lost: Callable[["Actor", StoreError], None],
         instruments: Instruments | None = None,
     ) -> None:
-        loop = asyncio.get_running_loop()
+        self.loop = loop = asyncio.get_running_loop()
         self.key = key
         self.kind = kind
         self.limits = limits

@@ -193,7 +193,7 @@ class Batches:
                 self._fail(key, group.futures, Indeterminate(f"{key}: it is not known whether the change was stored"))
         else:
             outcomes = work.result()
-            count = sum(stored for stored, _ in outcomes)
+            count = sum([stored for stored, _ in outcomes])
             for (key, group), (stored, error) in zip(batch.items(), outcomes, strict=True):
                 for future in group.futures[:stored] if error is not None else group.futures:
                     if not future.done():
