@@ -426,26 +426,36 @@ async def test_outside_of_runs_values_are_stored_at_once_and_a_run_keeps_them(la
     assert await lab.values() == {"theirs": 1, "mine": 5}
 
 
-@given(st.lists(st.tuples(st.sampled_from("sdpcx"), st.sampled_from("ab"), st.integers(0, 3)), max_size=12), st.data())
-async def test_runs_do_what_a_dict_does(steps: list[tuple[str, str, int]], data: st.DataObject) -> None:
-    """Whether it is loaded before, in between or not, and however it is cut into runs."""
+Step = tuple[str, str, int, bool, str]
+
+steps = st.tuples(
+    st.sampled_from("sdpcx"),
+    st.sampled_from("ab"),
+    st.integers(0, 3),
+    st.booleans(),
+    st.sampled_from(["", "end", "sleep"]),
+)
+
+
+@given(st.lists(steps, max_size=12))
+async def test_runs_do_what_a_dict_does(steps: list[Step]) -> None:
+    """Whether the values are loaded before a step or not, and however the steps are cut into runs."""
     expected: dict[str, Any] = {}
     async with open_lab(CountingMemory()) as lab:
-        at = 0
-        while at < len(steps):
-            end = data.draw(st.integers(at + 1, len(steps)))
-            part, at = steps[at:end], end
-            loads = [data.draw(st.booleans()) for _ in part]
+        left = iter(steps)
 
-            async def work(ctx: Context[Conversation], part: Any = part, loads: Any = loads) -> None:
-                values = ctx.thread.values
-                for (what, key, number), is_loaded in zip(part, loads, strict=True):
-                    if is_loaded:
-                        assert dict(await values.items()) == expected
-                    await _step(values, expected, what, key, number)
+        async def work(ctx: Context[Conversation]) -> str:
+            values = ctx.thread.values
+            for what, key, number, is_loaded, end in left:
+                if is_loaded:
+                    assert list(await values.items()) == list(expected.items())
+                await _step(values, expected, what, key, number)
+                if end:
+                    return end
+            return "over"
 
-            await lab.do(work)
-            if data.draw(st.booleans()):
+        while (end := await lab.do(work)) != "over":
+            if end == "sleep":
                 await lab.sleep()
         assert list((await lab.values()).items()) == list(expected.items())
 
