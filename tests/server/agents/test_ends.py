@@ -2,13 +2,14 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from tests.server.agents.lab import Conversation, Lab
 from tests.server.agents.test_runs import Gate, ended
 
-from plait import Context, Destroyed, MemoryStore, Plait, Thread, ThreadKey, Values
+from plait import Context, Destroyed, Limits, MemoryStore, Plait, Thread, ThreadKey, Values
 from plait.store.protocol import Write
 
 HOUR = 3600
@@ -182,3 +183,31 @@ def test_an_unknown_event_is_refused_with_the_nearest() -> None:
         app.on("thread.create", print)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="function"):
         app.on("thread.created", "no")  # type: ignore[call-overload]
+
+
+async def test_threads_that_ran_once_do_not_stay_in_memory_and_lose_nothing(tmp_path: Path) -> None:
+    class Brief(Conversation):
+        idle_timeout = 0.0
+
+    app = Plait(Brief, store=f"sqlite:///{tmp_path / 'plait.db'}", limits=Limits(awake_threads=300))
+    app._node._sweep_interval = 0.01
+
+    @app.agent("put", thread=Brief)
+    async def put(ctx: Context[Brief], number: int) -> int:
+        await ctx.thread.values.set("number", number)
+        return number
+
+    @app.agent("look", thread=Brief)
+    async def look(ctx: Context[Brief]) -> Any:
+        return await ctx.thread.values.get("number")
+
+    async with app:
+        for start in range(0, 3000, 100):
+            await asyncio.gather(*(app.run("put", number, thread=str(number)) for number in range(start, start + 100)))
+            async with asyncio.timeout(10):
+                while len(app._node.actors) > 100:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        assert [await app.run("look", thread=str(number)) for number in range(0, 3000, 100)] == [*range(0, 3000, 100)]
+        async with asyncio.timeout(10):
+            while app._node.actors:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
