@@ -88,6 +88,8 @@ class Method:
         self.name = name
         self.attribute = attribute
         self.function = function
+        # The function whose signature and docstring clients are told.
+        self.described = function
         self.is_generator = inspect.isasyncgenfunction(function)
         self._positional: list[str] = []
         self._required: set[str] = set()

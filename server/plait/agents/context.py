@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextvars import ContextVar
 from typing import Any, Final, Generic, Protocol, TypeVar, overload
 
+import msgspec
 from starlette.requests import Request
 
 from plait.actor.connection import Connection
@@ -151,7 +152,7 @@ class Context(Generic[ThreadT]):
         self._run.check()
         await self._run.stage.commit()
 
-    async def run(self, agent: str, input: Any = None) -> Any:
+    async def run(self, agent: str, input: Any = msgspec.UNSET) -> Any:
         """Run another agent in this thread and session, and return its output; of one that streams, a list.
 
         It shares `state`, `session`, the attributes and what is staged, and does not wait for its turn.
@@ -159,7 +160,7 @@ class Context(Generic[ThreadT]):
         self._run.check()
         return await self._caller.call(self, agent, input)
 
-    def stream(self, agent: str, input: Any = None) -> AsyncIterator[Any]:
+    def stream(self, agent: str, input: Any = msgspec.UNSET) -> AsyncIterator[Any]:
         """Iterate over what another agent streams in this thread and session, as `run` does."""
         self._run.check()
         return self._caller.stream_for(self, agent, input)

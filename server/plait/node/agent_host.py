@@ -74,7 +74,7 @@ class AgentHost:
     async def run(
         self,
         agent: str,
-        input: Any = None,
+        input: Any = msgspec.UNSET,
         *,
         thread: Target | None = None,
         user_id: str | None = None,
@@ -107,7 +107,7 @@ class AgentHost:
     async def stream(
         self,
         agent: str,
-        input: Any = None,
+        input: Any = msgspec.UNSET,
         *,
         thread: Target | None = None,
         user_id: str | None = None,

@@ -577,3 +577,38 @@ async def test_listeners_of_completed_run_after_the_answer_in_order_and_what_the
     assert await lab.values() == {"from": "s1"}
     assert seen == ["chat", "third"]
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_an_input_that_is_not_given_is_its_default_or_none() -> None:
+    async with open_lab(CountingMemory()) as lab:
+
+        @lab.app.agent("maybe", thread=Conversation)
+        async def maybe(ctx: Context[Conversation], number: int | None) -> int | None:
+            return number
+
+        @lab.app.agent("usual", thread=Conversation)
+        async def usual(ctx: Context[Conversation], number: int = 7) -> int:
+            return number
+
+        @lab.app.agent("nothing", thread=Conversation)
+        async def nothing(ctx: Context[Conversation]) -> None: ...
+
+        handle = lab.app.thread(Conversation, "one")
+        assert [await lab.app.run("maybe"), await lab.app.run("maybe", 1)] == [None, 1]
+        assert [await lab.app.run("usual"), await lab.app.run("usual", 1)] == [7, 1]
+        assert await lab.app.run("nothing") is None
+        with pytest.raises(InvalidArguments, match="no input"):
+            await lab.app.run("nothing", 1)
+        with pytest.raises(InvalidArguments, match="Expected `int`"):
+            await lab.app.run("usual", None)
+        assert handle.name == "one"
+
+
+async def test_clients_are_told_the_types_of_agents() -> None:
+    async with open_lab(CountingMemory()) as lab:
+
+        @lab.app.agent("ask", thread=Conversation)
+        async def ask(ctx: Context[Conversation], question: Question) -> int:
+            return len(question.tags)
+
+        assert '"run:ask"(question: QuestionInput): number;' in lab.app.types()["plait-types.ts"]
