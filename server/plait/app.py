@@ -86,7 +86,7 @@ class Plait(AgentHost):
         thread_ids: ThreadIdProvider | None = None,
     ) -> None:
         functions = {"authenticate": authenticate, "authorize": authorize, "thread_ids": thread_ids}
-        _check_types(store, allowed_origins, allowed_hosts, **functions)
+        _check_types(store, allowed_origins, allowed_hosts, secret, **functions)
         given = Settings(
             store=store if isinstance(store, str) else "",
             allowed_origins=(allowed_origins,) if isinstance(allowed_origins, str) else tuple(allowed_origins),
@@ -98,7 +98,7 @@ class Plait(AgentHost):
             ping_interval=ping_interval,
             ping_timeout=ping_timeout,
             metrics=metrics,
-            secret=split_setting(secret) if isinstance(secret, str) else tuple(secret),
+            secret=split_setting(secret if isinstance(secret, str) else ",".join(secret)),
         )
         self.settings = given.with_environment()
         _warn_of_unknown_variables()
@@ -379,7 +379,9 @@ def _warn_of_unknown_variables() -> None:
         log.warning("the environment variable %s is not a setting and is ignored%s", variable, hint)
 
 
-def _check_types(store: object, allowed_origins: object, allowed_hosts: object, **functions: object) -> None:
+def _check_types(
+    store: object, allowed_origins: object, allowed_hosts: object, secret: object, **functions: object
+) -> None:
     """Raise TypeError for settings of the wrong type."""
     if not isinstance(store, str) and not callable(getattr(store, "submit", None)):
         raise TypeError(f"store must be a URL, such as 'sqlite:///game.db', or a Store, not {store!r}")
@@ -387,6 +389,8 @@ def _check_types(store: object, allowed_origins: object, allowed_hosts: object, 
         raise TypeError(f"allowed_origins must be a list of origins, not {allowed_origins!r}")
     if not isinstance(allowed_hosts, Iterable):
         raise TypeError(f"allowed_hosts must be a list of hosts, not {allowed_hosts!r}")
+    if not isinstance(secret, str | list | tuple) or not all(isinstance(each, str) for each in secret):
+        raise TypeError(f"secret must be a str or a list of them, not {type(secret).__name__}")
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name} must be a function or None, not {function!r}")

@@ -93,6 +93,7 @@ async def test_a_stream_that_fails_before_its_first_chunk_has_the_status_of_the_
             answer = await web.post(f"{ROOM}/run/drip")
             assert error_of(answer) == (429, "rate_limited")
             assert int(answer.headers["retry-after"]) >= 1
+        chat.gate.is_open.set()
 
 
 async def test_a_stream_waits_for_a_client_that_does_not_read() -> None:
@@ -234,8 +235,7 @@ async def test_a_stream_is_interrupted_when_its_client_leaves_and_what_it_wrote_
             assert stream.status_code == 200
             assert await chat.gate.wait() == "drip"
         chat.gate.is_open.set()
-        async with asyncio.timeout(TIMEOUT):
-            assert (await values_of(chat))["drip"] >= 2
+        assert 2 <= (await values_of(chat))["drip"] < 999_999
         assert chat.gate.ran == ["drip"]
 
 

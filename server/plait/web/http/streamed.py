@@ -25,6 +25,7 @@ class Streamed(StreamingResponse):
     ) -> None:
         super().__init__(content, media_type=media_type, headers=headers)
         self._ended = ended
+        self._has_ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -32,6 +33,16 @@ class Streamed(StreamingResponse):
         except BrokenOff:
             pass  # The server closes the connection of an answer without an end.
         finally:
+            self._end()
+
+    async def listen_for_disconnect(self, receive: Receive) -> None:
+        await super().listen_for_disconnect(receive)
+        # Now: anyio never cancels a task that has something to do whenever it looks.
+        self._end()
+
+    def _end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
             self._ended()
 
 
