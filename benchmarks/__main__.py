@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.agents_runs import agent_runs
+from benchmarks.agents_table import run_table
 from benchmarks.check import check
 from benchmarks.clients import LoadError
 from benchmarks.contest import Effort, Outcome, contest
@@ -17,7 +19,7 @@ from benchmarks.deltas import deltas
 from benchmarks.differences import differences
 from benchmarks.memory import Finding, idle_sockets, threads
 from benchmarks.neighbours import neighbours
-from benchmarks.peer import COLYSEUS, YJS, PeerError, install, prepare
+from benchmarks.peer import AGENTUITY, COLYSEUS, YJS, PeerError, install, prepare
 from benchmarks.records import records
 from benchmarks.rejoin import rejoin
 from benchmarks.resume import resume
@@ -31,8 +33,8 @@ from benchmarks.texts import texts
 
 MEMORY = "memory"
 PEERS = ("plait", "cloudflare", "socket")
-# What keeping clients in sync costs, each with a table of its own.
-SYNC = ("deltas", "diff", "resume", "stall", "neighbours", "records", "texts", "rejoin")
+# What keeping clients in sync and running agents costs, each with a table of its own.
+SYNC = ("deltas", "diff", "resume", "stall", "neighbours", "records", "texts", "rejoin", "runs")
 # Server, kind, idle sockets, awake threads. Cloudflare's threads keep three files open each, so they are fewer.
 MEASURED = (
     ("plait", "note", 10_000, 10_000),
@@ -49,7 +51,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one run (default 2)")
     parser.add_argument("--quick", action="store_true", help="one short round, for trying things out")
     parser.add_argument("--only", action="append", metavar="NAME", choices=names, help=f"of {names}; repeatable")
-    parser.add_argument("--without", action="append", default=[], choices=[*PEERS, "colyseus", "yjs"])
+    parser.add_argument("--without", action="append", default=[], choices=[*PEERS, "colyseus", "yjs", "agentuity"])
     parser.add_argument("--folder", type=Path, help="where the servers keep their data (default a temporary folder)")
     parser.add_argument("--json", type=Path, help="also write every round's result to this file")
     return parser.parse_args()
@@ -99,7 +101,7 @@ def measure_memory(options: argparse.Namespace, folder: Path) -> list[Finding]:
 
 
 def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tuple[object, str]]:
-    """Measure what it costs to keep clients in sync; return outcomes and a table by name."""
+    """Measure what it costs to keep clients in sync and to run agents; return outcomes and a table by name."""
     pace = make_effort(options)
     measured: dict[str, tuple[object, str]] = {}
     wanted = [name for name in SYNC if "plait" not in options.without and name in (options.only or SYNC)]
@@ -127,6 +129,9 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
     if "rejoin" in wanted:
         returns = rejoin(folder, options.without, pace, tell)
         measured["rejoin"] = returns, rejoin_table(returns)
+    if "runs" in wanted:
+        outcomes = agent_runs(folder, options.without, pace, tell)
+        measured["runs"] = outcomes, run_table(outcomes)
     return measured
 
 
@@ -139,6 +144,8 @@ def install_peers(options: argparse.Namespace, folder: Path) -> None:
         install(COLYSEUS, folder / "peer.log")
     if "yjs" not in options.without and (not only or only & {"texts", "rejoin"}):
         install(YJS, folder / "peer.log")
+    if "agentuity" not in options.without and (not only or "runs" in only):
+        install(AGENTUITY, folder / "peer.log")
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ LOAD_TIMEOUT = 120.0
 QUIET_LIMIT = 20.0
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Result)
 
 
 class Effort(msgspec.Struct, frozen=True):
@@ -94,9 +95,9 @@ def turns(names: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
             yield turn, name
 
 
-def calm(measure: Callable[[str], Result | str], turn: int, effort: Effort) -> Result | str:
+def calm(measure: Callable[[str], R | str], turn: int, effort: Effort) -> R | str:
     """A result that nothing else on the machine disturbed, or the last one of a few tries."""
-    result: Result | str = ""
+    result: R | str = ""
     for again in range(effort.tries):
         if again:
             wait_for_quiet(QUIET_LIMIT)

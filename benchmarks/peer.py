@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["COLYSEUS", "PEER", "YJS", "PeerError", "install", "prepare"]
+__all__ = ["AGENTUITY", "COLYSEUS", "PEER", "YJS", "PeerError", "install", "prepare"]
 
 PEER = Path(__file__).parent / "cloudflare"
 COLYSEUS = Path(__file__).parent / "colyseus"
+AGENTUITY = Path(__file__).parent / "agentuity"
 YJS = Path(__file__).parent / "yjs"
 ENVIRONMENT = {**os.environ, "CI": "1", "WRANGLER_SEND_METRICS": "false"}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from benchmarks.peer import COLYSEUS, PEER, YJS
+from benchmarks.peer import AGENTUITY, COLYSEUS, PEER, YJS
 from benchmarks.results import cpu_seconds, tree
 
 __all__ = ["SERVERS", "Recipe", "Server", "ServerError", "plait", "serve"]
@@ -52,22 +52,28 @@ class Recipe(msgspec.Struct, frozen=True):
     cwd: Path = ROOT
 
 
-def plait(root: Path, python: Path, app: str = "app") -> Recipe:
+def plait(root: Path, python: Path, app: str = "agents:app") -> Recipe:
     """The server of a checkout, run with the Python that has it installed."""
     return Recipe(
-        (str(python.parent / "plait"), "serve", f"benchmarks.agents:{app}", "--port", "{port}"),
-        {"BENCH_STORE": "sqlite:///{folder}/plait.db", "PYTHONPATH": str(root)},
+        (str(python.parent / "plait"), "serve", f"benchmarks.{app}", "--port", "{port}"),
+        {"BENCH_STORE": "sqlite:///{folder}/plait.db", "PYTHONPATH": str(root), "PLAIT_SECRET": "benchmark"},
         root,
     )
 
 
 SERVERS = {
     "plait": plait(ROOT, Path(sys.executable)),
-    "guarded": plait(ROOT, Path(sys.executable), app="guarded"),
+    "guarded": plait(ROOT, Path(sys.executable), app="agents:guarded"),
+    "plait-agents": plait(ROOT, Path(sys.executable), app="agents_app:app"),
     "cloudflare": Recipe(("node", str(PEER / "serve.mjs"), "{folder}", "{port}")),
     "colyseus": Recipe(("node", str(COLYSEUS / "serve.mjs"), "{folder}", "{port}")),
     "yjs": Recipe(("node", "--expose-gc", str(YJS / "serve.mjs"), "{folder}", "{port}")),
     "yjs-stored": Recipe(("node", "--expose-gc", str(YJS / "serve.mjs"), "{folder}", "{port}", "stored")),
+    "agentuity": Recipe(
+        (str(AGENTUITY / "node_modules/.bin/bun"), str(AGENTUITY / "serve.mjs")),
+        {"HOME": "{folder}", "PORT": "{port}", "NODE_ENV": "production", "AGENTUITY_LOG_LEVEL": "error"},
+    ),
+    "starlette": Recipe((sys.executable, "-m", "benchmarks.agents_bare", "{port}")),
     "socket": Recipe((sys.executable, "-m", "benchmarks.bare", "{folder}", "{port}")),
 }
 
