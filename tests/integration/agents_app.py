@@ -93,12 +93,16 @@ def _add_agents(app: Plait, gate: Gate) -> None:
         await ctx.thread.values.set("n", 100)
         raise ValueError("that went wrong")
 
+    @app.agent("stuck", thread=Room, timeout=0.01)
+    async def stuck(ctx: Context) -> None:
+        await asyncio.Event().wait()
+
     @app.agent("hurry", thread=Room, max_waiting=1, wait_timeout=0.001)
     async def hurry(ctx: Context) -> None:
         pass
 
     @app.agent("short-queue", thread=Room, max_waiting=1)
-    @app.agent("wait", thread=Room)
+    @app.agent("wait", thread=Room, wait_timeout=1000)
     async def wait(ctx: Context, input: str) -> str:
         await gate.enter(input)
         await ctx.checkpoint()
@@ -136,7 +140,7 @@ def _add_streams(app: Plait, gate: Gate) -> None:
         finally:
             gate.ran.append("drip")
 
-    @app.agent("pour", thread=Room)
+    @app.agent("pour", thread=Room, wait_timeout=1000)
     async def pour(ctx: Context) -> AsyncIterator[str]:
         for n in range(3000):
             gate.ran.append(n)
