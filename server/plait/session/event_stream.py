@@ -33,7 +33,8 @@ class EventStream:
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
         self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close)
-        self._follower = Follower(actor, self._queue)
+        # Each event names its source, so that it is complete in itself.
+        self._follower = Follower(actor, self._queue, source=None)
         rights = Rights(principal, may_write=False, may_call=False)
         self.connection = actor.make_connection(id, self._queue, rights=rights, wire=PLAIT)
         # Closes the stream when the reader's token expires.

@@ -17,7 +17,27 @@ from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import Changes, Joined, PresenceDiff, Snapshot, Version, encode
 from plait_schemas.patch import Op, compact, decode_ops
 
-__all__ = ["PLAIT", "Follower", "PlaitWire"]
+__all__ = ["PLAIT", "ChangeFrame", "Follower", "PlaitWire"]
+
+
+class ChangeFrame(Frame):
+    """A change with its source, and the same without it, for readers that are told of one source again."""
+
+    __slots__ = ("_end", "_short", "source")
+
+    def __init__(self, row: ChangeRow) -> None:
+        end = b',"source":%b}' % encode_json(row.source)
+        super().__init__(b'{"type":"change","version":%d,"ops":%b%b' % (row.version, row.ops, end))
+        self.source = row.source
+        self._end = len(self.data) - len(end)
+        self._short: Frame | None = None
+
+    @property
+    def short(self) -> Frame:
+        """The frame without the source."""
+        if self._short is None:
+            self._short = Frame(self.data[: self._end] + b"}")
+        return self._short
 
 
 class PlaitWire(PlainWire):
@@ -26,8 +46,7 @@ class PlaitWire(PlainWire):
     def encode_change(self, revision: Revision) -> Frame:
         row = revision.change
         assert row is not None
-        source = encode_json(row.source)
-        return Frame(b'{"type":"change","version":%d,"ops":%b,"source":%b}' % (row.version, row.ops, source))
+        return ChangeFrame(row)
 
     def encode_message(self, data: object) -> Frame:
         if isinstance(data, bytes | bytearray | memoryview):
@@ -55,11 +74,13 @@ class Follower:
     Other frames wait as well, and are sent after it.
     """
 
-    __slots__ = ("_actor", "_held", "_held_size", "_misses_presence", "_transport", "is_behind", "version")
+    __slots__ = ("_actor", "_held", "_held_size", "_misses_presence", "_source", "_transport", "is_behind", "version")
 
-    def __init__(self, actor: Facade, transport: Transport) -> None:
+    def __init__(self, actor: Facade, transport: Transport, *, source: str | None = "server") -> None:
         self._actor = actor
         self._transport = transport
+        # The source of a change that does not name it; None if each is to name it.
+        self._source = source
         # The last version that was sent to the reader.
         self.version = 0
         self.is_behind = False
@@ -122,13 +143,18 @@ class Follower:
         return actor.since(have[1], durable.version, rows or ())
 
     def deliver(self, frame: Frame, revision: Revision, *, in_step: bool = False) -> None:
-        """Send the frame of a change; hold it back from a slow reader, unless `in_step`."""
+        """Send the frame of a change, as PLAIT encodes it; hold it back from a slow reader, unless `in_step`."""
         if self.is_behind or (self._transport.is_backed_up and not in_step):
             if not self.is_behind and self._actor.instruments is not None:
                 self._actor.instruments.reader_lagged(self._actor.key.kind)
             self.is_behind = True
             return
         self.version = revision.version
+        assert isinstance(frame, ChangeFrame)
+        if frame.source == self._source:
+            frame = frame.short
+        elif self._source is not None:
+            self._source = frame.source
         self._transport.send(frame)
 
     def skip(self, version: int) -> None:

@@ -276,7 +276,7 @@ async def test_who_joins_while_a_change_is_on_its_way_to_the_disk_is_told_of_it_
         assert frames[1:] == []
         house.store.resume()
         await actor.wait_until_idle()
-        assert guest.frames == [{"type": "change", "version": 3, "ops": [put("/n", 3)], "source": "server"}]
+        assert guest.frames == [{"type": "change", "version": 3, "ops": [put("/n", 3)]}]
 
 
 async def test_changes_while_the_store_is_read_for_a_join_are_neither_missed_nor_told_twice() -> None:
@@ -296,7 +296,7 @@ async def test_changes_while_the_store_is_read_for_a_join_are_neither_missed_nor
         assert joins(frames)["ops"] == [put("/n", n) for n in range(1, 501)]
         assert frames[1:] == [
             {"type": "presence", "snapshot": {}},
-            {"type": "change", "version": 502, "ops": [put("/n", 501)], "source": "server"},
+            {"type": "change", "version": 502, "ops": [put("/n", 501)]},
         ]
 
 
@@ -581,6 +581,27 @@ async def test_a_change_goes_to_all_but_its_sender_who_gets_an_ack() -> None:
         told = {"type": "change", "version": 1, "ops": [put("/n", 1)], "source": a.connection.id}
         assert (b.frames, c.frames) == ([told], [told])
         assert a.frames == [{"type": "ack", "ref": 1, "version": 1}]
+
+
+async def test_a_change_says_its_source_where_it_is_another_than_the_one_that_its_reader_was_told_last() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        a, b, c = [await joined(actor, client) for client in "abc"]
+        for guest, n in ((a, 1), (a, 2), (b, 3), (a, 4)):
+            guest.push(put("/n", n), base=n - 1)
+            await actor.wait_until_idle()
+        await change(actor, 5)
+        late = await joined(actor, "d")
+        await change(actor, 6)
+        frames = [each.frames for each in (a, b, c, late)]
+        sources = [[frame.get("source") for frame in each if frame["type"] == "change"] for each in frames]
+        ids = (a.connection.id, b.connection.id)
+        assert sources == [
+            [ids[1], "server", None],
+            [ids[0], None, None, "server", None],
+            [ids[0], None, ids[1], ids[0], "server", None],
+            [None],
+        ]
 
 
 async def test_nothing_of_a_change_is_told_before_it_is_durable_and_then_all_in_order() -> None:
