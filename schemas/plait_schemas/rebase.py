@@ -77,6 +77,8 @@ def _undone(over: Sequence[Op], shape: Shape, *, is_exact: bool = True) -> list[
     while index:
         index -= 1
         step = steps[index]
+        if step.name == "splice":
+            continue  # A text is one value, whatever is done inside of it.
         step.look_up(shape, has_happened=True, is_exact=is_exact)
         if step.is_moved and index and is_pair(steps[index - 1], step):
             index -= 1

@@ -26,6 +26,8 @@ class Step:
 
     __slots__ = (
         "_owned",
+        "_path",
+        "_place",
         "_value",
         "is_contested",
         "is_done",
@@ -45,7 +47,9 @@ class Step:
         # What of the value has been copied, and may be changed in place.
         self._owned: Owned | None = None
         self.name: Literal["add", "remove", "replace", "splice"] = op.op
-        self.parts = parse(op.path)
+        # Its place. A list is never changed; `_path` is the pointer of the one that it began with.
+        self.parts = self._place = parse(op.path)
+        self._path = op.path
         # Whether it is at an element of an array, and whether it puts one in or takes one out, so that the elements
         # after it move. If nothing is known of the array, what looks like an index is taken for one.
         self.is_element = bool(self.parts) and is_place(self.parts[-1])
@@ -59,7 +63,7 @@ class Step:
 
     @property
     def pointer(self) -> str:
-        return pointer(self.parts)
+        return self._path if self.parts is self._place else pointer(self.parts)
 
     @property
     def has_value(self) -> bool:
@@ -153,7 +157,7 @@ class Step:
         self.is_element = not isinstance(container, dict | msgspec.Struct)
         self.moves &= self.is_element
         if self.moves and has_happened is not None and self.parts[-1] == "-" and isinstance(container, list | tuple):
-            self.parts[-1] = str(len(container) - has_happened)
+            self.parts = [*self.parts[:-1], str(len(container) - has_happened)]
 
 
 def leads_through(place: Sequence[str], other: Step) -> bool:

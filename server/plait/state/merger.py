@@ -151,7 +151,8 @@ class Merger:
         work.charge_rebase(push.ops, len(concurrent))
         work.charge_ops(push.ops, document)
         rebased = rebase(push.ops, (other.op for other in concurrent), document)
-        others = [concurrent[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
+        over = zip(rebased.indices, rebased.over, strict=True)
+        others = [Other(op, concurrent[index].version) for index, op in over]
         policy = self._policy
         origins = [] if policy == "last-writer" else self._origins(proposal, rebased.ops)
         before = pipeline.history.current

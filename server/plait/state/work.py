@@ -1,6 +1,5 @@
 """What changes cost while nothing else can run, counted and bounded."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
@@ -93,9 +92,15 @@ class Work:
 
 def _count_copied(document: Any, ops: Iterable[Op]) -> int:
     """Return how many characters splices copy, as each makes another text."""
-    counts = Counter(op.path for op in ops if op.op == "splice")
-    texts = ((find(document, parse(path)), count) for path, count in counts.items())
-    return sum(len(text) * count for text, count in texts if isinstance(text, str))
+    lengths: dict[str, int] = {}
+    copied = 0
+    for op in ops:
+        if op.op == "splice":
+            if op.path not in lengths:
+                text = find(document, parse(op.path))
+                lengths[op.path] = len(text) if isinstance(text, str) else 0
+            copied += lengths[op.path]
+    return copied
 
 
 def _estimate_cost(document: Any, ops: Sequence[Op], owned: Collection[int] = ()) -> int:
