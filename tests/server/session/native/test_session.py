@@ -29,6 +29,7 @@ from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import StoreError
 from plait.limits import UNLIMITED, Limits
+from plait.state.retention import Retention
 from plait.web.turns import Turns
 
 # Joining
@@ -178,6 +179,23 @@ async def test_a_client_whose_missed_operations_are_large_and_larger_than_the_st
         await change(actor, *LARGE)
         _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 0))
         assert frame == {"version": 3, "state": {"n": LARGE[-1]}}
+
+
+async def test_a_client_that_has_missed_10_000_splices_is_sent_them_as_one_if_that_is_less_than_the_state() -> None:
+    class Log(Room):
+        retention = Retention(changes=None)
+
+    async with open_house(Log) as house:
+        actor = await house.actor(Log)
+        await actor.thread.set_state({"text": "x" * 100_000})
+        for n in range(10_000):
+            commit = actor.thread.append("/text", f"{n % 1000:03}")
+            if n % 100 == 99:
+                await commit
+        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        inserted = "".join(f"{n % 1000:03}" for n in range(10_000))
+        splice = {"op": "splice", "path": "/text", "at": 100_000, "insert": inserted}
+        assert frame == {"version": 10_001, "ops": [splice]}
 
 
 async def test_a_client_that_has_missed_a_damaged_change_is_sent_the_state_and_the_damage_is_logged(
