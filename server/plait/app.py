@@ -106,7 +106,9 @@ class Plait(AgentHost):
         with _as_setting_error("store"):
             self._store: Store = open_store(url) if url or isinstance(store, str) else store
         with _as_setting_error("allowed_origins"):
-            self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
+            self._identity = Identity(
+                self.settings.allowed_origins, authenticate, authorize, is_private=self._is_private
+            )
         with _as_setting_error("allowed_hosts"):
             self._hosts = Hosts(self.settings.allowed_hosts, is_guarded=authenticate is not None)
             # `/metrics` asks for no credentials, even with `authenticate`.

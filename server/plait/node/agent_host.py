@@ -7,9 +7,10 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 from plait.actor.events import Event, Events, Listener
+from plait.actor.connection import Principal
 from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
-from plait.agents.address import make_thread_id, session_name
+from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.runs import Runs
 from plait.node.handle import Handle, read_stream
@@ -152,6 +153,11 @@ class AgentHost:
         return add if listener is None else add(listener)
 
     # Inside
+
+    def _is_private(self, principal: Principal | None, key: ThreadKey) -> bool:
+        """Whether a thread is a session that is not the principal's, which can be guessed by its name."""
+        has_agents = any(agent.kind.name == key.kind for agent in self._runs.agents.values())
+        return has_agents and is_of_another(None if principal is None else principal.id, key.name)
 
     def _find_agent(self, name: str) -> Agent:
         agent = self._runs.agents.get(name)
