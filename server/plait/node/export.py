@@ -121,7 +121,7 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
         # A thread that has just begun has been stored by its `on_start`, or by somebody else.
         is_there = was_stored or (actor.is_stored and "on_start" not in kind.overrides)
         if is_there and not replace:
-            raise Conflict(f"there is a thread {key} already; it is only replaced when that is asked for")
+            raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
         cells = [(cell, _read_cell(export, cell)) for cells in _find_cells(actor).values() for cell in cells]
         records = [cell.record(value) for cell, value in cells]
         if decode_session(key.name, bytes(export.session)) is not None:

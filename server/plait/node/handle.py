@@ -1,6 +1,7 @@
 """Handles, by which server code calls a thread, whether it is awake or not."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final, Protocol, Self
@@ -13,7 +14,7 @@ from plait.actor.rpc import Method, Sent
 from plait.errors import CallFailed
 from plait.limits import Limits
 from plait.node.export import export_thread
-from plait.parts.part import find_parts
+from plait.parts.part import Part
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
@@ -110,7 +111,7 @@ class Handle:
     def __getattr__(self, name: str) -> Any:
         method = self._kind.attributes.get(name)
         if method is None:
-            if name in find_parts(self._kind.cls):
+            if isinstance(inspect.getattr_static(self._kind.cls, name, None), Part):
                 return _PartHandle(self._node, self._key, name)
             raise AttributeError(f"{self._kind.cls.__name__} has no rpc {name!r}")
         run = self._stream if method.is_stream else self._call
