@@ -118,8 +118,8 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
     was_stored = await node.is_stored(key)
     actor = await node.actor(key)
     with actor.keep_awake():
-        # A thread that has just begun has been stored by its `on_start`, or by somebody else.
-        is_there = was_stored or (actor.is_stored and "on_start" not in kind.overrides)
+        # A thread that has only now begun was begun by its `on_start`, or else by somebody else.
+        is_there = was_stored or (actor.pipeline.history.is_begun and "on_start" not in kind.overrides)
         if is_there and not replace:
             raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
         cells = [(cell, _read_cell(export, cell)) for cells in _find_cells(actor).values() for cell in cells]

@@ -1,7 +1,7 @@
 """Durable namespaces of entries that may expire."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,7 +16,7 @@ from plait.agents.kv import KV, KVStats
 from plait.agents.kv_namespace import Namespace
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Record, Store, ThreadKey
 
 ODD_KEYS = [
     "a b",
@@ -284,15 +284,57 @@ async def test_an_entry_that_is_set_often_leaves_few_records(store: Store, clock
         assert await count_records(store, "ns") < 20
 
 
-async def test_an_expired_entry_that_is_set_meanwhile_is_not_removed(store: Store, clock: Clock) -> None:
+class DelayedStore(MemoryStore):
+    """A store in which `meanwhile` is done once, after a record was read and before the reader has it."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def record(self, *args: Any, **kwargs: Any) -> bytes | None:
+        found = await super().record(*args, **kwargs)
+        await self._delay(found is not None)
+        return found
+
+    async def records(self, *args: Any, **kwargs: Any) -> list[Record]:
+        found = await super().records(*args, **kwargs)
+        await self._delay(len(found) > 0)
+        return found
+
+    async def _delay(self, has_found: bool) -> None:
+        if has_found and (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            await meanwhile()
+
+
+@pytest.mark.parametrize("reader", ["get", "keys", "stats"])
+async def test_an_expired_entry_that_is_set_while_it_is_read_is_not_removed(clock: Clock, reader: str) -> None:
+    store = DelayedStore()
     async with open_kv(store, clock) as kv:
-        for round in range(30):
-            await kv.set("ns", "key", "old", ttl=10)
-            clock.now += 1000
-            readers = [partial(kv.get, "ns", "key"), partial(kv.keys, "ns"), kv.sweep, partial(kv.stats, "ns")]
-            reads = [reader() for reader in readers[: round % 4 + 1]]
-            await asyncio.gather(*reads, kv.set("ns", "key", "new", ttl=10))
-            assert (await kv.get("ns", "key")).data == "new"
+        await kv.set("ns", "key", "old", ttl=10)
+        clock.now += 1000
+        store.meanwhile = partial(kv.set, "ns", "key", "new", ttl=10)
+        await getattr(kv, reader)("ns", *(["key"] if reader == "get" else []))
+        assert store.meanwhile is None
+        assert (await kv.get("ns", "key")).data == "new"
+
+
+async def test_an_expired_entry_that_is_set_during_a_sweep_is_not_removed(clock: Clock) -> None:
+    store = DelayedStore()
+    async with open_kv(store, clock) as kv:
+        await kv.set("ns", "key", "old", ttl=10)
+        clock.now += 1000
+
+        async def wait_for_the_entry() -> None:  # After its time was read, but not yet the entry.
+            store.meanwhile = second
+
+        async def second() -> None:
+            store.meanwhile = third
+
+        third = partial(kv.set, "ns", "key", "new", ttl=10)
+        store.meanwhile = wait_for_the_entry
+        await kv.sweep()
+        assert store.meanwhile is None
+        assert (await kv.get("ns", "key")).data == "new"
+        assert len(await store.records(ThreadKey("plait-kv", "ns"), "due")) == 1
 
 
 # Limits and errors
