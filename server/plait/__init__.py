@@ -6,8 +6,10 @@ from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
 from plait.agents.events import Event
+from plait.agents.kv import KV, KVEntry, KVStats
 from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session
+from plait.agents.user import User
 from plait.app import Plait
 from plait.errors import (
     Busy,
@@ -56,6 +58,7 @@ from plait.store.sqlite import SqliteStore
 from plait.web.identity import Action
 
 __all__ = [
+    "KV",
     "Action",
     "Busy",
     "CallFailed",
@@ -78,6 +81,8 @@ __all__ = [
     "Interruption",
     "InvalidArguments",
     "InvalidState",
+    "KVEntry",
+    "KVStats",
     "Limits",
     "MemoryStore",
     "MethodNotFound",
@@ -111,6 +116,7 @@ __all__ = [
     "Unanswerable",
     "Unauthenticated",
     "Unavailable",
+    "User",
     "Values",
     "current",
     "current_context",
