@@ -71,7 +71,8 @@ class Context:
     ) -> None:
         self._run = run
         self._caller = caller
-        self.thread = thread
+        # Of the agent's class, which a type checker does not know here.
+        self.thread: Any = thread
         self.user = user
         self.kv = kv
         self.state = state
