@@ -29,7 +29,8 @@ Authorize = Callable[[Principal | None, ThreadKey, Action], Awaitable[bool] | bo
 class Identity:
     """Checks requests. Without `authenticate`, clients are anonymous; without `authorize`, they may do everything.
 
-    Even then, they may do nothing with a thread for which `is_private` says so. Raises ValueError for an invalid origin.
+    Even then, they may do nothing with a thread for which `is_private` says so.
+    Raises ValueError for an invalid origin.
     """
 
     def __init__(
