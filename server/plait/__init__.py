@@ -7,8 +7,10 @@ from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
 from plait.agents.identity import ThreadIdProvider
+from plait.agents.kv import KV, KVEntry, KVStats
 from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session
+from plait.agents.user import User
 from plait.app import Plait
 from plait.errors import (
     Busy,
@@ -57,6 +59,7 @@ from plait.store.sqlite import SqliteStore
 from plait.web.identity import Action
 
 __all__ = [
+    "KV",
     "Action",
     "Busy",
     "CallFailed",
@@ -79,6 +82,8 @@ __all__ = [
     "Interruption",
     "InvalidArguments",
     "InvalidState",
+    "KVEntry",
+    "KVStats",
     "Limits",
     "MemoryStore",
     "MethodNotFound",
@@ -113,6 +118,7 @@ __all__ = [
     "Unanswerable",
     "Unauthenticated",
     "Unavailable",
+    "User",
     "Values",
     "current",
     "current_context",

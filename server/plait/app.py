@@ -1,12 +1,13 @@
 """Plait: the ASGI application, which combines threads, store, limits and identity."""
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self, overload
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,13 +22,20 @@ from plait.actor.client_types import make_types_files
 from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
+from plait.agents.context import check_interrupt
 from plait.agents.identity import HEADER, ThreadIdProvider, ThreadIds
+from plait.agents.kv import KV
+from plait.agents.kv_namespace import Namespace
 from plait.agents.runs import Runs
+from plait.agents.session_names import find_session
+from plait.agents.user import UserThread
 from plait.errors import PlaitError, StoreError
 from plait.instruments import Instruments, combine_instruments
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
+from plait.node.export import import_thread
 from plait.node.handle import Handle
+from plait.node.listing import INNER_KINDS, list_threads
 from plait.node.node import Node
 from plait.settings import SettingError, Settings, find_unknown_variables, make_setting_error, split_setting
 from plait.state.compatibility import Compatibility
@@ -51,8 +59,7 @@ __all__ = ["Plait"]
 
 log = logging.getLogger("plait.settings")
 
-# Threads that are listed at once.
-_PAGE: Final = 1000
+_NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
 # The JavaScript client as one file, for pages without a build step.
 _CLIENT: Final = Path(__file__).parent / "web" / "client.js"
@@ -106,20 +113,25 @@ class Plait(AgentHost):
         with _as_setting_error("store"):
             self._store: Store = open_store(url) if url or isinstance(store, str) else store
         with _as_setting_error("allowed_origins"):
-            self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
+            self._identity = Identity(
+                self.settings.allowed_origins, authenticate, authorize, is_private=self._is_private
+            )
         with _as_setting_error("allowed_hosts"):
             self._hosts = Hosts(self.settings.allowed_hosts, is_guarded=authenticate is not None)
             # `/metrics` asks for no credentials, even with `authenticate`.
             self._metrics_hosts = Hosts(self.settings.allowed_hosts, is_guarded=False)
-        self._kinds = _check_kinds(kinds, self.settings.limits or UNLIMITED)
+        limits = self.settings.limits or UNLIMITED
+        self._kinds = _check_kinds(kinds, limits)
         self._events = Events()
-        self._runs = Runs(self._events)
+        self._runs = Runs(self._events, make_user=self.user)
         self._thread_ids = ThreadIds(self.settings.secret, thread_ids)
         self._is_running = False
         self._metrics = _make_metrics() if self.settings.metrics else None
         told = combine_instruments(instruments, () if self._metrics is None else (self._metrics,))
-        self._node = Node(
-            self._kinds, self._store, self.settings.limits or UNLIMITED, runs=self._runs, instruments=told
+        inner = (Namespace._kind, UserThread._kind)
+        self._node = Node(self._kinds, self._store, limits, inner_kinds=inner, runs=self._runs, instruments=told)
+        self.kv = self._runs.kv = KV(
+            self._store, self._node.actor, self._node.destroy, limits=limits, check=check_interrupt
         )
         self._compatibility = Compatibility(self._store)
         self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
@@ -147,6 +159,7 @@ class Plait(AgentHost):
             await self._store.__aexit__(None, None, None)
             raise
         self._node.start()
+        self.kv.start()
         self._context.start()
         self._heartbeat.start()
         self._is_running = True
@@ -156,6 +169,7 @@ class Plait(AgentHost):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
             await self._heartbeat.stop()
         finally:
@@ -226,25 +240,53 @@ class Plait(AgentHost):
         self,
         *,
         kind: type[Thread[Any]] | str | None = None,
+        user_id: str | msgspec.UnsetType | None = msgspec.UNSET,
+        metadata: Mapping[str, Any] = _NO_METADATA,
         prefix: str = "",
         after: ThreadKey | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[ThreadKey]:
         """Iterate over the stored threads by kind and name: those of a kind, whose names begin with `prefix`.
 
-        `after` is the last thread of an earlier listing, and `limit` the most threads to list. They are read a page at
-        a time; threads that begin or end in the meantime may be missing. Raises StoreError.
+        With `user_id`, only those of the sessions of a user (None: of nobody); with `metadata`, only those that have
+        these members in the metadata of their values, for which each thread is read. `after` is the last thread of an
+        earlier listing, and `limit` the most threads to list. They are read a page at a time; threads that begin or end
+        in the meantime may be missing. Raises StoreError, and NotFound for an empty user id.
         """
-        wanted = kind if isinstance(kind, str) or kind is None else kind._kind.name
-        left = _PAGE if limit is None else limit
-        while left > 0:
-            rows = await self._store.threads(kind=wanted, prefix=prefix, after=after, limit=min(left, _PAGE))
-            for row in rows:
-                yield row.key
-            if len(rows) < min(left, _PAGE):
-                return
-            after = rows[-1].key
-            left -= 0 if limit is None else len(rows)
+        found = list_threads(
+            self._store,
+            self._node,
+            kind=_kind_name(kind),
+            user_id=user_id,
+            metadata=metadata,
+            prefix=prefix,
+            after=after,
+            limit=limit,
+        )
+        async for key in found:
+            yield key
+
+    async def sessions(
+        self, kind: type[Thread[Any]] | str, user_id: str | None
+    ) -> AsyncIterator[tuple[str | None, str]]:
+        """Iterate over the sessions of a user (None: of nobody) in threads of a kind, as user and session ids.
+
+        Very long ids are known once an agent has run in the session.
+        """
+        async for key in self.threads(kind=kind, user_id=user_id):
+            if (session := await find_session(self._store, key)) is not None:
+                yield session
+
+    async def import_thread(self, data: str | bytes, *, name: str | None = None, replace: bool = False) -> Handle:
+        """Make a thread of the JSON that `Handle.to_json` returned, under another name if one is given.
+
+        An older state is migrated. Fields that the class does not have are left out, missing ones get their defaults.
+        With `replace`, the state and the values of a thread that is there are replaced, in one change. Returns when it
+        is durable. Raises InvalidState for JSON that is no thread of the class, NotFound for an unknown kind, Conflict
+        when there is such a thread, TooLarge, NewerState, MigrationFailed and what `validate_state_change` raises.
+        """
+        key = await import_thread(self._node, data, name=name, replace=replace)
+        return self._node.handle(self._node.kind(key.kind).cls, key.name)
 
     async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:
         """End a thread for good, after the turns before: run `on_destroyed`, delete all of it, and close its sockets.
@@ -256,7 +298,7 @@ class Plait(AgentHost):
         stays. Raises Unavailable when the server shuts down before the end, and Readonly in an rpc that a readonly
         client of the thread has called.
         """
-        await self._node.destroy(ThreadKey(kind if isinstance(kind, str) else kind._kind.name, name))
+        await self._node.destroy(ThreadKey(_kind_name(kind), name))
 
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.
@@ -266,7 +308,8 @@ class Plait(AgentHost):
         store = self._store.reader() if dry_run and isinstance(self._store, SqliteStore) else self._store
         async with store:
             async for each in migrate_all(store, self._node.kinds, dry_run=dry_run):
-                yield each
+                if each[0].kind not in INNER_KINDS:
+                    yield each
 
     def types(self) -> dict[str, str]:
         """Return the types of the threads for clients: the contents of the files that `plait types` writes, by name.
@@ -340,6 +383,14 @@ class Plait(AgentHost):
         return Response(text, headers={"content-type": content_type})
 
 
+@overload
+def _kind_name(kind: type[Thread[Any]] | str) -> str: ...
+@overload
+def _kind_name(kind: None) -> None: ...
+def _kind_name(kind: type[Thread[Any]] | str | None) -> str | None:
+    return kind if isinstance(kind, str) or kind is None else kind._kind.name
+
+
 def _make_metrics() -> Any:
     try:
         from plait.adapters.metrics import Metrics  # noqa: PLC0415
@@ -404,6 +455,8 @@ def _check_kinds(classes: Sequence[type[Thread[Any]]], limits: Limits) -> list[K
             raise TypeError(f"Plait takes subclasses of Thread, not {cls!r}")
     kinds = [cls._kind.for_app() for cls in classes]
     names = [kind.name for kind in kinds]
+    if reserved := INNER_KINDS.intersection(names):
+        raise ValueError(f"plait has a kind {min(reserved)!r} of its own: set another with `kind = ...`")
     if len(set(names)) < len(names):
         raise ValueError(f"two classes have the same kind: {', '.join(sorted(names))}")
     for kind in kinds:

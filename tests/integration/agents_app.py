@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from plait import Context, MemoryStore, Plait, Thread, Values
+from plait import Context, MemoryStore, Plait, Thread, ThreadValues, Values
 
-__all__ = ["Chat", "Gate", "Message", "Room", "make_app"]
+__all__ = ["Chat", "Gate", "Message", "Room", "make_app", "values_of"]
 
 SECRET: Final = "agentuity"
 
@@ -60,6 +60,12 @@ class Chat:
         return [key.name async for key in self.app.threads()]
 
 
+def values_of(thread: Thread[Any]) -> ThreadValues:
+    """Return the values of a room."""
+    assert isinstance(thread, Room)
+    return thread.values
+
+
 def make_app(**settings: Any) -> Chat:
     """Return an app with agents in memory."""
     settings.setdefault("store", MemoryStore())
@@ -73,14 +79,14 @@ def make_app(**settings: Any) -> Chat:
 def _add_agents(app: Plait, gate: Gate) -> None:
     @app.agent("count", thread=Room)
     async def count(ctx: Context) -> int:
-        n: int = await ctx.thread.values.get("n", 0) + 1
-        await ctx.thread.values.set("n", n)
+        n: int = await values_of(ctx.thread).get("n", 0) + 1
+        await values_of(ctx.thread).set("n", n)
         return n
 
     @app.agent("say", thread=Room)
     async def say(ctx: Context, input: Message) -> list[str]:
-        await ctx.thread.values.push("said", input.text)
-        said: list[str] = await ctx.thread.values.get("said")
+        await values_of(ctx.thread).push("said", input.text)
+        said: list[str] = await values_of(ctx.thread).get("said")
         return said
 
     @app.agent("describe", thread=Room)
@@ -90,19 +96,23 @@ def _add_agents(app: Plait, gate: Gate) -> None:
 
     @app.agent("fail", thread=Room)
     async def fail(ctx: Context) -> None:
-        await ctx.thread.values.set("n", 100)
+        await values_of(ctx.thread).set("n", 100)
         raise ValueError("that went wrong")
+
+    @app.agent("stuck", thread=Room, timeout=0.01)
+    async def stuck(ctx: Context) -> None:
+        await asyncio.Event().wait()
 
     @app.agent("hurry", thread=Room, max_waiting=1, wait_timeout=0.001)
     async def hurry(ctx: Context) -> None:
         pass
 
     @app.agent("short-queue", thread=Room, max_waiting=1)
-    @app.agent("wait", thread=Room)
+    @app.agent("wait", thread=Room, wait_timeout=1000)
     async def wait(ctx: Context, input: str) -> str:
         await gate.enter(input)
         await ctx.checkpoint()
-        await ctx.thread.values.push("waited", input)
+        await values_of(ctx.thread).push("waited", input)
         gate.ran.append(input)
         return input
 
@@ -120,7 +130,7 @@ def _add_streams(app: Plait, gate: Gate) -> None:
     @app.agent("number", thread=Room)
     async def number(ctx: Context, input: int) -> AsyncIterator[int]:
         for n in range(input):
-            await ctx.thread.values.set("number", n)
+            await values_of(ctx.thread).set("number", n)
             yield n
         if input > 5:
             raise ValueError("too many")
@@ -129,14 +139,14 @@ def _add_streams(app: Plait, gate: Gate) -> None:
     async def drip(ctx: Context) -> AsyncIterator[int]:
         try:
             for n in range(1_000_000):
-                await ctx.thread.values.set("drip", n)
+                await values_of(ctx.thread).set("drip", n)
                 yield n
                 if n == 2:
                     await gate.enter("drip")
         finally:
             gate.ran.append("drip")
 
-    @app.agent("pour", thread=Room)
+    @app.agent("pour", thread=Room, wait_timeout=1000)
     async def pour(ctx: Context) -> AsyncIterator[str]:
         for n in range(3000):
             gate.ran.append(n)

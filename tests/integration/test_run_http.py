@@ -107,6 +107,10 @@ async def test_a_run_over_the_length_of_the_queue_is_told_when_to_come_again() -
         url = "/threads/room/one/run/short-queue"
         first = asyncio.create_task(web.post(url, json="first"))
         assert await chat.gate.wait() == "first"
+        answer = await web.post("/threads/room/one/run/hurry")
+        assert error_of(answer) == (429, "rate_limited")
+        assert "has waited" in answer.text
+        assert int(answer.headers["retry-after"]) >= 1
         # One of them may wait, and the other is refused.
         others = [asyncio.create_task(web.post(url, json=name)) for name in ("second", "third")]
         (refused,), (waiting,) = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
@@ -116,6 +120,15 @@ async def test_a_run_over_the_length_of_the_queue_is_told_when_to_come_again() -
         chat.gate.is_open.set()
         assert [(await each).status_code for each in (first, waiting)] == [200, 200]
         assert len(chat.gate.ran) == 2
+
+
+async def test_a_run_that_fails_or_takes_too_long_frees_the_place_for_the_next() -> None:
+    chat = make_app()
+    async with running(chat.app) as address, http(address) as web:
+        answers = [web.post(f"/threads/room/one/run/{name}") for name in ("fail", "stuck", "count", "stuck", "count")]
+        codes = [answer.status_code for answer in await asyncio.gather(*answers)]
+        assert sorted(codes) == [200, 200, 500, 504, 504]
+        assert (await web.post("/threads/room/one/run/count")).json() == 3
 
 
 async def test_a_server_that_shuts_down_is_to_be_tried_again() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.agents_app import Chat, make_app
+from tests.integration.agents_app import Chat, make_app, values_of
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.integration.test_http import error_of
 from tests.running import running
@@ -16,11 +16,11 @@ ROOM = "/threads/room/one"
 EVENTS = {"accept": "text/event-stream"}
 
 
-async def values_of(chat: Chat, name: str = "one") -> dict[str, Any]:
+async def read_values(chat: Chat, name: str = "one") -> dict[str, Any]:
     """Return what is stored of a thread's values, after the runs before."""
     await chat.app.run("describe", thread=name)
     actor = await chat.app._node.actor(chat.app.thread(chat.room, name)._key)
-    return dict(await actor.thread.values.items())
+    return dict(await values_of(actor.thread).items())
 
 
 def read_events(text: str) -> list[tuple[str, Any]]:
@@ -68,7 +68,7 @@ async def test_a_stream_that_fails_says_so_and_has_stored_what_it_wrote() -> Non
     async with running(chat.app) as address, http(address) as web:
         answer = await web.post(f"{ROOM}/run/number", json=7, headers=EVENTS)
         assert read_events(answer.text)[-2:] == [("message", 6), ("error", error)]
-        assert (await values_of(chat))["number"] == 6
+        assert (await read_values(chat))["number"] == 6
         answer = await web.post(f"{ROOM}/run/number", json=6)
         assert read_lines(answer.text)[-2:] == [{"chunk": 5}, {"error": error}]
         # Plain text cannot say it, so it must not look complete.
@@ -158,7 +158,7 @@ async def test_a_stream_that_is_interrupted_ends_with_that(headers: dict[str, st
             assert [each for each, _ in read_events(text)].count("end") == 0
         else:
             assert read_lines(text)[-1] == {"interrupted": told}
-        assert (await values_of(chat))["drip"] >= 2
+        assert (await read_values(chat))["drip"] >= 2
 
 
 async def test_an_interrupt_of_an_idle_thread_says_so_and_begins_none() -> None:
@@ -210,7 +210,7 @@ async def test_a_client_that_leaves_takes_only_its_waiting_run_along(agent: str)
         chat.gate.is_open.set()
         assert [(await each).json() for each in (first, third)] == ["first", "third"]
         assert chat.gate.ran == ["first", "third"]
-        assert (await values_of(chat))["waited"] == ["first", "third"]
+        assert (await read_values(chat))["waited"] == ["first", "third"]
 
 
 async def test_a_run_goes_on_when_its_client_leaves() -> None:
@@ -224,7 +224,7 @@ async def test_a_run_goes_on_when_its_client_leaves() -> None:
             for _ in range(3):
                 assert (await web.get("/healthz")).status_code == 200
         chat.gate.is_open.set()
-        assert (await values_of(chat))["waited"] == ["alone"]
+        assert (await read_values(chat))["waited"] == ["alone"]
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "*/*"])
@@ -235,7 +235,7 @@ async def test_a_stream_is_interrupted_when_its_client_leaves_and_what_it_wrote_
             assert stream.status_code == 200
             assert await chat.gate.wait() == "drip"
         chat.gate.is_open.set()
-        assert 2 <= (await values_of(chat))["drip"] < 999_999
+        assert 2 <= (await read_values(chat))["drip"] < 999_999
         assert chat.gate.ran == ["drip"]
 
 

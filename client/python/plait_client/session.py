@@ -51,6 +51,8 @@ class Session:
         self.thread: str | None = None
         self.is_readonly = False
         self._schema = schema
+        # The source of a change that does not name it.
+        self._source = "server"
         self._pushes = Pushes(clock)
         self._sending = Sending(self._pushes, clock)
         self._presences = Presences()
@@ -303,7 +305,10 @@ class Session:
                 self._join(frame)
             case _ if self._phase != "joined":
                 pass
-            case messages.Change() | messages.Changes() | messages.Snapshot():
+            case messages.Change():
+                self._source = frame.source or self._source
+                self._tell(apply_change(self._pushes.fold, frame, self._source))
+            case messages.Changes() | messages.Snapshot():
                 self._tell(apply_change(self._pushes.fold, frame))
             case messages.Ack() | messages.Nack():
                 self._handle_answer(frame)
@@ -326,6 +331,7 @@ class Session:
         self.connection, self.thread, self.is_readonly = frame.connection, frame.thread, frame.readonly
         self._sending.max_frame = inf if frame.max_frame is None else frame.max_frame
         self._phase, self._is_new = "joined", False
+        self._source = "server"
         self._tell(Joined())
         if had != fold.have:
             ops = None if frame.ops is msgspec.UNSET else frame.ops

@@ -4,7 +4,7 @@ Nothing else of it is theirs: what goes in and out are values, callbacks, and th
 """
 
 from asyncio import AbstractEventLoop, CancelledError
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ from plait.state.concurrent import Needs, Past
 from plait.state.history import Link
 from plait.state.log import ChangeLog
 from plait.state.merger import Charge, Merger, Proposal, Pushed
+from plait.state.missed import Missed
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import Client, PushLog
 from plait.state.revision import Revision
@@ -175,13 +176,16 @@ class Facade:
 
     # Log
 
-    def since(self, version: int, to: int, older: Iterable[ChangeRow] = ()) -> list[ChangeRow] | None:
-        """Return the changes after `version`, up to `to`, from memory or `older`; None if some are missing."""
-        return self.pipeline.history.since(version, to, older)
+    def since(self, version: int, to: int) -> list[ChangeRow] | None:
+        """Return the changes after `version`, up to `to`, from memory; None if some are missing."""
+        return self.pipeline.history.since(version, to)
 
-    def changes(self, after: int, *, size: int) -> Awaitable[list[ChangeRow] | None]:
-        """Return the durable changes after a version; None if they are not kept, or too many. Raises StoreError."""
-        return self.change_log.changes(after, size=size)
+    def missed(self, after: int, *, most: int) -> Awaitable[Missed | None]:
+        """Return the durable changes after a version as operations of at most `most` bytes.
+
+        None if the changes are not kept, or are too many. Raises StoreError.
+        """
+        return self.change_log.missed(after, most=most)
 
     def page(self, after: int, *, limit: int) -> Awaitable[list[ChangeRow] | None]:
         """Return the first durable changes after a version; None if they are not kept. Raises StoreError."""

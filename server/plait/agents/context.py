@@ -11,10 +11,12 @@ from starlette.requests import Request
 
 from plait.actor.connection import Connection
 from plait.actor.thread import Thread
+from plait.agents.kv import KV
 from plait.agents.run import Run, enter_background
 from plait.agents.session import Session
+from plait.agents.user import User
 
-__all__ = ["Context", "current_context", "find_context"]
+__all__ = ["Context", "check_interrupt", "current_context", "find_context"]
 
 T = TypeVar("T")
 ThreadT = TypeVar("ThreadT", bound=Thread[Any])
@@ -34,6 +36,12 @@ def current_context() -> "Context[Any]":
 def find_context() -> "Context[Any] | None":
     """Return the context of the run in which the calling code is, None outside of runs."""
     return _current.get()
+
+
+def check_interrupt() -> None:
+    """Raise Interrupted if the run in which the calling code is has been interrupted."""
+    if (context := find_context()) is not None:
+        context._run.check()
 
 
 class Caller(Protocol):
@@ -57,14 +65,15 @@ class Context(Generic[ThreadT]):
         caller: Caller,
         *,
         thread: ThreadT,
-        user: Any,
-        kv: Any,
+        user: User | None,
+        kv: KV,
         state: dict[str, Any],
         request: Request | None = None,
         connection: Connection | None = None,
     ) -> None:
         self._run = run
         self._caller = caller
+        # Of the agent's class, which a type checker does not know here.
         self.thread = thread
         self.user = user
         self.kv = kv

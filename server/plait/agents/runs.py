@@ -18,6 +18,7 @@ from plait.agents.cut_off import is_marked, mark
 from plait.agents.run import Interrupted, Interruption, Run
 from plait.agents.run_queue import RunQueue
 from plait.agents.session import Session, make_session_id
+from plait.agents.session_names import remember_session
 from plait.errors import Busy, Destroyed, PlaitError, TurnTimeout, Unavailable, escape_traceback
 from plait.store.protocol import ThreadKey
 
@@ -36,10 +37,11 @@ class Runs:
     `make_user` returns what a context has as `user`, for an id.
     """
 
-    def __init__(self, events: Events, *, kv: Any = None, make_user: Callable[[str], Any] = lambda _: None) -> None:
+    def __init__(self, events: Events, *, make_user: Callable[[str], Any] = lambda _: None) -> None:
         self.agents: dict[str, Agent] = {}
         self.events = events
-        self.kv = kv
+        # What contexts have as `kv`.
+        self.kv: Any = None
         self._make_user = make_user
         # The outermost runs that were let in, until what follows their answers has ended; and those that wait.
         self._active: set[Run] = set()
@@ -190,6 +192,7 @@ class Runs:
             try:
                 run.stage.enter()
                 await self._recall(run)
+                remember_session(core, given.user_id, given.session_id)
                 await self.events.emit("session.started", session)
             except BaseException:
                 self._leave(run)

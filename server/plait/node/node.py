@@ -166,7 +166,9 @@ class Node:
                 continue
             waking = self._waking.get(key)
             if waking is None:
-                self._check_serving()
+                # Runs that may still end as the server shuts down can use the threads of plait's own.
+                if key.kind in self.kinds or self._sweeper is None:
+                    self._check_serving()
                 kind = self._all_kinds.get(key.kind) or self.kind(key.kind)
                 if len(self._actors) + len(self._waking) >= self.limits.awake_threads:
                     many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
