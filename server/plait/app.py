@@ -334,14 +334,14 @@ class Plait(AgentHost):
     def _routes(self) -> list[BaseRoute]:
         threads, runs = ThreadRequests(self._context), RunRequests(self._context, self._thread_ids)
         routes: list[BaseRoute] = [
+            PathRoute(Endpoint(self._context, find_thread, threads.answer), is_thread_path),
+            PathRoute(Endpoint(self._context, runs.find_place, runs.answer), self._is_run_path),
             Route("/healthz", _get_health),
             Route("/readyz", self._get_readiness),
             Route("/plait/client.js", _get_client),
-            PathRoute(Endpoint(self._context, find_thread, threads.answer), is_thread_path),
-            PathRoute(Endpoint(self._context, runs.find_place, runs.answer), self._is_run_path),
         ]
         if self._metrics is not None:
-            routes.insert(0, Route("/metrics", self._get_metrics))
+            routes.append(Route("/metrics", self._get_metrics))
         if (folder := self.settings.static) is not None:
             if not folder:
                 raise make_setting_error("static", "'' is not a folder; pass a folder or None")

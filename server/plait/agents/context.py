@@ -84,7 +84,7 @@ class Context(Generic[ThreadT]):
         # Attributes by their names, and by their types; never stored.
         self.attributes: dict[str, Any] = {}
         self._typed: dict[type, Any] = {}
-        self.logger = logging.LoggerAdapter(log, {"plait_thread": str(run.core.key), "plait_run": run.id})
+        self._logger: logging.LoggerAdapter[logging.Logger] | None = None
 
     @property
     def session(self) -> Session:
@@ -95,6 +95,15 @@ class Context(Generic[ThreadT]):
     def run_id(self) -> str:
         """The id of this run: `run_` and 32 hexadecimal digits."""
         return self._run.id
+
+    @property
+    def logger(self) -> "logging.LoggerAdapter[logging.Logger]":
+        """Logs with the thread and the run."""
+        if self._logger is None:
+            self._logger = logging.LoggerAdapter(
+                log, {"plait_thread": str(self._run.core.key), "plait_run": self.run_id}
+            )
+        return self._logger
 
     @property
     def agent(self) -> str:

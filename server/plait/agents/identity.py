@@ -6,7 +6,7 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from starlette.requests import Request
 
@@ -23,6 +23,8 @@ DEVELOPMENT_SECRET: Final = "plait-development-secret"
 """Signs ids in development. Everybody knows it."""
 
 _MAX_AGE: Final = 7 * 24 * 3600
+# What base64 and ids have that a cookie's value may not.
+_ESCAPES: Final = str.maketrans({"+": "%2B", "/": "%2F", "=": "%3D"})
 
 ThreadIdProvider = Callable[[Request], Awaitable[str] | str]
 """Returns the id of the thread of a request, `thrd_` and letters and digits; `request.state.principal` is its user."""
@@ -73,7 +75,8 @@ class ThreadIds:
     def make_headers(self, id: str, *, is_secure: bool) -> list[tuple[bytes, bytes]]:
         """Return the headers by which a client continues a thread; the cookie is for https only if that is in use."""
         signature = self._get_signer().sign(id)
-        cookie = f"{COOKIE}={quote(f'{id}.{signature}', safe='')}; Max-Age={_MAX_AGE}; Path=/; HttpOnly; SameSite=Lax"
+        value = f"{id}.{signature}".translate(_ESCAPES)
+        cookie = f"{COOKIE}={value}; Max-Age={_MAX_AGE}; Path=/; HttpOnly; SameSite=Lax"
         if is_secure:
             cookie += "; Secure"
         return [(HEADER.encode(), f"{id};{signature}".encode()), (b"set-cookie", cookie.encode())]

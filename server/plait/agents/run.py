@@ -52,7 +52,7 @@ class Run:
         outer: "Run | None",
         caller: "Run | None",
     ) -> None:
-        self.id = f"run_{secrets.token_hex(16)}"
+        self._id = ""
         self.agent = agent
         self.core = core
         self.session = session
@@ -75,6 +75,13 @@ class Run:
         self.is_cut_off = False
         # Whether the run before it was.
         self.follows_cut_off = False
+
+    @property
+    def id(self) -> str:
+        """`run_` and 32 hexadecimal digits."""
+        if not self._id:
+            self._id = f"run_{secrets.token_hex(16)}"
+        return self._id
 
     def interrupt(self, message: Any = None) -> None:
         """Let the agent be interrupted at its next checkpoint."""

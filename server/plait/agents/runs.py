@@ -17,7 +17,7 @@ from plait.agents.context import Context, find_context
 from plait.agents.cut_off import is_marked, mark
 from plait.agents.run import Interrupted, Interruption, Run
 from plait.agents.run_queue import RunQueue
-from plait.agents.session import Session, make_session_id
+from plait.agents.session import Session
 from plait.agents.session_names import remember_session
 from plait.errors import Busy, Destroyed, PlaitError, TurnTimeout, Unavailable, escape_traceback
 from plait.store.protocol import ThreadKey
@@ -84,13 +84,17 @@ class Runs:
         """
         context = await self._enter(agent, thread, given)
         run, output, error = context._run, None, None
-        token, timer = context.enter(), asyncio.timeout(agent.timeout)
+        token, timer = context.enter(), None if agent.timeout is None else asyncio.timeout(agent.timeout)
         try:
-            async with timer:
-                run.check()
-                output = agent.check_output(await agent.call(context, given.input))
+            run.check()
+            if timer is None:
+                output = await agent.call(context, given.input)
+            else:
+                async with timer:
+                    output = await agent.call(context, given.input)
+            output = agent.check_output(output)
         except BaseException as failure:
-            error = self._explain(run, failure, timer.expired())
+            error = self._explain(run, failure, timer is not None and timer.expired())
         finally:
             context.leave(token)
         await self._finish(context, error)
@@ -184,7 +188,7 @@ class Runs:
         if holder is not None and calling is not None and calling._run.outermost is holder:
             run = Run(agent, core, calling.session, turn=turn, outer=calling._run, caller=caller)
             return await self._start(run, self._make_context(run, thread, given, calling))
-        session = Session(given.session_id or make_session_id(), thread)
+        session = Session(given.session_id, thread)
         run = Run(agent, core, session, turn=turn, outer=holder, caller=caller)
         context = self._make_context(run, thread, given, None)
         if holder is None:
@@ -344,20 +348,37 @@ class Runs:
 
     def _follow(self, context: Context[Any], error: BaseException | None) -> None:
         """Begin what follows the answer, when that has been given."""
-        run = context._run
-        turn = Turn(
-            f"after {run.agent.name}",
-            partial(self._do_after, context, error),
-            owner=run.core,
-            origin=find_client_turn(),
-            trace=None if run.turn is None else run.turn.trace,
-        )
-        turn.on_end(lambda *_: self._leave(run))
-        begin = partial(run.core.turns.begin_beside, turn)
+        run, origin = context._run, find_client_turn()
+
+        def begin(*_: object) -> None:
+            if not self._has_more(run, error):
+                self._leave(run)
+                return
+            turn = Turn(
+                f"after {run.agent.name}",
+                partial(self._do_after, context, error),
+                owner=run.core,
+                origin=origin,
+                trace=None if run.turn is None else run.turn.trace,
+            )
+            turn.on_end(lambda *_: self._leave(run))
+            run.core.turns.begin_beside(turn)
+
         if run.turn is None:
             begin()
         else:
-            run.turn.on_end(lambda *_: begin())
+            run.turn.on_end(begin)
+
+    def _has_more(self, run: Run, error: BaseException | None) -> bool:
+        """Whether anything follows the answer: listeners, background work, or what was written since the commit."""
+        events = self.events
+        return (
+            bool(run.background)
+            or events.has("session.completed")
+            or events.has("agent.completed" if error is None else "agent.errored")
+            or run.session.has_listeners
+            or run.stage.may_be_dirty
+        )
 
     async def _do_after(self, context: Context[Any], error: BaseException | None) -> None:
         run = context._run

@@ -6,12 +6,7 @@ from typing import Any, Literal
 from plait.actor.events import Listener, call_listeners
 from plait.actor.thread import Thread
 
-__all__ = ["Session", "make_session_id"]
-
-
-def make_session_id() -> str:
-    """Return a new id: `sess_` and 32 hexadecimal digits."""
-    return f"sess_{secrets.token_hex(16)}"
+__all__ = ["Session"]
 
 
 class Session:
@@ -21,18 +16,30 @@ class Session:
     those who watch sessions.
     """
 
-    def __init__(self, id: str, thread: Thread[Any]) -> None:
-        self.id = id
+    def __init__(self, id: str | None, thread: Thread[Any]) -> None:
+        self._id = id
         self.thread = thread
         self.state: dict[str, Any] = {}
         self.metadata: dict[str, Any] = {}
         self._listeners: list[Listener] = []
+
+    @property
+    def id(self) -> str:
+        """The id that the caller gave, or else `sess_` and 32 hexadecimal digits."""
+        if self._id is None:
+            self._id = f"sess_{secrets.token_hex(16)}"
+        return self._id
 
     def add_listener(self, event: Literal["completed"], listener: Listener) -> None:
         """Call `listener` with this session after the answer, in order; what it writes to values is stored."""
         if event != "completed":
             raise ValueError(f"a session has the event 'completed', not {event!r}")
         self._listeners.append(listener)
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anybody listens to this session."""
+        return bool(self._listeners)
 
     async def complete(self) -> None:
         """Call the listeners, in order."""

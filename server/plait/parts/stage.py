@@ -59,6 +59,14 @@ class Stage:
         self.is_closed = False
         self.around = _innermost.get()
 
+    @property
+    def may_be_dirty(self) -> bool:
+        """Whether there is something to store, or something that cannot be stored."""
+        try:
+            return any(draft.is_dirty for draft in self.drafts.values())
+        except (TypeError, ValueError):  # A value was changed in place to what is not JSON.
+            return True
+
     def enter(self) -> None:
         """Let the calling task, and the tasks that it begins, use this stage."""
         _innermost.set(self)

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -21,6 +21,14 @@ from plait.web.identity import Action
 from plait.web.turns import LARGE
 
 __all__ = ["Exchange"]
+
+
+# Seconds after which a call whose client may have disconnected is no short one.
+_SOON: Final = 0.02
+
+
+class _Left(Exception):
+    """The client has disconnected."""
 
 
 class Exchange:
@@ -67,7 +75,7 @@ class Exchange:
         """Return the result of a call. Raises CallFailed for what is not a PlaitError."""
         try:
             return await future
-        except PlaitError:
+        except (PlaitError, _Left):
             raise
         except Exception as error:
             log_error(error, self.key, None)
@@ -78,18 +86,24 @@ class Exchange:
 
         Raises ClientDisconnect then. The body must have been read.
         """
-        watcher = asyncio.create_task(self._wait_for_disconnect(), name="plait disconnect")
+        loop, watcher = asyncio.get_running_loop(), None
+
+        def watch() -> None:
+            nonlocal watcher
+            watcher = loop.create_task(self._wait_for_disconnect(future), name="plait disconnect")
+
+        timer = loop.call_later(_SOON, watch)
         try:
-            await asyncio.wait((future, watcher), return_when=asyncio.FIRST_COMPLETED)
-            if not future.done():
-                raise ClientDisconnect
-        except BaseException:
-            future.cancel()  # Nobody waits for it.
+            return await self.outcome(future)
+        except (_Left, asyncio.CancelledError) as error:
             leave()
+            if isinstance(error, _Left):
+                raise ClientDisconnect from None
             raise
         finally:
-            watcher.cancel()
-        return await self.outcome(future)
+            timer.cancel()
+            if watcher is not None:
+                watcher.cancel()
 
     def stream(
         self, actor: Facade, method: Method, arguments: Any, connection: Connection, encode: Encode
@@ -99,6 +113,8 @@ class Exchange:
         call.begin(method, arguments, connection, self.request)
         return call
 
-    async def _wait_for_disconnect(self) -> None:
+    async def _wait_for_disconnect(self, future: asyncio.Future[Any]) -> None:
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
+        if not future.done():
+            future.set_exception(_Left())

@@ -66,7 +66,7 @@ class RunRequests:
         if isinstance(principal, Response):
             return principal
         context.requests.take(request, principal)
-        session_id = request.query_params.get("session_id")
+        session_id = request.query_params.get("session_id") if request.scope["query_string"] else None
         name = await self._name(request, principal, session_id, headers)
         agent_name, rest = read_run(request.scope)
         if request.method != "POST":
