@@ -1,6 +1,7 @@
 """The agents that the runs drive; benchmarks/agents_bare.py and benchmarks/agentuity/serve.mjs have the same ones."""
 
 import os
+import time
 from typing import Any
 
 import msgspec
@@ -34,7 +35,7 @@ async def none(ctx: Context[Chat], input: Step) -> int:
 @app.agent("put", thread=Chat)
 async def put(ctx: Context[Chat], input: Step) -> int:
     """Only write."""
-    await ctx.thread.values.set("last", input.by)
+    await ctx.thread.values.set("last", time.time())
     return input.by
 
 

@@ -10,7 +10,7 @@ const agents = {
   put: createAgent("put", {
     schema,
     handler: async (ctx, input) => {
-      await ctx.thread.state.set("last", input.by);
+      await ctx.thread.state.set("last", Date.now());
       return input.by;
     },
   }),

@@ -205,7 +205,8 @@ class Plait(AgentHost):
         elif scope["type"] == "lifespan":
             await run_lifespan(self._asgi, scope, receive, send)
         else:
-            await self._asgi(scope, receive, send)
+            scope["app"] = self._asgi
+            await (self._find_endpoint(scope) or self._asgi)(scope, receive, send)
 
     def drain(self) -> None:
         """Begin to shut down: accept no new threads or sockets, finish running turns, then close the sockets.
@@ -333,9 +334,11 @@ class Plait(AgentHost):
 
     def _routes(self) -> list[BaseRoute]:
         threads, runs = ThreadRequests(self._context), RunRequests(self._context, self._thread_ids)
+        self._threads_endpoint = Endpoint(self._context, find_thread, threads.answer)
+        self._runs_endpoint = Endpoint(self._context, runs.find_place, runs.answer)
         routes: list[BaseRoute] = [
-            PathRoute(Endpoint(self._context, find_thread, threads.answer), is_thread_path),
-            PathRoute(Endpoint(self._context, runs.find_place, runs.answer), self._is_run_path),
+            PathRoute(self._threads_endpoint, is_thread_path),
+            PathRoute(self._runs_endpoint, self._is_run_path),
             Route("/healthz", _get_health),
             Route("/readyz", self._get_readiness),
             Route("/plait/client.js", _get_client),
@@ -350,6 +353,14 @@ class Plait(AgentHost):
                 raise make_setting_error("static", f"{folder!r} is not a folder: {remedy}")
             routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
         return routes
+
+    def _find_endpoint(self, scope: Scope) -> Endpoint | None:
+        """Return what answers a request by itself, without middleware."""
+        if self.settings.allowed_origins:
+            return None
+        if is_thread_path(scope):
+            return self._threads_endpoint
+        return self._runs_endpoint if self._is_run_path(scope) else None
 
     def _is_run_path(self, scope: Scope) -> bool:
         return bool(self._runs.agents) and is_run_path(scope)

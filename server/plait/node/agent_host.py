@@ -166,8 +166,9 @@ class AgentHost:
 
     def _is_private(self, principal: Principal | None, key: ThreadKey) -> bool:
         """Whether a thread is a session that is not the principal's, which can be guessed by its name."""
-        has_agents = any(agent.kind.name == key.kind for agent in self._runs.agents.values())
-        return has_agents and is_of_another(None if principal is None else principal.id, key.name)
+        if not is_of_another(None if principal is None else principal.id, key.name):
+            return False
+        return any(agent.kind.name == key.kind for agent in self._runs.agents.values())
 
     def _find_agent(self, name: str) -> Agent:
         agent = self._runs.agents.get(name)

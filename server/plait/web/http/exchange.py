@@ -24,7 +24,7 @@ __all__ = ["Exchange"]
 
 
 # Seconds after which a call whose client may have disconnected is no short one.
-_SOON: Final = 0.02
+_SOON: Final = 0.1
 
 
 class _Left(Exception):
