@@ -510,6 +510,22 @@ async def test_the_next_run_begins_when_background_work_has_ended(lab: Lab) -> N
     assert await lab.values() == {"count": 2}
 
 
+async def test_what_a_task_writes_while_the_run_commits_is_stored(lab: Lab) -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def work(ctx: Context[Conversation]) -> None:
+        async def late() -> None:
+            await ctx.thread.values.set("late", 1)
+
+        await ctx.thread.values.push("log", "run")
+        tasks.append(asyncio.create_task(late()))
+
+    assert await lab.values() == {}  # They are known from now on, so that the commit begins before the task.
+    await lab.do(work)
+    await lab.sleep()
+    assert await lab.values() == {"log": ["run"], "late": 1}
+
+
 async def test_an_error_in_background_work_is_logged_and_fails_nothing(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:

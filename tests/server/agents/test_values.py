@@ -27,6 +27,18 @@ async def test_a_run_that_uses_no_values_reads_and_writes_none(lab: Lab) -> None
     assert lab.store.reads == before
 
 
+async def test_runs_that_only_write_read_what_is_stored_once_and_then_never(lab: Lab) -> None:
+    async def write(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("last", ctx.run_id)
+
+    await lab.do(write)
+    await lab.sleep()
+    before = lab.store.reads
+    for _ in range(20):
+        await lab.do(write)
+    assert lab.store.reads - before == 1
+
+
 async def test_what_only_writes_is_dirty_and_not_loaded_and_reads_nothing(lab: Lab) -> None:
     async def write(ctx: Context[Conversation]) -> tuple[bool, bool, int]:
         values = ctx.thread.values
