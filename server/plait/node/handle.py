@@ -1,19 +1,22 @@
 """Handles, by which server code calls a thread, whether it is awake or not."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from plait.actor.facade import Facade
 from plait.actor.kind import Kind
 from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Method, Sent
+from plait.actor.thread import Thread
 from plait.errors import CallFailed
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
-__all__ = ["Handle", "read_stream"]
+__all__ = ["Handle", "read_stream", "visit"]
+
+T = TypeVar("T")
 
 # Chunks that a generator may be ahead of its reader before it waits.
 _AHEAD: Final = 16
@@ -105,6 +108,22 @@ class Handle:
         actor = await self._node.actor(self._key)
         async for chunk in read_stream(actor, method, list(args), kwargs):
             yield chunk
+
+
+async def visit(handle: Handle, name: str, work: Callable[[Thread[Any]], Awaitable[T]]) -> T:
+    """Run server code in a thread, which is woken if needed, beside its turns; no client can call it.
+
+    Returns its result when the changes that it made are durable. `name` is for logs and traces. A caller that is
+    cancelled cancels the work.
+    """
+    actor = await handle._node.actor(handle._key)
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    turn = actor.visit(name, work, make_resolver(future))
+    try:
+        return await future
+    except asyncio.CancelledError:
+        turn.cancel()
+        raise
 
 
 async def read_stream(actor: Facade, method: Method, args: list[Any], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
