@@ -1,4 +1,4 @@
-"""`checkpoints = Checkpoints()`: what a thread keeps of LangGraph's graphs, for `plait.adapters.langgraph`."""
+"""The records of checkpoints of LangGraph's graphs in a thread, for `plait.adapters.langgraph`."""
 
 import asyncio
 import hashlib
@@ -9,10 +9,9 @@ from urllib.parse import quote
 import msgspec
 
 from plait.actor.thread import Core, check_may_write
-from plait.parts.part import Part
 from plait.store.protocol import Record
 
-__all__ = ["Checkpoints", "Loaded", "Saved", "SavedWrite", "ThreadCheckpoints"]
+__all__ = ["Loaded", "Saved", "SavedWrite", "ThreadCheckpoints"]
 
 Typed = tuple[str, bytes]
 """A value as LangGraph's serializers give it: how it is encoded, and the encoded value."""
@@ -65,13 +64,6 @@ _decode_saved = msgspec.msgpack.Decoder(Saved).decode
 _decode_write = msgspec.msgpack.Decoder(SavedWrite).decode
 _decode_typed = msgspec.msgpack.Decoder(Typed).decode
 _encode = msgspec.msgpack.encode
-
-
-class Checkpoints(Part["ThreadCheckpoints"]):
-    """Declares checkpoints: `checkpoints = Checkpoints()` in a Thread class, for a `PlaitSaver`."""
-
-    def bind(self, core: Core) -> "ThreadCheckpoints":
-        return ThreadCheckpoints(core, self.name)
 
 
 class ThreadCheckpoints:

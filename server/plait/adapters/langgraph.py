@@ -20,8 +20,10 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from plait import Plait, Thread
-from plait.adapters.checkpoints import Checkpoints, Loaded, Saved, SavedWrite, ThreadCheckpoints
+from plait.actor.thread import Core
+from plait.adapters.checkpoints import Loaded, Saved, SavedWrite, ThreadCheckpoints
 from plait.node.handle import visit
+from plait.parts.part import Part
 
 __all__ = ["Checkpoints", "PlaitSaver"]
 
@@ -29,6 +31,13 @@ T = TypeVar("T")
 
 # What a graph does without a namespace is in the root one.
 _ROOT: Final = ""
+
+
+class Checkpoints(Part[ThreadCheckpoints]):
+    """Declares checkpoints: `checkpoints = Checkpoints()` in a Thread class, for a `PlaitSaver`."""
+
+    def bind(self, core: Core) -> ThreadCheckpoints:
+        return ThreadCheckpoints(core, self.name)
 
 
 class PlaitSaver(BaseCheckpointSaver[str]):
