@@ -59,10 +59,9 @@ async def open_run(
             yield events
         except Exception:
             raise
-        except BaseException as error:
+        except BaseException:
             await _keep(events, values, key, max_messages)
-            # What a tool has raised comes in a group.
-            raise _unwrap(error) from None
+            raise
         else:
             await _keep(events, values, key, max_messages)
 
@@ -122,9 +121,3 @@ def _find_first(messages: Sequence[ModelMessage], most: int) -> int:
 
 def _is_prompt(message: ModelMessage) -> bool:
     return isinstance(message, ModelRequest) and any(isinstance(part, UserPromptPart) for part in message.parts)
-
-
-def _unwrap(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

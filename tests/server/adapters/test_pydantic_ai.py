@@ -169,6 +169,12 @@ async def test_a_tool_that_is_interrupted_ends_the_run_and_the_next_one_is_norma
             await thread_of(context).values.set("never", 1)
         return "found"
 
+    @agent.tool_plain
+    async def wait() -> str:
+        if is_slow:
+            await asyncio.Event().wait()
+        return "waited"
+
     app = make_app(agent)
     async with app:
         assert await app.run("talk", "look", thread="one") == Interruption("stop")
