@@ -77,13 +77,13 @@ def values_of(ctx: Context) -> ThreadValues:
     return ctx.thread.values
 
 
-async def use(work: Any) -> Any:
+async def use(work: Any, **options: Any) -> Any:
     """Run a function with a session in an agent, and return what it returns, and what is there afterwards."""
     app = Plait(Conversation, store="memory:")
 
     @app.agent("work", thread=Conversation)
     async def run(ctx: Context) -> Any:
-        return await work(ThreadSession(values_of(ctx)))
+        return await work(ThreadSession(values_of(ctx), **options))
 
     @app.agent("items", thread=Conversation)
     async def items(ctx: Context) -> Any:
@@ -134,6 +134,15 @@ async def test_calls_of_tools_are_kept_and_cut_off_only_together_with_their_resu
     # The items of the run before, and of this one, which are cut when it ends.
     run = ["user", "function_call", "function_call_output", "message"]
     assert kinds == [*run, *run[:3]]
+
+
+async def test_what_is_kept_begins_with_the_last_message_of_the_user_if_more_came_after_it() -> None:
+    user, other = {"role": "user"}, {"role": "assistant"}
+
+    async def work(session: ThreadSession) -> None:
+        await session.add_items([user, other, user, other, other, other])
+
+    assert (await use(work, max_items=2))[1] == [user, other, other, other]
 
 
 async def test_limits_give_the_last_items() -> None:
