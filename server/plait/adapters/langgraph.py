@@ -74,7 +74,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
 
         `filter` has what their metadata must have. Those that are deleted meanwhile are left out.
         """
-        namespace = None if config is None else config["configurable"].get("checkpoint_ns")
+        namespace = None if config is None else _configurable(config).get("checkpoint_ns")
         only = None if config is None else get_checkpoint_id(config)
         until = None if before is None else get_checkpoint_id(before)
         left = limit
@@ -138,7 +138,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
             )
             for index, (channel, value) in enumerate(writes)
         ]
-        checkpoint_id = config["configurable"]["checkpoint_id"]
+        checkpoint_id = _configurable(config)["checkpoint_id"]
         await self._visit(thread_id, lambda checkpoints: checkpoints.put_writes(namespace, checkpoint_id, saved))
 
     async def adelete_thread(self, thread_id: str) -> None:
@@ -280,8 +280,12 @@ def _find_running_loop() -> asyncio.AbstractEventLoop | None:
 
 def _read(config: RunnableConfig) -> tuple[str, str]:
     """Return the thread and the namespace of a config."""
-    configurable = config["configurable"]
+    configurable = _configurable(config)
     return str(configurable["thread_id"]), configurable.get("checkpoint_ns", _ROOT)
+
+
+def _configurable(config: RunnableConfig) -> dict[str, Any]:
+    return config.get("configurable", {})
 
 
 def _make_config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:

@@ -2,13 +2,14 @@
 
 import asyncio
 import operator
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import ChannelVersions
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
@@ -70,7 +71,7 @@ async def history(graph: CompiledStateGraph[Any, Any, Any, Any], thread: str = "
 
 
 async def put(saver: PlaitSaver, place: RunnableConfig, id: str, values: dict[str, Any]) -> RunnableConfig:
-    versions = dict.fromkeys(values, id)
+    versions: ChannelVersions = dict.fromkeys(values, id)
     checkpoint: Any = {
         "v": 1,
         "id": id,
@@ -241,9 +242,11 @@ async def test_pruning_keeps_what_a_channel_of_differences_is_rebuilt_from(store
         words: Annotated[list[str], DeltaChannel(_join, snapshot_frequency=3)]
 
     app, saver = make(store)
+    before: Any = None
+    kept = 0
     async with app:
         builder = StateGraph(Words)
-        builder.add_node("say", lambda _: {"words": ["said"]})
+        builder.add_node("say", lambda state: {"words": ["said"]})
         builder.add_edge(START, "say")
         builder.add_edge("say", END)
         graph = builder.compile(checkpointer=saver)
@@ -258,7 +261,7 @@ async def test_pruning_keeps_what_a_channel_of_differences_is_rebuilt_from(store
         assert kept < 10
 
 
-def _join(words: list[str], more: list[list[str]]) -> list[str]:
+def _join(words: list[str], more: Sequence[list[str]]) -> list[str]:
     return [*words, *(word for each in more for word in each)]
 
 
