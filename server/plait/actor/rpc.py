@@ -119,6 +119,13 @@ class Method:
             raise InvalidArguments(f"{self.name}: {min(missing)!r} is missing", path=f"/{min(missing)}")
         return [], values
 
+    def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the author's function, whose first parameter clients do not give, and the types of the others.
+
+        The type that it returns is that of "return".
+        """
+        return self.function, get_type_hints(self.function, include_extras=True)
+
     def with_stream(self, args: list[Any], kwargs: dict[str, Any], stream: Stream) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with `stream` inserted for its parameter."""
         assert self.stream_parameter is not None

@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import GenericAlias
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -161,3 +162,10 @@ class AgentMethod(Method):
         if not self.agent.takes_input and bytes(raw) != b"null":
             raise InvalidArguments(f"{self.agent.name} takes no input", path="")
         return [Given(input=self.agent.decode(raw, depth=depth))], {}
+
+    def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the agent's function, and the types of its input and of its output."""
+        agent = self.agent
+        types = dict.fromkeys(list(inspect.signature(agent.function).parameters)[1:], agent.input_type)
+        types["return"] = GenericAlias(AsyncIterator, (agent.output_type,)) if agent.is_stream else agent.output_type
+        return agent.function, types
