@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 import pytest
 from tests.running import running
 
-from plait import Context, MemoryStore, Plait, Thread, Values, rpc
+from plait import Context, MemoryStore, Plait, Thread, Values
 from plait_client import CallError, connect, connect_sync
 
 TIMEOUT = 60
@@ -20,10 +19,6 @@ class Desk(Thread[dict[str, str]]):
     initial_state = {"answer": ""}  # noqa: RUF012
     texts = ("/answer",)
     values = Values()
-
-    @rpc(name="run:interrupt", concurrent=True)
-    async def interrupt(self, message: Any = None) -> bool:
-        return await app.interrupt(self, message)
 
 
 app = Plait(Desk, store=MemoryStore())

@@ -151,6 +151,7 @@ test("what plait types writes gives methods, streams and calls by name their typ
 interface GeneratedRuns {
   add_card(card: Card): number;
   "run:count"(input: number): AsyncIterable<Card>;
+  "run:interrupt"(message?: unknown): boolean;
   "run:support"(input: { message: string }): string;
   "run:tidy"(): void;
 }
@@ -163,6 +164,8 @@ function runs(
 ) {
   // @ts-expect-error: add_card is no agent.
   void room.run("add_card", { title: "x" });
+  // @ts-expect-error: and so is this, which has a method of its own.
+  void room.run("interrupt");
   // @ts-expect-error: the input is missing.
   void room.run("support");
   // @ts-expect-error: the input is of another type.

@@ -17,7 +17,7 @@ from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, nests_deeper
 
-__all__ = ["Agent", "AgentMethod", "Given", "Multitask"]
+__all__ = ["INTERRUPT", "Agent", "AgentMethod", "Given", "Multitask"]
 
 log = logging.getLogger("plait.agents")
 log.addFilter(escape_traceback)
@@ -27,7 +27,10 @@ Multitask = Literal["enqueue", "reject", "interrupt"]
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,127}")
 _STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.abc.AsyncIterable)
-# The method by which clients interrupt, which no agent may have.
+INTERRUPT: Final = "run:interrupt"
+"""The method by which clients interrupt a thread's run."""
+
+# No agent may have its name.
 _RESERVED: Final = "interrupt"
 
 

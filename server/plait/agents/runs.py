@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from plait.actor.actor import Actor
 from plait.actor.mailbox import Turn, current_turn, find_client_turn
+from plait.actor.rpc import Method
 from plait.actor.thread import Thread
-from plait.agents.agent import Agent, AgentMethod, Given
+from plait.agents.agent import INTERRUPT, Agent, AgentMethod, Given
 from plait.agents.context import Context, find_context
 from plait.agents.cut_off import is_marked, mark
 from plait.agents.events import Events
@@ -53,6 +54,15 @@ class Runs:
             raise ValueError(f"there are two agents named {agent.name!r}")
         self.agents[agent.name] = agent
         return AgentMethod(agent, partial(self.stream if agent.is_stream else self.run, agent))
+
+    def make_interrupt_method(self) -> Method:
+        """Return the method by which clients interrupt the run of a thread."""
+
+        def interrupt(thread: Thread[Any], message: Any = None) -> bool:
+            """Interrupt the run of this thread at its next checkpoint; answer whether one runs."""
+            return self.interrupt(thread._core.key, message)
+
+        return Method(INTERRUPT, INTERRUPT, interrupt, concurrent=True)
 
     def find(self, name: str, kind: str) -> Agent:
         """Return an agent that runs in threads of a kind. Raises ValueError."""
@@ -395,7 +405,7 @@ def _leave_queue(turn: Turn, agent: Agent, is_closed: bool) -> None:
 
 def _lose_caller(run: Run, _: bool) -> None:
     """Let a run go on whose caller has left, but interrupt one that streams to it."""
-    if run.agent.is_stream:
+    if run.agent.is_stream and not run.is_over:
         run.interrupt()
 
 

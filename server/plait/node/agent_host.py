@@ -9,7 +9,7 @@ import msgspec
 from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
 from plait.agents.address import make_thread_id, session_name
-from plait.agents.agent import Agent, Given, Multitask
+from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.events import Event, Events, Listener
 from plait.agents.runs import Runs
 from plait.node.handle import Handle, read_stream
@@ -67,6 +67,7 @@ class AgentHost:
             )
             method = self._runs.add(agent)
             kind.methods[method.name] = method
+            kind.methods.setdefault(INTERRUPT, self._runs.make_interrupt_method())
             return function
 
         return add

@@ -47,6 +47,8 @@ def test_agents_are_methods_with_their_input_and_what_a_run_gives() -> None:
         rpcs
         == """\
   "run:count"(upto?: number): AsyncIterable<Card>;
+  /** Interrupt the run of this thread at its next checkpoint; answer whether one runs. */
+  "run:interrupt"(message?: unknown): boolean;
   "run:loose"(given: number): unknown;
   /** Answer a question. */
   "run:support"(question: Card): string;
@@ -59,6 +61,7 @@ def test_agents_are_in_the_json_schema_under_the_names_by_which_they_are_called(
     rpcs = json.loads(make_app().types()["plait-types.json"])["kinds"]["desk"]["rpcs"]
     assert {name: rpc["positional"] for name, rpc in rpcs.items()} == {
         "run:count": ["upto"],
+        "run:interrupt": ["message"],
         "run:loose": ["given"],
         "run:support": ["question"],
         "run:tidy": [],

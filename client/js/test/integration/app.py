@@ -33,10 +33,6 @@ class Note(Thread[dict]):
     def on_message(self, connection: Connection, data: str | bytes) -> None:
         self.broadcast(data)
 
-    @rpc(name="run:interrupt", concurrent=True)
-    async def interrupt(self, message: Any = None) -> bool:
-        return await app.interrupt(self, message)
-
 
 app = Plait(Note, limits=Limits(messages_per_second=float("inf")))
 
