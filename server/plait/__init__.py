@@ -6,6 +6,7 @@ from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
 from plait.agents.events import Event
+from plait.agents.identity import ThreadIdProvider
 from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session
 from plait.app import Plait
@@ -102,6 +103,7 @@ __all__ = [
     "Stretch",
     "Text",
     "Thread",
+    "ThreadIdProvider",
     "ThreadKey",
     "ThreadValues",
     "TooLarge",

@@ -21,6 +21,7 @@ from plait.actor.client_types import make_types_files
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
 from plait.agents.events import Events
+from plait.agents.identity import HEADER, ThreadIdProvider, ThreadIds
 from plait.agents.runs import Runs
 from plait.errors import PlaitError, StoreError
 from plait.instruments import Instruments, combine_instruments
@@ -28,7 +29,7 @@ from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
 from plait.node.handle import Handle
 from plait.node.node import Node
-from plait.settings import Settings, find_unknown_variables, make_setting_error
+from plait.settings import SettingError, Settings, find_unknown_variables, make_setting_error, split_setting
 from plait.state.compatibility import Compatibility
 from plait.state.migrations import Outcome, migrate_all
 from plait.store.protocol import Store, ThreadKey
@@ -37,11 +38,14 @@ from plait.store.urls import open_store
 from plait.web.addresses import Addresses
 from plait.web.context import ServerContext, error_body, error_response
 from plait.web.hosts import Hosts
-from plait.web.http.routes import HttpEndpoint, ThreadRoute
+from plait.web.http.endpoint import Endpoint, PathRoute
+from plait.web.http.routes import ThreadRequests
+from plait.web.http.runs import RunRequests
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import run_lifespan
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
+from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 
 __all__ = ["Plait"]
 
@@ -78,8 +82,11 @@ class Plait(AgentHost):
         ping_timeout: float = 20.0,
         metrics: bool = False,
         instruments: Instruments | Iterable[Instruments] = (),
+        secret: str | Sequence[str] = (),
+        thread_ids: ThreadIdProvider | None = None,
     ) -> None:
-        _check_types(store, allowed_origins, allowed_hosts, authenticate=authenticate, authorize=authorize)
+        functions = {"authenticate": authenticate, "authorize": authorize, "thread_ids": thread_ids}
+        _check_types(store, allowed_origins, allowed_hosts, secret, **functions)
         given = Settings(
             store=store if isinstance(store, str) else "",
             allowed_origins=(allowed_origins,) if isinstance(allowed_origins, str) else tuple(allowed_origins),
@@ -91,6 +98,7 @@ class Plait(AgentHost):
             ping_interval=ping_interval,
             ping_timeout=ping_timeout,
             metrics=metrics,
+            secret=split_setting(secret if isinstance(secret, str) else ",".join(secret)),
         )
         self.settings = given.with_environment()
         _warn_of_unknown_variables()
@@ -106,6 +114,7 @@ class Plait(AgentHost):
         self._kinds = _check_kinds(kinds, self.settings.limits or UNLIMITED)
         self._events = Events()
         self._runs = Runs(self._events)
+        self._thread_ids = ThreadIds(self.settings.secret, thread_ids)
         self._is_running = False
         self._metrics = _make_metrics() if self.settings.metrics else None
         told = combine_instruments(instruments, () if self._metrics is None else (self._metrics,))
@@ -120,6 +129,7 @@ class Plait(AgentHost):
             self._heartbeat,
             hosts=self._hosts,
             compatibility=self._compatibility,
+            runs=self._runs,
             shutdown_timeout=self.settings.shutdown_timeout,
         )
         self._sockets = SocketEndpoint(self._context)
@@ -157,9 +167,21 @@ class Plait(AgentHost):
         async with self._store:
             pass
 
+    def check_secret(self) -> None:
+        """Raise SettingError if there are agents, and no secret to sign the ids of their threads with."""
+        if self._runs.agents and not self._thread_ids.has_secret:
+            raise SettingError(
+                "the app has agents and no secret, with which the ids of their threads are signed: set PLAIT_SECRET to "
+                'what `python -c "import secrets; print(secrets.token_hex(32))"` prints, and keep it over restarts'
+            )
+
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """Run while `app` runs: pass this as `lifespan=` to the Starlette or FastAPI app in which it is mounted."""
+        """Run while `app` runs: pass this as `lifespan=` to the Starlette or FastAPI app in which it is mounted.
+
+        Raises SettingError if there are agents and no secret.
+        """
+        self.check_secret()
         async with self:
             yield
 
@@ -178,11 +200,16 @@ class Plait(AgentHost):
         """
         self._context.shutdown()
 
-    def prepare_serving(self, host: str, *, lists_kinds: bool = False) -> None:
-        """Allow the host that a server listens on; with `lists_kinds`, 404 answers list the kinds for everybody."""
+    def prepare_serving(self, host: str, *, in_development: bool = False) -> None:
+        """Allow the host that a server listens on.
+
+        In development, 404 answers list the kinds for everybody, and agents need no secret.
+        """
         self._hosts.listen(host)
         self._metrics_hosts.listen(host, warns=False)
-        self._context.lists_kinds = lists_kinds
+        self._context.lists_kinds = in_development
+        if in_development and self._runs.agents and not self._thread_ids.has_secret:
+            self._thread_ids.use_development_secret()
 
     @property
     def addresses(self) -> Addresses:
@@ -252,7 +279,7 @@ class Plait(AgentHost):
 
     def _make_asgi(self) -> Starlette:
         asgi = Starlette(
-            routes=self._routes(HttpEndpoint(self._context)),
+            routes=self._routes(),
             middleware=self._middleware(),
             lifespan=self.lifespan,
             exception_handlers={HTTPException: _answer_error},
@@ -261,12 +288,14 @@ class Plait(AgentHost):
         asgi.router.redirect_slashes = False
         return asgi
 
-    def _routes(self, threads: HttpEndpoint) -> list[BaseRoute]:
+    def _routes(self) -> list[BaseRoute]:
+        threads, runs = ThreadRequests(self._context), RunRequests(self._context, self._thread_ids)
         routes: list[BaseRoute] = [
             Route("/healthz", _get_health),
             Route("/readyz", self._get_readiness),
             Route("/plait/client.js", _get_client),
-            ThreadRoute(threads),
+            PathRoute(Endpoint(self._context, find_thread, threads.answer), is_thread_path),
+            PathRoute(Endpoint(self._context, runs.find_place, runs.answer), self._is_run_path),
         ]
         if self._metrics is not None:
             routes.insert(0, Route("/metrics", self._get_metrics))
@@ -279,6 +308,9 @@ class Plait(AgentHost):
             routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
         return routes
 
+    def _is_run_path(self, scope: Scope) -> bool:
+        return bool(self._runs.agents) and is_run_path(scope)
+
     def _middleware(self) -> list[Middleware]:
         if not self.settings.allowed_origins:
             return []
@@ -287,8 +319,8 @@ class Plait(AgentHost):
                 CORSMiddleware,
                 allow_origins=tuple(self._identity.allowed_origins),
                 allow_methods=["GET", "PUT", "POST", "PATCH", "DELETE"],
-                allow_headers=["Authorization", "Content-Type", "If-Match", "If-None-Match", "Last-Event-ID"],
-                expose_headers=["ETag"],
+                allow_headers=["Authorization", "Content-Type", "If-Match", "If-None-Match", "Last-Event-ID", HEADER],
+                expose_headers=["ETag", HEADER],
             )
         ]
 
@@ -347,7 +379,9 @@ def _warn_of_unknown_variables() -> None:
         log.warning("the environment variable %s is not a setting and is ignored%s", variable, hint)
 
 
-def _check_types(store: object, allowed_origins: object, allowed_hosts: object, **functions: object) -> None:
+def _check_types(
+    store: object, allowed_origins: object, allowed_hosts: object, secret: object, **functions: object
+) -> None:
     """Raise TypeError for settings of the wrong type."""
     if not isinstance(store, str) and not callable(getattr(store, "submit", None)):
         raise TypeError(f"store must be a URL, such as 'sqlite:///game.db', or a Store, not {store!r}")
@@ -355,6 +389,8 @@ def _check_types(store: object, allowed_origins: object, allowed_hosts: object, 
         raise TypeError(f"allowed_origins must be a list of origins, not {allowed_origins!r}")
     if not isinstance(allowed_hosts, Iterable):
         raise TypeError(f"allowed_hosts must be a list of hosts, not {allowed_hosts!r}")
+    if not isinstance(secret, str | list | tuple) or not all(isinstance(each, str) for each in secret):
+        raise TypeError(f"secret must be a str or a list of them, not {type(secret).__name__}")
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name} must be a function or None, not {function!r}")

@@ -76,6 +76,8 @@ def serve_command(
         app = load(target)
         plaits = find_plaits(app)
         for each in plaits:
+            each.prepare_serving(host, in_development=development)
+            each.check_secret()
             asyncio.run(each.check_store())
         settings = plaits[0].settings if plaits else Settings().with_environment()
     except (LoadError, PlaitError) as error:
@@ -88,8 +90,6 @@ def serve_command(
         _fail(_explain_listen_error(host, port, error))
     scheme = "http" if tls_certificate is None else "https"
     line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (press Ctrl+C to stop)"
-    for each in plaits:
-        each.prepare_serving(host, lists_kinds=development)
     is_started = serve(
         app,
         bound,

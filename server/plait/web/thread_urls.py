@@ -1,5 +1,6 @@
-"""Reads the address of a thread from a URL."""
+"""Reads the address of a thread, or of an agent, from a URL."""
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -9,9 +10,10 @@ from plait.actor.kind import check_name
 from plait.errors import NotFound
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Address", "is_thread_path", "read_address"]
+__all__ = ["Address", "find_thread", "is_run_path", "is_thread_path", "read_address", "read_run"]
 
 _PREFIXES: Final = ("threads", "agents")
+_RUN: Final = "run"
 
 
 class Address(NamedTuple):
@@ -27,10 +29,7 @@ def read_address(scope: Scope) -> Address:
     The path is split before it is decoded, so a name may contain an encoded slash. Empty segments are ignored, as in
     Cloudflare's router, since the `basePath` of its client makes some. Raises NotFound.
     """
-    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    root: str = scope.get("root_path", "")
-    path = raw.partition(b"?")[0].decode("latin-1").removeprefix(quote(root) if root else "")
-    parts = [part for part in path.split("/") if part]
+    parts = _split(scope)
     if len(parts) < 3 or parts[0] not in _PREFIXES:
         raise NotFound("the URL of a thread is /threads/{kind}/{name}")
     try:
@@ -40,8 +39,41 @@ def read_address(scope: Scope) -> Address:
     return Address(ThreadKey(kind, check_name(name)), "/".join(parts[3:]))
 
 
+def find_thread(scope: Scope) -> ThreadKey | None:
+    """Return the thread of a URL that `read_address` reads, None if it names none."""
+    try:
+        return read_address(scope).key
+    except NotFound:
+        return None
+
+
+def read_run(scope: Scope) -> tuple[str, str]:
+    """Read `/run/{agent}`: the agent, and the rest of the path. Raises NotFound."""
+    parts = _split(scope)
+    if len(parts) < 2 or parts[0] != _RUN:
+        raise NotFound("the URL of an agent is /run/{agent}")
+    return unquote(parts[1]), "/".join(parts[2:])
+
+
 def is_thread_path(scope: Scope) -> bool:
     """Return whether a URL begins like one that `read_address` reads."""
+    return _begins_with(scope, _PREFIXES)
+
+
+def is_run_path(scope: Scope) -> bool:
+    """Return whether a URL begins like one that `read_run` reads."""
+    return _begins_with(scope, (_RUN,))
+
+
+def _begins_with(scope: Scope, prefixes: Collection[str]) -> bool:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     first, slash, _ = path.lstrip("/").partition("/")
-    return first in _PREFIXES and bool(slash)
+    return first in prefixes and bool(slash)
+
+
+def _split(scope: Scope) -> list[str]:
+    """Return the segments of a path, still encoded."""
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    root: str = scope.get("root_path", "")
+    path = raw.partition(b"?")[0].decode("latin-1").removeprefix(quote(root) if root else "")
+    return [part for part in path.split("/") if part]
