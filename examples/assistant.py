@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from secrets import token_hex
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -127,5 +128,6 @@ def add_assistant(app: Plait) -> None:
     app.agent("answer", thread=Assistant, wait_timeout=3600)(answer)
 
 
-app = Plait(Assistant, static=PAGES)
+# Pages name the thread themselves, so the secret for signed ids need not be kept.
+app = Plait(Assistant, static=PAGES, secret=token_hex())
 add_assistant(app)
