@@ -2,10 +2,10 @@
 
 from plait.actor.connection import Connection, Principal, Source
 from plait.actor.current import current
+from plait.actor.events import Event
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
-from plait.agents.events import Event
 from plait.agents.identity import ThreadIdProvider
 from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session

@@ -18,9 +18,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from plait.actor.client_types import make_types_files
+from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
-from plait.agents.events import Events
 from plait.agents.identity import HEADER, ThreadIdProvider, ThreadIds
 from plait.agents.runs import Runs
 from plait.errors import PlaitError, StoreError

@@ -90,7 +90,7 @@ export class Replay {
   /** What is shown is always the server's state with all pushes that are shown carried out in order. */
   expectFolded(): void {
     let folded: Document = this.session.confirmed;
-    for (const push of this.session.pushes) if (push.after !== undefined) folded = apply(folded, push.ops);
+    for (const push of this.session.pushes) if (push.isShown) folded = apply(folded, push.ops);
     expect(this.session.shown).toEqual(folded);
   }
 }

@@ -158,7 +158,8 @@ class Room(Generic[S]):
         """Change the state by operations that were made on what was shown then. Raises ValueError, Refused."""
         self._live.check_open()
         try:
-            push = self._session.edit(rebase_edit(made_on, ops, self.shown(), self._session.diff), check=self._check)
+            rebased = rebase_edit(made_on, ops, self.shown(), self._session.difference)
+            push = self._session.edit(rebased, check=self._check)
         except Refused as error:
             self._live.refused(error)
             raise

@@ -108,6 +108,10 @@ class Session:
         """Return the operations that turn one state of the thread into another."""
         return diff(old, new, self.keys)
 
+    def difference(self, before: Any, after: Any, ops: Iterable[Op]) -> list[Op]:
+        """Return what others may have done between two states of the thread, for `ops` to be rebased over."""
+        return self._pushes.fold.difference(before, after, ops)
+
     @property
     def pending(self) -> list[Pending]:
         """The pushes without an answer whose fate is open; those that were answered for already are left out."""

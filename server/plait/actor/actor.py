@@ -7,6 +7,7 @@ from typing import Any
 
 from plait.actor.connection import Connection
 from plait.actor.connections import Connections
+from plait.actor.events import Events
 from plait.actor.facade import Facade
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
@@ -32,7 +33,7 @@ __all__ = ["Actor"]
 class Actor(Facade):
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
-    __slots__ = ("destroy", "make_handle", "parts", "records")
+    __slots__ = ("destroy", "events", "make_handle", "parts", "records")
 
     def __init__(
         self,
@@ -46,13 +47,15 @@ class Actor(Facade):
         make_handle: Callable[[Any, str], Any],
         destroy: Callable[[], Awaitable[None]],
         on_lost: Callable[["Actor", StoreError], None],
+        events: Events | None = None,
         instruments: Instruments | None = None,
     ) -> None:
-        loop = asyncio.get_running_loop()
+        self.loop = loop = asyncio.get_running_loop()
         self.key = key
         self.kind = kind
         self.limits = limits
         self.instruments = instruments
+        self.events = events or Events()
         self.thread = thread = object.__new__(kind.cls)
         self.pipeline = Pipeline(
             History(
@@ -62,6 +65,7 @@ class Actor(Facade):
                 retention=kind.cls.retention,
                 state_version=kind.state_version,
                 fence=fence,
+                on_stored=self._tell_created,
             ),
             kind.state_type,
             store,
@@ -225,6 +229,11 @@ class Actor(Facade):
 
     # Inside
 
+    def _tell_created(self) -> None:
+        if self.events.has("thread.created"):
+            work = partial(self.events.emit, "thread.created", self.thread)
+            self.turns.begin_beside(Turn("thread.created", work, owner=self))
+
     def _tell_store_error(self, error: StoreError) -> None:
         if self.instruments is not None:
             self.instruments.store_failed(error.code)
@@ -239,7 +248,7 @@ class Actor(Facade):
         revision = commit.revision
         if revision.version == 0:
             return
-        count = self.connections.broadcast_change(revision, source=commit.source)
+        count = self.connections.broadcast_change(self.pipeline.history.last, source=commit.source)
         if self.instruments is not None:
             self.instruments.change_sent(commit.trace, count)
         if self.hooks.has("on_state_changed"):

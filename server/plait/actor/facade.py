@@ -3,7 +3,7 @@
 Nothing else of it is theirs: what goes in and out are values, callbacks, and the connections.
 """
 
-from asyncio import CancelledError, get_running_loop
+from asyncio import AbstractEventLoop, CancelledError
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -79,6 +79,7 @@ class Facade:
         "kind",
         "last_used",
         "limits",
+        "loop",
         "merger",
         "pipeline",
         "presence",
@@ -104,7 +105,8 @@ class Facade:
     connections: Connections
     hooks: Hooks
     turns: TurnRunner
-    # When the thread was last used, by the loop's clock, and the number of open `keep_awake` blocks.
+    # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
+    loop: AbstractEventLoop
     last_used: float
     holds: int
 
@@ -431,7 +433,7 @@ class Facade:
 
     def touch(self) -> None:
         """Reset the idle timer."""
-        self.last_used = get_running_loop().time()
+        self.last_used = self.loop.time()
 
     @contextmanager
     def keep_awake(self) -> Iterator[None]:

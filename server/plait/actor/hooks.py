@@ -136,25 +136,37 @@ class Hooks:
         self._turns.begin(turn, finished)
 
     async def run_last(self, timeout: float | None, *, caller: Turn) -> None:
-        """Run `on_destroyed` while no other turn runs, and `on_error` if it raises; cancel each after `timeout`.
+        """Run `on_destroyed` while no other turn runs, and `on_error` if it raises, then the app's listeners.
 
-        `caller` is the turn that waits for it: what they call of the threads of its chain runs inside of that.
+        Each is cancelled after `timeout`. `caller` is the turn that waits for it: what they call of the threads of its
+        chain runs inside of that.
         """
-        if not self.has("on_destroyed"):
-            return
+        events = self._owner.events
 
         def make(name: str, work: Callable[[], Any], trace: Any) -> Turn:
             return Turn(name, work, owner=self._owner, parent=caller, origin=caller.origin, trace=trace)
 
-        turn = make("on_destroyed", self._thread.on_destroyed, caller.trace)
+        if self.has("on_destroyed"):
+            turn = make("on_destroyed", self._thread.on_destroyed, caller.trace)
+            try:
+                await self._run_last(turn, timeout)
+            except Exception as error:
+                await self._report_last(
+                    error, make("on_error", partial(self._thread.on_error, error, None), turn.trace), timeout
+                )
+        if events.has("thread.destroyed"):
+            tell = partial(events.emit, "thread.destroyed", self._thread)
+            try:
+                await self._run_last(make("thread.destroyed", tell, caller.trace), timeout)
+            except Exception as error:  # It took too long.
+                log_error(error, self._owner.key, None)
+
+    async def _report_last(self, error: Exception, turn: Turn, timeout: float | None) -> None:
         try:
             await self._run_last(turn, timeout)
-        except Exception as error:
-            try:
-                await self._run_last(make("on_error", partial(self._thread.on_error, error, None), turn.trace), timeout)
-            except Exception as failure:
-                log_error(error, self._owner.key, None)
-                log_error(failure, self._owner.key, None)
+        except Exception as failure:
+            log_error(error, self._owner.key, None)
+            log_error(failure, self._owner.key, None)
 
     async def _run_last(self, turn: Turn, timeout: float | None) -> None:
         loop = asyncio.get_running_loop()

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Final, Generic, Protocol, TypeVar, overload
 
 from starlette.requests import Request
 
@@ -16,20 +16,21 @@ from plait.agents.session import Session
 __all__ = ["Context", "current_context", "find_context"]
 
 T = TypeVar("T")
+ThreadT = TypeVar("ThreadT", bound=Thread[Any])
 
 log = logging.getLogger("plait.agents")
 
-_current: Final[ContextVar["Context | None"]] = ContextVar("plait_context", default=None)
+_current: Final[ContextVar["Context[Any] | None"]] = ContextVar("plait_context", default=None)
 
 
-def current_context() -> "Context":
+def current_context() -> "Context[Any]":
     """Return the context of the run in which the calling code is. Raises LookupError outside of runs."""
     if (context := find_context()) is None:
         raise LookupError("current_context() can only be called while an agent runs")
     return context
 
 
-def find_context() -> "Context | None":
+def find_context() -> "Context[Any] | None":
     """Return the context of the run in which the calling code is, None outside of runs."""
     return _current.get()
 
@@ -37,13 +38,13 @@ def find_context() -> "Context | None":
 class Caller(Protocol):
     """Runs agents for other agents."""
 
-    async def call(self, context: "Context", agent: str, input: Any) -> Any: ...
+    async def call(self, context: "Context[Any]", agent: str, input: Any) -> Any: ...
 
-    def stream_for(self, context: "Context", agent: str, input: Any) -> AsyncIterator[Any]: ...
+    def stream_for(self, context: "Context[Any]", agent: str, input: Any) -> AsyncIterator[Any]: ...
 
 
-class Context:
-    """One run: its scopes of state, and what it may do.
+class Context(Generic[ThreadT]):
+    """One run: its scopes of state, and what it may do; `Context[Conversation]` tells the class of its thread.
 
     `state` is a dict that the agents of one request share; it is gone when the request ends. `session` is the request,
     `thread` the thread itself, with its `values`, `user` the values of the user, across threads, None without a user.
@@ -54,7 +55,7 @@ class Context:
         run: Run,
         caller: Caller,
         *,
-        thread: Thread[Any],
+        thread: ThreadT,
         user: Any,
         kv: Any,
         state: dict[str, Any],
@@ -108,7 +109,7 @@ class Context:
     def get(self, key: str, default: Any = None) -> Any: ...
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the attribute of a name or a type, or `default`."""
-        return (self._typed if isinstance(key, type) else self.attributes).get(key, default)
+        return self._typed.get(key, default) if isinstance(key, type) else self.attributes.get(key, default)
 
     def put_all(self, attributes: Mapping[str, Any] | Iterable[Any]) -> None:
         """Set attributes by names, or by their types."""

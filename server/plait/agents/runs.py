@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, Final
 
 from plait.actor.actor import Actor
+from plait.actor.events import Events
 from plait.actor.mailbox import Turn, current_turn, find_client_turn
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.agents.agent import INTERRUPT, Agent, AgentMethod, Given
 from plait.agents.context import Context, find_context
 from plait.agents.cut_off import is_marked, mark
-from plait.agents.events import Events
 from plait.agents.run import Interrupted, Interruption, Run
 from plait.agents.run_queue import RunQueue
 from plait.agents.session import Session, make_session_id
@@ -120,7 +120,7 @@ class Runs:
 
     # For contexts
 
-    async def call(self, context: Context, agent: str, input: Any) -> Any:
+    async def call(self, context: Context[Any], agent: str, input: Any) -> Any:
         """Run another agent in the run of a context, and return its output; of one that streams, a list."""
         found = self.find(agent, context._run.core.key.kind)
         given = Given(input=found.convert(input))
@@ -128,7 +128,7 @@ class Runs:
             return [chunk async for chunk in self.stream(found, context.thread, given)]
         return await self.run(found, context.thread, given)
 
-    async def stream_for(self, context: Context, agent: str, input: Any) -> AsyncGenerator[Any]:
+    async def stream_for(self, context: Context[Any], agent: str, input: Any) -> AsyncGenerator[Any]:
         """Iterate over what another agent yields in the run of a context."""
         found = self.find(agent, context._run.core.key.kind)
         if not found.is_stream:
@@ -171,7 +171,7 @@ class Runs:
 
     # Inside
 
-    async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context:
+    async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context[Any]:
         """Wait until it is the run's turn, and return its context. An agent called by another one need not wait."""
         core = thread._core
         assert isinstance(core, Actor)
@@ -196,7 +196,7 @@ class Runs:
                 raise
         return await self._start(run, context)
 
-    async def _start(self, run: Run, context: Context) -> Context:
+    async def _start(self, run: Run, context: Context[Any]) -> Context[Any]:
         try:
             await self.events.emit("agent.started", context)
         except BaseException:
@@ -205,7 +205,7 @@ class Runs:
             raise
         return context
 
-    def _make_context(self, run: Run, thread: Thread[Any], given: Given, calling: Context | None) -> Context:
+    def _make_context(self, run: Run, thread: Thread[Any], given: Given, calling: Context[Any] | None) -> Context[Any]:
         turn = run.turn
         if calling is not None:
             context = Context(
@@ -285,6 +285,11 @@ class Runs:
             isinstance(failure, asyncio.CancelledError) and run.outermost.is_cut_off
         ):
             return None
+        if not isinstance(failure, Exception | asyncio.CancelledError | GeneratorExit):
+            # It would end the loop, and leave the caller waiting.
+            error = RuntimeError(f"the agent {run.agent.name} raised {type(failure).__name__}")
+            error.__cause__ = failure
+            return error
         if isinstance(failure, TimeoutError) and has_expired:
             return TurnTimeout(f"the agent {run.agent.name} took longer than {run.agent.timeout:g} s")
         return failure
@@ -292,7 +297,7 @@ class Runs:
     def _ends_interrupted(self, run: Run) -> bool:
         return run.outermost is run and run.is_interrupted
 
-    async def _finish(self, context: Context, error: BaseException | None) -> None:
+    async def _finish(self, context: Context[Any], error: BaseException | None) -> None:
         """Commit what a run has written, or drop it, and begin what follows the answer. Raises what the run raises."""
         run = context._run
         if run.outermost is not run:
@@ -334,7 +339,7 @@ class Runs:
             return error
         return None
 
-    def _follow(self, context: Context, error: BaseException | None) -> None:
+    def _follow(self, context: Context[Any], error: BaseException | None) -> None:
         """Begin what follows the answer, when that has been given."""
         run = context._run
         turn = Turn(
@@ -351,7 +356,7 @@ class Runs:
         else:
             run.turn.on_end(lambda *_: begin())
 
-    async def _do_after(self, context: Context, error: BaseException | None) -> None:
+    async def _do_after(self, context: Context[Any], error: BaseException | None) -> None:
         run = context._run
         run.stage.enter()
         token = context.enter()
@@ -372,7 +377,7 @@ class Runs:
                 await asyncio.wait(run.background)
                 await self._commit_after(run)
 
-    async def _tell(self, context: Context, error: BaseException | None) -> None:
+    async def _tell(self, context: Context[Any], error: BaseException | None) -> None:
         if error is None:
             await self.events.emit("agent.completed", context)
         else:

@@ -3,8 +3,8 @@
 import secrets
 from typing import Any, Literal
 
+from plait.actor.events import Listener, call_listeners
 from plait.actor.thread import Thread
-from plait.agents.events import Listener, call_listeners
 
 __all__ = ["Session", "make_session_id"]
 

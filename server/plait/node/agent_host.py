@@ -6,11 +6,11 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
+from plait.actor.events import Event, Events, Listener
 from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
 from plait.agents.address import make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
-from plait.agents.events import Event, Events, Listener
 from plait.agents.runs import Runs
 from plait.node.handle import Handle, read_stream
 from plait.node.node import Node

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from plait.actor.actor import Actor
+from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about
 from plait.actor.mailbox import Cause, Turn
@@ -43,6 +44,7 @@ class Endings:
         start: Start,
         *,
         instruments: Instruments,
+        events: Events,
         on_begin: Callable[[Actor], None],
     ) -> None:
         self._kinds = kinds
@@ -53,6 +55,7 @@ class Endings:
         # Called when a thread begins to end: nobody may find it any more.
         self._on_begin = on_begin
         self._instruments = instruments
+        self._events = events
         # The tasks that those wait for who need such a thread.
         self._by_key: dict[ThreadKey, asyncio.Task[Any]] = {}
         # The tasks that destroy threads, and those that wait for their last turns. A node that stops waits for them.
@@ -124,7 +127,7 @@ class Endings:
             if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
                 return False
             kind = self._kinds.get(key.kind)
-            if kind is not None and "on_destroyed" in kind.overrides:
+            if kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed")):
                 try:
                     actor = await self._load(key, kind, fence)
                 except (CorruptThread, MigrationFailed, NewerState):

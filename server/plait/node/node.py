@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
+from plait.actor.events import Events
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Cause, current_turn, find_client_turn
 from plait.actor.thread import Thread, check_may_write
 from plait.actor.turns import find_trace
-from plait.agents.events import Events
 from plait.agents.runs import Runs
 from plait.errors import (
     CorruptThread,
@@ -32,7 +32,8 @@ from plait.errors import (
 )
 from plait.instruments import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.limits import Limits
-from plait.node.ending import SHUTTING_DOWN, Endings, wait_for
+from plait.node.arrivals import Arrivals
+from plait.node.ending import SHUTTING_DOWN, Endings
 from plait.node.expiry import Expiry
 from plait.node.handle import Handle
 from plait.state.migrations import migrate_thread
@@ -72,6 +73,7 @@ class Node:
         self.kinds = {kind.name: kind for kind in kinds}
         self._all_kinds = self.kinds | {kind.name: kind for kind in inner_kinds}
         self._runs = runs or Runs(Events())
+        self._events = self._runs.events
         self.limits = limits
         self.instruments = instruments
         self._store = store
@@ -80,11 +82,18 @@ class Node:
         # The tasks of threads that are waking or stopping; callers that need such a thread wait for its task. A thread
         # stays in `_waking` until its waiting callers have resumed, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
+        self._arrivals = Arrivals()
         self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
         # The threads that are being destroyed, which those that need such a thread wait for, too.
         load = partial(self._load, is_used=False)
         self._endings = Endings(
-            self._all_kinds, store, load, self._start, instruments=instruments, on_begin=self._forget
+            self._all_kinds,
+            store,
+            load,
+            self._start,
+            instruments=instruments,
+            events=self._events,
+            on_begin=self._forget,
         )
         # Threads whose `on_start` or `on_stop` runs, or that were dropped while turns ran.
         self._in_transition: set[Actor] = set()
@@ -143,7 +152,14 @@ class Node:
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
-            if (actor := self.get_awake(key) or _find_in_call_chain(key)) is not None:
+            if (actor := self.get_awake(key)) is not None:
+                if not self._arrivals.has(key) or _find_in_call_chain(key) is actor:
+                    return actor
+                await self._arrivals.follow(key)
+                if (actor := self.get_awake(key)) is not None:
+                    return actor
+                continue
+            if (actor := _find_in_call_chain(key)) is not None:
                 return actor
             if (leaving := self._endings.get(key) or self._stopping.get(key)) is not None:
                 await asyncio.wait([leaving])
@@ -159,7 +175,7 @@ class Node:
                 wake = asyncio.create_task(self._wake(key, kind), name=f"wake {key}", context=Context())
                 waking = self._waking[key] = wake
                 waking.add_done_callback(lambda _: self._waking.pop(key))
-            return await wait_for(waking)
+            return await self._arrivals.wait(key, waking)
 
     async def is_stored(self, key: ThreadKey) -> bool:
         """Whether a thread is stored; none is woken for that. Raises NotFound for a kind, Unavailable, StoreError."""
@@ -295,6 +311,7 @@ class Node:
                 make_handle=self.handle,
                 destroy=partial(self.destroy, key),
                 on_lost=self._on_lost,
+                events=self._events if key.kind in self.kinds else None,
                 instruments=None if self.instruments is NO_INSTRUMENTS else self.instruments,
             )
         except StoreError as error:

@@ -8,7 +8,7 @@ from plait.errors import CorruptThread
 from plait.parts.cell import Cell
 from plait.state.commit import Commit
 from plait.store.protocol import Record
-from plait_schemas.codec import UNENCODABLE, decode_json, encode_json
+from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
 
 __all__ = ["Clear", "Delete", "Push", "Set", "ValuesDraft", "encode_key", "encode_named"]
 
@@ -78,10 +78,13 @@ def encode_key(key: str) -> str:
 def encode_named(key: str, value: object) -> msgspec.Raw:
     """Return a value as JSON. Raises TypeError or ValueError that names the key."""
     try:
-        return msgspec.Raw(encode_json(value))
+        data = encode_json(value)
     except UNENCODABLE as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"the value {key!r} is not JSON: {error}") from None
+    if b"null" in data and has_non_finite(value):
+        raise ValueError(f"the value {key!r} is not JSON: it has a number that is infinite or not a number")
+    return msgspec.Raw(data)
 
 
 class ValuesDraft:

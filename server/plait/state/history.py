@@ -4,7 +4,7 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -62,6 +62,7 @@ class History:
     """
 
     __slots__ = (
+        "_on_stored",
         "_recent",
         "_recent_bytes",
         "_retention",
@@ -88,6 +89,7 @@ class History:
         retention: Retention = DEFAULT_RETENTION,
         state_version: int = 1,
         fence: int = 0,
+        on_stored: Callable[[], None] = lambda: None,
     ) -> None:
         self.key = key
         # The number of the thread's owner, for its writes.
@@ -104,6 +106,8 @@ class History:
         # Never sent to anybody; connection ids are derived from it.
         self.secret = stored.secret if stored else fresh[8:]
         # Whether a write has begun the thread, and whether that is durable. A thread may begin without a state.
+        # `on_stored` is called when the write that begins it is durable.
+        self._on_stored = on_stored
         self.is_stored = self.is_begun = stored is not None
         self.durable = self._replay(stored) if stored and stored.has_state else Revision(state_type)
         self.current = self.durable
@@ -139,15 +143,14 @@ class History:
         before = self.current
         encoded = encode_json(ops)
         # Store the whole state if the operations are longer than they are worth; most changes are too small to ask.
-        if not before.is_stored or (
-            len(encoded) > max(after.size, _WORTH_IT) and len(encoded) > _max_ops_size(ops, after.size)
-        ):
+        size = len(encoded)
+        if not before.is_stored or (size > _WORTH_IT and size > after.size and size > _max_ops_size(ops, after.size)):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
         after.version = before.version + 1
         after.change = ChangeRow(after.version, encoded, source, time.time_ns() // 1000)
         after.log_size = before.log_size + len(encoded)
         after.snapshot_size = before.snapshot_size
-        is_rewritten = not before.has_state or after.log_size > max(before.snapshot_size, _SMALL_LOG)
+        is_rewritten = not before.has_state or (after.log_size > _SMALL_LOG and after.log_size > before.snapshot_size)
         if is_rewritten:
             after.log_size, after.snapshot_size = 0, len(after.require_json())
         self.current = after
@@ -196,7 +199,9 @@ class History:
 
     def mark_durable(self, revision: Revision) -> None:
         """Record that `revision` is durable."""
-        self.is_stored = True
+        if not self.is_stored:
+            self.is_stored = True
+            self._on_stored()
         if revision is self.durable:
             return
         self.durable = revision

@@ -27,7 +27,7 @@ class Records:
         """Return the value of a record after all writes made so far, None if there is none. Raises StoreError."""
         if not self._pipeline.history.is_begun:
             return None
-        await self._pipeline.wait_until_durable()
+        await self._pipeline.wait_until_stored()
         try:
             return await self._store.record(self._key, part, name)
         except StoreError as error:
@@ -38,7 +38,7 @@ class Records:
         """Return the first records of a part after a key, as `Store.records` does. Raises StoreError."""
         if not self._pipeline.history.is_begun:
             return []
-        await self._pipeline.wait_until_durable()
+        await self._pipeline.wait_until_stored()
         try:
             return await self._store.records(self._key, part, prefix=prefix, after=after, limit=limit)
         except StoreError as error:

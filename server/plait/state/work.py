@@ -91,8 +91,10 @@ class Work:
             raise Conflict("too many changes to merge")
 
 
-def _count_copied(document: Any, ops: Iterable[Op]) -> int:
+def _count_copied(document: Any, ops: Sequence[Op]) -> int:
     """Return how many characters splices copy, as each makes another text."""
+    if "splice" not in [op.op for op in ops]:
+        return 0
     counts = Counter(op.path for op in ops if op.op == "splice")
     texts = ((find(document, parse(path)), count) for path, count in counts.items())
     return sum(len(text) * count for text, count in texts if isinstance(text, str))

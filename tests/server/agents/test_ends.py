@@ -1,0 +1,184 @@
+"""Threads that end while agents run in them or know of them, and what an app is told of all that."""
+
+import asyncio
+import time
+from typing import Any, ClassVar
+
+import pytest
+from tests.server.agents.lab import Conversation, Lab
+from tests.server.agents.test_runs import Gate, ended
+
+from plait import Context, Destroyed, MemoryStore, Plait, Thread, ThreadKey, Values
+from plait.store.protocol import Write
+
+HOUR = 3600
+
+
+async def test_a_run_may_destroy_its_thread_and_the_next_one_sees_a_new_one(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> str:
+        await ctx.thread.values.set("a", 1)
+        await ctx.thread.set_state({"answer": "old"})
+        await ctx.thread.destroy()
+        await ctx.thread.values.set("b", 1)
+        return "reset"
+
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("before", 1)
+
+    await lab.do(put)
+    assert await lab.do(work) == "reset"
+    assert [key async for key in lab.app.threads()] == []
+    assert await lab.values() == {}
+    assert await lab.app.thread(Conversation, "one").state() == {"answer": ""}
+
+
+async def test_a_run_in_progress_brings_nothing_back_when_its_thread_is_destroyed_from_outside(lab: Lab) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+        await gate.arrive()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(lab.do(work))
+    await gate.somebody()
+    await lab.app.thread(Conversation, "one").set_state({"answer": "old"})
+    await lab.app.destroy(Conversation, "one")
+    with pytest.raises(Destroyed):
+        await ended(task)
+    assert [key async for key in lab.app.threads()] == []
+    assert await lab.values() == {}
+
+
+class Watched(Thread[dict[str, Any]]):
+    """Tells what it sees as it ends."""
+
+    @staticmethod
+    def initial_state() -> dict[str, Any]:
+        return {"n": 0}
+
+    values = Values()
+    idle_timeout = 0.0
+    expires_after = float(HOUR)
+    told: ClassVar[list[Any]] = []
+    has_told: ClassVar[asyncio.Event]
+
+    async def on_destroyed(self) -> None:
+        self.told.append(("hook", self.state, await self.values.items()))
+
+
+@pytest.mark.parametrize("how", ["destroyed", "asleep", "expired"])
+async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_values(how: str) -> None:
+    Watched.told.clear()
+    Watched.has_told = asyncio.Event()
+    store, key = MemoryStore(), ThreadKey("watched", "one")
+    app = Plait(Watched, store=store)
+    app._node._expiry._interval = 0.01  # type: ignore[attr-defined]
+
+    @app.on("thread.destroyed")
+    async def tell(thread: Watched) -> None:
+        Watched.told.append(("listener", thread.name, thread.state, await thread.values.items()))
+        Watched.has_told.set()
+
+    @app.agent("put", thread=Watched)
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+        await ctx.thread.set_state({"n": 1})
+
+    async with app:
+        await app.run("put", thread="one")
+        if how != "destroyed":
+            await app.__aexit__(None, None, None)
+            if how == "expired":
+                async with store:
+                    found = await store.find(key)
+                    assert found is not None
+                    since = time.time_ns() // 1000 - 2 * HOUR * 1_000_000
+                    await store.submit(Write(key, found.epoch, found.version, found.version, idle_since=since))
+            await app.__aenter__()
+        if how == "expired":
+            async with asyncio.timeout(10):
+                await Watched.has_told.wait()
+        else:
+            await app.destroy(Watched, "one")
+        assert Watched.told == [("hook", {"n": 1}, [("a", 1)]), ("listener", "one", {"n": 1}, [("a", 1)])]
+
+
+async def test_a_thread_is_created_once_in_a_life(lab: Lab) -> None:
+    told: list[str] = []
+    lab.app.on("thread.created", lambda thread: told.append(thread.name))
+
+    async def nothing(ctx: Context[Conversation]) -> None: ...
+
+    for _ in range(3):
+        await lab.do(nothing)
+        await lab.sleep()
+    assert told == ["one"]
+    await lab.app.thread(Conversation, "two").set_state({"answer": "by hand"})
+    await lab.sleep()
+    assert told == ["one", "two"]
+    await lab.app.destroy(Conversation, "one")
+    await lab.do(nothing)
+    await lab.sleep()
+    assert told == ["one", "two", "one"]
+
+
+async def test_each_event_comes_once_at_its_moment_and_bad_listeners_stop_nobody(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Any] = []
+
+    @lab.app.on("agent.started")
+    def bad(ctx: Context[Conversation]) -> None:
+        raise ZeroDivisionError
+
+    for event in ("session.started", "session.completed"):
+        lab.app.on(event, lambda session, event=event: told.append((event, session.id)))
+    for event in ("agent.started", "agent.completed"):
+        lab.app.on(event, lambda ctx, event=event: told.append((event, ctx.agent)))
+
+    @lab.app.on("agent.errored")
+    async def errored(ctx: Context[Conversation], error: Exception) -> None:
+        told.append(("agent.errored", type(error)))
+
+    @lab.app.agent("inner", thread=Conversation)
+    async def inner(ctx: Context[Conversation]) -> None:
+        told.append("inner")
+
+    async def work(ctx: Context[Conversation]) -> None:
+        told.append("work")
+        await ctx.run("inner")
+
+    async def fail(ctx: Context[Conversation]) -> None:
+        raise KeyError
+
+    await lab.do(work, session_id="s1")
+    await lab.values("other")  # Nothing of another thread comes in between.
+    with pytest.raises(KeyError):
+        await lab.do(fail, session_id="s2")
+    await lab.sleep()
+    assert told[:8] == [
+        ("session.started", "s1"),
+        ("agent.started", "do"),
+        "work",
+        ("agent.started", "inner"),
+        "inner",
+        ("agent.completed", "inner"),
+        ("agent.completed", "do"),
+        ("session.completed", "s1"),
+    ]
+    assert told[-4:] == [
+        ("session.started", "s2"),
+        ("agent.started", "do"),
+        ("agent.errored", KeyError),
+        ("session.completed", "s2"),
+    ]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_an_unknown_event_is_refused_with_the_nearest() -> None:
+    app = Plait(Conversation, store="memory://")
+    with pytest.raises(ValueError, match=r"did you mean 'thread\.created'"):
+        app.on("thread.create", print)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="function"):
+        app.on("thread.created", "no")  # type: ignore[call-overload]

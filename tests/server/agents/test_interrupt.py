@@ -1,0 +1,244 @@
+"""Runs that are interrupted, and runs that are cut off as the server shuts down."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.agents.lab import Conversation, CountingMemory, Lab, make_store, open_lab
+from tests.server.agents.test_runs import Gate, ended
+
+from plait import Context, Interrupted, Interruption, ThreadKey, Unavailable
+
+ONE = ThreadKey("conversation", "one")
+
+
+@pytest.mark.parametrize("where", ["checkpoint", "values", "run", "flush"])
+async def test_an_interrupt_stops_the_run_of_exactly_that_thread_at_its_next_checkpoint(lab: Lab, where: str) -> None:
+    gate = Gate()
+
+    @lab.app.agent("inner", thread=Conversation)
+    async def inner(ctx: Context[Conversation]) -> None: ...
+
+    async def work(ctx: Context[Conversation]) -> str:
+        await ctx.thread.values.set("kept", 1)
+        ctx.thread.append("/answer", "so far")
+        await gate.wait()
+        match where:
+            case "checkpoint":
+                await ctx.checkpoint()
+            case "values":
+                await ctx.thread.values.get("kept")
+            case "run":
+                await ctx.run("inner")
+            case _:
+                await ctx.flush()
+        return "to the end"
+
+    one, two = asyncio.create_task(lab.do(work, "one")), asyncio.create_task(lab.do(work, "two"))
+    await gate.somebody(2)
+    assert await lab.app.interrupt(lab.app.thread(Conversation, "one"), "please stop")
+    gate.open()
+    assert await ended(one) == Interruption("please stop")
+    assert await ended(two) == "to the end"
+    assert await lab.values() == {"kept": 1}
+    assert (await lab.app.thread(Conversation, "one").state())["answer"] == "so far"
+
+
+async def test_an_agent_may_end_in_its_own_way_and_has_the_message(lab: Lab) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Conversation]) -> Any:
+        await gate.wait()
+        try:
+            await ctx.checkpoint()
+        except Interrupted as interrupted:
+            await ctx.thread.values.set("summary", interrupted.message)
+            return [ctx.interrupted, ctx.interrupt_message]
+
+    task = asyncio.create_task(lab.do(work))
+    await gate.somebody()
+    await lab.app.interrupt(ONE, {"role": "user"})
+    gate.open()
+    assert await ended(task) == Interruption({"role": "user"}, [True, {"role": "user"}])
+    assert await lab.values() == {"summary": {"role": "user"}}
+
+
+async def test_the_run_after_an_interrupted_one_is_normal(lab: Lab) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Conversation]) -> str:
+        await gate.wait()
+        await ctx.checkpoint()
+        return "done"
+
+    task = asyncio.create_task(lab.do(work))
+    await gate.somebody()
+    await lab.app.interrupt(ONE)
+    gate.open()
+    assert await ended(task) == Interruption()
+    assert await lab.do(work) == "done"
+
+
+async def test_an_interrupt_of_an_idle_thread_changes_nothing_and_says_so(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> bool:
+        await ctx.checkpoint()
+        return ctx.interrupted
+
+    assert await lab.app.interrupt(ONE, "stop") is False
+    assert await lab.do(work) is False
+    assert await lab.app.interrupt(lab.app.thread(Conversation, "one"), "stop") is False
+
+
+async def test_a_stream_is_interrupted_at_its_next_chunk_and_says_so_last(lab: Lab) -> None:
+    @lab.app.agent("count", thread=Conversation)
+    async def count(ctx: Context[Conversation]) -> AsyncIterator[str]:
+        number = -1
+        try:
+            for number in range(100):
+                yield str(number)
+        except Interrupted:
+            await ctx.thread.values.set("said", number)
+            yield "goodbye"
+
+    chunks, seen = lab.app.stream("count", thread="one"), list[Any]()
+    async for chunk in chunks:
+        seen.append(chunk)
+        await lab.app.interrupt(ONE, "stop")
+    assert seen[0] == "0"
+    assert seen[-2:] == ["goodbye", Interruption("stop")]
+    assert len(seen) < 100
+    assert 0 <= (await lab.values())["said"] < 99
+
+
+async def test_background_work_is_not_interrupted(lab: Lab) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Conversation]) -> None:
+        async def later() -> None:
+            await gate.wait()
+            await ctx.thread.values.set("later", 1)
+
+        ctx.wait_until(later)
+        await gate.wait()
+        await asyncio.sleep(0.01)
+        await ctx.checkpoint()
+
+    task = asyncio.create_task(lab.do(work))
+    await gate.somebody()
+    await lab.app.interrupt(ONE)
+    gate.open()
+    assert await ended(task) == Interruption()
+    assert await lab.values() == {"later": 1}
+
+
+# Shutdown
+
+
+async def drained(lab: Lab) -> "asyncio.Task[None]":
+    """Begin to shut down, as a server does on SIGTERM."""
+    lab.app.drain()
+    await asyncio.sleep(0)
+    return asyncio.create_task(lab.app.__aexit__(None, None, None))
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_on_shutdown_new_runs_are_refused_and_running_ones_may_finish(kind: str, tmp_path: Path) -> None:
+    gate, store = Gate(), make_store(kind, tmp_path)
+
+    async def work(ctx: Context[Conversation]) -> str:
+        async def later() -> None:
+            await asyncio.sleep(0.01)
+            await ctx.thread.values.push("log", "later")
+
+        await ctx.thread.values.push("log", "first")
+        await gate.wait()
+        await ctx.thread.values.push("log", "last")
+        ctx.wait_until(later)
+        return f"done {ctx.shutdown_interrupted}"
+
+    async with open_lab(store) as lab:
+        running = asyncio.create_task(lab.do(work))
+        await gate.somebody()
+        waiting = asyncio.create_task(lab.do(work))
+        await asyncio.sleep(0)
+        stopping = await drained(lab)
+        with pytest.raises(Unavailable, match="shutting down"):
+            await ended(waiting)
+        with pytest.raises(Unavailable, match="shutting down"):
+            await lab.do(work)
+        gate.open()
+        assert await ended(running) == "done False"
+        await ended(stopping)
+        await lab.app.__aenter__()
+        assert await lab.values() == {"log": ["first", "last", "later"]}
+        assert await lab.do(work) == "done False"
+
+
+@pytest.mark.parametrize("how", ["checks", "waits", "ends itself", "streams"])
+async def test_a_run_that_is_cut_off_is_saved_and_marked_and_the_next_one_sees_that_once(
+    how: str, tmp_path: Path
+) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Conversation]) -> Any:
+        await ctx.thread.values.set("kept", how)
+        await gate.arrive()
+        try:
+            while how in ("checks", "ends itself"):
+                await asyncio.sleep(0.01)
+                await ctx.checkpoint()
+            await asyncio.Event().wait()
+        except Interrupted:
+            if how == "ends itself":
+                return "goodbye"
+            raise
+
+    async def stream(ctx: Context[Conversation]) -> AsyncIterator[int]:
+        await ctx.thread.values.set("kept", how)
+        await gate.arrive()
+        while True:
+            await asyncio.sleep(0.01)
+            yield 1
+
+    async def look(ctx: Context[Conversation]) -> bool:
+        return ctx.shutdown_interrupted
+
+    store = make_store("sqlite", tmp_path)
+    lab = Lab(store, shutdown_timeout=0.1)
+    async with lab.app:
+        if how == "streams":
+            task = asyncio.create_task(lab.app.run("stream", stream, thread="one"))
+        else:
+            task = asyncio.create_task(lab.do(work))
+        await gate.somebody()
+        await ended(await drained(lab))
+        result = await ended(task)
+        assert result == Interruption(output="goodbye" if how == "ends itself" else None) or how == "streams"
+        assert how != "streams" or result[-1] == Interruption()
+        await lab.app.__aenter__()
+        assert await lab.do(look, "other") is False
+        assert await lab.do(look) is True
+        assert await lab.do(look) is False
+        await lab.sleep()
+        assert await lab.do(look) is False
+        assert await lab.values() == {"kept": how}
+
+
+async def test_background_work_that_takes_too_long_at_shutdown_keeps_what_it_wrote(tmp_path: Path) -> None:
+    lab = Lab(CountingMemory(), shutdown_timeout=0.05)
+
+    async def work(ctx: Context[Conversation]) -> str:
+        async def later() -> None:
+            await ctx.thread.values.set("later", 1)
+            await asyncio.Event().wait()
+
+        ctx.wait_until(later)
+        return "answer"
+
+    async with lab.app:
+        assert await lab.do(work) == "answer"
+        await ended(await drained(lab))
+        await lab.app.__aenter__()
+        assert await lab.values() == {"later": 1}

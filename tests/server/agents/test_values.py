@@ -1,0 +1,469 @@
+"""The values of a thread in runs: what is read, what is staged, what is stored."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
+
+from plait import Context, StoreError, TooLarge
+
+LIMIT = 1_048_576
+
+
+async def test_a_run_that_uses_no_values_reads_and_writes_none(lab: Lab) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+
+    async def nothing(ctx: Context[Conversation]) -> bool:
+        return bool(ctx.thread.values.loaded or ctx.thread.values.dirty)
+
+    await lab.do(put)
+    await lab.sleep()
+    before = lab.store.reads
+    assert await lab.do(nothing) is False
+    assert lab.store.reads == before
+
+
+async def test_what_only_writes_is_dirty_and_not_loaded_and_reads_nothing(lab: Lab) -> None:
+    async def write(ctx: Context[Conversation]) -> tuple[bool, bool, int]:
+        values = ctx.thread.values
+        await values.set("a", 1)
+        await values.delete("b")
+        await values.push("list", 1)
+        await values.clear()
+        await values.push("list", 2)
+        return values.loaded, values.dirty, lab.store.reads
+
+    assert await lab.do(write) == (False, True, 0)
+    await lab.do(write)
+    assert lab.store.reads == 0
+    assert await lab.values() == {"list": [2]}
+
+
+async def test_a_thread_that_has_woken_reads_once_before_its_first_write_is_stored(lab: Lab) -> None:
+    async def write(ctx: Context[Conversation]) -> int:
+        await ctx.thread.values.push("list", 1)
+        return lab.store.reads
+
+    await lab.do(write)
+    await lab.sleep()
+    assert await lab.do(write) == 0
+    assert lab.store.reads == 1
+    await lab.do(write)
+    assert lab.store.reads == 1
+    assert await lab.values() == {"list": [1, 1, 1]}
+
+
+async def test_a_cleared_thread_that_has_woken_reads_nothing(lab: Lab) -> None:
+    async def clear(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.clear()
+        await ctx.thread.values.set("b", 2)
+
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+
+    await lab.do(put)
+    await lab.sleep()
+    await lab.do(clear)
+    assert lab.store.reads == 0
+    assert await lab.values() == {"b": 2}
+
+
+@pytest.mark.parametrize("read", ["get", "has", "keys", "values", "items", "size"])
+async def test_reading_loads_once_also_when_awaited_together(lab: Lab, read: str) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+
+    async def look(ctx: Context[Conversation]) -> tuple[bool, list[Any]]:
+        values = ctx.thread.values
+        arguments = ("a",) if read in ("get", "has") else ()
+        found = await asyncio.gather(*(getattr(values, read)(*arguments) for _ in range(3)))
+        return values.loaded, found
+
+    await lab.do(put)
+    await lab.sleep()
+    expected = {"get": 1, "has": True, "keys": ["a"], "values": [1], "items": [("a", 1)], "size": 1}[read]
+    assert await lab.do(look) == (True, [expected] * 3)
+    assert lab.store.reads == 1
+
+
+async def test_reads_after_queued_writes_see_them_over_what_is_stored_in_order(lab: Lab) -> None:
+    async def first(ctx: Context[Conversation]) -> None:
+        for key in "abc":
+            await ctx.thread.values.set(key, key)
+
+    async def then(ctx: Context[Conversation]) -> Any:
+        values = ctx.thread.values
+        await values.set("d", "d")
+        await values.delete("b")
+        await values.set("a", "new")
+        await values.push("list", 1)
+        return await values.items()
+
+    await lab.do(first)
+    await lab.sleep()
+    assert await lab.do(then) == [("a", "new"), ("c", "c"), ("d", "d"), ("list", [1])]
+    assert list((await lab.values()).items()) == [("a", "new"), ("c", "c"), ("d", "d"), ("list", [1])]
+
+
+async def test_a_missing_key_is_none_and_a_stored_none_is_told_apart_by_has(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> list[Any]:
+        values = ctx.thread.values
+        await values.set("there", None)
+        return [
+            await values.get("there", 5),
+            await values.get("gone"),
+            await values.get("gone", 5),
+            await values.has("there"),
+            await values.has("gone"),
+        ]
+
+    assert await lab.do(work) == [None, None, 5, True, False]
+
+
+async def test_a_run_that_only_reads_stays_clean(lab: Lab) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("list", [1])
+
+    async def read(ctx: Context[Conversation]) -> bool:
+        await ctx.thread.values.get("list")
+        return ctx.thread.values.dirty
+
+    await lab.do(put)
+    assert await lab.do(read) is False
+
+
+async def test_what_is_changed_in_place_is_dirty_and_stored(lab: Lab) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("list", [1])
+        await ctx.thread.values.set("deep", {"a": {"b": []}})
+
+    async def change(ctx: Context[Conversation]) -> bool:
+        values = ctx.thread.values
+        (await values.get("list")).append(2)
+        (await values.get("deep"))["a"]["b"].append(3)
+        return values.dirty
+
+    await lab.do(put)
+    assert await lab.do(change) is True
+    await lab.sleep()
+    assert await lab.values() == {"list": [1, 2], "deep": {"a": {"b": [3]}}}
+
+
+async def test_a_push_to_a_list_that_was_changed_in_place_keeps_both(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> Any:
+        values = ctx.thread.values
+        await values.set("list", [1])
+        found = await values.get("list")
+        found.append(2)
+        await values.push("list", 3)
+        found.append(4)
+        return found is await values.get("list"), found
+
+    assert await lab.do(work) == (True, [1, 2, 3, 4])
+    assert await lab.values() == {"list": [1, 2, 3, 4]}
+
+
+async def test_a_failed_load_is_raised_to_all_who_wait_and_the_next_read_tries_again(lab: Lab) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+
+    async def work(ctx: Context[Conversation]) -> Any:
+        values = ctx.thread.values
+        await values.set("b", 2)
+        lab.store.failures = 1
+        failed = await asyncio.gather(values.get("a"), values.keys(), return_exceptions=True)
+        return [type(each) for each in failed], await values.items()
+
+    await lab.do(put)
+    await lab.sleep()
+    assert await lab.do(work) == ([StoreError, StoreError], [("a", 1), ("b", 2)])
+
+
+async def test_after_a_read_error_the_run_fails_and_what_is_stored_stays(lab: Lab) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.push("list", 1)
+
+    async def push(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.push("list", 2)
+        lab.store.failures = 1
+
+    await lab.do(put)
+    await lab.sleep()
+    with pytest.raises(StoreError):
+        await lab.do(push)
+    assert await lab.values() == {"list": [1]}
+
+
+@pytest.mark.parametrize("key", ["a.b", "a/b", "a b", "a:b", "🔑", "", "\n", "é", "values", "👩‍👩‍👧"])
+async def test_any_key_comes_back(lab: Lab, key: str) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set(key, key)
+
+    await lab.do(put)
+    await lab.sleep()
+    assert await lab.values() == {key: key}
+
+
+async def test_a_thousand_keys_and_deep_json_come_back_in_order(lab: Lab) -> None:
+    deep: Any = 1
+    for _ in range(50):
+        deep = {"in": [deep]}
+
+    async def put(ctx: Context[Conversation]) -> None:
+        for number in range(1000):
+            await ctx.thread.values.set(str(999 - number), number)
+        await ctx.thread.values.set("deep", deep)
+
+    await lab.do(put)
+    await lab.sleep()
+    found = await lab.values()
+    assert list(found) == [*(str(999 - number) for number in range(1000)), "deep"]
+    assert found["deep"] == deep
+
+
+@pytest.mark.parametrize("bad", [object(), {1, "a", object()}, float("nan"), "\ud800", lambda: 0])
+async def test_what_is_no_json_is_refused_at_set_with_its_key(lab: Lab, bad: Any) -> None:
+    async def work(ctx: Context[Conversation]) -> Any:
+        await ctx.thread.values.set("name", "old")
+        with pytest.raises((TypeError, ValueError), match="name"):
+            await ctx.thread.values.set("name", bad)
+        with pytest.raises((TypeError, ValueError), match="name"):
+            await ctx.thread.values.push("name", bad)
+
+    await lab.do(work)
+    assert await lab.values() == {"name": "old"}
+
+
+async def test_a_cycle_is_refused(lab: Lab) -> None:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+
+    async def work(ctx: Context[Conversation]) -> Any:
+        with pytest.raises(ValueError, match="name"):
+            await ctx.thread.values.set("name", cycle)
+
+    await lab.do(work)
+
+
+@pytest.mark.parametrize("key", [1, None, b"a"])
+async def test_a_key_is_a_str(lab: Lab, key: Any) -> None:
+    async def work(ctx: Context[Conversation]) -> Any:
+        with pytest.raises(TypeError, match="key"):
+            await ctx.thread.values.set(key, 1)
+
+    await lab.do(work)
+
+
+async def test_push_keeps_the_last_records(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
+        for number in range(5):
+            await ctx.thread.values.push("log", number, 3)
+
+    await lab.do(work)
+    assert await lab.values() == {"log": [2, 3, 4]}
+
+
+@pytest.mark.parametrize("most", [0, -1])
+async def test_push_keeps_at_least_one(lab: Lab, most: int) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
+        with pytest.raises(ValueError, match="max_records"):
+            await ctx.thread.values.push("log", 1, most)
+
+    await lab.do(work)
+
+
+async def test_a_push_to_what_is_no_list_fails_at_once_if_loaded(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("name", "Ada")
+        await ctx.thread.values.get("name")
+        with pytest.raises(TypeError, match="'name'"):
+            await ctx.thread.values.push("name", 1)
+
+    await lab.do(work)
+    assert await lab.values() == {"name": "Ada"}
+
+
+async def test_a_push_to_what_is_no_list_fails_the_run_if_not_loaded(lab: Lab) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("name", "Ada")
+
+    async def push(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("other", 1)
+        await ctx.thread.values.push("name", 1)
+
+    await lab.do(put)
+    with pytest.raises(TypeError, match="'name'"):
+        await lab.do(push)
+    assert await lab.values() == {"name": "Ada"}
+
+
+async def test_a_run_is_one_write(lab: Lab) -> None:
+    sizes: list[int] = []
+    submit = lab.store.submit
+
+    def watch(write: Any) -> Any:
+        sizes.append(len(write.records))
+        return submit(write)
+
+    async def work(ctx: Context[Conversation]) -> None:
+        for key in "abc":
+            await ctx.thread.values.set(key, key)
+        await ctx.thread.values.set_metadata({"a": 1})
+
+    lab.store.submit = watch  # type: ignore[method-assign]
+    await lab.do(work)
+    assert [size for size in sizes if size] == [2]
+
+
+async def test_a_hundred_pushes_at_once_are_all_there_in_order_of_arrival(lab: Lab) -> None:
+    async def push(number: int) -> None:
+        async def work(ctx: Context[Conversation]) -> None:
+            await ctx.thread.values.push("log", number)
+
+        await lab.do(work)
+
+    await asyncio.gather(*map(push, range(100)))
+    assert await lab.values() == {"log": list(range(100))}
+
+
+async def test_a_hundred_increments_at_once_all_count(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
+        count = await ctx.thread.values.get("count", 0)
+        await asyncio.sleep(0)
+        await ctx.thread.values.set("count", count + 1)
+
+    await asyncio.gather(*(lab.do(work) for _ in range(100)))
+    assert await lab.values() == {"count": 100}
+
+
+async def test_metadata_is_replaced_whole_without_loading_values(lab: Lab) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+        await ctx.thread.values.set_metadata({"user": "ada", "tags": [1]})
+
+    async def change(ctx: Context[Conversation]) -> tuple[Any, bool]:
+        before = await ctx.thread.values.metadata()
+        await ctx.thread.values.set_metadata({"other": 1})
+        return before, ctx.thread.values.loaded
+
+    async def read(ctx: Context[Conversation]) -> Any:
+        await ctx.thread.values.set("b", 2)
+        return await ctx.thread.values.metadata()
+
+    async def empty(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set_metadata({})
+
+    await lab.do(put)
+    await lab.sleep()
+    assert await lab.do(change) == ({"user": "ada", "tags": [1]}, False)
+    assert await lab.do(read) == {"other": 1}
+    assert await lab.do(read) == {"other": 1}
+    await lab.do(empty)
+    await lab.sleep()
+    assert await lab.do(read) == {}
+    assert await lab.values() == {"a": 1, "b": 2}
+
+
+async def test_a_run_that_raises_drops_what_it_did_not_flush(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("kept", 1)
+        await ctx.flush()
+        await ctx.thread.values.set("kept", 2)
+        await ctx.thread.values.set("dropped", 1)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await lab.do(work)
+    assert await lab.values() == {"kept": 1}
+
+
+@pytest.mark.parametrize("way", ["set", "push", "in place", "at once"])
+async def test_a_mebibyte_is_kept_and_one_more_byte_is_refused_whole(lab: Lab, way: str) -> None:
+    room = LIMIT - len('{"a":[""]}')
+
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", ["x" * room])
+
+    async def grow(ctx: Context[Conversation]) -> None:
+        values = ctx.thread.values
+        await values.set_metadata({"grown": True})
+        if way == "set":
+            await values.set("a", ["x" * (room + 1)])
+        elif way == "push":
+            await values.push("b", 1)
+        else:
+            (await values.get("a"))[0] += "x"
+
+    await lab.do(put)
+    thread = await lab.thread()
+    with pytest.raises(TooLarge):
+        await (thread.values.set("b", 1) if way == "at once" else lab.do(grow))
+    await lab.sleep()
+    found = await lab.values()
+    assert found == {"a": ["x" * room]}
+
+
+async def test_outside_of_runs_values_are_stored_at_once_and_a_run_keeps_them(lab: Lab) -> None:
+    thread, is_there, may_go_on = await lab.thread(), asyncio.Event(), asyncio.Event()
+
+    async def work(ctx: Context[Conversation]) -> None:
+        values = ctx.thread.values
+        await values.set("mine", await values.get("mine", 0) + 1)
+        is_there.set()
+        await may_go_on.wait()
+        await values.set("mine", 5)
+
+    running = asyncio.create_task(lab.do(work))
+    await is_there.wait()
+    await thread.values.set("theirs", 1)
+    assert await thread.values.items() == [("theirs", 1)]
+    may_go_on.set()
+    await running
+    assert await lab.values() == {"theirs": 1, "mine": 5}
+
+
+@given(st.lists(st.tuples(st.sampled_from("sdpcx"), st.sampled_from("ab"), st.integers(0, 3)), max_size=12), st.data())
+async def test_runs_do_what_a_dict_does(steps: list[tuple[str, str, int]], data: st.DataObject) -> None:
+    """Whether it is loaded before, in between or not, and however it is cut into runs."""
+    expected: dict[str, Any] = {}
+    async with open_lab(CountingMemory()) as lab:
+        at = 0
+        while at < len(steps):
+            end = data.draw(st.integers(at + 1, len(steps)))
+            part, at = steps[at:end], end
+            loads = [data.draw(st.booleans()) for _ in part]
+
+            async def work(ctx: Context[Conversation], part: Any = part, loads: Any = loads) -> None:
+                values = ctx.thread.values
+                for (what, key, number), is_loaded in zip(part, loads, strict=True):
+                    if is_loaded:
+                        assert dict(await values.items()) == expected
+                    await _step(values, expected, what, key, number)
+
+            await lab.do(work)
+            if data.draw(st.booleans()):
+                await lab.sleep()
+        assert list((await lab.values()).items()) == list(expected.items())
+
+
+async def _step(values: Any, expected: dict[str, Any], what: str, key: str, number: int) -> None:
+    match what:
+        case "s":
+            await values.set(key, number)
+            expected[key] = number
+        case "d":
+            await values.delete(key)
+            expected.pop(key, None)
+        case "p" if isinstance(expected.get(key, []), list):
+            await values.push(key, number, 2)
+            expected[key] = [*expected.get(key, []), number][-2:]
+        case "c":
+            await values.clear()
+            expected.clear()
+        case "x" if isinstance(expected.get(key), list):
+            (await values.get(key)).append(number)
+            expected[key] = [*expected[key], number]
