@@ -98,10 +98,9 @@ class Assistant(Thread[Conversation]):
             self.update(f"/turns/{index}/stopped_by", stopped_by)
 
 
-async def answer(ctx: Context, id: Id) -> None:
+async def answer(ctx: Context[Assistant], id: Id) -> None:
     """Answer a question, a word at a time, as a language model would; runs of one thread wait for each other."""
     thread = ctx.thread
-    assert isinstance(thread, Assistant)
     turn = thread.begin(id)
     if turn is None:
         return  # It was taken back, or two pages have asked for the same answer.

@@ -43,10 +43,9 @@ app = Plait(Harness)
 
 
 @app.agent("harness", thread=Harness)
-async def harness(ctx: Context, message: str) -> str:
+async def harness(ctx: Context[Harness], message: str) -> str:
     """Answer a message. An interrupt ends it with what it has, and its message is the next thing to do."""
     session = ctx.thread
-    assert isinstance(session, Harness)
     session.say("user", message)
     tenant = ctx.get(Tenant)
     answer = f"[{tenant.id}] " if tenant else ""

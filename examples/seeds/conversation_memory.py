@@ -20,7 +20,7 @@ app = Plait(Conversation)
 
 
 @app.agent("conversation-memory", thread=Conversation)
-async def conversation_memory(ctx: Context, message: str) -> str:
+async def conversation_memory(ctx: Context[Conversation], message: str) -> str:
     values = ctx.thread.values
     if message == "reset":
         await ctx.thread.destroy()

@@ -27,7 +27,7 @@ app = Plait(Conversation, thread_ids=find_thread_id)
 
 
 @app.agent("count", thread=Conversation)
-async def count(ctx: Context) -> int:
+async def count(ctx: Context[Conversation]) -> int:
     """Count the requests of a conversation."""
     requests: int = await ctx.thread.values.get("requests", 0) + 1
     await ctx.thread.values.set("requests", requests)

@@ -26,7 +26,7 @@ app = Plait(Chat)
 
 
 @app.agent("persistent-chat", thread=Chat)
-async def persistent_chat(ctx: Context, message: str) -> AsyncIterator[str]:
+async def persistent_chat(ctx: Context[Chat], message: str) -> AsyncIterator[str]:
     key = f"chat {ctx.thread.name}"
     values = ctx.thread.values
 

@@ -27,22 +27,28 @@ class Output(Struct):
     response: str
     request_time: float
     message_count: int
+    total_requests: int
 
 
 @app.agent("state-demo", thread=Conversation)
-async def state_demo(ctx: Context, input: Input) -> Output:
+async def state_demo(ctx: Context[Conversation], input: Input) -> Output:
     # The request: gone when it ends, and shared with the agents that this one calls.
     ctx.state["start"] = time.perf_counter()
 
     # The conversation: durable, and committed with this run.
     await ctx.thread.values.push("messages", input.message)
 
+    # The user: durable, and the same in all conversations.
+    total = 0
+    if ctx.user is not None:
+        total = await ctx.user.update("total_requests", lambda total: total + 1, 0)
+
     # The request as the listeners of its end see it.
     ctx.session.state["kind"] = "chat"
     ctx.session.add_listener("completed", log_session)
 
     count = len(await ctx.thread.values.get("messages"))
-    return Output(f"Received: {input.message}", time.perf_counter() - ctx.state["start"], count)
+    return Output(f"Received: {input.message}", time.perf_counter() - ctx.state["start"], count, total)
 
 
 async def log_session(session: Session) -> None:
