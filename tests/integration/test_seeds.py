@@ -119,11 +119,16 @@ async def test_persistent_chat_answers_in_a_stream_and_saves_after_it(load: App)
         # A run waits for what follows the answer before it, and finds what that has saved.
         answer = await app.run("persistent-chat", "And now?", thread="one")
         assert "".join(answer) == "You said “And now?”, after “Hi”. I remember 3 messages."
+
+        @app.agent("wait", thread=chat.Chat)
+        async def wait(ctx: Any) -> None:
+            """Is run when what follows the answer has ended."""
+
         # The conversation is in kv, too, and stays there when its thread is destroyed.
-        await app.run("persistent-chat", "Again?", thread="one")
+        await app.run("wait", thread="one")
         await app.thread(chat.Chat, "one").destroy()
         answer = await app.run("persistent-chat", "Still?", thread="one")
-        assert "".join(answer).startswith("You said “Still?”, after “And now?”")
+        assert "".join(answer) == "You said “Still?”, after “And now?”. I remember 5 messages."
 
 
 # Custom thread ids
