@@ -334,7 +334,7 @@ async def test_two_streams_of_one_connection_do_not_mix(agents: Agents) -> None:
 
 
 async def test_an_agent_of_the_app_runs_by_a_call(agents_package: Path) -> None:
-    app = Plait(Calls, store=MemoryStore())
+    app = Plait(Calls, store=MemoryStore(), secret="of the test")
 
     @app.agent("support", thread=Calls)
     async def support(ctx: Context, input: dict[str, str]) -> str:

@@ -119,7 +119,7 @@ def test_a_conversation_survives_the_server_and_says_what_was_cut_off(demo: Demo
     expect(turns(one, "waiting")).to_have_count(1)
     demo.kill()
     expect(one.locator("#status")).to_have_attribute("data-status", "offline")
-    seen = answer(one, 1).inner_text()
+    seen = answer(one, 1).inner_text().strip()
     ask(one, "Who am I?")
     expect(turns(one, "waiting")).to_have_count(2)
     demo.start()

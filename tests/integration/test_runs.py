@@ -21,7 +21,7 @@ class Desk(Thread[dict[str, str]]):
     values = Values()
 
 
-app = Plait(Desk, store=MemoryStore())
+app = Plait(Desk, store=MemoryStore(), secret="of the test")
 
 
 @app.agent("count", thread=Desk)

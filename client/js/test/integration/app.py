@@ -34,7 +34,7 @@ class Note(Thread[dict]):
         self.broadcast(data)
 
 
-app = Plait(Note, limits=Limits(messages_per_second=float("inf")))
+app = Plait(Note, limits=Limits(messages_per_second=float("inf")), secret="of the test")
 
 
 @app.agent("write", thread=Note)
