@@ -4,6 +4,7 @@ Call it by `POST /run/state-demo`: the header `x-thread-id` of an answer, sent b
 """
 
 import time
+from typing import Any
 
 from msgspec import Struct
 
@@ -53,6 +54,7 @@ async def state_demo(ctx: Context[Conversation], input: Input) -> Output:
 
 async def log_session(session: Session) -> None:
     """Count the requests of each kind; it runs after the answer, and what it writes is stored, too."""
-    values = session.thread.values
+    thread: Any = session.thread
+    values = thread.values
     kind = session.state["kind"]
     await values.set(f"completed {kind}", await values.get(f"completed {kind}", 0) + 1)
