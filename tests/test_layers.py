@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("plait_schemas",),
     ("plait.errors", "plait.instruments", "plait.limits", "plait.settings", "plait.spelling"),
-    ("plait.adapters",),
+    ("plait.adapters.metrics", "plait.adapters.otel"),
     ("plait.store",),
     ("plait.state",),
     ("plait.actor",),
@@ -25,18 +25,21 @@ LAYERS = (
     ("plait.session",),
     ("plait.web",),
     ("plait.app",),
+    ("plait.adapters",),
     ("plait.cli",),
     ("plait",),
 )
 
 # Who may import what from outside, beside msgspec and the standard library, which are for all.
 OUTSIDE = {
+    "ag_ui": ("plait.adapters.ag_ui",),
     "aiosqlite": ("plait.store.sqlite",),
     "cyclopts": ("plait.cli",),
     "httptools": ("plait.web",),
     "opentelemetry": ("plait.adapters.otel",),
     "prometheus_client": ("plait.adapters.metrics",),
-    "starlette": ("plait.web", "plait.app", "plait.cli"),
+    "pydantic": ("plait.adapters.ag_ui",),
+    "starlette": ("plait.web", "plait.app", "plait.cli", "plait.adapters.ag_ui"),
     "uvicorn": ("plait.web", "plait.app", "plait.cli"),
     "watchfiles": ("plait.cli",),
     "websockets": ("plait.web",),

@@ -9,7 +9,7 @@ from plait.actor.kind import check_name
 from plait.errors import NotFound
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Address", "is_thread_path", "read_address"]
+__all__ = ["Address", "decode_segment", "is_thread_path", "read_address", "split_path"]
 
 _PREFIXES: Final = ("threads", "agents")
 
@@ -24,20 +24,33 @@ class Address(NamedTuple):
 def read_address(scope: Scope) -> Address:
     """Read `/threads/{kind}/{name}` or `/agents/{kind}/{name}`, and the rest of the path.
 
-    The path is split before it is decoded, so a name may contain an encoded slash. Empty segments are ignored, as in
-    Cloudflare's router, since the `basePath` of its client makes some. Raises NotFound.
+    Empty segments are ignored, as in Cloudflare's router, since the `basePath` of its client makes some. Raises
+    NotFound.
+    """
+    parts = split_path(scope)
+    if len(parts) < 3 or parts[0] not in _PREFIXES:
+        raise NotFound("the URL of a thread is /threads/{kind}/{name}")
+    kind, name = decode_segment(parts[1]), decode_segment(parts[2])
+    return Address(ThreadKey(kind, check_name(name)), "/".join(parts[3:]))
+
+
+def split_path(scope: Scope) -> list[str]:
+    """Return the segments of a path below where the app is mounted, without the empty ones, and not decoded.
+
+    A name may contain an encoded slash.
     """
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     root: str = scope.get("root_path", "")
     path = raw.partition(b"?")[0].decode("latin-1").removeprefix(quote(root) if root else "")
-    parts = [part for part in path.split("/") if part]
-    if len(parts) < 3 or parts[0] not in _PREFIXES:
-        raise NotFound("the URL of a thread is /threads/{kind}/{name}")
+    return [part for part in path.split("/") if part]
+
+
+def decode_segment(segment: str) -> str:
+    """Return a segment of a path as text. Raises NotFound."""
     try:
-        kind, name = unquote(parts[1], errors="strict"), unquote(parts[2], errors="strict")
+        return unquote(segment, errors="strict")
     except UnicodeDecodeError:
         raise NotFound("the URL is not UTF-8") from None
-    return Address(ThreadKey(kind, check_name(name)), "/".join(parts[3:]))
 
 
 def is_thread_path(scope: Scope) -> bool:
