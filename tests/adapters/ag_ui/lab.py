@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from plait import Context, Plait, Reject, Text, Thread
 from plait.adapters.ag_ui import AgUi, ask, emit
 
-__all__ = ["FOLDER", "TIMEOUT", "Chat", "Lab", "Player", "make_app"]
+__all__ = ["FOLDER", "TIMEOUT", "Chat", "Conversation", "Lab", "Player", "make_app"]
 
 FOLDER: Final = Path(__file__).parent / "client"
 TIMEOUT: Final = 60.0

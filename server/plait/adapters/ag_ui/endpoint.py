@@ -127,6 +127,7 @@ class AgUi:
             try:
                 charge = partial(self._context.requests.charge_messages, asked.request, asked.principal)
                 await push_state(actor, given, connection, self._context.turns, charge)
+                await actor.store()  # Others may watch the first run of a thread, too.
                 self._begin(asked, actor, connection, run, Given(input=input, attributes=(run, given)))
             except PlaitError as error:
                 run.refuse(error)

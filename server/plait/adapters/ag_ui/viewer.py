@@ -168,7 +168,7 @@ class Viewer(Lines):
 
     def _read(self, entry: RunEvent | Change) -> Iterator[bytes]:
         if isinstance(entry, Change):
-            if entry.run is self._run:
+            if entry.run is self._run and self.connection.protocol_enabled:
                 yield from self._read_change(entry)
             return
         if self._run is None and entry.is_first:
@@ -201,7 +201,7 @@ class Viewer(Lines):
     def _snapshot(self) -> Iterator[bytes]:
         durable = self._actor.durable
         self._has_state, self._version = True, durable.version
-        if durable.has_state:
+        if durable.has_state and self.connection.protocol_enabled:
             yield self._with_id(encode_snapshot(self._actor.epoch, durable))
 
     def _knows(self, event: RunEvent) -> bool:
