@@ -213,14 +213,14 @@ async def test_who_comes_late_to_a_long_run_gets_no_part_of_a_text_that_has_begu
 
 async def test_a_viewer_who_reads_too_slowly_is_cut_off_and_the_run_goes_on() -> None:
     async with serving(limits=Limits(write_buffer=4096)) as served:
-        thread = served.app.thread(Conversation, "two")
-        words = ["word"] * 5000
+        words, ended = ["word"] * 5000, asyncio.Event()
+        served.app.on("agent.completed", lambda _: ended.set())
         async with served.web.stream("POST", "/ag-ui/writer/two", json=body(" ".join(words))) as answer:
             served.gate.open(5000)
             async with asyncio.timeout(TIMEOUT):
-                while len((await thread.state()).answer) < 4 * 5000:
-                    pass
+                await ended.wait()
             text = await answer.aread()
+        assert len((await served.app.thread(Conversation, "two").state()).answer) == 4 * 5000
     assert b"RUN_FINISHED" not in text
     assert text.startswith(b"id: ")
 
