@@ -111,6 +111,7 @@ def make_app(**settings: Any) -> Plait:
             ask(ctx, Interrupt(id="i1", reason="approval", message="Buy it?"))
             return ""
         assert answer.interrupt_id == "i1"
+        assert isinstance(answer.payload, dict)
         return f"bought: {answer.payload['approved']}"
 
     @app.agent("busy", thread=Conversation, multitask="reject")
@@ -150,8 +151,8 @@ class Player:
         while True:
             line = await self.line()
             if wanted in line or line.get("event", {}).get("type") == wanted:
-                found: dict[str, Any] = line.get("event", line.get(wanted))
-                return found
+                found: Any = line.get("event", line.get(wanted))
+                return dict(found) if isinstance(found, dict) else line
 
     async def done(self) -> dict[str, Any]:
         """Read up to the end, and return how it has ended."""

@@ -242,7 +242,7 @@ async def test_deltas_lead_to_each_version_whatever_a_change_is_made_of() -> Non
     dice = random.Random(7)
     app = Plait(Sheet, store=MemoryStore())
 
-    def change(thread: Sheet) -> None:
+    def change(thread: Thread[Any]) -> None:
         state = thread.state
         match dice.randrange(6):
             case 0:
