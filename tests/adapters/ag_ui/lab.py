@@ -19,10 +19,10 @@ from ag_ui.core import (
 )
 from pydantic import TypeAdapter
 
-from plait import Context, Plait, Reject, Text, Thread
+from plait import Context, Plait, Reject, Text, Thread, rpc
 from plait.adapters.ag_ui import AgUi, ask, emit
 
-__all__ = ["FOLDER", "TIMEOUT", "Chat", "Conversation", "Lab", "Player", "make_app"]
+__all__ = ["FOLDER", "TIMEOUT", "Chat", "Conversation", "Lab", "Player", "make_app", "until_connected"]
 
 FOLDER: Final = Path(__file__).parent / "client"
 TIMEOUT: Final = 60.0
@@ -39,22 +39,32 @@ class Chat(msgspec.Struct, frozen=True):
 class Conversation(Thread[Chat]):
     initial_state = Chat()
 
+    @rpc
+    def connected(self) -> int:
+        return len(self.connections())
+
     def validate_state_change(self, next_state: Chat, source: Any) -> None:
         if next_state.note == "bad":
             raise Reject("no bad notes", path="/note")
 
 
 class Gate:
-    """What an agent waits for: one `open` lets one `wait` through."""
+    """What an agent waits for: one `open` lets one `wait` through. `reached` waits until an agent waits."""
 
     def __init__(self) -> None:
         self._opened = asyncio.Semaphore(0)
+        self._reached = asyncio.Semaphore(0)
 
     def open(self, times: int = 1) -> None:
         for _ in range(times):
             self._opened.release()
 
+    async def reached(self) -> None:
+        async with asyncio.timeout(TIMEOUT):
+            await self._reached.acquire()
+
     async def wait(self) -> None:
+        self._reached.release()
         async with asyncio.timeout(TIMEOUT):
             await self._opened.acquire()
 
@@ -122,6 +132,13 @@ def make_app(**settings: Any) -> Plait:
 
     app.mount("/ag-ui", AgUi(app))
     return app
+
+
+async def until_connected(app: Plait, count: int) -> None:
+    """Wait until so many follow the thread of most tests."""
+    async with asyncio.timeout(TIMEOUT):
+        while await app.thread(Conversation, "one").connected() != count:
+            pass
 
 
 class Player:

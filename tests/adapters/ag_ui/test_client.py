@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.adapters.ag_ui.lab import Lab, Player
+from tests.adapters.ag_ui.lab import Lab, Player, until_connected
 
 DELTAS = {"add", "remove", "replace"}
 
@@ -156,6 +156,7 @@ async def test_runs_wait_for_their_turn_and_each_client_sees_its_own(lab: Lab) -
     async with lab.play("writer", text="a b") as player:
         await player.until("STATE_SNAPSHOT")
         async with lab.play("writer", text="c d") as second:
+            await until_connected(lab.app, 2)
             lab.gate.open(4)
             ends = [await player.done(), await second.done()]
     assert [end["texts"] for end in ends] == [["ab"], ["cd"]]

@@ -15,7 +15,7 @@ import pytest
 from ag_ui.core import Event, StepStartedEvent, ToolCallStartEvent
 from pydantic import TypeAdapter
 from starlette.requests import Request
-from tests.adapters.ag_ui.lab import TIMEOUT, Conversation, Gate, make_app
+from tests.adapters.ag_ui.lab import TIMEOUT, Conversation, Gate, make_app, until_connected
 from tests.integration.socket_client import http
 from tests.integration.test_http import error_of
 from tests.running import running
@@ -144,6 +144,24 @@ async def test_who_comes_back_from_any_event_has_in_all_what_others_have(served:
             elif event["type"] == "STATE_SNAPSHOT":
                 state = event["snapshot"]
         assert state["answer"] == "abcd"
+
+
+async def test_who_comes_back_to_a_run_that_nobody_watched_gets_the_state_as_it_is(served: Served) -> None:
+    async with begun(served.web, "writer/one", text="a b c d") as stream:
+        served.gate.open()
+        await stream.until("STATE_DELTA")
+    await until_connected(served.app, 0)
+    for _ in range(2):
+        await served.gate.reached()
+        served.gate.open()
+    for _ in range(2):
+        await served.gate.reached()
+    async with watched(served.web, "writer/one", stream.ids[-1]) as again:
+        assert (await again.until("STATE_SNAPSHOT"))["snapshot"]["answer"] == "abc"
+        served.gate.open()
+        assert (await again.rest())[-1] == "RUN_FINISHED"
+    texts = [each["delta"] for each in again.events if each["type"] == "TEXT_MESSAGE_CONTENT"]
+    assert texts == ["a", "b", "c", "d"]
 
 
 async def test_who_has_seen_the_end_waits_for_the_next_run(served: Served) -> None:
