@@ -14,7 +14,9 @@ import jsonpatch
 import pytest
 from ag_ui.core import Event, StepStartedEvent, ToolCallStartEvent
 from pydantic import TypeAdapter
+from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.routing import Mount
 from tests.adapters.ag_ui.lab import TIMEOUT, Conversation, Gate, make_app, until_connected
 from tests.integration.socket_client import http
 from tests.integration.test_http import error_of
@@ -495,3 +497,34 @@ async def test_it_can_be_mounted_only_at_a_path(served: Served) -> None:
     for path in ("", "/", "ag-ui", "/ag-ui/"):
         with pytest.raises(ValueError, match="is not a path to mount at"):
             served.app.mount(path, AgUi(served.app))
+
+
+async def test_the_streams_of_a_thread_end_when_it_is_destroyed(served: Served) -> None:
+    async with begun(served.web, "writer/one") as stream:
+        await stream.until("STATE_SNAPSHOT")
+        await served.app.destroy(Conversation, "one")
+        assert await stream.rest() == ["RUN_STARTED", "STATE_SNAPSHOT"]
+    assert [each async for each in served.app.threads()] == []
+
+
+async def test_a_run_that_is_cut_off_by_a_shutdown_keeps_what_it_had_and_its_streams_end(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/plait.db"
+    app = make_app(store=store, shutdown_timeout=0.2)
+    async with running(app) as address, http(address) as web, begun(web, "writer/one") as stream:
+        app.gate.open()  # type: ignore[attr-defined]
+        await stream.until("TEXT_MESSAGE_CONTENT")
+        app.drain()
+        await stream.rest()
+    async with serving(store=store) as served:
+        assert (await served.app.thread(Conversation, "one").state()).answer == "a"
+
+
+async def test_it_is_served_in_an_app_that_is_mounted_elsewhere_and_told_to_instruments() -> None:
+    app = make_app(store=MemoryStore(), metrics=True)
+    outer = Starlette(routes=[Mount("/api", app)], lifespan=app.lifespan)
+    async with running(outer) as address, http(address) as web:
+        async with web.stream("POST", "/api/ag-ui/adder/a%2Fb", json=body()) as answer:
+            assert answer.status_code == 200
+            assert (await Stream(answer).rest())[-1] == "RUN_FINISHED"
+        assert [each async for each in app.threads()] == [ThreadKey("conversation", "a/b")]
+        assert "plait_" in (await web.get("/api/metrics")).text

@@ -22,11 +22,10 @@ from ag_ui.core import (
 from plait.actor.logs import log_error
 from plait.adapters.ag_ui.events import Opened, encode, encode_custom, find_closed, find_opened
 from plait.adapters.ag_ui.feed import Feed, RunEvent
-from plait.agents.context import Context
 from plait.agents.run import Interruption
 from plait.errors import CallFailed, PlaitError, StoreError, public_message
 
-__all__ = ["EventRun", "ask", "emit"]
+__all__ = ["EventRun"]
 
 # What only this module sends.
 _RESERVED: Final = frozenset(
@@ -38,25 +37,6 @@ _RESERVED: Final = frozenset(
         EventType.STATE_DELTA,
     }
 )
-
-
-def emit(context: Context, *events: BaseEvent) -> None:
-    """Send events of AG-UI, such as those of tool calls, to those who watch a run, after all changes made so far.
-
-    Does nothing in a run that did not come by AG-UI. Raises ValueError for events of runs and of the state, which are
-    sent by themselves.
-    """
-    if (run := context.get(EventRun)) is not None:
-        run.emit(*events)
-
-
-def ask(context: Context, *interrupts: Interrupt) -> None:
-    """Let the run end with the outcome `interrupt`: its client is to answer these with the next run, by `resume`.
-
-    Does nothing in a run that did not come by AG-UI.
-    """
-    if (run := context.get(EventRun)) is not None:
-        run.asked += interrupts
 
 
 class EventRun:
