@@ -25,9 +25,10 @@ LAYERS = (
     ("plait.session",),
     ("plait.web",),
     ("plait.app",),
-    ("plait.adapters",),
     ("plait.cli",),
     ("plait",),
+    # Those for other projects' agents use plait as its users do.
+    ("plait.adapters",),
 )
 
 # Who may import what from outside, beside msgspec and the standard library, which are for all.
@@ -36,9 +37,13 @@ OUTSIDE = {
     "aiosqlite": ("plait.store.sqlite",),
     "cyclopts": ("plait.cli",),
     "httptools": ("plait.web",),
+    "langchain_core": ("plait.adapters.langgraph",),
+    "langgraph": ("plait.adapters.langgraph",),
     "opentelemetry": ("plait.adapters.otel",),
     "prometheus_client": ("plait.adapters.metrics",),
     "pydantic": ("plait.adapters.ag_ui",),
+    "pydantic_ai": ("plait.adapters.pydantic_ai",),
+    "pydantic_core": ("plait.adapters.pydantic_ai",),
     "starlette": ("plait.web", "plait.app", "plait.cli", "plait.adapters.ag_ui"),
     "uvicorn": ("plait.web", "plait.app", "plait.cli"),
     "watchfiles": ("plait.cli",),

@@ -154,11 +154,14 @@ class Joined(_Frame, frozen=True):
 
 
 class Change(_Frame, frozen=True):
-    """The next version. `source` is a connection's id, "server", "migration", or "undo", a version and its source."""
+    """The next version. `source` is a connection's id, "server", "migration", or "undo", a version and its source.
+
+    Without one it is that of the last change on this socket that had one, and "server" before the first.
+    """
 
     version: int
     ops: Sequence[Op]
-    source: str
+    source: str | None = None
 
 
 class Changes(_Frame, frozen=True):

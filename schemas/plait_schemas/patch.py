@@ -69,7 +69,8 @@ def parse(pointer: str) -> list[str]:
         return []
     if pointer[0] != "/":
         raise PatchError(f"a JSON pointer starts with a slash: {pointer!r}")
-    return [part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/")]
+    parts = pointer[1:].split("/")
+    return [part.replace("~1", "/").replace("~0", "~") for part in parts] if "~" in pointer else parts
 
 
 def is_index(part: str) -> bool:
@@ -183,6 +184,8 @@ def splice(path: str, at: int, remove: int = 0, insert: str = "") -> Op:
 
 def splices(path: str, regions: Sequence[Region]) -> list[Op]:
     """Return a change of a text as operations, one after the other."""
+    if len(regions) == 1:
+        return [splice(path, *regions[0])]
     return [splice(path, at, remove, insert) for at, remove, insert in in_order(regions)]
 
 
@@ -209,8 +212,8 @@ def text_at(document: Any, op: Op) -> str:
     return text
 
 
-def check_splice(op: Op, text: Any) -> None:
-    """Raise PatchError if a splice does not fit what is at its place, UNSET for nothing."""
+def check_splice(op: Op, text: Any) -> Region:
+    """Return what a splice does. Raises PatchError if it does not fit what is at its place, UNSET for nothing."""
     at, remove, insert = region_of(op)
     if text is msgspec.UNSET:
         raise PatchError(f"splice {op.path!r}: there is nothing")
@@ -226,12 +229,12 @@ def check_splice(op: Op, text: Any) -> None:
         insert.encode()
     except UnicodeEncodeError:
         raise PatchError(f"splice {op.path!r}: {HALF_PAIR}") from None
+    return at, remove, insert
 
 
 def splice_text(op: Op, text: Any) -> str:
     """Return what is at the place of a splice after it. Raises PatchError if it does not fit."""
-    check_splice(op, text)
-    return spliced(text, (region_of(op),))
+    return spliced(text, (check_splice(op, text),))
 
 
 def compact(ops: Iterable[Op]) -> list[Op]:

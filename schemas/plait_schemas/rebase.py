@@ -7,7 +7,7 @@ stays before the later), and so do the characters of texts. What is done to an e
 it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from plait_schemas.inverse import taking_back
@@ -32,8 +32,14 @@ class Rebased(NamedTuple):
     indices: list[int]
 
 
-def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
-    """Return `ops` as they are on `document`, which is what `over` made of the state that both were made on."""
+def rebase(
+    ops: Iterable[Op], over: Iterable[Op], document: Any, charge: Callable[[int], None] = lambda _: None
+) -> Rebased:
+    """Return `ops` as they are on `document`, which is what `over` made of the state that both were made on.
+
+    `charge` is called with the number of places at which two splices are brought past each other, if that is more than
+    one each, and may raise.
+    """
     ops, over = list(ops), list(over)
     if not over:
         return Rebased(ops, [], False, [], [])
@@ -44,13 +50,13 @@ def rebase(ops: Iterable[Op], over: Iterable[Op], document: Any) -> Rebased:
     if True in [step.is_moved for step in others] or True in [step.is_moved for step in steps]:
         theirs = _units(others)
         for _, unit in _units(steps):
-            lost_at = min(lost_at, _pass_units(unit, theirs, len(others)))
+            lost_at = min(lost_at, _pass_units(unit, theirs, len(others), charge))
     else:
         for step in steps:
-            lost_at = min(lost_at, _pass_all(step, others))
+            lost_at = min(lost_at, _pass_all(step, others, charge))
     is_lost = lost_at < len(others)
     after = (
-        _without(ops, over, lost_at, document)
+        _without(ops, over, lost_at, document, charge)
         if is_lost
         else [(index, op) for index, other in enumerate(others) if not other.is_gone for op in other.ops()]
     )
@@ -77,6 +83,8 @@ def _undone(over: Sequence[Op], shape: Shape, *, is_exact: bool = True) -> list[
     while index:
         index -= 1
         step = steps[index]
+        if step.name == "splice":
+            continue  # A text is one value, whatever is done inside of it.
         step.look_up(shape, has_happened=True, is_exact=is_exact)
         if step.is_moved and index and is_pair(steps[index - 1], step):
             index -= 1
@@ -107,12 +115,14 @@ def _done(ops: Sequence[Op], shape: Shape) -> list[Step]:
     return steps
 
 
-def _without(ops: Sequence[Op], over: Sequence[Op], lost_at: int, document: Any) -> list[tuple[int, Op]]:
+def _without(
+    ops: Sequence[Op], over: Sequence[Op], lost_at: int, document: Any, charge: Callable[[int], None]
+) -> list[tuple[int, Op]]:
     """Return, with their indices, `over` and what takes `ops` back before the one at `lost_at`."""
     shape = Shape(document)
     rest = _undone(over[lost_at:], shape)
     document = shape.look(())
-    before = rebase(ops, over[:lost_at], document)
+    before = rebase(ops, over[:lost_at], document, charge)
     return [
         *zip(before.indices, before.over, strict=True),
         *((lost_at, op) for op in taking_back(before.ops, document)),
@@ -120,21 +130,21 @@ def _without(ops: Sequence[Op], over: Sequence[Op], lost_at: int, document: Any)
     ]
 
 
-def _pass_all(mine: Step, others: Sequence[Step]) -> int:
+def _pass_all(mine: Step, others: Sequence[Step], charge: Callable[[int], None]) -> int:
     """Let `others` come before `mine`; return the index of the one that takes its place away, or how many they are."""
     for index, other in enumerate(others):
         if not other.is_gone:
-            _pass(mine, other)
+            _pass(mine, other, charge)
             if mine.is_gone:
                 return len(others) if mine.is_done else index
     return len(others)
 
 
-def _pass_units(mine: _Unit, others: Sequence[tuple[int, _Unit]], count: int) -> int:
+def _pass_units(mine: _Unit, others: Sequence[tuple[int, _Unit]], count: int, charge: Callable[[int], None]) -> int:
     """Let `others` come before `mine`; return the index of the one that takes its place away, or how many they are."""
     for index, other in others:
         if not all(step.is_gone for step in other):
-            _pass_unit(mine, other)
+            _pass_unit(mine, other, charge)
             if any(step.is_gone and not step.is_done for step in mine):
                 return index
             if any(step.is_done for step in mine):
@@ -142,7 +152,7 @@ def _pass_units(mine: _Unit, others: Sequence[tuple[int, _Unit]], count: int) ->
     return count
 
 
-def _pass_unit(mine: _Unit, other: _Unit) -> None:
+def _pass_unit(mine: _Unit, other: _Unit, charge: Callable[[int], None]) -> None:
     """Let `other` come before `mine`: transform each so that it is to be applied after the other."""
     if len(mine) == len(other) == 2 and mine[0].parts == other[0].parts:
         # Of two who move one element the later has it.
@@ -159,7 +169,7 @@ def _pass_unit(mine: _Unit, other: _Unit) -> None:
         for step in mine:
             for each in other:
                 if not (step.is_gone or each.is_gone):
-                    _pass(step, each)
+                    _pass(step, each, charge)
         if len(other) == 2 and other[0].is_gone != other[1].is_gone:
             other[1].is_moved = False
 
@@ -187,11 +197,13 @@ def _take_along(mine: _Unit, other: Step) -> None:
         other.parts = [*mine[1].parts, *rest]
 
 
-def _pass(mine: Step, other: Step) -> None:
+def _pass(mine: Step, other: Step, charge: Callable[[int], None]) -> None:
     """Let `other` come before `mine`: transform each so that it is to be applied after the other."""
     place, other_place = mine.parts, other.parts
     is_same = place == other_place
     if is_same and mine.name == other.name == "splice":
+        if (places := len(mine.regions) + len(other.regions)) > 2:
+            charge(places)
         mine.pass_text(other)
     elif is_same and mine.name == other.name == "remove":
         mine.is_gone = mine.is_done = other.is_gone = True

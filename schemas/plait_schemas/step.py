@@ -25,7 +25,10 @@ class Step:
     """One operation on its way, with its place taken apart."""
 
     __slots__ = (
+        "_given",
+        "_op",
         "_owned",
+        "_place",
         "_value",
         "is_contested",
         "is_done",
@@ -45,13 +48,18 @@ class Step:
         # What of the value has been copied, and may be changed in place.
         self._owned: Owned | None = None
         self.name: Literal["add", "remove", "replace", "splice"] = op.op
-        self.parts = parse(op.path)
+        self._op = op
+        # Its place. A list is never changed; the first is the one that the operation came with.
+        self.parts = self._place = parse(op.path)
         # Whether it is at an element of an array, and whether it puts one in or takes one out, so that the elements
-        # after it move. If nothing is known of the array, what looks like an index is taken for one.
-        self.is_element = bool(self.parts) and is_place(self.parts[-1])
+        # after it move. If nothing is known of the array, what looks like an index is taken for one. A splice is inside
+        # of an element.
+        is_splice = op.op == "splice"
+        self.is_element = not is_splice and bool(self.parts) and is_place(self.parts[-1])
         self.moves = self.is_element and op.op in ("add", "remove")
         # What a splice does to its text, which may be in several places when others have written in between.
-        self.regions: Sequence[Region] = (region_of(op),) if op.op == "splice" else ()
+        self.regions: Sequence[Region] = (region_of(op),) if is_splice else ()
+        self._given = self.regions
         self.is_contested = False
         # Nothing is left to be done, as the place is gone or has been overwritten; or the very same has been done.
         self.is_gone = False
@@ -59,7 +67,7 @@ class Step:
 
     @property
     def pointer(self) -> str:
-        return pointer(self.parts)
+        return self._op.path if self.parts is self._place else pointer(self.parts)
 
     @property
     def has_value(self) -> bool:
@@ -83,6 +91,8 @@ class Step:
 
     def ops(self) -> list[Op]:
         """Return it as operations: one, or those that do what a splice does in several places."""
+        if self.name == "splice" and self.regions is self._given and self.parts is self._place:
+            return [self._op]
         return self._ops_at(self.pointer)
 
     def _ops_at(self, place: str) -> list[Op]:
@@ -153,7 +163,7 @@ class Step:
         self.is_element = not isinstance(container, dict | msgspec.Struct)
         self.moves &= self.is_element
         if self.moves and has_happened is not None and self.parts[-1] == "-" and isinstance(container, list | tuple):
-            self.parts[-1] = str(len(container) - has_happened)
+            self.parts = [*self.parts[:-1], str(len(container) - has_happened)]
 
 
 def leads_through(place: Sequence[str], other: Step) -> bool:

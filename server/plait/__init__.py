@@ -6,8 +6,11 @@ from plait.actor.events import Event
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
+from plait.agents.identity import ThreadIdProvider
+from plait.agents.kv import KV, KVEntry, KVStats
 from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session
+from plait.agents.user import User
 from plait.app import Plait
 from plait.errors import (
     Busy,
@@ -56,6 +59,7 @@ from plait.store.sqlite import SqliteStore
 from plait.web.identity import Action
 
 __all__ = [
+    "KV",
     "Action",
     "Busy",
     "CallFailed",
@@ -78,6 +82,8 @@ __all__ = [
     "Interruption",
     "InvalidArguments",
     "InvalidState",
+    "KVEntry",
+    "KVStats",
     "Limits",
     "MemoryStore",
     "MethodNotFound",
@@ -102,6 +108,7 @@ __all__ = [
     "Stretch",
     "Text",
     "Thread",
+    "ThreadIdProvider",
     "ThreadKey",
     "ThreadValues",
     "TooLarge",
@@ -111,6 +118,7 @@ __all__ = [
     "Unanswerable",
     "Unauthenticated",
     "Unavailable",
+    "User",
     "Values",
     "current",
     "current_context",

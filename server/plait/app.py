@@ -1,12 +1,13 @@
 """Plait: the ASGI application, which combines threads, store, limits and identity."""
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self, overload
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,14 +22,22 @@ from plait.actor.client_types import make_types_files
 from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
+from plait.agents.context import check_interrupt
+from plait.agents.identity import HEADER, ThreadIdProvider, ThreadIds
+from plait.agents.kv import KV
+from plait.agents.kv_namespace import Namespace
 from plait.agents.runs import Runs
+from plait.agents.session_names import find_session
+from plait.agents.user import UserThread
 from plait.errors import PlaitError, StoreError
 from plait.instruments import Instruments, combine_instruments
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
+from plait.node.export import import_thread
 from plait.node.handle import Handle
+from plait.node.listing import INNER_KINDS, list_threads
 from plait.node.node import Node
-from plait.settings import Settings, find_unknown_variables, make_setting_error
+from plait.settings import SettingError, Settings, find_unknown_variables, make_setting_error, split_setting
 from plait.state.compatibility import Compatibility
 from plait.state.migrations import Outcome, migrate_all
 from plait.store.protocol import Store, ThreadKey
@@ -37,18 +46,20 @@ from plait.store.urls import open_store
 from plait.web.addresses import Addresses
 from plait.web.context import ServerContext, error_body, error_response
 from plait.web.hosts import Hosts
-from plait.web.http.routes import HttpEndpoint, ThreadRoute
+from plait.web.http.endpoint import Endpoint, PathRoute
+from plait.web.http.routes import ThreadRequests
+from plait.web.http.runs import RunRequests
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import run_lifespan
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
+from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 
 __all__ = ["Plait"]
 
 log = logging.getLogger("plait.settings")
 
-# Threads that are listed at once.
-_PAGE: Final = 1000
+_NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
 # The JavaScript client as one file, for pages without a build step.
 _CLIENT: Final = Path(__file__).parent / "web" / "client.js"
@@ -78,8 +89,11 @@ class Plait(AgentHost):
         ping_timeout: float = 20.0,
         metrics: bool = False,
         instruments: Instruments | Iterable[Instruments] = (),
+        secret: str | Sequence[str] = (),
+        thread_ids: ThreadIdProvider | None = None,
     ) -> None:
-        _check_types(store, allowed_origins, allowed_hosts, authenticate=authenticate, authorize=authorize)
+        functions = {"authenticate": authenticate, "authorize": authorize, "thread_ids": thread_ids}
+        _check_types(store, allowed_origins, allowed_hosts, secret, **functions)
         given = Settings(
             store=store if isinstance(store, str) else "",
             allowed_origins=(allowed_origins,) if isinstance(allowed_origins, str) else tuple(allowed_origins),
@@ -91,6 +105,7 @@ class Plait(AgentHost):
             ping_interval=ping_interval,
             ping_timeout=ping_timeout,
             metrics=metrics,
+            secret=split_setting(secret if isinstance(secret, str) else ",".join(secret)),
         )
         self.settings = given.with_environment()
         _warn_of_unknown_variables()
@@ -98,19 +113,25 @@ class Plait(AgentHost):
         with _as_setting_error("store"):
             self._store: Store = open_store(url) if url or isinstance(store, str) else store
         with _as_setting_error("allowed_origins"):
-            self._identity = Identity(self.settings.allowed_origins, authenticate, authorize)
+            self._identity = Identity(
+                self.settings.allowed_origins, authenticate, authorize, is_private=self._is_private
+            )
         with _as_setting_error("allowed_hosts"):
             self._hosts = Hosts(self.settings.allowed_hosts, is_guarded=authenticate is not None)
             # `/metrics` asks for no credentials, even with `authenticate`.
             self._metrics_hosts = Hosts(self.settings.allowed_hosts, is_guarded=False)
-        self._kinds = _check_kinds(kinds, self.settings.limits or UNLIMITED)
+        limits = self.settings.limits or UNLIMITED
+        self._kinds = _check_kinds(kinds, limits)
         self._events = Events()
-        self._runs = Runs(self._events)
+        self._runs = Runs(self._events, make_user=self.user)
+        self._thread_ids = ThreadIds(self.settings.secret, thread_ids)
         self._is_running = False
         self._metrics = _make_metrics() if self.settings.metrics else None
         told = combine_instruments(instruments, () if self._metrics is None else (self._metrics,))
-        self._node = Node(
-            self._kinds, self._store, self.settings.limits or UNLIMITED, runs=self._runs, instruments=told
+        inner = (Namespace._kind, UserThread._kind)
+        self._node = Node(self._kinds, self._store, limits, inner_kinds=inner, runs=self._runs, instruments=told)
+        self.kv = self._runs.kv = KV(
+            self._store, self._node.actor, self._node.destroy, limits=limits, check=check_interrupt
         )
         self._compatibility = Compatibility(self._store)
         self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
@@ -120,6 +141,7 @@ class Plait(AgentHost):
             self._heartbeat,
             hosts=self._hosts,
             compatibility=self._compatibility,
+            runs=self._runs,
             shutdown_timeout=self.settings.shutdown_timeout,
         )
         self._sockets = SocketEndpoint(self._context)
@@ -137,6 +159,7 @@ class Plait(AgentHost):
             await self._store.__aexit__(None, None, None)
             raise
         self._node.start()
+        self.kv.start()
         self._context.start()
         self._heartbeat.start()
         self._is_running = True
@@ -146,6 +169,7 @@ class Plait(AgentHost):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
             await self._heartbeat.stop()
         finally:
@@ -157,9 +181,21 @@ class Plait(AgentHost):
         async with self._store:
             pass
 
+    def check_secret(self) -> None:
+        """Raise SettingError if there are agents, and no secret to sign the ids of their threads with."""
+        if self._runs.agents and not self._thread_ids.has_secret:
+            raise SettingError(
+                "the app has agents and no secret, with which the ids of their threads are signed: set PLAIT_SECRET to "
+                'what `python -c "import secrets; print(secrets.token_hex(32))"` prints, and keep it over restarts'
+            )
+
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """Run while `app` runs: pass this as `lifespan=` to the Starlette or FastAPI app in which it is mounted."""
+        """Run while `app` runs: pass this as `lifespan=` to the Starlette or FastAPI app in which it is mounted.
+
+        Raises SettingError if there are agents and no secret.
+        """
+        self.check_secret()
         async with self:
             yield
 
@@ -178,11 +214,16 @@ class Plait(AgentHost):
         """
         self._context.shutdown()
 
-    def prepare_serving(self, host: str, *, lists_kinds: bool = False) -> None:
-        """Allow the host that a server listens on; with `lists_kinds`, 404 answers list the kinds for everybody."""
+    def prepare_serving(self, host: str, *, in_development: bool = False) -> None:
+        """Allow the host that a server listens on.
+
+        In development, 404 answers list the kinds for everybody, and agents need no secret.
+        """
         self._hosts.listen(host)
         self._metrics_hosts.listen(host, warns=False)
-        self._context.lists_kinds = lists_kinds
+        self._context.lists_kinds = in_development
+        if in_development and self._runs.agents and not self._thread_ids.has_secret:
+            self._thread_ids.use_development_secret()
 
     @property
     def addresses(self) -> Addresses:
@@ -205,25 +246,53 @@ class Plait(AgentHost):
         self,
         *,
         kind: type[Thread[Any]] | str | None = None,
+        user_id: str | msgspec.UnsetType | None = msgspec.UNSET,
+        metadata: Mapping[str, Any] = _NO_METADATA,
         prefix: str = "",
         after: ThreadKey | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[ThreadKey]:
         """Iterate over the stored threads by kind and name: those of a kind, whose names begin with `prefix`.
 
-        `after` is the last thread of an earlier listing, and `limit` the most threads to list. They are read a page at
-        a time; threads that begin or end in the meantime may be missing. Raises StoreError.
+        With `user_id`, only those of the sessions of a user (None: of nobody); with `metadata`, only those that have
+        these members in the metadata of their values, for which each thread is read. `after` is the last thread of an
+        earlier listing, and `limit` the most threads to list. They are read a page at a time; threads that begin or end
+        in the meantime may be missing. Raises StoreError, and NotFound for an empty user id.
         """
-        wanted = kind if isinstance(kind, str) or kind is None else kind._kind.name
-        left = _PAGE if limit is None else limit
-        while left > 0:
-            rows = await self._store.threads(kind=wanted, prefix=prefix, after=after, limit=min(left, _PAGE))
-            for row in rows:
-                yield row.key
-            if len(rows) < min(left, _PAGE):
-                return
-            after = rows[-1].key
-            left -= 0 if limit is None else len(rows)
+        found = list_threads(
+            self._store,
+            self._node,
+            kind=_kind_name(kind),
+            user_id=user_id,
+            metadata=metadata,
+            prefix=prefix,
+            after=after,
+            limit=limit,
+        )
+        async for key in found:
+            yield key
+
+    async def sessions(
+        self, kind: type[Thread[Any]] | str, user_id: str | None
+    ) -> AsyncIterator[tuple[str | None, str]]:
+        """Iterate over the sessions of a user (None: of nobody) in threads of a kind, as user and session ids.
+
+        Very long ids are known once an agent has run in the session.
+        """
+        async for key in self.threads(kind=kind, user_id=user_id):
+            if (session := await find_session(self._store, key)) is not None:
+                yield session
+
+    async def import_thread(self, data: str | bytes, *, name: str | None = None, replace: bool = False) -> Handle:
+        """Make a thread of the JSON that `Handle.to_json` returned, under another name if one is given.
+
+        An older state is migrated. Fields that the class does not have are left out, missing ones get their defaults.
+        With `replace`, the state and the values of a thread that is there are replaced, in one change. Returns when it
+        is durable. Raises InvalidState for JSON that is no thread of the class, NotFound for an unknown kind, Conflict
+        when there is such a thread, TooLarge, NewerState, MigrationFailed and what `validate_state_change` raises.
+        """
+        key = await import_thread(self._node, data, name=name, replace=replace)
+        return self._node.handle(self._node.kind(key.kind).cls, key.name)
 
     async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:
         """End a thread for good, after the turns before: run `on_destroyed`, delete all of it, and close its sockets.
@@ -235,7 +304,7 @@ class Plait(AgentHost):
         stays. Raises Unavailable when the server shuts down before the end, and Readonly in an rpc that a readonly
         client of the thread has called.
         """
-        await self._node.destroy(ThreadKey(kind if isinstance(kind, str) else kind._kind.name, name))
+        await self._node.destroy(ThreadKey(_kind_name(kind), name))
 
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.
@@ -245,7 +314,8 @@ class Plait(AgentHost):
         store = self._store.reader() if dry_run and isinstance(self._store, SqliteStore) else self._store
         async with store:
             async for each in migrate_all(store, self._node.kinds, dry_run=dry_run):
-                yield each
+                if each[0].kind not in INNER_KINDS:
+                    yield each
 
     def types(self) -> dict[str, str]:
         """Return the types of the threads for clients: the contents of the files that `plait types` writes, by name.
@@ -258,7 +328,7 @@ class Plait(AgentHost):
 
     def _make_asgi(self) -> Starlette:
         asgi = Starlette(
-            routes=self._routes(HttpEndpoint(self._context)),
+            routes=self._routes(),
             middleware=self._middleware(),
             lifespan=self.lifespan,
             exception_handlers={HTTPException: _answer_error},
@@ -267,12 +337,14 @@ class Plait(AgentHost):
         asgi.router.redirect_slashes = False
         return asgi
 
-    def _routes(self, threads: HttpEndpoint) -> list[BaseRoute]:
+    def _routes(self) -> list[BaseRoute]:
+        threads, runs = ThreadRequests(self._context), RunRequests(self._context, self._thread_ids)
         routes: list[BaseRoute] = [
             Route("/healthz", _get_health),
             Route("/readyz", self._get_readiness),
             Route("/plait/client.js", _get_client),
-            ThreadRoute(threads),
+            PathRoute(Endpoint(self._context, find_thread, threads.answer), is_thread_path),
+            PathRoute(Endpoint(self._context, runs.find_place, runs.answer), self._is_run_path),
         ]
         if self._metrics is not None:
             routes.insert(0, Route("/metrics", self._get_metrics))
@@ -285,6 +357,9 @@ class Plait(AgentHost):
             routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
         return routes
 
+    def _is_run_path(self, scope: Scope) -> bool:
+        return bool(self._runs.agents) and is_run_path(scope)
+
     def _middleware(self) -> list[Middleware]:
         if not self.settings.allowed_origins:
             return []
@@ -293,8 +368,8 @@ class Plait(AgentHost):
                 CORSMiddleware,
                 allow_origins=tuple(self._identity.allowed_origins),
                 allow_methods=["GET", "PUT", "POST", "PATCH", "DELETE"],
-                allow_headers=["Authorization", "Content-Type", "If-Match", "If-None-Match", "Last-Event-ID"],
-                expose_headers=["ETag"],
+                allow_headers=["Authorization", "Content-Type", "If-Match", "If-None-Match", "Last-Event-ID", HEADER],
+                expose_headers=["ETag", HEADER],
             )
         ]
 
@@ -312,6 +387,14 @@ class Plait(AgentHost):
         self._metrics_hosts.check(request)
         text, content_type = self._metrics.read(request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
+
+
+@overload
+def _kind_name(kind: type[Thread[Any]] | str) -> str: ...
+@overload
+def _kind_name(kind: None) -> None: ...
+def _kind_name(kind: type[Thread[Any]] | str | None) -> str | None:
+    return kind if isinstance(kind, str) or kind is None else kind._kind.name
 
 
 def _make_metrics() -> Any:
@@ -353,7 +436,9 @@ def _warn_of_unknown_variables() -> None:
         log.warning("the environment variable %s is not a setting and is ignored%s", variable, hint)
 
 
-def _check_types(store: object, allowed_origins: object, allowed_hosts: object, **functions: object) -> None:
+def _check_types(
+    store: object, allowed_origins: object, allowed_hosts: object, secret: object, **functions: object
+) -> None:
     """Raise TypeError for settings of the wrong type."""
     if not isinstance(store, str) and not callable(getattr(store, "submit", None)):
         raise TypeError(f"store must be a URL, such as 'sqlite:///game.db', or a Store, not {store!r}")
@@ -361,6 +446,8 @@ def _check_types(store: object, allowed_origins: object, allowed_hosts: object, 
         raise TypeError(f"allowed_origins must be a list of origins, not {allowed_origins!r}")
     if not isinstance(allowed_hosts, Iterable):
         raise TypeError(f"allowed_hosts must be a list of hosts, not {allowed_hosts!r}")
+    if not isinstance(secret, str | list | tuple) or not all(isinstance(each, str) for each in secret):
+        raise TypeError(f"secret must be a str or a list of them, not {type(secret).__name__}")
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name} must be a function or None, not {function!r}")
@@ -374,6 +461,8 @@ def _check_kinds(classes: Sequence[type[Thread[Any]]], limits: Limits) -> list[K
             raise TypeError(f"Plait takes subclasses of Thread, not {cls!r}")
     kinds = [cls._kind.for_app() for cls in classes]
     names = [kind.name for kind in kinds]
+    if reserved := INNER_KINDS.intersection(names):
+        raise ValueError(f"plait has a kind {min(reserved)!r} of its own: set another with `kind = ...`")
     if len(set(names)) < len(names):
         raise ValueError(f"two classes have the same kind: {', '.join(sorted(names))}")
     for kind in kinds:

@@ -10,7 +10,14 @@ import msgspec
 from plait.limits import UNLIMITED, Limits, explain_limit
 from plait.spelling import find_nearest
 
-__all__ = ["COMMAND_VARIABLES", "SettingError", "Settings", "find_unknown_variables", "make_setting_error"]
+__all__ = [
+    "COMMAND_VARIABLES",
+    "SettingError",
+    "Settings",
+    "find_unknown_variables",
+    "make_setting_error",
+    "split_setting",
+]
 
 COMMAND_VARIABLES: Final = frozenset(
     {
@@ -25,6 +32,9 @@ COMMAND_VARIABLES: Final = frozenset(
     }
 )
 """The variables that the commands read, in addition to those of the settings."""
+
+# The settings whose variables are lists, separated by commas.
+_LISTS: Final = ("allowed_origins", "allowed_hosts", "secret")
 
 # The smallest values of settings in seconds; for the others it is 0.1.
 _LEAST: Final = {"shutdown_timeout": 0.0}
@@ -55,6 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ping_timeout: float = 20.0
     # Whether metrics are served at `/metrics`.
     metrics: bool = False
+    # The secrets that sign the ids of agents' threads: the first signs, all verify.
+    secret: tuple[str, ...] = ()
     # `PLAIT_LIMITS=none` switches the limits off; each has a variable of its own, such as `PLAIT_LIMITS_FRAME`.
     limits: Limits | None = Limits()
 
@@ -67,17 +79,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for field in msgspec.structs.fields(Settings):
             text = environment.get(variable := f"PLAIT_{field.name.upper()}")
             if text is not None and field.name != "limits":
-                value: Any = (
-                    [each.strip() for each in text.split(",") if each.strip()]
-                    if field.name in ("allowed_origins", "allowed_hosts")
-                    else text
-                )
+                value: Any = split_setting(text) if field.name in _LISTS else text
                 found[field.name] = _convert(value, field.type, variable)
                 if why := _explain(field.name, found[field.name]):
                     raise SettingError(f"{variable}={text!r}: {why}")
             elif why := _explain_given(field, given := getattr(self, field.name)):
-                raise ValueError(f"{field.name}={given!r}: {why}")
+                shown = "…" if field.name == "secret" else repr(given)
+                raise ValueError(f"{field.name}={shown}: {why}")
         return msgspec.structs.replace(self, limits=_read_limits(self.limits, environment), **found)
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Return all settings, but not the secrets."""
+        return [
+            (name, "…" if name == "secret" and self.secret else getattr(self, name)) for name in self.__struct_fields__
+        ]
+
+
+def split_setting(text: str) -> tuple[str, ...]:
+    """Return the parts of a text that are separated by commas."""
+    return tuple(each.strip() for each in text.split(",") if each.strip())
 
 
 def make_setting_error(name: str, why: str) -> ValueError:

@@ -230,6 +230,17 @@ async def test_what_is_done_in_a_text_is_sent_as_splices(server: Server) -> None
     assert server.peer.state == {"note": "Jello, you!", "status": "done", "n": 0}
 
 
+async def test_an_edit_merges_with_what_was_done_in_the_same_string_while_its_block_was_open(server: Server) -> None:
+    server.peer.state = {"note": "abcdef", "n": 0}
+    async with connect(server.url) as room:
+        with room.edit() as draft:
+            room.splice("/note", 1, 0, "X")
+            room.splice("/note", 5, 0, "Y")
+            draft.splice("note", 3, 0, "!")
+        assert room.state == {"note": "aXbc!dYef", "n": 0}
+    assert server.peer.state == {"note": "aXbc!dYef", "n": 0}
+
+
 async def test_what_does_not_fit_a_text_is_refused_where_it_is_made(server: Server) -> None:
     server.peer.state = {"note": "hello", "n": 1}
     async with connect(server.url) as room:

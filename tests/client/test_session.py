@@ -13,7 +13,7 @@ from plait_client.session import Session
 from plait_schemas import messages
 from plait_schemas.codec import decode_json
 from plait_schemas.messages import UNANSWERED, decode_server
-from plait_schemas.patch import Op, PatchError
+from plait_schemas.patch import Op, PatchError, splice
 
 
 class Clock:
@@ -567,6 +567,70 @@ def test_a_pending_removal_hits_its_own_element_in_a_whole_state_or_none(items: 
     else:
         receive(session, "snapshot", epoch="e", version=9, state=state)
     assert session.shown == {"items": [item for item in items if item != "b"]}
+
+
+@pytest.mark.parametrize("is_join", [False, True])
+@pytest.mark.parametrize("texts", [["/note"], []])
+def test_what_is_typed_keeps_its_place_in_a_whole_state_that_others_have_changed_around_it(
+    texts: list[str], is_join: bool
+) -> None:
+    session = build_session({"note": "abcdef"}, texts=texts)
+    session.edit([splice("/note", 3, 0, "!")])
+    state = {"note": "aXbcdYef"}
+    if is_join:
+        session.opened()
+        join(session, 9, state=state, texts=texts)
+    else:
+        receive(session, "snapshot", epoch="e", version=9, state=state)
+    assert session.shown == {"note": "aXbc!dYef"}
+
+
+def test_what_is_deleted_in_a_text_is_not_brought_back_by_a_whole_state() -> None:
+    session = build_session({"cards": [{"id": 1, "body": "abcdef"}, {"id": 2, "body": ""}]}, texts=["/cards/*/body"])
+    session.edit([splice("/cards/0/body", 2, 1)])
+    session.opened()
+    join(session, 9, state={"cards": [{"id": 2, "body": ""}, {"id": 1, "body": "aXbcdYef"}]}, texts=["/cards/*/body"])
+    assert session.shown["cards"][1] == {"id": 1, "body": "aXbdYef"}
+    assert session.shown["cards"][0] == {"id": 2, "body": ""}
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_thousands_of_letters_typed_offline_in_a_long_text_are_all_there_after_it(is_whole: bool) -> None:
+    peer = Peer({"note": "word " * 20_000, "n": 0})
+    peer.texts = ["/note"]
+    session = Session("c1", clock=Clock())
+    arrived: list[messages.ServerMessage] = []
+    session.opened()
+    peer.join(link := Link(arrived.append), messages.Join("c1"))
+    session.receive(arrived.pop())
+    session.lost(1006)
+    peer.leave(link)
+    for count in range(2000):
+        session.edit([splice("/note", 50_000 + count, 0, "x")])
+    peer.change([splice("/note", 49_990, 20, "12345")])
+    session.opened()
+    session.take_frames()
+    peer.join(link := Link(arrived.append), messages.Join("c1", None if is_whole else ("e", 0)), whole=is_whole)
+    while arrived:
+        session.receive(arrived.pop(0))
+        frames = [frame for frame in session.take_frames() if isinstance(frame, messages.Push)]
+        assert len(frames) <= UNANSWERED
+        assert sum(len(messages.encode(frame)) for frame in frames) < UNANSWERED * 250
+        for frame in frames:
+            peer.push(link, frame)
+            if frame.ref % 100 == 0:
+                peer.change([splice("/note", 0, 0, "y")])
+    assert session.pending == []
+    assert session.shown == session.confirmed == peer.state
+    assert "12345" + "x" * 2000 in peer.state["note"]
+    assert peer.state["note"].count("x") == 2000
+
+
+def test_a_string_of_which_no_push_changes_a_part_is_replaced_whole() -> None:
+    session = build_session({"note": "abcdef", "status": "open"})
+    session.edit([Op("replace", "/status", "closed")])
+    receive(session, "snapshot", epoch="e", version=9, state={"note": "abc", "status": "opened"})
+    assert session.shown == {"note": "abc", "status": "closed"}
 
 
 def test_a_push_that_was_applied_otherwise_does_not_let_those_after_it_hit_others() -> None:

@@ -1,13 +1,13 @@
 """The session does what every script of a conversation in schemas/vectors says."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plait_client.happenings import Acked, Nacked
+from plait_client.happenings import Acked, Changed, Happening, Nacked
 from plait_client.session import Session
 from plait_schemas import messages
 from plait_schemas.codec import decode_json, encode_json
@@ -24,13 +24,17 @@ class Replay:
         self.now = 1000.0
         self.session = Session(client, clock=lambda: self.now)
         self.ended: dict[str, str] = {}
+        self.sources: list[str | None] = []
         self.has_asked = False
 
     def run(self, step: dict[str, Any]) -> None:
         ((name, argument),) = step.items()
         getattr(self, f"do_{name}")(argument)
         self.has_asked |= self.session.needs_socket and name not in ("lost", "open")
-        self.ended |= dict(_outcomes(self.session))
+        happenings = self.session.take_happenings()
+        self.ended |= dict(_outcomes(happenings))
+        if name == "receive" and argument["type"] in ("change", "changes", "snapshot"):
+            self.sources += [each.source for each in happenings if isinstance(each, Changed)]
 
     # What happens
 
@@ -77,6 +81,10 @@ class Replay:
         assert self.ended == expected
         self.ended = {}
 
+    def do_sources(self, expected: list[str | None]) -> None:
+        assert self.sources == expected
+        self.sources = []
+
     def do_rejoin(self, _: bool) -> None:
         assert self.has_asked
         self.has_asked = False
@@ -105,8 +113,8 @@ def _written(frame: messages.ClientMessage | bytes, *, as_in: dict[str, Any]) ->
     return {name: written[name] for name in ("type", "ref")} if as_in.keys() == {"type", "ref"} else written
 
 
-def _outcomes(session: Session) -> Iterator[tuple[str, str]]:
-    for happening in session.take_happenings():
+def _outcomes(happenings: Iterable[Happening]) -> Iterator[tuple[str, str]]:
+    for happening in happenings:
         match happening:
             case Acked(push, version):
                 yield str(push.ref), f"ack {version}"

@@ -6,7 +6,7 @@ from tests.integration.test_convergence import Pad, StrictPad, TypedPad
 
 from plait import Plait, Thread, rpc
 
-__all__ = ["KINDS", "app"]
+__all__ = ["KINDS", "LiveTextPad", "app"]
 
 
 class Live(Thread[Any]):
@@ -33,6 +33,19 @@ class LiveTypedPad(TypedPad, Live):
     """The same state with a type."""
 
 
+class LiveTextPad(LivePad):
+    """The same state with texts in it."""
+
+    texts = ("/note", "/cards/*/body")
+    initial_state: Any = {  # noqa: RUF012
+        "list": [],
+        "by": {},
+        "n": 0,
+        "note": "",
+        "cards": [{"id": 1, "body": ""}, {"id": 2, "body": ""}],
+    }
+
+
 KINDS = (LivePad, LiveStrictPad, LiveTypedPad)
 
-app = Plait(*KINDS)
+app = Plait(*KINDS, LiveTextPad)

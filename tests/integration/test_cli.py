@@ -51,6 +51,26 @@ text = "no app"
 def make():
     return app
 """
+# Threads with values.
+TALK = """
+from plait import Plait, Thread, Values, rpc
+
+class Room(Thread):
+    initial_state = {"n": 0}
+    values = Values()
+
+    def validate_state_change(self, next_state, source):
+        if next_state["n"] < 0:
+            raise ValueError("below 0")
+
+    @rpc
+    async def note(self, topic: str) -> None:
+        await self.values.set("topic", topic)
+        await app.kv.set("topics", topic, 1)
+        await self.set_state(lambda state: {"n": state["n"] + 1})
+
+app = Plait(Room)
+"""
 # The same threads with another type of state, and with a version for it.
 EVOLVED = """
 import msgspec
@@ -572,6 +592,51 @@ async def test_threads_are_listed_by_kind_and_prefix_and_destroyed_when_nobody_s
     assert [line.split()[1] for line in listed.stdout.splitlines()] == ["room/a/b", "room/other", "room/two"]
     assert "there is no store none.db" in complaint(folder, "threads", "destroy", "room", "one", "none.db", "--yes")
     assert not (folder / "none.db").exists()
+
+
+async def test_a_thread_is_shown_and_exported_while_it_is_served_and_imported_elsewhere(folder: Path) -> None:
+    (folder / "talk.py").write_text(TALK)
+    key = ("room", "ada:one")
+    with Process("talk:app", cwd=folder) as server:
+        async with http(server.address) as web:
+            await web.post("/threads/room/ada%3Aone/rpc/note", json={"args": ["tea"]})
+        done = plait(folder, "threads", "export", *key, "--out", "one.json")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert plait(folder, "threads", "export", *key).stdout == (folder / "one.json").read_text()
+        shown = json.loads(plait(folder, "threads", "show", *key).stdout)
+        assert (shown["version"], shown["session"], shown["state"]) == (1, ["ada", "one"], {"n": 1})
+        assert shown["parts"] == {"values": {"values": {"topic": "tea"}}}
+        assert "plait.db" in complaint(folder, "threads", "import", "talk:app", "one.json")
+        listed = plait(folder, "threads")
+        assert [line.split()[1] for line in listed.stdout.splitlines()] == ["room/ada:one"]
+        listed = plait(folder, "threads", "list", "--all")
+        assert [line.split()[1] for line in listed.stdout.splitlines()] == ["plait-kv/topics", "room/ada:one"]
+    assert "a thread room/ada:one already" in complaint(folder, "threads", "import", "talk:app", "one.json")
+    for more in (["--replace"], ["--name", "two"]):
+        done = plait(folder, "threads", "import", "talk:app", "one.json", *more)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "room/two is imported\n"
+    exported = json.loads(plait(folder, "threads", "export", "room", "two").stdout)
+    assert exported == {**json.loads((folder / "one.json").read_text()), "name": "two"}
+    assert "0 of kinds that the app does not have" in plait(folder, "migrate", "talk:app").stdout
+
+
+async def test_what_cannot_be_shown_exported_or_imported_is_said_in_a_line(folder: Path) -> None:
+    (folder / "talk.py").write_text(TALK)
+    for command in ("show", "export"):
+        assert "there is no store none.db" in complaint(folder, "threads", command, "room", "one", "none.db")
+    with Process("talk:app", cwd=folder):
+        for command in ("show", "export"):
+            assert "there is no thread room/one in plait.db" in complaint(folder, "threads", command, "room", "one")
+    assert "cannot read no.json" in complaint(folder, "threads", "import", "talk:app", "no.json")
+    (folder / "bad.json").write_text('{"format":1,"kind":"room","name":"one","parts":7}')
+    line = complaint(folder, "threads", "import", "talk:app", "bad.json")
+    assert "this is not an exported thread: Expected `object`, got `int`" in line
+    (folder / "bad.json").write_text('{"format":1,"kind":"hall","name":"one"}')
+    assert "no kind of thread called 'hall'" in complaint(folder, "threads", "import", "talk:app", "bad.json")
+    (folder / "bad.json").write_text('{"format":1,"kind":"room","name":"one","state":{"n":-1}}')
+    assert "raised ValueError: below 0" in complaint(folder, "threads", "import", "talk:app", "bad.json")
+    assert "no module" in complaint(folder, "threads", "import", "none:app", "bad.json")
 
 
 async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None:

@@ -10,19 +10,23 @@ from typing import Any, Final
 
 import pytest
 from tests.integration.builds import Builds
-from tests.integration.convergence_app import KINDS
+from tests.integration.convergence_app import KINDS, LiveTextPad
 from tests.integration.convergence_log import Log, Logs, canonical, logs
 from tests.integration.convergence_node import bundle_client, driving
 from tests.integration.convergence_server import Server
 
+from plait import Thread
 from plait.store.protocol import ThreadKey
 
 log = logging.getLogger(__name__)
 
 SCHEDULES: Final = 210
 RELOADING: Final = 60
+TYPING: Final = 60
 AT_ONCE: Final = 7
 KILLS: Final = 4
+# The first of the letters that are typed, as edits.js has it.
+FIRST: Final = "\U000f0000"
 # The same again: PLAIT_SEED=… pytest …
 SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
 
@@ -31,6 +35,7 @@ SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
 async def test_typescript_clients_end_with_the_state_of_a_server_that_is_killed(builds: Builds, tmp_path: Path) -> None:
     reports = await _play(builds, tmp_path, SCHEDULES, reloads=False)
     assert not _count(reports, "reloads")
+    assert "conflict" in _outcomes(reports)
 
 
 @pytest.mark.timeout(900)
@@ -39,13 +44,24 @@ async def test_so_do_those_that_keep_their_queue_in_a_storage_while_their_page_i
 ) -> None:
     reports = await _play(builds, tmp_path, RELOADING, reloads=True)
     assert _count(reports, "reloads")
+    assert "conflict" in _outcomes(reports)
 
 
-async def _play(builds: Builds, folder: Path, count: int, *, reloads: bool) -> list[dict[str, Any]]:
+@pytest.mark.timeout(900)
+async def test_what_they_type_as_new_values_of_texts_is_there_to_the_letter(builds: Builds, tmp_path: Path) -> None:
+    reports = await _play(builds, tmp_path, TYPING, reloads=True, kinds=[LiveTextPad])
+    letters = sum(_check_letters(report) for report in reports)
+    log.warning("%d letters", letters)
+    assert letters > TYPING
+
+
+async def _play(
+    builds: Builds, folder: Path, count: int, *, reloads: bool, kinds: Sequence[type[Thread[Any]]] = KINDS
+) -> list[dict[str, Any]]:
     """Play schedules, and check them."""
     log.warning("PLAIT_SEED=%d", SEED)
     async with Server(folder) as server:
-        reports = await _reports(server, bundle_client(builds), count, reloads=reloads)
+        reports = await _reports(server, bundle_client(builds), count, kinds, reloads=reloads)
         for report in reports:
             at, state = await server.get(ThreadKey(report["kind"], report["name"]))
             _check_shown(report, state, int(at.partition(":")[2]))
@@ -56,7 +72,9 @@ async def _play(builds: Builds, folder: Path, count: int, *, reloads: bool) -> l
     return reports
 
 
-async def _reports(server: Server, bundle: Path, count: int, *, reloads: bool) -> list[dict[str, Any]]:
+async def _reports(
+    server: Server, bundle: Path, count: int, kinds: Sequence[type[Thread[Any]]], *, reloads: bool
+) -> list[dict[str, Any]]:
     """Play schedules, and kill the server under some of them."""
     options = {
         "bundle": bundle.as_uri(),
@@ -64,8 +82,9 @@ async def _reports(server: Server, bundle: Path, count: int, *, reloads: bool) -
         "seed": SEED,
         "count": count,
         "atOnce": AT_ONCE,
-        "kinds": [kind._kind.name for kind in KINDS],
+        "kinds": [kind._kind.name for kind in kinds],
         "reloads": reloads,
+        "types": LiveTextPad in kinds,
     }
     deaths = random.Random(SEED).sample(range(1, count - AT_ONCE), KILLS)
     reports: list[dict[str, Any]] = []
@@ -101,20 +120,37 @@ async def _check_told(report: dict[str, Any], logs: Logs) -> None:
         raise
 
 
+def _check_letters(report: dict[str, Any]) -> int:
+    """Check that each letter is there once that was typed, and not one that was deleted; return how many are there."""
+    state = report["players"][0]["state"]
+    texts = state["note"] + "".join(card["body"] for card in state["cards"])
+    there = [letter for letter in texts if letter >= FIRST]
+    outcomes = _numbered(report, "outcomes")
+    typed, deleted = (
+        {letter for number, each in _numbered(report, what).items() if outcomes[number] == "ack" for letter in each}
+        for what in ("typed", "deleted")
+    )
+    assert sorted(there) == sorted(typed - deleted), f"schedule {report['seed']}"
+    return len(there)
+
+
 def _hash(found: Log, version: int) -> str:
     return hashlib.sha1(canonical(found.states[version])).hexdigest()
 
 
-def _numbered(report: dict[str, Any], what: str) -> dict[int, str]:
+def _numbered(report: dict[str, Any], what: str) -> dict[int, Any]:
     return {int(number): each for player in report["players"] for number, each in player[what].items()}
 
 
 def _check_that_much_happened(reports: Sequence[dict[str, Any]]) -> None:
     counts = {what: _count(reports, what) for what in ("edits", "looks", "cuts", "reloads")}
     log.warning("%d schedules, %s", len(reports), counts)
-    outcomes = {outcome for report in reports for outcome in _numbered(report, "outcomes").values()}
-    assert {"ack", "rejected", "conflict"} <= outcomes
+    assert {"ack", "rejected"} <= _outcomes(reports)
     assert counts["cuts"]
+
+
+def _outcomes(reports: Sequence[dict[str, Any]]) -> set[str]:
+    return {outcome for report in reports for outcome in _numbered(report, "outcomes").values()}
 
 
 def _count(reports: Sequence[dict[str, Any]], what: str) -> int:

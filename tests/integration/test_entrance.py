@@ -172,7 +172,7 @@ async def test_pages_of_other_origins_are_not_told_the_kinds(authenticate: Any) 
 
 async def test_in_development_everybody_is_told_the_kinds() -> None:
     app = serve(authenticate=who)
-    app.prepare_serving("127.0.0.1", lists_kinds=True)
+    app.prepare_serving("127.0.0.1", in_development=True)
     async with running(app) as address, http(address) as web:
         answer = await web.get("/threads/nothing/one")
         assert answer.status_code == 404

@@ -514,7 +514,7 @@ async def test_pages_of_allowed_origins_may_read_and_write_and_others_may_not(we
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == FRIEND
     answer = await web.get(url, headers={"Origin": FRIEND})
-    assert (answer.status_code, answer.headers["access-control-expose-headers"]) == (200, "ETag")
+    assert (answer.status_code, answer.headers["access-control-expose-headers"]) == (200, "ETag, x-thread-id")
     answer = await web.get("/threads/nothing/one", headers={"Origin": FRIEND})
     assert answer.headers["access-control-allow-origin"] == FRIEND
     assert "access-control-allow-origin" not in (await web.get(url, headers={"Origin": "https://foe.example"})).headers

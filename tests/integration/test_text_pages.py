@@ -16,7 +16,7 @@ from tests.running import Process
 APP = """
 from plait import Plait, Thread, rpc
 
-class Note(Thread[dict]):
+class Plain(Thread[dict]):
     initial_state = {"note": "", "other": 1}
 
     def validate_state_change(self, next_state, source):
@@ -30,7 +30,10 @@ class Note(Thread[dict]):
     def should_be_readonly(self, connection, request):
         return "readonly" in request.query_params
 
-app = Plait(Note, static="pages")
+class Note(Plain):
+    texts = ("/note",)
+
+app = Plait(Note, Plain, static="pages")
 """
 PAGE = """<!doctype html>
 <title>Note</title>
@@ -40,13 +43,33 @@ PAGE = """<!doctype html>
 <div contenteditable="plaintext-only" style="min-height: 8em"></div>
 <script type="module">
   import { ThreadClient, bindText } from "/plait/client.js";
-  const [name, more] = location.hash.slice(1).split(",");
-  window.room = new ThreadClient({
-    url: `/threads/note/${name}${more === "readonly" ? "?readonly" : ""}`,
-  });
+  window.room = new ThreadClient({ url: `/threads/${location.hash.slice(1)}` });
   window.refusals = [];
   room.onRefused(({ error }) => refusals.push(`${error.code}: ${error.message}`));
   for (const element of document.querySelectorAll("textarea, input, div")) bindText(element, room, "/note");
+</script>
+"""
+# A page that knows nothing of texts but where others have changed them.
+WHOLE_PAGE = """<!doctype html>
+<title>Whole values</title>
+<link rel="icon" href="data:,">
+<textarea rows="8" cols="60"></textarea>
+<script type="module">
+  import { ThreadClient } from "/plait/client.js";
+  const area = document.querySelector("textarea");
+  window.room = new ThreadClient({ url: `/threads/${location.hash.slice(1)}` });
+  window.refusals = [];
+  room.onRefused(({ error }) => refusals.push(`${error.code}: ${error.message}`));
+  room.onText("/note", ({ text, edits }) => {
+    if (text === area.value) return;
+    let caret = area.selectionEnd;
+    for (const { at, remove, insert } of edits.toReversed()) {
+      if (at < caret) caret += insert.length - Math.min(remove, caret - at);
+    }
+    area.value = text;
+    area.setSelectionRange(caret, caret);
+  });
+  area.addEventListener("input", () => room.update("/note", area.value));
 </script>
 """
 # The page of an editor, and what it is made of.
@@ -62,8 +85,8 @@ import { EditorView, keymap } from "@codemirror/view";
 import { plaitText } from "./src/codemirror.ts";
 import { ThreadClient } from "./src/index.ts";
 
-const [name, user] = location.hash.slice(1).split(",");
-const room = new ThreadClient({ kind: "note", name });
+const [path, user] = location.hash.slice(1).split(",");
+const room = new ThreadClient({ url: `/threads/${path}` });
 room.setPresence({ name: user, color: "teal" });
 const extensions = [history(), keymap.of([...defaultKeymap, ...historyKeymap])];
 const view = new EditorView({
@@ -103,19 +126,32 @@ class Notes(Pages):
     def __init__(self, server: Process, browser: Browser) -> None:
         super().__init__(server, browser)
         self._name = f"note-{next(_numbers)}"
-        self._url = f"http://{server.address}/threads/note/{self._name}"
+        # What declares the text; "plain" does not.
+        self.kind = "note"
+
+    @property
+    def _path(self) -> str:
+        return f"{self.kind}/{self._name}"
+
+    @property
+    def _url(self) -> str:
+        return f"http://{self._server.address}/threads/{self._path}"
 
     def open(self, *, readonly: bool = False, brake: Brake | None = None) -> Page:
         """Open the note in a browser context of its own, and wait until it is live."""
-        page = self.new_page(800, 600, touch=False, brake=brake)
-        page.goto(f"http://{self._server.address}/#{self._name}{',readonly' if readonly else ''}")
-        page.wait_for_function("window.room?.status === 'online'")
-        return page
+        return self._open(f"#{self._path}{'?readonly' if readonly else ''}", brake)
+
+    def open_whole(self) -> Page:
+        """Open the note in a page that sends whole values."""
+        return self._open(f"whole.html#{self._path}")
 
     def open_editor(self, user: str) -> Page:
-        """Open the note in an editor, in a browser context of its own, and wait until it is live."""
-        page = self.new_page(800, 600, touch=False, brake=None)
-        page.goto(f"http://{self._server.address}/editor.html#{self._name},{user}")
+        """Open the note in an editor."""
+        return self._open(f"editor.html#{self._path},{user}")
+
+    def _open(self, place: str, brake: Brake | None = None) -> Page:
+        page = self.new_page(800, 600, touch=False, brake=brake)
+        page.goto(f"http://{self._server.address}/{place}")
         page.wait_for_function("window.room?.status === 'online'")
         return page
 
@@ -141,6 +177,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, builds: Builds) -> Iterator
     pages = folder / "pages"
     pages.mkdir()
     (pages / "index.html").write_text(PAGE)
+    (pages / "whole.html").write_text(WHOLE_PAGE)
     (pages / "editor.html").write_text(EDITOR_PAGE)
     command = ["node", "--input-type=module", "-e", BUNDLE, "--", EDITOR, str(pages / "editor.js")]
     subprocess.run(command, cwd=CLIENT, check=True)
@@ -162,32 +199,26 @@ def notes(browser: Browser, server: Process) -> Iterator[Notes]:
 # Typing
 
 
-def test_two_who_type_at_full_speed_one_of_them_offline_lose_no_letter_and_keep_their_carets(notes: Notes) -> None:
+@pytest.mark.parametrize("kind", ["note", "plain"])
+def test_two_who_type_at_full_speed_one_of_them_offline_lose_no_letter_and_keep_their_carets(
+    notes: Notes, kind: str
+) -> None:
+    notes.kind = kind
     notes.write("start  end")
-    one, other = notes.open(), notes.open()
-    for page in (one, other):
-        expect(area(page)).to_have_value("start  end")
-        area(page).focus()
-        select(page, 6)
-    start(one, ONE[:100])
-    start(other, OTHER[:100])
-    wait(one)
-    wait(other)
-    notes.cut_off(other)
-    start(one, ONE[100:])
-    start(other, OTHER[100:])
-    wait(one)
-    wait(other)
-    notes.connect(other)
-    settle(one, other)
+    type_at_full_speed(notes, notes.open(), notes.open())
+
+
+def test_two_areas_that_send_whole_values_at_full_speed_merge_in_a_declared_text(notes: Notes) -> None:
+    notes.write("start  end")
+    one, other = notes.open_whole(), notes.open_whole()
+    type_at_full_speed(notes, one, other)
     text = notes.text()
-    assert [page.evaluate("refusals") for page in (one, other)] == [[], []]
     for page, letters in ((one, ONE), (other, OTHER)):
-        assert area(page).input_value() == text
-        assert "".join(letter for letter in text if letter in letters) == letters
-        assert text[caret(page) - 1] == letters[-1]
-    assert len(text) == len("start  end") + len(ONE) + len(OTHER)
-    assert re.fullmatch(r"start .+ end", text)
+        text = "".join(letter for letter in text if letter not in letters)
+        page.evaluate("async () => { while (room.canUndo('/note')) await room.undo('/note') }")
+        settle(one, other)
+        assert [area(one).input_value(), area(other).input_value(), notes.text()] == [text] * 3
+    assert text == "start  end"
 
 
 def test_the_same_letters_are_typed_where_the_caret_is(notes: Notes) -> None:
@@ -371,6 +402,43 @@ def test_an_editable_element_takes_lines_and_keeps_its_caret(notes: Notes) -> No
     expect(area(other)).to_have_value("some\nlines")
 
 
+@pytest.mark.parametrize("way", ["paste", "keyboard", "script"])
+def test_lines_that_come_at_once_are_lines_of_an_editable_element(notes: Notes, way: str) -> None:
+    lines = "A\nB\nC"
+    notes.write(lines)
+    page, other = notes.open(), notes.open()
+    expect(area(page)).to_have_value(lines)
+    area(page).press("Control+a")
+    area(page).press("Control+c")
+    notes.write("one two")
+    expect(free(page)).to_have_text("one two")
+    free(page).evaluate("(element) => { element.focus(); getSelection().collapse(element.firstChild, 4) }")
+    if way == "paste":
+        page.keyboard.press("Control+v")
+    elif way == "keyboard":
+        # As an input method or a voice does.
+        page.keyboard.insert_text(lines.replace("\n", "\r\n"))
+    else:
+        page.evaluate("(lines) => document.execCommand('insertText', false, lines)", lines)
+    expect(area(other)).to_have_value("one A\nB\nCtwo")
+    page.keyboard.type("!")
+    expect(area(other)).to_have_value("one A\nB\nC!two")
+    page.keyboard.press("Control+End")
+    page.keyboard.press("Enter")
+    expect(area(other)).to_have_value("one A\nB\nC!two\n")
+    assert free(page).evaluate(CARET) == len("one A\nB\nC!two\n")
+    page.keyboard.press("Backspace")
+    page.keyboard.press("Home")
+    page.keyboard.press("Backspace")
+    expect(area(other)).to_have_value("one A\nBC!two")
+    page.keyboard.type("?")
+    expect(area(other)).to_have_value("one A\nB?C!two")
+    for _ in range(4):
+        page.keyboard.press("Control+z")
+    expect(area(other)).to_have_value("one two")
+    expect(free(page)).to_have_text("one two")
+
+
 def test_editors_and_a_textarea_share_a_text_at_full_speed_and_undo_what_was_typed_in_them(notes: Notes) -> None:
     notes.write("start  end")
     one, other, plain = notes.open_editor("Ada"), notes.open_editor("Grace"), notes.open()
@@ -460,6 +528,33 @@ def line(page: Page) -> Locator:
 
 def free(page: Page) -> Locator:
     return page.locator("div")
+
+
+def type_at_full_speed(notes: Notes, one: Page, other: Page) -> None:
+    """Let two type at one place of "start  end", one of them offline for a half; check letters and carets."""
+    for page in (one, other):
+        expect(area(page)).to_have_value("start  end")
+        area(page).focus()
+        select(page, 6)
+    start(one, ONE[:100])
+    start(other, OTHER[:100])
+    wait(one)
+    wait(other)
+    notes.cut_off(other)
+    start(one, ONE[100:])
+    start(other, OTHER[100:])
+    wait(one)
+    wait(other)
+    notes.connect(other)
+    settle(one, other)
+    text = notes.text()
+    assert [page.evaluate("refusals") for page in (one, other)] == [[], []]
+    for page, letters in ((one, ONE), (other, OTHER)):
+        assert area(page).input_value() == text
+        assert "".join(letter for letter in text if letter in letters) == letters
+        assert text[caret(page) - 1] == letters[-1]
+    assert len(text) == len("start  end") + len(ONE) + len(OTHER)
+    assert re.fullmatch(r"start .+ end", text)
 
 
 def select(page: Page, start: int, end: int | None = None) -> None:

@@ -182,8 +182,8 @@ class Binding {
   #handleInsertion(event: InputEvent): void {
     const isBreak = event.inputType === "insertParagraph" || event.inputType === "insertLineBreak";
     const isPaste = event.inputType === "insertFromPaste";
-    const text = isBreak ? "\n" : isPaste ? (event.dataTransfer?.getData("text/plain") ?? event.data) : null;
-    if (text === null) return;
+    const text = isBreak ? "\n" : (event.dataTransfer?.getData("text/plain") ?? event.data);
+    if (text === null || !(isPaste || /[\r\n]/.test(text))) return;
     event.preventDefault();
     // It may be a part of something larger, of which the element has got the part before it.
     this.#read();

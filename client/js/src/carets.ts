@@ -7,12 +7,23 @@ import type { DecorationSet, PluginValue, ViewUpdate } from "@codemirror/view";
 
 import type { ThreadClient } from "./client.js";
 import { isObject } from "./json.js";
-import type { Json } from "./json.js";
+import type { Json, JsonObject } from "./json.js";
 import type { PresenceRecord } from "./presence.js";
 
-/** Returns the extension that shows the selections of others, and tells them where the editor's own is. */
-export function remoteCarets(client: ThreadClient, key: string): Extension {
-  return [shown, theme, ViewPlugin.define((view) => new Carets(view, client, key))];
+/**
+ * Returns the extension that shows the selections of others in the text at a pointer, and tells them where the editor's
+ * own is.
+ */
+export function remoteCarets(client: ThreadClient, pointer: string, key: string): Extension {
+  const carets = ViewPlugin.define((view) => new Carets(view, client, pointer, key), {
+    eventObservers: {
+      // Before another editor gets the focus, and sets the same member.
+      blur() {
+        this.leave();
+      },
+    },
+  });
+  return [shown, theme, carets];
 }
 
 const show = StateEffect.define<DecorationSet>();
@@ -23,18 +34,29 @@ const shown = StateField.define<DecorationSet>({
   provide: (field) => EditorView.decorations.from(field),
 });
 
+/** What the member of the presence says: in which text, and from where to where. */
+interface Selection {
+  pointer: string;
+  anchor: number;
+  head: number;
+}
+
 class Carets implements PluginValue {
   readonly #view: EditorView;
   readonly #client: ThreadClient;
+  readonly #pointer: string;
   readonly #key: string;
   readonly #unsubscribe: () => void;
   #presence: PresenceRecord | undefined = undefined;
   #connection: string | undefined = undefined;
+  // The others are told of a selection in this editor, not in another one of the page.
+  #isTold = false;
   #isClosed = false;
 
-  constructor(view: EditorView, client: ThreadClient, key: string) {
+  constructor(view: EditorView, client: ThreadClient, pointer: string, key: string) {
     this.#view = view;
     this.#client = client;
+    this.#pointer = pointer;
     this.#key = key;
     this.#unsubscribe = client.subscribe(() => this.#showLater());
     this.#showLater();
@@ -43,22 +65,36 @@ class Carets implements PluginValue {
   destroy(): void {
     this.#isClosed = true;
     this.#unsubscribe();
-    this.#tell(null);
+    this.leave();
   }
 
   /** Tells the others where the selection is, and that there is none without the focus. */
   update({ view, docChanged, selectionSet, focusChanged }: ViewUpdate): void {
     if (!docChanged && !selectionSet && !focusChanged) return;
+    if (!view.hasFocus) return this.leave();
     const { anchor, head } = view.state.selection.main;
-    this.#tell(view.hasFocus ? { anchor, head } : null);
+    this.#isTold = true;
+    this.#tell({ pointer: this.#pointer, anchor, head });
   }
 
-  #tell(selection: { anchor: number; head: number } | null): void {
+  /** Tells the others that there is no selection in this editor, if they were told of one. */
+  leave(): void {
+    if (this.#isTold) this.#tell(null);
+    this.#isTold = false;
+  }
+
+  #tell(selection: Selection | null): void {
     const { status, ownPresence } = this.#client;
     const own = isObject(ownPresence) ? ownPresence : {};
     const before = own[this.#key] ?? null;
     if (status === "closed" || JSON.stringify(before) === JSON.stringify(selection)) return;
     this.#client.setPresence({ ...own, [this.#key]: selection });
+  }
+
+  /** Returns what somebody's presence says of this text, if anything. */
+  #selectionOf(data: Json): JsonObject | undefined {
+    const selection = isObject(data) ? data[this.#key] : undefined;
+    return isObject(selection) && selection["pointer"] === this.#pointer ? selection : undefined;
   }
 
   /** Shows when the editor, which may be in the middle of an update, can be changed. */
@@ -72,16 +108,15 @@ class Carets implements PluginValue {
     [this.#presence, this.#connection] = [presence, connection];
     const { length } = this.#view.state.doc;
     const ranges = Object.entries(presence).flatMap(([id, data]) => {
-      return id === connection ? [] : rangesOf(id, data, this.#key, length);
+      return id === connection ? [] : rangesOf(id, data, this.#selectionOf(data), length);
     });
     this.#view.dispatch({ effects: show.of(RangeSet.of(ranges, true)) });
   }
 }
 
 /** Returns the decorations of a connection: its caret, and what it has selected. */
-function rangesOf(id: string, data: Json, key: string, length: number): Range<Decoration>[] {
-  const selection = isObject(data) ? data[key] : undefined;
-  if (!isObject(data) || !isObject(selection)) return [];
+function rangesOf(id: string, data: Json, selection: JsonObject | undefined, length: number): Range<Decoration>[] {
+  if (!isObject(data) || !selection) return [];
   const [anchor, head] = [selection["anchor"], selection["head"]].map((position) => {
     // The others' text may be a moment ahead.
     return Number.isSafeInteger(position) ? Math.max(0, Math.min(position as number, length)) : undefined;

@@ -15,8 +15,8 @@ import { typed } from "./typing.js";
 
 export interface PlaitTextOptions {
   /**
-   * The member of each connection's presence that says where its selection is: `{ anchor, head }`. The members `name`
-   * and `color` beside it are shown with it. Without this option, no selections are sent or shown.
+   * The member of each connection's presence that says where its selection is: `{ pointer, anchor, head }`. The members
+   * `name` and `color` beside it are shown with it. Without this option, no selections are sent or shown.
    */
   presence?: string | undefined;
 }
@@ -38,7 +38,7 @@ export function plaitText(
     EditorView.clipboardInputFilter.of((pasted) => pasted.replace(/\r\n?/g, "\n")),
     isLocked,
     ViewPlugin.define((view) => new Binding(view, client, pointer)),
-    presence === undefined ? [] : remoteCarets(client, presence),
+    presence === undefined ? [] : remoteCarets(client, pointer, presence),
   ];
 }
 

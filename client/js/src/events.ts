@@ -60,9 +60,9 @@ export type SessionEvent =
   | AuthExpiring;
 
 /** Applies a frame with others' changes, and returns the event. Throws a PatchError, and changes nothing, on a gap. */
-export function applyChange(fold: Fold, frame: Change | Changes | Snapshot): Changed {
+export function applyChange(fold: Fold, frame: Change | Changes | Snapshot, source?: string): Changed {
   if (frame.type === "change") {
-    const { version, ops, source } = frame;
+    const { version, ops } = frame;
     fold.follow(version - 1, version, ops);
     return { type: "change", version, ops, source };
   }

@@ -21,6 +21,13 @@ export interface Field {
   release(): void;
 }
 
+// Empty where the types of pages are not there, as in Node; else these are a part of those.
+declare global {
+  interface HTMLElement {}
+  interface HTMLInputElement {}
+  interface HTMLTextAreaElement {}
+}
+
 /** Elements in which `bindText` can show a text. */
 export type TextElement = HTMLTextAreaElement | HTMLInputElement | HTMLElement;
 
@@ -112,14 +119,13 @@ class EditableField implements Field {
   }
 
   get value(): string {
-    return textBefore(this.#element, undefined, 0).replace(this.#element.lastChild?.nodeName === "BR" ? /\n$/ : "", "");
+    return textBefore(this.#element, undefined, 0);
   }
 
   get selection(): Selection | undefined {
     const range = this.#selection;
     if (!range) return undefined;
-    const most = this.value.length;
-    const at = (node: Node, offset: number) => Math.min(most, textBefore(this.#element, node, offset).length);
+    const at = (node: Node, offset: number) => textBefore(this.#element, node, offset).length;
     return [at(range.startContainer, range.startOffset), at(range.endContainer, range.endOffset)];
   }
 
@@ -170,17 +176,25 @@ class EditableField implements Field {
   }
 }
 
+/** Tells whether a node is a line of its own, which browsers make where a script inserts several. */
+function isBlock({ nodeName }: Node): boolean {
+  return nodeName === "DIV" || nodeName === "P";
+}
+
 /** Returns the text of an element up to a place in it, or all of it. */
 function textBefore(element: HTMLElement, node: Node | undefined, offset: number): string {
   const stop = node && node.nodeType !== Node.TEXT_NODE ? node.childNodes[offset] : node;
   let text = "";
   const add = (each: Node): boolean => {
+    const { previousSibling: before } = each;
+    if (before && (isBlock(before) || isBlock(each))) text += "\n";
     if (each === stop) {
       if (each === node) text += (each as Text).data.slice(0, offset);
       return false;
     }
     if (each.nodeType === Node.TEXT_NODE) text += (each as Text).data;
-    else if (each.nodeName === "BR") text += "\n";
+    // The last one of a line only gives it a height.
+    else if (each.nodeName === "BR" && each.nextSibling && !isBlock(each.nextSibling)) text += "\n";
     return [...each.childNodes].every(add) && !(each === node && stop === undefined);
   };
   [...element.childNodes].every(add);

@@ -26,8 +26,8 @@ export interface Pending {
   isOrphan: boolean;
   /** The server's state has it, or does without it: only its answer is to come. */
   isSettled: boolean;
-  /** What is shown with it and all before it; undefined when it is left out. */
-  after: Document;
+  /** Whether it is shown; else it is left out. */
+  isShown: boolean;
 }
 
 export interface KeptPush extends Pick<Pending, "ref" | "made" | "ops">, Partial<Answerable> {
@@ -54,7 +54,9 @@ export interface ShownChange {
   /** What leads from one to the other; where something is taken back, without values, and with unknown characters. */
   ops: readonly Op[];
   /** The push that was made; undefined for what the server has said. */
-  push: Pending | undefined;
+  push?: Pending | undefined;
+  /** The refused push that is taken back. */
+  refused?: Pending | undefined;
 }
 
 /** Where the lists are that have declared keys, and the texts. */
@@ -135,25 +137,28 @@ export class Fold {
   /** Adds a push of operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
   add(ref: number, ops: readonly Op[]): Pending {
     const push = newPush(ref, this.#at as Version, ops);
-    push.after = apply(this.#shown, ops);
+    const after = apply(this.#shown, ops);
+    push.isShown = true;
     this.#pushes.push(push);
-    this.#show(push.after, ops, push);
+    this.#show(after, ops, { push });
     return push;
   }
 
   /** A push is without effect: what is shown is folded again without it. */
   drop(push: Pending): void {
     this.#take(push);
-    if (isVisible(push)) this.#refold([]);
+    if (push.isShown) this.#refold([]);
   }
 
   /** Removes a refused push; the pushes after it, which were made on it, are rebased and shown without it. */
   refuse(push: Pending): void {
     const index = this.#pushes.indexOf(push);
-    const before = this.#pushes.slice(0, index).findLast(isVisible)?.after ?? this.#confirmed;
+    const before = this.#shownWith(this.#pushes.slice(0, index));
     this.#take(push);
     // Also where it does not fit, and is not visible: the pushes after it were made as if it did.
-    if (!push.lostOn && !push.isSettled) this.#refold(takingBack(push.ops, before), { start: index, takesBack: true });
+    if (!push.lostOn && !push.isSettled) {
+      this.#refold(takingBack(push.ops, before), { start: index, takesBack: true, refused: push });
+    }
   }
 
   // The server's state
@@ -208,8 +213,10 @@ export class Fold {
   #rejoin(at: Version, confirmed: Document, over: readonly Op[] | undefined, lastRef: number): void {
     const settled = this.#pushes.filter((push) => push.sent && push.ref <= lastRef);
     // Later pushes were made on what the settled ones left: only what differs from that is the others' doing.
-    const expected = settled.findLast(isVisible)?.after;
-    if (over === undefined || expected !== undefined) over = this.#difference(expected ?? this.#confirmed, confirmed);
+    const count = this.#pushes.findLastIndex((push) => settled.includes(push) && push.isShown) + 1;
+    if (over === undefined || count > 0) {
+      over = this.#difference(this.#shownWith(this.#pushes.slice(0, count)), confirmed);
+    }
     for (const push of this.#pushes) {
       const isSettled = settled.includes(push);
       // What is not settled any longer was refused: what was accepted is not forgotten.
@@ -218,19 +225,21 @@ export class Fold {
     }
     this.#confirmed = freeze(confirmed);
     // The settled ones may have been refused.
-    this.#refold(over, { takesBack: expected !== undefined });
+    this.#refold(over, { takesBack: count > 0 });
     this.#at = at;
   }
 
   /** The server has carried out `ops` for a push. Throws a PatchError, and changes nothing, where they do not fit. */
   acknowledge(at: Version, push: Pending, ops: readonly Op[]): void {
-    const isFirst = this.#pushes.find(isVisible) === push;
+    const [first, second] = this.#pushes.filter(isShown);
+    const isFirst = first === push;
+    const expected = isFirst ? (second ? apply(this.#confirmed, push.ops) : this.#shown) : undefined;
     if (isFirst && isEqual(ops, push.ops)) {
-      this.#confirmed = push.after;
+      this.#confirmed = expected;
       this.#take(push);
     } else {
       this.#confirmed = apply(this.#confirmed, ops);
-      const over = isFirst ? this.#difference(push.after, this.#confirmed) : isVisible(push) ? [] : ops;
+      const over = isFirst ? this.#difference(expected, this.#confirmed) : push.isShown ? [] : ops;
       this.#take(push);
       this.#refold(over);
     }
@@ -244,18 +253,26 @@ export class Fold {
     return difference(before, after, new Keys(list_keys, [...new Set([...texts, ...spliced])]));
   }
 
+  /** Returns the confirmed state with the first pushes. It is not kept with each: long texts would be kept many times. */
+  #shownWith(pushes: readonly Pending[]): Document {
+    return pushes.filter(isShown).reduce((document, { ops }) => apply(document, ops), this.#confirmed);
+  }
+
   #take(push: Pending): void {
     this.#pushes = this.#pushes.filter((each) => each !== push);
   }
 
   /**
    * Lets `over`, which led to `confirmed`, come before what is shown of the pushes from the index `start` on.
-   * With `takesBack`, it may take back what they were made on.
+   * With `takesBack`, it may take back what they were made on, as what the `refused` push did.
    */
-  #refold(over: readonly Op[], { start = 0, takesBack = false } = {}): void {
+  #refold(
+    over: readonly Op[],
+    { start = 0, takesBack = false, ...of }: { start?: number; takesBack?: boolean; refused?: Pending } = {},
+  ): void {
     let document = this.#confirmed;
     for (const [index, push] of this.#pushes.entries()) {
-      push.after = undefined;
+      push.isShown = false;
       if (push.lostOn && index >= start) push.isOrphan ||= takesBack;
       if (push.lostOn || push.isSettled) continue;
       const isMoved = index >= start && over.length > 0;
@@ -268,34 +285,32 @@ export class Fold {
         continue;
       }
       if (isMoved) push.ops = moved.ops;
-      push.after = carriedOut(document, push.ops);
-      if (push.after === undefined) continue;
-      document = push.after;
+      const after = carriedOut(document, push.ops);
+      if (after === undefined) continue;
+      push.isShown = true;
+      document = after;
       // The next push is rebased over what is left after this one.
       if (isMoved) over = moved.over;
     }
-    this.#show(freeze(share(this.#shown, document)), over);
-    const last = this.#pushes.findLast(isVisible);
-    if (last) last.after = this.#shown;
-    else this.#confirmed = this.#shown;
+    this.#show(freeze(share(this.#shown, document)), over, of);
+    if (!this.#pushes.some(isShown)) this.#confirmed = this.#shown;
   }
 
-  #show(after: Document, ops: readonly Op[], push?: Pending): void {
+  #show(after: Document, ops: readonly Op[], of: Pick<ShownChange, "push" | "refused">): void {
     const before = this.#shown;
     this.#shown = after;
     if (before === after) return;
     // Of an answer that says what was known already, or of a push that no longer fits, there are no operations.
-    this.#onShown({ before, after, ops: ops.length > 0 ? ops : this.#difference(before, after), push });
+    this.#onShown({ before, after, ops: ops.length > 0 ? ops : this.#difference(before, after), ...of });
   }
 }
 
-/** Tells whether what is shown is shown with a push. */
-export function isVisible(push: Pending): boolean {
-  return push.after !== undefined;
+function isShown(push: Pending): boolean {
+  return push.isShown;
 }
 
 function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
-  const state = { sent: undefined, lostOn: undefined, isOrphan: false, isSettled: false, after: undefined };
+  const state = { sent: undefined, lostOn: undefined, isOrphan: false, isSettled: false, isShown: false };
   return { ref, made, ops, ...state };
 }
 

@@ -153,12 +153,16 @@ export interface Joined {
   readonly texts?: readonly string[];
 }
 
-/** The next version. `source` is a connection's id, "server", "migration", or "undo", a version and its source. */
+/**
+ * The next version. `source` is a connection's id, "server", "migration", or "undo", a version and its source.
+ *
+ * Without one it is that of the last change on this socket that had one, and "server" before the first.
+ */
 export interface Change {
   readonly type: "change";
   readonly version: number;
   readonly ops: readonly Op[];
-  readonly source: string;
+  readonly source?: string | null;
 }
 
 /** Several versions at once, for a client that lags: those after `from_`, up to `to`. */

@@ -42,6 +42,8 @@ export class Session {
   // What the server said of a bad frame, before it closed the socket.
   #complaint: string | undefined = undefined;
   #joined: Joined | undefined = undefined;
+  // The source of a change that does not name it.
+  #source = "server";
 
   constructor(options: SessionOptions) {
     this.#options = options;
@@ -282,6 +284,8 @@ export class Session {
     if (this.#phase !== "joined") return;
     switch (frame.type) {
       case "change":
+        this.#source = frame.source ?? this.#source;
+        return this.#tell(applyChange(this.#pushes.fold, frame, this.#source));
       case "changes":
       case "snapshot":
         return this.#tell(applyChange(this.#pushes.fold, frame));
@@ -307,6 +311,7 @@ export class Session {
     this.#joined = frame;
     this.#sending.maxFrame = frame.max_frame ?? Infinity;
     this.#phase = "joined";
+    this.#source = "server";
     this.#events.push({ type: "joined" });
     const presence = this.#presences.resend(this.#sending.maxFrame);
     if (presence?.type === "presence") this.#sending.presence.put(presence);

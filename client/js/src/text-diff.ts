@@ -2,7 +2,7 @@
 
 import { longestIncreasing } from "./align.js";
 import type { Pair } from "./align.js";
-import { pointAt } from "./points.js";
+import { pointAt, slicePoints } from "./points.js";
 import type { Region } from "./text.js";
 
 /** By what parts texts are compared: how long one is that stays, and how much text is worth the time. */
@@ -52,6 +52,13 @@ export function diffTexts(old: string, next: string, look: Look = "words"): Regi
     const start = pointAt(old, at) as number;
     return { at: start, remove: (pointAt(old, at + remove) as number) - start, insert };
   });
+}
+
+/** Returns a change of a text without the characters that it removes and inserts again. */
+export function smaller(text: string, regions: readonly Region[]): Region[] {
+  return regions.flatMap(({ at, remove, insert }) =>
+    diffTexts(slicePoints(text, at, at + remove), insert, "characters").map((each) => ({ ...each, at: at + each.at })),
+  );
 }
 
 /** Adds the regions between two parts of the texts, in UTF-16 units; that of the old one is at `at`. */

@@ -2,6 +2,7 @@
 
 import { raise } from "./errors.js";
 import type { ShownChange } from "./fold.js";
+import { regionsOf } from "./over.js";
 import { find, parse } from "./patch.js";
 import type { Document, TextEdit } from "./patch.js";
 import { countPoints, slicePoints } from "./points.js";
@@ -10,7 +11,6 @@ import { diffTexts } from "./text-diff.js";
 import { fits, inOrder, spliced } from "./text.js";
 import type { Region } from "./text.js";
 import { toEdits } from "./typing.js";
-import { regionsOf } from "./undo.js";
 
 /** A change of a text, by this client or by others. */
 export interface TextChange {

@@ -14,6 +14,8 @@ serving();
 
 const views: EditorView[] = [];
 let seen: Transaction[] = [];
+/** Which editors have heard that they have the focus. */
+const focused = new WeakMap<EditorView, boolean>();
 
 afterEach(() => {
   for (const view of views.splice(0)) view.destroy();
@@ -31,9 +33,12 @@ async function joined(more: Partial<Joined> = {}): Promise<[ThreadClient, Peer]>
 }
 
 /** Opens an editor, and waits until it shows the text. */
-async function edit(client: ThreadClient, options?: PlaitTextOptions): Promise<EditorView> {
-  const listener = EditorView.updateListener.of(({ transactions }) => void seen.push(...transactions));
-  const extensions = [plaitText(client, "/note", options), listener];
+async function edit(client: ThreadClient, options?: PlaitTextOptions, pointer = "/note"): Promise<EditorView> {
+  const listener = EditorView.updateListener.of(({ view, transactions, focusChanged }) => {
+    seen.push(...transactions);
+    if (focusChanged) focused.set(view, view.hasFocus);
+  });
+  const extensions = [plaitText(client, pointer, options), listener];
   const view = new EditorView({ extensions, parent: document.body });
   views.push(view);
   await Promise.resolve();
@@ -125,11 +130,12 @@ test("the selections of others are shown with their names and colors, and follow
   const presence: ServerMessage = {
     type: "presence",
     snapshot: {
-      s1: { name: "Me", caret: { anchor: 0, head: 0 } },
-      s2: { name: "<b>Ada", color: "teal", caret: { anchor: 5, head: 8 } },
-      s3: { name: "Eve", color: "red; position: fixed", caret: { anchor: 999, head: 999 } },
-      s4: { name: "Nobody", caret: { anchor: "x" } },
+      s1: { name: "Me", caret: { pointer: "/note", anchor: 0, head: 0 } },
+      s2: { name: "<b>Ada", color: "teal", caret: { pointer: "/note", anchor: 5, head: 8 } },
+      s3: { name: "Eve", color: "red; position: fixed", caret: { pointer: "/note", anchor: 999, head: 999 } },
+      s4: { name: "Nobody", caret: { pointer: "/note", anchor: "x" } },
       s5: "text",
+      s6: { name: "Elsewhere", caret: { pointer: "/title", anchor: 0, head: 0 } },
     },
   };
   peer.send(presence);
@@ -155,10 +161,35 @@ test("the own selection is a member of the presence while the editor has the foc
   const view = await edit(client, { presence: "caret" });
   view.focus();
   view.dispatch({ selection: { anchor: 1, head: 3 } });
-  expect(client.ownPresence).toEqual({ name: "Me", caret: { anchor: 1, head: 3 } });
+  expect(client.ownPresence).toEqual({ name: "Me", caret: { pointer: "/note", anchor: 1, head: 3 } });
   view.destroy();
   expect(client.ownPresence).toEqual({ name: "Me", caret: null });
 });
+
+test.each(["/note", "/title"])(
+  "of two editors of one page, the one with the focus tells where it is (%s)",
+  async (pointer) => {
+    const [client] = await joined({ state: { note: "one", title: "two" } });
+    const one = await edit(client, { presence: "caret" });
+    const other = await edit(client, { presence: "caret" }, pointer);
+    const caret = () => (client.ownPresence as { caret: unknown }).caret;
+    const focus = (view: EditorView) => {
+      view.focus();
+      // As a click does, before the editors hear of the focus.
+      view.dispatch({ selection: { anchor: 1 } });
+    };
+    focus(one);
+    await expect.poll(() => focused.get(one)).toBe(true);
+    focus(other);
+    await expect.poll(() => focused.get(one)).toBe(false);
+    expect(caret()).toEqual({ pointer, anchor: 1, head: 1 });
+    one.dispatch({ selection: { anchor: 2 } });
+    one.destroy();
+    expect(caret()).toEqual({ pointer, anchor: 1, head: 1 });
+    other.contentDOM.blur();
+    expect(caret()).toBe(null);
+  },
+);
 
 test("lines that are pasted end as those that are typed", async () => {
   const [client, peer] = await joined();

@@ -21,6 +21,7 @@ export class Replay {
   readonly session: Session;
   #sent: Outgoing[] = [];
   #outcomes: Record<string, string> = {};
+  #sources: (string | null)[] = [];
   #rejoins = 0;
   #stopped: number | undefined = undefined;
 
@@ -54,6 +55,7 @@ export class Replay {
     for (const event of this.session.takeEvents()) {
       if (event.type === "applied") this.#outcomes[event.push.ref] = `ack ${event.version}`;
       if (event.type === "refused") this.#outcomes[event.push.ref] = `nack ${event.error.code}`;
+      if (event.type === "change") this.#sources.push(event.source ?? null);
       if (event.type === "rejoin") this.#rejoins++;
       if (event.type === "stopped") this.#stopped = event.code;
     }
@@ -70,6 +72,10 @@ export class Replay {
     if (name === "outcomes") {
       expect(this.#outcomes).toEqual(value);
       this.#outcomes = {};
+    }
+    if (name === "sources") {
+      expect(this.#sources).toEqual(value);
+      this.#sources = [];
     }
     if (name === "rejoin") {
       expect(this.#rejoins).toBeGreaterThan(0);
@@ -90,7 +96,7 @@ export class Replay {
   /** What is shown is always the server's state with all pushes that are shown carried out in order. */
   expectFolded(): void {
     let folded: Document = this.session.confirmed;
-    for (const push of this.session.pushes) if (push.after !== undefined) folded = apply(folded, push.ops);
+    for (const push of this.session.pushes) if (push.isShown) folded = apply(folded, push.ops);
     expect(this.session.shown).toEqual(folded);
   }
 }

@@ -1,15 +1,17 @@
 import { expect, test } from "vitest";
 
+import { Fold } from "../src/fold.js";
 import type { Pending } from "../src/fold.js";
 import { invert } from "../src/inverse.js";
 import { plain } from "../src/json.js";
+import { regionsOf } from "../src/over.js";
 import { apply, diff, parse, regionOf, splices, spliceUnits } from "../src/patch.js";
 import type { Document, Splice } from "../src/patch.js";
 import { countPoints } from "../src/points.js";
-import type { Op } from "../src/protocol.js";
+import type { Joined, Op } from "../src/protocol.js";
 import { UNKNOWN, compose } from "../src/text.js";
 import type { Region } from "../src/text.js";
-import { UndoHistory, regionsOf } from "../src/undo.js";
+import { UndoHistory } from "../src/undo.js";
 import { Random } from "./random.js";
 
 /** A page whose history is told of its own changes and of those of others. */
@@ -23,7 +25,7 @@ class Page {
   }
 
   push(ops: readonly Op[]): Pending {
-    const push = {} as Pending;
+    const push = { ops } as Pending;
     this.#show(ops, push);
     return push;
   }
@@ -273,27 +275,93 @@ test("what others do in several texts, and elsewhere, leaves what was typed to b
   expect(page.shown).toEqual({ note: "WXaYbc", other: "Z", size: 1 });
 });
 
-test("of a burst of which a letter was refused, the others are undone", () => {
-  const page = new Page({ note: "" });
-  page.type(0, "a");
-  const refused = page.type(1, "!");
-  page.type(2, "b");
-  page.hearTyping(1, "", 1);
-  page.history.settle(refused, true);
-  expect(page.note).toBe("ab");
-  expect(page.undo()).toBe(true);
-  expect(page.note).toBe("");
+/** A page that is offline until `answer` tells it which of its pushes are refused. */
+class Offline extends Page {
+  #version = 0;
+  readonly #fold: Fold;
+
+  constructor(state: unknown) {
+    super(state);
+    this.#fold = new Fold((change) => {
+      this.shown = change.after;
+      this.history.handle(change);
+    });
+    this.#fold.join({ type: "joined", epoch: "e", version: 0, state, readonly: false } as Joined);
+  }
+
+  override push(ops: readonly Op[]): Pending {
+    return this.#fold.add(this.#fold.pushes.length + 1, ops);
+  }
+
+  override hear(ops: readonly Op[]): void {
+    this.#fold.advance(["e", ++this.#version], ops);
+  }
+
+  answer(push: Pending, isRefused: boolean): void {
+    if (isRefused) this.#fold.refuse(push);
+    else this.#fold.acknowledge(["e", ++this.#version], push, push.ops);
+    this.history.settle(push, isRefused);
+  }
+
+  /** Answers all pushes, of which those with the indexes are refused. */
+  answerAll(...refused: number[]): void {
+    this.#fold.pushes.slice().forEach((push, index) => this.answer(push, refused.includes(index)));
+  }
+
+  /** Undoes all that can be. */
+  undoAll(): void {
+    while (this.undo()) this.answerAll();
+  }
+}
+
+test.each([
+  ["an insertion", (page: Page) => (page.type(1, "a"), page.type(2, "!"), page.type(3, "b")), [1], "xab"],
+  ["a removal", (page: Page) => (page.type(0, "", 1), page.type(0, "y")), [0], "xy"],
+  ["the removal of a letter of the burst", (page: Page) => (page.type(1, "a"), page.type(1, "", 1)), [1], "xa"],
+  ["removals", (page: Page) => (page.type(1, "ab"), page.type(2, "", 1), page.type(1, "", 1)), [1, 2], "xab"],
+  ["all", (page: Page) => (page.type(1, "ab"), page.type(2, "", 1)), [0, 1], "x"],
+])("of a burst of which is refused %s, the rest is undone at once", (_, go, refused, expected) => {
+  const page = new Offline({ note: "x" });
+  go(page);
+  page.answerAll(...refused);
+  expect(page.note).toBe(expected);
+  expect(page.undo()).toBe(expected !== "x");
+  expect(page.note).toBe("x");
   expect(page.undo()).toBe(false);
+  expect(page.redo()).toBe(expected !== "x");
+  expect(page.note).toBe(expected);
 });
 
-test("a burst of which a removal was refused is not undone, as that would bring the removed letter twice", () => {
-  const page = new Page({ note: "x" });
-  const refused = page.type(0, "", 1);
+test("a letter whose removal was refused does not come back by undo after others have removed it", () => {
+  const page = new Offline({ note: "x" });
+  page.type(0, "", 1);
   page.type(0, "y");
-  page.hear([{ op: "splice", path: "/note", at: 1, insert: UNKNOWN }], { note: "yx" });
-  page.history.settle(refused, true);
-  expect(page.undo()).toBe(false);
-  expect(page.note).toBe("yx");
+  page.answerAll(0);
+  page.hear(splices("/note", [{ at: 0, remove: 1, insert: "" }]));
+  expect(page.note).toBe("y");
+  page.undoAll();
+  expect(page.note).toBe("");
+});
+
+test("whatever is refused, undo takes back the rest of what was typed here and nothing of what others did", () => {
+  const random = new Random(15);
+  for (let round = 0; round < 400; round++) {
+    const page = new Offline({ note: "----------" });
+    let theirs = 0;
+    for (let index = 0; index < 12; index++) {
+      const at = random.below(page.note.length + 1);
+      page.now += random.below(3) === 0 ? 2000 : 0;
+      const kind = random.below(4);
+      if (kind === 0) page.hear(splices("/note", [{ at: 0, remove: 0, insert: "T" }]));
+      else if (kind === 1) page.push(splices("/note", [{ at, remove: 0, insert: "m" }]));
+      else page.push(splices("/note", [{ at: Math.min(at, page.note.length - 1), remove: 1, insert: "" }]));
+      theirs += Number(kind === 0);
+    }
+    page.answerAll(...Array.from({ length: 6 }, () => random.below(12)));
+    page.undoAll();
+    const count = (letter: string) => page.note.split(letter).length - 1;
+    expect([count("m"), count("-"), count("T")]).toEqual([0, 10, theirs]);
+  }
 });
 
 test("what cannot be undone before a later change is not said to be", () => {

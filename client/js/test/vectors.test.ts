@@ -7,7 +7,7 @@ import type { Script } from "./replay.js";
 const FOLDER = new URL("../../../schemas/vectors/", import.meta.url);
 const STEPS = new Set(
   ["open", "lost", "edit", "set", "receive", "wait"].concat(
-    ["sent", "shown", "presence", "confirmed", "pending", "outcomes"],
+    ["sent", "shown", "presence", "confirmed", "pending", "outcomes", "sources"],
     ["rejoin", "stopped"],
   ),
 );

@@ -66,14 +66,16 @@ class AwaitableEdit(Edit[Awaitable[int]]):
         return self.pushed.__await__()
 
 
-def rebase_edit(made_on: Any, ops: list[Op], shown: Any, diff: Callable[[Any, Any], list[Op]]) -> list[Op]:
+def rebase_edit(
+    made_on: Any, ops: list[Op], shown: Any, difference: Callable[[Any, Any, list[Op]], list[Op]]
+) -> list[Op]:
     """Return operations made on one state, rebased onto the state shown now. Raises Refused.
 
-    `diff` returns what turns one state into another.
+    `difference` returns what may have made one state of another, for operations to be rebased over.
     """
     if made_on is shown:
         return ops
-    moved = rebase(ops, diff(made_on, shown), shown)
+    moved = rebase(ops, difference(made_on, shown, ops), shown)
     if moved.is_lost:
         raise Refused("conflict", "the edited place no longer exists", next(iter(moved.conflicts), None))
     return moved.ops

@@ -1,11 +1,13 @@
 """What a user sees: the server's state with the operations of all pushes carried out that it has not answered."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from plait_client.burst import Burst
+from plait_client.text_diff import shrink
 from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
@@ -54,6 +56,9 @@ class Fold:
         self._is_forgotten = False
         self._shown: Any = None
         self._pushes: list[Pending] = []
+        # As the last join has told them.
+        self._list_keys: Mapping[str, str] = {}
+        self._texts: Sequence[str] = ()
         self._keys: Keys | None = None
 
     @property
@@ -68,7 +73,7 @@ class Fold:
 
     @property
     def keys(self) -> Keys | None:
-        """The declared members that identify elements when states of the thread are compared."""
+        """The declared members that identify elements when states of the thread are compared, and its texts."""
         return self._keys
 
     @property
@@ -85,6 +90,15 @@ class Fold:
     def pushes(self) -> Sequence[Pending]:
         """The pushes in the order of their refs."""
         return self._pushes
+
+    def difference(self, before: Any, after: Any, ops: Iterable[Op]) -> list[Op]:
+        """Return what others may have done that made `after` of `before`, for `ops` to be rebased over.
+
+        A string of which `ops` change a part is a text, whether declared or not.
+        """
+        spliced = {op.path for op in ops if op.op == "splice"}
+        keys = Keys(self._list_keys, {*self._texts, *spliced})
+        return shrink(diff(before, after, keys), before)
 
     # Pushes
 
@@ -126,6 +140,7 @@ class Fold:
     def join(self, frame: Joined) -> None:
         """Take in the answer to a join. Raises PatchError, and changes nothing, where what was missed is missing."""
         at = (frame.epoch, frame.version)
+        self._list_keys, self._texts = frame.list_keys, frame.texts
         self._keys = Keys(frame.list_keys, frame.texts) if frame.list_keys or frame.texts else None
         is_known = self.have is not None and self.have[0] == frame.epoch
         if frame.state is not msgspec.UNSET:
@@ -204,7 +219,9 @@ class Fold:
 
     def _difference(self, before: Any, after: Any) -> list[Op]:
         """Return what others may have done that made `after` of `before`; nothing where no push is shown over it."""
-        return diff(before, after, self._keys) if any(push.is_visible for push in self._pushes) else []
+        if not any(push.is_visible for push in self._pushes):
+            return []
+        return self.difference(before, after, (op for push in self._pushes for op in push.ops))
 
     def _refold(self, over: Sequence[Op], *, start: int = 0, takes_back: bool = False) -> None:
         """Let `over`, which led to `confirmed`, come before what is shown of the pushes from the index `start` on.
@@ -212,26 +229,59 @@ class Fold:
         With `takes_back`, it may take back what they were made on.
         """
         document = self._confirmed
-        for index, push in enumerate(self._pushes):
-            push.is_visible = False
-            if push.lost_on is not None and index >= start:
-                push.is_orphan |= takes_back
-            if push.lost_on is not None or push.is_settled:
-                continue
-            is_moved = index >= start and len(over) > 0
-            moved = rebase(push.ops, over if is_moved else (), document)
-            if moved.is_lost:
-                push.lost_on, push.is_orphan = self._at, takes_back
-                over, takes_back = moved.over, True
-                continue
+        for pushes, burst, is_moved in _group(self._pushes, start):
+            others = over if is_moved else ()
+            moved = None if burst is None else burst.rebase(others, document)
+            if moved is None:
+                for push in pushes:
+                    is_back = takes_back and is_moved
+                    document, others, is_back = self._refold_one(push, others, document, takes_back=is_back)
+                    takes_back |= is_back
+            else:
+                for push, ops in zip(pushes, moved.ops, strict=True):
+                    push.is_visible = True
+                    push.ops = ops if others else push.ops
+                others, document = moved.over, moved.document
+            # The next push is rebased over what is left after these.
             if is_moved:
-                push.ops = moved.ops
-            try:
-                document = apply(document, push.ops)
-            except PatchError:
-                continue
-            push.is_visible = True
-            # The next push is rebased over what is left after this one.
-            if is_moved:
-                over = moved.over
+                over = others
         self._shown = document
+
+    def _refold_one(
+        self, push: Pending, over: Sequence[Op], document: Any, *, takes_back: bool
+    ) -> tuple[Any, Sequence[Op], bool]:
+        """Rebase a push, and show it on a document if it fits; return what the next one comes after."""
+        push.is_visible = False
+        if push.lost_on is not None:
+            push.is_orphan |= takes_back
+        if push.lost_on is not None or push.is_settled:
+            return document, over, takes_back
+        moved = rebase(push.ops, over, document)
+        if moved.is_lost:
+            push.lost_on, push.is_orphan = self._at, takes_back
+            return document, moved.over, True
+        if over:
+            push.ops = moved.ops
+        try:
+            document = apply(document, push.ops)
+        except PatchError:
+            return document, over, takes_back
+        push.is_visible = True
+        return document, moved.over, takes_back
+
+
+def _group(pushes: Sequence[Pending], start: int) -> Iterator[tuple[list[Pending], Burst | None, bool]]:
+    """Yield pushes in order, those of one burst together, and whether they are from the index `start` on."""
+    group: list[Pending] = []
+    burst: Burst | None = None
+    for index, push in enumerate(pushes):
+        is_out = push.lost_on is not None or push.is_settled
+        op = push.ops[0] if len(push.ops) == 1 and push.ops[0].op == "splice" and not is_out else None
+        if burst is not None and op is not None and index != start and burst.take(op):
+            group.append(push)
+            continue
+        if group:
+            yield group, burst, index > start
+        group, burst = [push], None if op is None else Burst(op)
+    if group:
+        yield group, burst, len(pushes) > start

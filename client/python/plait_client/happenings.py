@@ -75,12 +75,14 @@ Happening = (
 )
 
 
-def apply_change(fold: Fold, frame: messages.Change | messages.Changes | messages.Snapshot) -> Changed:
+def apply_change(
+    fold: Fold, frame: messages.Change | messages.Changes | messages.Snapshot, source: str | None = None
+) -> Changed:
     """Apply a frame with others' changes, and return what is told. Raises PatchError, and changes nothing, on a gap."""
-    before, ops, source = fold.confirmed, None, None
+    before, ops = fold.confirmed, None
     match frame:
         case messages.Change():
-            ops, source = frame.ops, frame.source
+            ops = frame.ops
             fold.follow(frame.version - 1, frame.version, ops)
         case messages.Changes():
             ops = frame.ops

@@ -51,6 +51,8 @@ class Session:
         self.thread: str | None = None
         self.is_readonly = False
         self._schema = schema
+        # The source of a change that does not name it.
+        self._source = "server"
         self._pushes = Pushes(clock)
         self._sending = Sending(self._pushes, clock)
         self._presences = Presences()
@@ -107,6 +109,10 @@ class Session:
     def diff(self, old: Any, new: Any) -> list[Op]:
         """Return the operations that turn one state of the thread into another."""
         return diff(old, new, self.keys)
+
+    def difference(self, before: Any, after: Any, ops: Iterable[Op]) -> list[Op]:
+        """Return what others may have done between two states of the thread, for `ops` to be rebased over."""
+        return self._pushes.fold.difference(before, after, ops)
 
     @property
     def pending(self) -> list[Pending]:
@@ -299,7 +305,10 @@ class Session:
                 self._join(frame)
             case _ if self._phase != "joined":
                 pass
-            case messages.Change() | messages.Changes() | messages.Snapshot():
+            case messages.Change():
+                self._source = frame.source or self._source
+                self._tell(apply_change(self._pushes.fold, frame, self._source))
+            case messages.Changes() | messages.Snapshot():
                 self._tell(apply_change(self._pushes.fold, frame))
             case messages.Ack() | messages.Nack():
                 self._handle_answer(frame)
@@ -322,6 +331,7 @@ class Session:
         self.connection, self.thread, self.is_readonly = frame.connection, frame.thread, frame.readonly
         self._sending.max_frame = inf if frame.max_frame is None else frame.max_frame
         self._phase, self._is_new = "joined", False
+        self._source = "server"
         self._tell(Joined())
         if had != fold.have:
             ops = None if frame.ops is msgspec.UNSET else frame.ops

@@ -50,7 +50,7 @@ class Actor(Facade):
         events: Events | None = None,
         instruments: Instruments | None = None,
     ) -> None:
-        loop = asyncio.get_running_loop()
+        self.loop = loop = asyncio.get_running_loop()
         self.key = key
         self.kind = kind
         self.limits = limits
@@ -248,7 +248,7 @@ class Actor(Facade):
         revision = commit.revision
         if revision.version == 0:
             return
-        count = self.connections.broadcast_change(revision, source=commit.source)
+        count = self.connections.broadcast_change(self.pipeline.history.last, source=commit.source)
         if self.instruments is not None:
             self.instruments.change_sent(commit.trace, count)
         if self.hooks.has("on_state_changed"):

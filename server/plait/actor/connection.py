@@ -203,16 +203,15 @@ class Connection:
 
     def track_turn(self, turn: Turn, size: int) -> None:
         """Count a turn for a message of `size` bytes until it ends."""
-        size += _TURN
-        self.backlog += size
+        turn.size = size + _TURN
+        self.backlog += turn.size
 
-        def ended(_: object, __: object) -> None:
-            self.backlog -= size
-            if not self.backlog and self._on_turns_ended is not None:
-                on_ended, self._on_turns_ended = self._on_turns_ended, None
-                on_ended()
-
-        turn.on_end(ended)
+    def end_turn(self, size: int) -> None:
+        """Stop counting a turn, which counted `size` bytes."""
+        self.backlog -= size
+        if not self.backlog and self._on_turns_ended is not None:
+            on_ended, self._on_turns_ended = self._on_turns_ended, None
+            on_ended()
 
     def call_when_turns_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` when all turns of the connection have ended: at once, if none runs or waits."""

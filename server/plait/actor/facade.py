@@ -3,8 +3,8 @@
 Nothing else of it is theirs: what goes in and out are values, callbacks, and the connections.
 """
 
-from asyncio import CancelledError, get_running_loop
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from asyncio import AbstractEventLoop, CancelledError
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ from plait.state.concurrent import Needs, Past
 from plait.state.history import Link
 from plait.state.log import ChangeLog
 from plait.state.merger import Charge, Merger, Proposal, Pushed
+from plait.state.missed import Missed
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import Client, PushLog
 from plait.state.revision import Revision
@@ -79,6 +80,7 @@ class Facade:
         "kind",
         "last_used",
         "limits",
+        "loop",
         "merger",
         "pipeline",
         "presence",
@@ -104,7 +106,8 @@ class Facade:
     connections: Connections
     hooks: Hooks
     turns: TurnRunner
-    # When the thread was last used, by the loop's clock, and the number of open `keep_awake` blocks.
+    # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
+    loop: AbstractEventLoop
     last_used: float
     holds: int
 
@@ -173,13 +176,16 @@ class Facade:
 
     # Log
 
-    def since(self, version: int, to: int, older: Iterable[ChangeRow] = ()) -> list[ChangeRow] | None:
-        """Return the changes after `version`, up to `to`, from memory or `older`; None if some are missing."""
-        return self.pipeline.history.since(version, to, older)
+    def since(self, version: int, to: int) -> list[ChangeRow] | None:
+        """Return the changes after `version`, up to `to`, from memory; None if some are missing."""
+        return self.pipeline.history.since(version, to)
 
-    def changes(self, after: int, *, size: int) -> Awaitable[list[ChangeRow] | None]:
-        """Return the durable changes after a version; None if they are not kept, or too many. Raises StoreError."""
-        return self.change_log.changes(after, size=size)
+    def missed(self, after: int, *, most: int) -> Awaitable[Missed | None]:
+        """Return the durable changes after a version as operations of at most `most` bytes.
+
+        None if the changes are not kept, or are too many. Raises StoreError.
+        """
+        return self.change_log.missed(after, most=most)
 
     def page(self, after: int, *, limit: int) -> Awaitable[list[ChangeRow] | None]:
         """Return the first durable changes after a version; None if they are not kept. Raises StoreError."""
@@ -347,6 +353,23 @@ class Facade:
         self.turns.begin(turn, done, is_gated=True)
         return turn
 
+    def visit(self, name: str, work: Callable[[Thread[Any]], Awaitable[object]], done: Done) -> RunningCall:
+        """Run server code in the thread beside its turns, and call `done` when the changes before its end are durable.
+
+        It has the rights of the calling code.
+        """
+        trace = None if self.instruments is None else find_trace(self.instruments, "server")
+        turn = Turn(
+            name,
+            partial(work, self.thread),
+            owner=self,
+            parent=current_turn(),
+            origin=find_client_turn(),
+            trace=trace,
+        )
+        self.turns.begin(turn, done, is_gated=True, is_concurrent=True)
+        return turn
+
     def is_readonly(self, connection: Connection, request: Request) -> Awaitable[bool]:
         """Run `should_be_readonly` for a request."""
         return self.hooks.is_readonly(connection, request)
@@ -431,7 +454,7 @@ class Facade:
 
     def touch(self) -> None:
         """Reset the idle timer."""
-        self.last_used = get_running_loop().time()
+        self.last_used = self.loop.time()
 
     @contextmanager
     def keep_awake(self) -> Iterator[None]:

@@ -14,12 +14,15 @@ log = logging.getLogger("plait.thread")
 log.addFilter(escape_traceback)
 
 
-def about(key: ThreadKey, connection: Connection | None = None) -> dict[str, Any]:
+def about(key: ThreadKey | None, connection: Connection | None = None) -> dict[str, Any]:
     """Return the `extra` of a log record about a thread, and one of its connections."""
-    return {"plait_thread": str(key), "plait_connection": connection.id if connection else None}
+    return {
+        "plait_thread": None if key is None else str(key),
+        "plait_connection": connection.id if connection else None,
+    }
 
 
-def log_error(error: BaseException, key: ThreadKey, connection: Connection | None) -> None:
+def log_error(error: BaseException, key: ThreadKey | None, connection: Connection | None) -> None:
     """Log an exception from a hook or an rpc: a PlaitError in one line, any other with its traceback."""
     if isinstance(error, PlaitError):
         place = f", at {error.path}" if error.path else ""

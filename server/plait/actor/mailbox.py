@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar, copy_context
 from time import perf_counter
-from types import CoroutineType, FrameType
+from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from plait.actor.outcome import Done
@@ -25,6 +25,8 @@ log = logging.getLogger("plait.thread")
 
 _turn: Final[ContextVar["Turn | None"]] = ContextVar("plait_turn", default=None)
 
+# What most turns return; `inspect.isawaitable` is slow for all that is not a coroutine.
+_NOT_AWAITABLE: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, tuple})
 # After this many turns, or after a turn that has set context variables, the rest run in a new task.
 _TURNS_AT_ONCE: Final = 64
 
@@ -69,6 +71,7 @@ class Turn:
         "parent",
         "request",
         "since",
+        "size",
         "task",
         "trace",
         "work",
@@ -108,6 +111,8 @@ class Turn:
         self.on_abandon: Callable[[bool], None] | None = None
         self.is_expired = False
         self._is_cancelled = False
+        # Bytes that it counts for its connection until it ends.
+        self.size = 0
         # The task that runs it: the mailbox's, or its own.
         self.task: asyncio.Task[Any] | None = None
         # The trace of its cause, and its own from when it begins.
@@ -122,6 +127,9 @@ class Turn:
 
     def end(self, result: Any, error: BaseException | None) -> None:
         """Call the callbacks with the outcome, each once."""
+        if self.size:
+            size, self.size = self.size, 0
+            self.connection.end_turn(size)
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             try:
@@ -165,7 +173,7 @@ class Turn:
         error: BaseException | None = None
         try:
             result = self.work()
-            if isinstance(result, CoroutineType) or (result is not None and inspect.isawaitable(result)):
+            if type(result) not in _NOT_AWAITABLE and inspect.isawaitable(result):
                 result = await result
         except asyncio.CancelledError as cancelled:
             error = self._explain_cancelled(cancelled, task)

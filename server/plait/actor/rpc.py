@@ -91,6 +91,8 @@ class Method:
         self.is_generator = inspect.isasyncgenfunction(function)
         self._positional: list[str] = []
         self._required: set[str] = set()
+        # How many positional arguments are enough; None if no number of them is.
+        self._enough: int | None = 0
         self._decode: dict[str, Callable[[msgspec.Raw], Any]] = {}
         # The parameter that takes a Stream, if there is one.
         self.stream_parameter: str | None = None
@@ -107,7 +109,7 @@ class Method:
         if len(args) > len(self._positional):
             raise InvalidArguments(f"{self.name} takes {len(self._positional)} arguments, {len(args)} were given")
         positional = [self._convert(name, raw, depth) for name, raw in zip(self._positional, args, strict=False)]
-        if not kwargs and self._required.issubset(self._positional[: len(args)]):
+        if not kwargs and self._enough is not None and len(args) >= self._enough:
             return positional, {}
         values = dict(zip(self._positional, positional, strict=False))
         for name, raw in (kwargs or {}).items():
@@ -118,6 +120,13 @@ class Method:
         if missing := self._required - values.keys():
             raise InvalidArguments(f"{self.name}: {min(missing)!r} is missing", path=f"/{min(missing)}")
         return [], values
+
+    def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the author's function, whose first parameter clients do not give, and the types of the others.
+
+        The type that it returns is that of "return".
+        """
+        return self.function, get_type_hints(self.function, include_extras=True)
 
     def with_stream(self, args: list[Any], kwargs: dict[str, Any], stream: Stream) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with `stream` inserted for its parameter."""
@@ -155,6 +164,7 @@ class Method:
                 self._positional.append(parameter.name)
             if parameter.default is parameter.empty:
                 self._required.add(parameter.name)
+                self._enough = None if parameter.kind is parameter.KEYWORD_ONLY else len(self._positional)
             self._decode[parameter.name] = msgspec.json.Decoder(annotation).decode
 
 

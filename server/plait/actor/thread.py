@@ -108,7 +108,7 @@ class Thread(Generic[State]):
     @property
     def state(self) -> State:
         """The current state, including changes that are not durable yet; None if no state has been set."""
-        state: State = self._core.pipeline.state
+        state: State = self._core.pipeline.current.state
         return state
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from plait.state.revision import Revision
+from plait.state.history import Link
 
 __all__ = ["HIGH_WATER", "Cancellable", "Frame", "Receiver", "Session", "Transport"]
 
@@ -97,8 +97,8 @@ class Receiver(Protocol):
 class Session(Protocol):
     """Sends frames of a thread to a connection."""
 
-    def deliver(self, frame: Frame, revision: Revision) -> None:
-        """Send the frame of the change to `revision`."""
+    def deliver(self, frame: Frame, link: Link) -> None:
+        """Send the frame of the change to the revision of `link`, the last durable one."""
         ...
 
     def send(self, frame: Frame) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 from plait.errors import NotFound
 
-__all__ = ["check_thread_id", "make_thread_id", "read_session_name", "session_name", "user_prefix"]
+__all__ = ["check_thread_id", "is_of_another", "make_thread_id", "read_session_name", "session_name", "user_prefix"]
 
 _PREFIX: Final = "thrd_"
 _LONGEST: Final = 64
@@ -60,6 +60,11 @@ def read_session_name(name: str) -> tuple[str | None, str] | None:
     if not colon or "*" in name:
         return None
     return (_unescape(user) if user else None), _unescape(session)
+
+
+def is_of_another(user_id: str | None, name: str) -> bool:
+    """Whether a name is that of a session which is not this user's; nobody owns the sessions of nobody."""
+    return ":" in name and (user_id is None or not name.startswith(user_prefix(user_id)))
 
 
 def _escape(id: str) -> str:

@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import GenericAlias
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -16,7 +17,7 @@ from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, nests_deeper
 
-__all__ = ["Agent", "AgentMethod", "Given", "Multitask"]
+__all__ = ["INTERRUPT", "Agent", "AgentMethod", "Given", "Multitask"]
 
 log = logging.getLogger("plait.agents")
 log.addFilter(escape_traceback)
@@ -26,7 +27,10 @@ Multitask = Literal["enqueue", "reject", "interrupt"]
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,127}")
 _STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.abc.AsyncIterable)
-# The method by which clients interrupt, which no agent may have.
+INTERRUPT: Final = "run:interrupt"
+"""The method by which clients interrupt a thread's run."""
+
+# No agent may have its name.
 _RESERVED: Final = "interrupt"
 
 
@@ -84,17 +88,26 @@ class Agent:
         self._read_signature(input, output)
 
     def decode(self, data: msgspec.Raw | bytes, *, depth: int) -> Any:
-        """Return the input from JSON that a client sent. Raises InvalidArguments with the path."""
+        """Return the input from JSON that a client sent, which is empty if there is none.
+
+        Raises InvalidArguments with the path.
+        """
+        if not len(data):
+            return self.convert(msgspec.UNSET)
+        if not self.takes_input and bytes(data) != b"null":
+            raise InvalidArguments(f"{self.name} takes no input", path="")
         if len(data) > depth and nests_deeper(bytes(data), depth):
             raise InvalidArguments(f"{self.name}: the input is nested more than {depth} deep", path="")
         return self._check(lambda: self._decode(data))
 
     def convert(self, value: Any) -> Any:
         """Return the input from a value that server code passed. Raises InvalidArguments with the path."""
-        if not self.takes_input:
-            if value is not None:
-                raise InvalidArguments(f"{self.name} takes no input", path="")
-            return None
+        if value is msgspec.UNSET:
+            value = self._default
+        if not self.takes_input and value is not None:
+            raise InvalidArguments(f"{self.name} takes no input", path="")
+        if not self.takes_input or (value is self._default and value is not None):
+            return value
         return self._check(lambda: msgspec.convert(value, self.input_type))
 
     def check_output(self, value: Any) -> Any:
@@ -134,8 +147,10 @@ class Agent:
         self.input_type: Any = annotated if input is msgspec.UNSET else input
         self.output_type: Any = returned if output is msgspec.UNSET else output
         self._decode = msgspec.json.Decoder(self.input_type).decode
-        # Without a body, the input is its default, or else None.
-        self.has_default = self.takes_input and parameters[1].default is not inspect.Parameter.empty
+        # The name of the input, and what it is if none is given.
+        self.parameter = parameters[1].name if self.takes_input else "input"
+        default = parameters[1].default if self.takes_input else None
+        self._default = None if default is inspect.Parameter.empty else default
 
 
 class AgentMethod(Method):
@@ -154,10 +169,14 @@ class AgentMethod(Method):
         self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, depth: int
     ) -> tuple[list[Any], dict[str, Any]]:
         """Decode the input. Raises InvalidArguments."""
-        given = [*args, *(kwargs or {}).values()]
-        if len(given) > 1 or (kwargs and [*kwargs] != ["input"]):
-            raise InvalidArguments(f"{self.name} takes one argument, the input")
-        raw = given[0] if given else msgspec.Raw(b"null")
-        if not self.agent.takes_input and bytes(raw) != b"null":
-            raise InvalidArguments(f"{self.agent.name} takes no input", path="")
-        return [Given(input=self.agent.decode(raw, depth=depth))], {}
+        agent, given = self.agent, [*args, *(kwargs or {}).values()]
+        if len(given) > 1 or (kwargs and [*kwargs] != [agent.parameter]):
+            raise InvalidArguments(f"{self.name} takes one argument, {agent.parameter!r}")
+        return [Given(input=agent.decode(given[0] if given else b"", depth=depth))], {}
+
+    def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the agent's function, and the types of its input and of its output."""
+        agent = self.agent
+        types = dict.fromkeys(list(inspect.signature(agent.function).parameters)[1:], agent.input_type)
+        types["return"] = GenericAlias(AsyncIterator, (agent.output_type,)) if agent.is_stream else agent.output_type
+        return agent.function, types

@@ -4,46 +4,56 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Final, Generic, Protocol, TypeVar, overload
 
+import msgspec
 from starlette.requests import Request
 
 from plait.actor.connection import Connection
 from plait.actor.thread import Thread
+from plait.agents.kv import KV
 from plait.agents.run import Run, enter_background
 from plait.agents.session import Session
+from plait.agents.user import User
 
-__all__ = ["Context", "current_context", "find_context"]
+__all__ = ["Context", "check_interrupt", "current_context", "find_context"]
 
 T = TypeVar("T")
+ThreadT = TypeVar("ThreadT", bound=Thread[Any])
 
 log = logging.getLogger("plait.agents")
 
-_current: Final[ContextVar["Context | None"]] = ContextVar("plait_context", default=None)
+_current: Final[ContextVar["Context[Any] | None"]] = ContextVar("plait_context", default=None)
 
 
-def current_context() -> "Context":
+def current_context() -> "Context[Any]":
     """Return the context of the run in which the calling code is. Raises LookupError outside of runs."""
     if (context := find_context()) is None:
         raise LookupError("current_context() can only be called while an agent runs")
     return context
 
 
-def find_context() -> "Context | None":
+def find_context() -> "Context[Any] | None":
     """Return the context of the run in which the calling code is, None outside of runs."""
     return _current.get()
+
+
+def check_interrupt() -> None:
+    """Raise Interrupted if the run in which the calling code is has been interrupted."""
+    if (context := find_context()) is not None:
+        context._run.check()
 
 
 class Caller(Protocol):
     """Runs agents for other agents."""
 
-    async def call(self, context: "Context", agent: str, input: Any) -> Any: ...
+    async def call(self, context: "Context[Any]", agent: str, input: Any) -> Any: ...
 
-    def stream_for(self, context: "Context", agent: str, input: Any) -> AsyncIterator[Any]: ...
+    def stream_for(self, context: "Context[Any]", agent: str, input: Any) -> AsyncIterator[Any]: ...
 
 
-class Context:
-    """One run: its scopes of state, and what it may do.
+class Context(Generic[ThreadT]):
+    """One run: its scopes of state, and what it may do; `Context[Conversation]` tells the class of its thread.
 
     `state` is a dict that the agents of one request share; it is gone when the request ends. `session` is the request,
     `thread` the thread itself, with its `values`, `user` the values of the user, across threads, None without a user.
@@ -54,9 +64,9 @@ class Context:
         run: Run,
         caller: Caller,
         *,
-        thread: Thread[Any],
-        user: Any,
-        kv: Any,
+        thread: ThreadT,
+        user: User | None,
+        kv: KV,
         state: dict[str, Any],
         request: Request | None = None,
         connection: Connection | None = None,
@@ -108,7 +118,7 @@ class Context:
     def get(self, key: str, default: Any = None) -> Any: ...
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the attribute of a name or a type, or `default`."""
-        return (self._typed if isinstance(key, type) else self.attributes).get(key, default)
+        return self._typed.get(key, default) if isinstance(key, type) else self.attributes.get(key, default)
 
     def put_all(self, attributes: Mapping[str, Any] | Iterable[Any]) -> None:
         """Set attributes by names, or by their types."""
@@ -150,7 +160,7 @@ class Context:
         self._run.check()
         await self._run.stage.commit()
 
-    async def run(self, agent: str, input: Any = None) -> Any:
+    async def run(self, agent: str, input: Any = msgspec.UNSET) -> Any:
         """Run another agent in this thread and session, and return its output; of one that streams, a list.
 
         It shares `state`, `session`, the attributes and what is staged, and does not wait for its turn.
@@ -158,7 +168,7 @@ class Context:
         self._run.check()
         return await self._caller.call(self, agent, input)
 
-    def stream(self, agent: str, input: Any = None) -> AsyncIterator[Any]:
+    def stream(self, agent: str, input: Any = msgspec.UNSET) -> AsyncIterator[Any]:
         """Iterate over what another agent streams in this thread and session, as `run` does."""
         self._run.check()
         return self._caller.stream_for(self, agent, input)

@@ -1,9 +1,10 @@
 """The mark of a thread whose run was cut off as the server shut down; the next run finds and removes it."""
 
-from typing import Any, Final
+from typing import Final
 
 from plait.actor.actor import Actor
 from plait.parts.stage import Stage
+from plait.state.commit import Commit
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
 
@@ -28,7 +29,7 @@ class _Mark:
     def records(self) -> list[Record]:
         return [Record(_PART, _KEY, encode_json({"run": self._run_id}))]
 
-    def submitted(self, _: Any) -> None:
+    def submitted(self, commit: Commit) -> None:
         self.is_dirty = False
 
 

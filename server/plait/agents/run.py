@@ -62,7 +62,7 @@ class Run:
         self.caller = caller
         self.outermost: Run = self if outer is None else outer.outermost
         # What is staged of the thread's parts, shared by all runs of the request.
-        self.stage: Stage = Stage(core, self.check) if outer is None else outer.stage
+        self.stage: Stage = Stage(core.thread._core, self.check) if outer is None else outer.stage
         # The background work of the request, which the outermost run owns.
         self.background: set[asyncio.Task[None]] = set()
         # With which message it was interrupted.

@@ -10,13 +10,15 @@ from typing import Any, Final
 from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.actor.mailbox import Turn, current_turn, find_client_turn
+from plait.actor.rpc import Method
 from plait.actor.thread import Thread
-from plait.agents.agent import Agent, AgentMethod, Given
+from plait.agents.agent import INTERRUPT, Agent, AgentMethod, Given
 from plait.agents.context import Context, find_context
 from plait.agents.cut_off import is_marked, mark
 from plait.agents.run import Interrupted, Interruption, Run
 from plait.agents.run_queue import RunQueue
 from plait.agents.session import Session, make_session_id
+from plait.agents.session_names import remember_session
 from plait.errors import Busy, Destroyed, PlaitError, TurnTimeout, Unavailable, escape_traceback
 from plait.store.protocol import ThreadKey
 
@@ -35,10 +37,11 @@ class Runs:
     `make_user` returns what a context has as `user`, for an id.
     """
 
-    def __init__(self, events: Events, *, kv: Any = None, make_user: Callable[[str], Any] = lambda _: None) -> None:
+    def __init__(self, events: Events, *, make_user: Callable[[str], Any] = lambda _: None) -> None:
         self.agents: dict[str, Agent] = {}
         self.events = events
-        self.kv = kv
+        # What contexts have as `kv`.
+        self.kv: Any = None
         self._make_user = make_user
         # The outermost runs that were let in, until what follows their answers has ended; and those that wait.
         self._active: set[Run] = set()
@@ -53,6 +56,15 @@ class Runs:
             raise ValueError(f"there are two agents named {agent.name!r}")
         self.agents[agent.name] = agent
         return AgentMethod(agent, partial(self.stream if agent.is_stream else self.run, agent))
+
+    def make_interrupt_method(self) -> Method:
+        """Return the method by which clients interrupt the run of a thread."""
+
+        def interrupt(thread: Thread[Any], message: Any = None) -> bool:
+            """Interrupt the run of this thread at its next checkpoint; answer whether one runs."""
+            return self.interrupt(thread._core.key, message)
+
+        return Method(INTERRUPT, INTERRUPT, interrupt, concurrent=True)
 
     def find(self, name: str, kind: str) -> Agent:
         """Return an agent that runs in threads of a kind. Raises ValueError."""
@@ -110,7 +122,7 @@ class Runs:
 
     # For contexts
 
-    async def call(self, context: Context, agent: str, input: Any) -> Any:
+    async def call(self, context: Context[Any], agent: str, input: Any) -> Any:
         """Run another agent in the run of a context, and return its output; of one that streams, a list."""
         found = self.find(agent, context._run.core.key.kind)
         given = Given(input=found.convert(input))
@@ -118,7 +130,7 @@ class Runs:
             return [chunk async for chunk in self.stream(found, context.thread, given)]
         return await self.run(found, context.thread, given)
 
-    async def stream_for(self, context: Context, agent: str, input: Any) -> AsyncGenerator[Any]:
+    async def stream_for(self, context: Context[Any], agent: str, input: Any) -> AsyncGenerator[Any]:
         """Iterate over what another agent yields in the run of a context."""
         found = self.find(agent, context._run.core.key.kind)
         if not found.is_stream:
@@ -161,7 +173,7 @@ class Runs:
 
     # Inside
 
-    async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context:
+    async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context[Any]:
         """Wait until it is the run's turn, and return its context. An agent called by another one need not wait."""
         core = thread._core
         assert isinstance(core, Actor)
@@ -180,13 +192,14 @@ class Runs:
             try:
                 run.stage.enter()
                 await self._recall(run)
+                remember_session(core, given.user_id, given.session_id)
                 await self.events.emit("session.started", session)
             except BaseException:
                 self._leave(run)
                 raise
         return await self._start(run, context)
 
-    async def _start(self, run: Run, context: Context) -> Context:
+    async def _start(self, run: Run, context: Context[Any]) -> Context[Any]:
         try:
             await self.events.emit("agent.started", context)
         except BaseException:
@@ -195,7 +208,7 @@ class Runs:
             raise
         return context
 
-    def _make_context(self, run: Run, thread: Thread[Any], given: Given, calling: Context | None) -> Context:
+    def _make_context(self, run: Run, thread: Thread[Any], given: Given, calling: Context[Any] | None) -> Context[Any]:
         turn = run.turn
         if calling is not None:
             context = Context(
@@ -287,7 +300,7 @@ class Runs:
     def _ends_interrupted(self, run: Run) -> bool:
         return run.outermost is run and run.is_interrupted
 
-    async def _finish(self, context: Context, error: BaseException | None) -> None:
+    async def _finish(self, context: Context[Any], error: BaseException | None) -> None:
         """Commit what a run has written, or drop it, and begin what follows the answer. Raises what the run raises."""
         run = context._run
         if run.outermost is not run:
@@ -329,7 +342,7 @@ class Runs:
             return error
         return None
 
-    def _follow(self, context: Context, error: BaseException | None) -> None:
+    def _follow(self, context: Context[Any], error: BaseException | None) -> None:
         """Begin what follows the answer, when that has been given."""
         run = context._run
         turn = Turn(
@@ -346,7 +359,7 @@ class Runs:
         else:
             run.turn.on_end(lambda *_: begin())
 
-    async def _do_after(self, context: Context, error: BaseException | None) -> None:
+    async def _do_after(self, context: Context[Any], error: BaseException | None) -> None:
         run = context._run
         run.stage.enter()
         token = context.enter()
@@ -367,7 +380,7 @@ class Runs:
                 await asyncio.wait(run.background)
                 await self._commit_after(run)
 
-    async def _tell(self, context: Context, error: BaseException | None) -> None:
+    async def _tell(self, context: Context[Any], error: BaseException | None) -> None:
         if error is None:
             await self.events.emit("agent.completed", context)
         else:
@@ -400,7 +413,7 @@ def _leave_queue(turn: Turn, agent: Agent, is_closed: bool) -> None:
 
 def _lose_caller(run: Run, _: bool) -> None:
     """Let a run go on whose caller has left, but interrupt one that streams to it."""
-    if run.agent.is_stream:
+    if run.agent.is_stream and not run.is_over:
         run.interrupt()
 
 

@@ -8,9 +8,8 @@ import shlex
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter, validators
@@ -18,15 +17,16 @@ from cyclopts import App, Parameter, validators
 from plait.actor.client_types import NoTypes
 from plait.app import Plait
 from plait.cli.loading import LoadError, check_target, find_plaits, load, load_plait
-from plait.cli.maintenance import back_up_store, check_store, destroy_thread, restore_store
-from plait.errors import NotFound, PlaitError, operator_message
+from plait.cli.maintenance import back_up_store, check_store, restore_store
+from plait.cli.options import StoreFile, Target, fail, find_store, give_up, show_store
+from plait.cli.threads import threads
+from plait.errors import PlaitError, operator_message
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings
 from plait.state.history import History
 from plait.state.types import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
-from plait.store.urls import open_store
 from plait.web.serve import LogLevel, configure_logging, listen, serve
 from plait_schemas.export import differing, write
 
@@ -34,14 +34,12 @@ __all__ = ["main"]
 
 cli = App(name="plait", help="Live, durable, shared state: serve threads, and inspect their store.")
 
-Target = Annotated[str, Parameter(help="The app, as module:attribute.")]
 Host = Annotated[str, Parameter(help="Address to listen on.", env_var="PLAIT_HOST")]
 Port = Annotated[
     int,
     Parameter(help="Port to listen on.", env_var="PLAIT_PORT", validator=validators.Number(gte=0, lte=65535)),
 ]
 Level = Annotated[LogLevel, Parameter(help="The minimum level of log lines.", env_var="PLAIT_LOG_LEVEL")]
-StoreFile = Annotated[str, Parameter(help="The store's SQLite file, or its URL.", env_var="PLAIT_STORE")]
 
 
 @cli.command(name="serve")
@@ -67,7 +65,7 @@ def serve_command(
 ) -> None:
     """Serve an app: a Plait, or an ASGI app in which one is mounted."""
     if workers != 1:
-        _fail("--workers must be 1, as a store has one writer; to use more, run several servers with a store each")
+        fail("--workers must be 1, as a store has one writer; to use more, run several servers with a store each")
     _check_tls(tls_certificate, tls_key)
     configure_logging(log_level)
     if metrics:
@@ -76,20 +74,20 @@ def serve_command(
         app = load(target)
         plaits = find_plaits(app)
         for each in plaits:
+            each.prepare_serving(host, in_development=development)
+            each.check_secret()
             asyncio.run(each.check_store())
         settings = plaits[0].settings if plaits else Settings().with_environment()
     except (LoadError, PlaitError) as error:
-        _give_up(error)
+        give_up(error)
     except SettingError as error:
-        _fail(str(error))
+        fail(str(error))
     try:
         bound = listen(host, port)
     except (OSError, UnicodeError) as error:
-        _fail(_explain_listen_error(host, port, error))
+        fail(_explain_listen_error(host, port, error))
     scheme = "http" if tls_certificate is None else "https"
     line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (press Ctrl+C to stop)"
-    for each in plaits:
-        each.prepare_serving(host, lists_kinds=development)
     is_started = serve(
         app,
         bound,
@@ -115,11 +113,11 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
     try:
         from watchfiles import PythonFilter, run_process  # noqa: PLC0415
     except ImportError:
-        _fail("`plait dev` needs watchfiles: pip install watchfiles")
+        fail("`plait dev` needs watchfiles: pip install watchfiles")
     try:
         check_target(target)
     except LoadError as error:
-        _give_up(error)
+        give_up(error)
     # Shells make background processes ignore SIGINT, and watchfiles keeps that; `plait serve` must stop.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # watchfiles also warns of the exception by which it stops.
@@ -131,64 +129,17 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
 
 @cli.command
 def demo(*, host: Host = "127.0.0.1", port: Port = 8000, log_level: Level = "info") -> None:
-    """Serve the examples: a pad, a board, a game and a counter, stored in plait-demo.db."""
+    """Serve the examples: an assistant, a pad, a board, a game and a counter, stored in plait-demo.db."""
     for folder in (Path(__file__).parents[1], Path(__file__).parents[3]):
         if (folder / "examples" / "demo.py").is_file():
             sys.path.insert(0, str(folder))
             break
     else:
-        _fail("the examples are not installed")
+        fail("the examples are not installed")
     serve_command("examples.demo:app", host=host, port=port, log_level=log_level)
 
 
-threads = App(name="threads", help="List the threads of a store, or end one of them for good.")
 cli.command(threads)
-
-Kind = Annotated[str | None, Parameter(help="Only threads of this kind.")]
-Prefix = Annotated[str, Parameter(help="Only threads whose names begin with this.")]
-
-
-@threads.default
-@threads.command(name="list")
-def list_threads(store: StoreFile = "plait.db", *, kind: Kind = None, prefix: Prefix = "") -> None:
-    """List the threads of a store, each with its version. A server may have the store open."""
-
-    async def show(file: SqliteStore) -> None:
-        after: ThreadKey | None = None
-        async with file as opened:
-            while rows := await opened.threads(kind=kind, prefix=prefix, after=after):
-                for row in rows:
-                    print(f"{row.version:>10}  {row.key}")
-                after = rows[-1].key
-
-    _show_store(show, store)
-
-
-@threads.command
-def destroy(
-    kind: Annotated[str, Parameter(help="The thread's kind.")],
-    name: Annotated[str, Parameter(help="The thread's name.")],
-    store: StoreFile = "plait.db",
-    *,
-    yes: Annotated[bool, Parameter(help="Do not ask for confirmation.", negative="")] = False,
-) -> None:
-    """Delete a thread of a store for good, without its on_destroyed. No server may have the store open."""
-    path, key = _find_store(store), ThreadKey(kind, name)
-
-    async def look(file: SqliteStore) -> None:
-        async with file as opened:
-            if await opened.find(key) is None:
-                raise NotFound(f"there is no thread {key} in {path}")
-
-    _show_store(look, store)
-    if not yes:
-        print(f"Delete {key} and everything stored of it? [y/N] ", end="", flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            _fail("nothing was deleted")
-    try:
-        print(asyncio.run(destroy_thread(path, key)))
-    except PlaitError as error:
-        _fail(operator_message(error))
 
 
 @cli.command
@@ -196,18 +147,18 @@ def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], s
     """Print the stored state of a thread as JSON."""
     kind, _, name = thread.partition("/")
     if not kind or not name:
-        _fail(f"{thread!r} is not a thread; use kind/name, such as game-room/room-1")
+        fail(f"{thread!r} is not a thread; use kind/name, such as game-room/room-1")
     key = ThreadKey(kind, name)
 
     async def show(file: SqliteStore) -> None:
         async with file as opened:
             stored = await opened.load(key)
         if stored is None:
-            _fail(f"{store} has no thread {key}; `plait threads {store}` lists them")
+            fail(f"{store} has no thread {key}; `plait threads {store}` lists them")
         data = History(key, StateType(Any), stored).durable.json
         print(msgspec.json.format(data or b"null", indent=2).decode())
 
-    _show_store(show, store)
+    show_store(show, store)
 
 
 @cli.command
@@ -215,11 +166,11 @@ def check(store: StoreFile = "plait.db") -> None:
     """Read all of a store and list what is damaged. A server may have the store open."""
     damaged = False
     try:
-        for line, is_damage in check_store(_find_store(store)):
+        for line, is_damage in check_store(find_store(store)):
             damaged = damaged or is_damage
             print(line)
     except PlaitError as error:
-        _fail(operator_message(error))
+        fail(operator_message(error))
     if damaged:
         raise SystemExit(1)
 
@@ -228,18 +179,18 @@ def check(store: StoreFile = "plait.db") -> None:
 def backup(store: StoreFile, to: Annotated[Path, Parameter(help="The file to create, which must not exist.")]) -> None:
     """Copy a store to one file. A server may have the store open."""
     try:
-        print(back_up_store(_find_store(store), to))
+        print(back_up_store(find_store(store), to))
     except PlaitError as error:
-        _fail(operator_message(error))
+        fail(operator_message(error))
 
 
 @cli.command
 def restore(backup: Annotated[Path, Parameter(help="A file made by `plait backup`.")], store: StoreFile) -> None:
     """Replace a store with a backup; the old file is kept. No server may have the store open."""
     try:
-        print(restore_store(backup, _find_store(store)))
+        print(restore_store(backup, find_store(store)))
     except PlaitError as error:
-        _fail(operator_message(error))
+        fail(operator_message(error))
 
 
 @cli.command
@@ -253,7 +204,7 @@ def migrate(
         app = load_plait(target)
         failures = asyncio.run(_migrate(app, dry_run=dry_run))
     except (LoadError, PlaitError) as error:
-        _give_up(error)
+        give_up(error)
     if failures:
         raise SystemExit(1)
 
@@ -284,40 +235,16 @@ def types(
             write(files, out)
         elif paths := differing(files, out):
             command = f"plait types {target} --out {out}"
-            _fail(f"out of date: {', '.join(map(str, paths))}; run `{command}`")
+            fail(f"out of date: {', '.join(map(str, paths))}; run `{command}`")
     except (LoadError, NoTypes) as error:
-        _give_up(error)
+        give_up(error)
     except OSError as error:
-        _fail(f"cannot write to {out}: {error.strerror or error}")
+        fail(f"cannot write to {out}: {error.strerror or error}")
 
 
 def main() -> None:
     """Run the command line."""
     cli()
-
-
-def _show_store(show: Callable[[SqliteStore], Coroutine[Any, Any, None]], store: str) -> None:
-    """Run `show` on a store, which a server may have open."""
-    path = _find_store(store)
-    if not path.is_file():
-        _fail(f"there is no store {store}")
-    try:
-        asyncio.run(show(SqliteStore(path, readonly=True)))
-    except PlaitError as error:
-        _fail(operator_message(error))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _find_store(store: str) -> Path:
-    """Return the path of a store's file, given as a path or a URL."""
-    try:
-        opened = open_store(store) if "://" in store else SqliteStore(store)
-    except ValueError as error:
-        _fail(str(error))
-    if not isinstance(opened, SqliteStore):
-        _fail(f"there is no store {store}")
-    return opened.path
 
 
 def _drain(plaits: list[Plait]) -> None:
@@ -328,15 +255,15 @@ def _drain(plaits: list[Plait]) -> None:
 def _check_tls(certificate: str | None, key: str | None) -> None:
     for file in (certificate, key):
         if file is not None and not Path(file).is_file():
-            _fail(f"there is no file {file}")
+            fail(f"there is no file {file}")
     if certificate is None and key is None:
         return
     if certificate is None or key is None:
-        _fail("TLS needs both --tls-certificate and --tls-key")
+        fail("TLS needs both --tls-certificate and --tls-key")
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
     except (ssl.SSLError, OSError) as error:
-        _fail(f"cannot read {certificate} and {key} as a certificate and its key (PEM): {error.strerror or error}")
+        fail(f"cannot read {certificate} and {key} as a certificate and its key (PEM): {error.strerror or error}")
 
 
 def _explain_listen_error(host: str, port: int, error: OSError | UnicodeError) -> str:
@@ -352,15 +279,3 @@ def _explain_listen_error(host: str, port: int, error: OSError | UnicodeError) -
 
 def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _give_up(error: LoadError | NoTypes | PlaitError) -> NoReturn:
-    """Print the app's part of the traceback and the error, and exit."""
-    if isinstance(error, LoadError):
-        sys.stderr.write(error.trace)
-    _fail(operator_message(error))
-
-
-def _fail(message: str) -> NoReturn:
-    print("plait:", " ".join(message.split("\n")), file=sys.stderr)
-    raise SystemExit(1)

@@ -1,21 +1,24 @@
-"""Checks, backs up and restores a store's file, and deletes a thread of it."""
+"""Checks, backs up and restores a store's file, and shows, exports or deletes a thread of it."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
+from plait.agents.address import read_session_name
 from plait.errors import CorruptThread, NotFound, StoreError
+from plait.node.export import describe_stored
 from plait.state.history import replay_document
 from plait.store.copies import back_up, restore
 from plait.store.deletion import delete_thread
-from plait.store.inspection import Inspection
+from plait.store.inspection import Inspection, read_whole
 from plait.store.lock import StoreLock
-from plait.store.protocol import ThreadKey
+from plait.store.protocol import Header, Record, Stored, ThreadKey
 from plait.store.sqlite import SqliteStore
-from plait_schemas.codec import NOT_JSON
+from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import PatchError, decode_ops
 
-__all__ = ["back_up_store", "check_store", "destroy_thread", "restore_store"]
+__all__ = ["back_up_store", "check_store", "describe_thread", "destroy_thread", "export_thread", "restore_store"]
 
 
 def check_store(path: Path) -> Iterator[tuple[str, bool]]:
@@ -43,6 +46,33 @@ def restore_store(backup: Path, path: Path) -> str:
     threads, kept = restore(backup, path)
     line = f"{path} has the {threads} threads of {backup}, with new epochs"
     return f"{line}; the old file is kept as {kept}" if kept else line
+
+
+def export_thread(path: Path, key: ThreadKey) -> str:
+    """Return a thread of a store's file as JSON, as `Handle.to_json` does. Raises NotFound and StoreError."""
+    _, stored, records = _read(path, key)
+    return describe_stored(key, stored, records)
+
+
+def describe_thread(path: Path, key: ThreadKey) -> str:
+    """Return what `export_thread` does, with what is known beside that. Raises NotFound and StoreError."""
+    header, stored, records = _read(path, key)
+    since = header.idle_since
+    about = {
+        "version": stored.version,
+        "epoch": stored.epoch,
+        "idle_since": datetime.fromtimestamp(since / 1e6, UTC) if since else None,
+    }
+    exported = decode_json(describe_stored(key, stored, records).encode())
+    if (session := read_session_name(key.name)) is not None:
+        exported["session"] = session
+    return encode_json(about | exported).decode()
+
+
+def _read(path: Path, key: ThreadKey) -> tuple[Header, Stored, list[Record]]:
+    if (found := read_whole(path, key)) is None:
+        raise NotFound(f"there is no thread {key} in {path}")
+    return found
 
 
 async def destroy_thread(path: Path, key: ThreadKey) -> str:

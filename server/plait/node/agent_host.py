@@ -6,12 +6,16 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
+from plait.actor.connection import Principal
 from plait.actor.events import Event, Events, Listener
 from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
-from plait.agents.address import make_thread_id, session_name
-from plait.agents.agent import Agent, Given, Multitask
+from plait.agents.address import is_of_another, make_thread_id, session_name
+from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
+from plait.agents.context import check_interrupt
+from plait.agents.kv import KV
 from plait.agents.runs import Runs
+from plait.agents.user import User
 from plait.node.handle import Handle, read_stream
 from plait.node.node import Node
 from plait.store.protocol import ThreadKey
@@ -27,6 +31,9 @@ Target = str | Handle | Thread[Any] | ThreadKey
 
 class AgentHost:
     """Adds agents to threads, runs and interrupts them, and tells what happens."""
+
+    kv: KV
+    """Durable namespaces, which `ctx.kv` has in runs."""
 
     _node: Node
     _runs: Runs
@@ -67,6 +74,7 @@ class AgentHost:
             )
             method = self._runs.add(agent)
             kind.methods[method.name] = method
+            kind.methods.setdefault(INTERRUPT, self._runs.make_interrupt_method())
             return function
 
         return add
@@ -74,7 +82,7 @@ class AgentHost:
     async def run(
         self,
         agent: str,
-        input: Any = None,
+        input: Any = msgspec.UNSET,
         *,
         thread: Target | None = None,
         user_id: str | None = None,
@@ -107,7 +115,7 @@ class AgentHost:
     async def stream(
         self,
         agent: str,
-        input: Any = None,
+        input: Any = msgspec.UNSET,
         *,
         thread: Target | None = None,
         user_id: str | None = None,
@@ -134,6 +142,10 @@ class AgentHost:
         """Return a handle to the thread of a user's session. Raises NotFound for an empty id."""
         return self._node.handle(thread, session_name(user_id, session_id))
 
+    def user(self, user_id: str) -> User:
+        """Return the values of a user, which `ctx.user` has in runs. Raises NotFound for an empty id."""
+        return User(user_id, self._node.actor, check_interrupt)
+
     @overload
     def on(self, event: Event, listener: L) -> L: ...
     @overload
@@ -151,6 +163,11 @@ class AgentHost:
         return add if listener is None else add(listener)
 
     # Inside
+
+    def _is_private(self, principal: Principal | None, key: ThreadKey) -> bool:
+        """Whether a thread is a session that is not the principal's, which can be guessed by its name."""
+        has_agents = any(agent.kind.name == key.kind for agent in self._runs.agents.values())
+        return has_agents and is_of_another(None if principal is None else principal.id, key.name)
 
     def _find_agent(self, name: str) -> Agent:
         agent = self._runs.agents.get(name)

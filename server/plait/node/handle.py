@@ -1,19 +1,27 @@
 """Handles, by which server code calls a thread, whether it is awake or not."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
+from plait.actor.actor import Actor
 from plait.actor.facade import Facade
 from plait.actor.kind import Kind
 from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Method, Sent
+from plait.actor.thread import Thread
 from plait.errors import CallFailed
+from plait.limits import Limits
+from plait.node.export import export_thread
+from plait.parts.part import Part
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
-__all__ = ["Handle", "read_stream"]
+__all__ = ["Handle", "read_stream", "visit"]
+
+T = TypeVar("T")
 
 # Chunks that a generator may be ahead of its reader before it waits.
 _AHEAD: Final = 16
@@ -22,8 +30,22 @@ _AHEAD: Final = 16
 class Node(Protocol):
     """Wakes threads for handles."""
 
-    async def actor(self, key: ThreadKey) -> Facade:
+    limits: Limits
+
+    def kind(self, name: str) -> Kind:
+        """Return a kind by its name."""
+        ...
+
+    async def actor(self, key: ThreadKey) -> Actor:
         """Return the actor of a thread, waking it if needed."""
+        ...
+
+    async def stored_actor(self, key: ThreadKey) -> Actor:
+        """Return the actor of a thread that is stored, waking it if needed."""
+        ...
+
+    async def is_stored(self, key: ThreadKey) -> bool:
+        """Whether a thread is stored."""
         ...
 
     async def destroy(self, key: ThreadKey) -> None:
@@ -34,7 +56,8 @@ class Node(Protocol):
 class Handle:
     """Calls the rpcs of one thread as if they were its own methods; a streaming rpc returns an async iterator.
 
-    The thread is woken when needed. A call returns when the changes that it made are durable. It raises what the rpc
+    Its parts are there, too: `await handle.values.get("topic")` reads what a class with `values = Values()` keeps. The
+    thread is woken when needed. A call returns when the changes that it made are durable. It raises what the rpc
     raises, and what waking the thread can raise.
     """
 
@@ -74,6 +97,13 @@ class Handle:
         """End the thread for good, as `Plait.destroy` does."""
         await self._node.destroy(self._key)
 
+    async def to_json(self) -> str:
+        """Return all of the thread as JSON, which `Plait.import_thread` reads: its state and values.
+
+        What a run has not committed is not in it. Raises NotFound when there is no such thread.
+        """
+        return await export_thread(self._node, self._key)
+
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call an rpc by its name for clients. The chunks of a streaming rpc are returned as a list."""
         found = self._kind.method(method)
@@ -81,9 +111,11 @@ class Handle:
             return [chunk async for chunk in self._stream(found, args, kwargs)]
         return await self._call(found, args, kwargs)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
         method = self._kind.attributes.get(name)
         if method is None:
+            if isinstance(inspect.getattr_static(self._kind.cls, name, None), Part):
+                return _PartHandle(self._node, self._key, name)
             raise AttributeError(f"{self._kind.cls.__name__} has no rpc {name!r}")
         run = self._stream if method.is_stream else self._call
         return lambda *args, **kwargs: run(method, args, kwargs)
@@ -105,6 +137,42 @@ class Handle:
         actor = await self._node.actor(self._key)
         async for chunk in read_stream(actor, method, list(args), kwargs):
             yield chunk
+
+
+class _PartHandle:
+    """Calls the methods of a part of a thread, such as its values; what they write is durable when they return."""
+
+    def __init__(self, node: Node, key: ThreadKey, part: str) -> None:
+        self._node = node
+        self._key = key
+        self._part = part
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            actor = await self._node.actor(self._key)
+            with actor.keep_awake():
+                return await getattr(getattr(actor.thread, self._part), name)(*args, **kwargs)
+
+        return call
+
+    def __repr__(self) -> str:
+        return f"<{self._part} of {self._key}>"
+
+
+async def visit(handle: Handle, name: str, work: Callable[[Thread[Any]], Awaitable[T]]) -> T:
+    """Run server code in a thread, which is woken if needed, beside its turns; no client can call it.
+
+    Returns its result when the changes that it made are durable. `name` is for logs and traces. A caller that is
+    cancelled cancels the work.
+    """
+    actor = await handle._node.actor(handle._key)
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    turn = actor.visit(name, work, make_resolver(future))
+    try:
+        return await future
+    except asyncio.CancelledError:
+        turn.cancel()
+        raise
 
 
 async def read_stream(actor: Facade, method: Method, args: list[Any], kwargs: dict[str, Any]) -> AsyncIterator[Any]:

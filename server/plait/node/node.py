@@ -114,6 +114,13 @@ class Node:
         self._expiry.start()
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop in which the threads run. Raises RuntimeError while they do not."""
+        if self._sweeper is None:
+            raise RuntimeError("the app does not run")
+        return self._sweeper.get_loop()
+
+    @property
     def actors(self) -> list[Actor]:
         """The threads that are awake."""
         return list(self._actors.values())
@@ -166,7 +173,9 @@ class Node:
                 continue
             waking = self._waking.get(key)
             if waking is None:
-                self._check_serving()
+                # Runs that may still end as the server shuts down can use the threads of plait's own.
+                if key.kind in self.kinds or self._sweeper is None:
+                    self._check_serving()
                 kind = self._all_kinds.get(key.kind) or self.kind(key.kind)
                 if len(self._actors) + len(self._waking) >= self.limits.awake_threads:
                     many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"

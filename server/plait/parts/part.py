@@ -1,10 +1,12 @@
 """What a Thread class declares so that its threads own it."""
 
+import inspect
 from typing import Any, Generic, Self, TypeVar, overload
 
 from plait.actor.thread import Core, Thread
+from plait.parts.cell import Cell
 
-__all__ = ["Part"]
+__all__ = ["Part", "find_parts"]
 
 Bound = TypeVar("Bound")
 
@@ -29,15 +31,28 @@ class Part(Generic[Bound]):
     def __get__(self, thread: Thread[Any] | None, owner: type) -> Self | Bound:
         if thread is None:
             return self
-        parts = thread._core.parts
-        bound: Bound | None = parts.get(self.name)
-        if bound is None:
-            bound = parts[self.name] = self.bind(thread._core)
-        return bound
+        return self.of(thread._core)
 
     def __set__(self, thread: Thread[Any], value: object) -> None:
         raise AttributeError(f"{type(thread).__name__}.{self.name} is a part of the thread and cannot be replaced")
 
+    def of(self, core: Core) -> Bound:
+        """Return the part of a thread, which is made on its first use."""
+        bound: Bound | None = core.parts.get(self.name)
+        if bound is None:
+            bound = core.parts[self.name] = self.bind(core)
+        return bound
+
     def bind(self, core: Core) -> Bound:
-        """Return the part of one thread."""
+        """Make the part of one thread."""
         raise NotImplementedError
+
+    def cells(self, core: Core) -> list[Cell]:
+        """Return the records, each a JSON object or nothing, that are exported with a thread."""
+        return []
+
+
+def find_parts(cls: type[Thread[Any]]) -> dict[str, Part[Any]]:
+    """Return the parts of a class, by name."""
+    found = ((name, inspect.getattr_static(cls, name)) for name in dir(cls))
+    return {name: part for name, part in found if isinstance(part, Part)}

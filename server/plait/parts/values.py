@@ -9,12 +9,13 @@ from plait.parts.part import Part
 from plait.parts.stage import find_stage
 from plait.parts.values_draft import Clear, Delete, Push, Set, ValuesDraft, encode_key, encode_named
 
-__all__ = ["ThreadValues", "Values"]
+__all__ = ["METADATA", "ThreadValues", "Values"]
 
 T = TypeVar("T")
 
 _VALUES: Final = "values"
-_METADATA: Final = "metadata"
+METADATA: Final = "metadata"
+"""The key of the record with the metadata."""
 
 
 class Values(Part["ThreadValues"]):
@@ -22,6 +23,10 @@ class Values(Part["ThreadValues"]):
 
     def bind(self, core: Core) -> "ThreadValues":
         return ThreadValues(core, self.name)
+
+    def cells(self, core: Core) -> list[Cell]:
+        values = self.of(core)
+        return [values._values, values._metadata]
 
 
 class ThreadValues:
@@ -38,7 +43,7 @@ class ThreadValues:
     def __init__(self, core: Core, part: str) -> None:
         self._core = core
         self._values = Cell(core.records, part, _VALUES)
-        self._metadata = Cell(core.records, part, _METADATA)
+        self._metadata = Cell(core.records, part, METADATA)
 
     # Reading
 

@@ -14,8 +14,8 @@ from plait.actor.outcome import make_resolver
 from plait.actor.transport import HIGH_WATER, Frame
 from plait.session.native.follower import PLAIT, Follower
 from plait.session.native.tokens import seconds_left
-from plait.state.revision import Revision
-from plait.store.protocol import ChangeRow
+from plait.state.history import Link
+from plait.state.missed import Missed
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER, UNAUTHENTICATED
 from plait_schemas.messages import Version, encode
 
@@ -33,7 +33,8 @@ class EventStream:
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
         self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close)
-        self._follower = Follower(actor, self._queue)
+        # Each event names its source, so that it is complete in itself.
+        self._follower = Follower(actor, self._queue, source=None)
         rights = Rights(principal, may_write=False, may_call=False)
         self.connection = actor.make_connection(id, self._queue, rights=rights, wire=PLAIT)
         # Closes the stream when the reader's token expires.
@@ -41,11 +42,11 @@ class EventStream:
 
     async def open(self, request: Request, have: Version | None) -> None:
         """Join the thread, from the version `have`. Raises StoreError, and whatever the thread's hooks raise."""
-        rows: list[ChangeRow] | None = None
+        missed: Missed | None = None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def welcome() -> None:
-            joined = self._follower.join(self.connection, have, rows)
+            joined = self._follower.join(self.connection, have, missed)
             self._queue.send(Frame(encode(joined)))
             self._follower.tell_joined("events", joined)
             if self._actor.has_presence and self.connection.protocol_enabled:
@@ -53,7 +54,7 @@ class EventStream:
 
         done = partial(make_resolver(future), None)
         try:
-            rows = await self._follower.read_missed(have)
+            missed = await self._follower.read_missed(have)
             self._actor.join(self.connection, self, request, welcome=welcome, done=done)
             await future
         except BaseException:  # A StoreError, a hook's exception, or the request was cancelled.
@@ -81,9 +82,9 @@ class EventStream:
 
     # The Session
 
-    def deliver(self, frame: Frame, revision: Revision) -> None:
+    def deliver(self, frame: Frame, link: Link) -> None:
         """Send the frame of a change."""
-        self._follower.deliver(frame, revision)
+        self._follower.deliver(frame, link.revision)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame; binary messages cannot be sent as events."""

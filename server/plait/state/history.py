@@ -143,15 +143,14 @@ class History:
         before = self.current
         encoded = encode_json(ops)
         # Store the whole state if the operations are longer than they are worth; most changes are too small to ask.
-        if not before.is_stored or (
-            len(encoded) > max(after.size, _WORTH_IT) and len(encoded) > _max_ops_size(ops, after.size)
-        ):
+        size = len(encoded)
+        if not before.is_stored or (size > _WORTH_IT and size > after.size and size > _max_ops_size(ops, after.size)):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
         after.version = before.version + 1
         after.change = ChangeRow(after.version, encoded, source, time.time_ns() // 1000)
         after.log_size = before.log_size + len(encoded)
         after.snapshot_size = before.snapshot_size
-        is_rewritten = not before.has_state or after.log_size > max(before.snapshot_size, _SMALL_LOG)
+        is_rewritten = not before.has_state or (after.log_size > _SMALL_LOG and after.log_size > before.snapshot_size)
         if is_rewritten:
             after.log_size, after.snapshot_size = 0, len(after.require_json())
         self.current = after

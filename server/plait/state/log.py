@@ -10,6 +10,7 @@ import msgspec
 
 from plait.errors import CorruptThread, NotFound, StoreError, operator_message
 from plait.state.history import History, replay_steps
+from plait.state.missed import Missed
 from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op, decode_ops
@@ -37,6 +38,10 @@ class Change(msgspec.Struct, frozen=True):
 # Changes per page, and bytes of their operations.
 _PAGE: Final = 500
 _PAGE_SIZE: Final = 1024 * 1024
+# The least bytes of a page of what a reader has missed: such pages get smaller the more it has missed.
+_FEW: Final = 16 * 1024
+# To read and to compact so many times what may be sent takes longer than it is worth.
+_MOST_COMPACTED: Final = 8
 # Readers that lag by more get a snapshot; replaying more would stall the loop.
 _FAR: Final = 10_000
 _FAR_SIZE: Final = 4 * 1024 * 1024
@@ -65,20 +70,35 @@ class ChangeLog:
         # Called when the store could not read.
         self._on_error = on_error
 
-    async def changes(self, after: int, *, size: int = _FAR_SIZE) -> list[ChangeRow] | None:
+    async def changes(self, after: int) -> list[ChangeRow] | None:
         """Return the durable changes after a version, in order.
 
-        Returns None when some of them are not kept, when they have more than `size` bytes, or when there are more than
-        10,000. Raises StoreError.
+        Returns None when some of them are not kept, when they have more than 4 MB, or when there are more than 10,000.
+        Raises StoreError.
         """
         found: list[ChangeRow] = []
-        left = size
+        left = _FAR_SIZE
         while rows := await self.page(after + len(found), size=min(left, _PAGE_SIZE)):
             found += rows
             left -= sum(len(row.ops) for row in rows)
             if left < 0 or len(found) > _FAR:
                 return None
         return None if rows is None else found
+
+    async def missed(self, after: int, *, most: int) -> Missed | None:
+        """Return the durable changes after a version as operations.
+
+        Returns None when some of the changes are not kept, when the operations have more than `most` bytes, or when
+        the changes are too many or more than eight times as large. Raises StoreError.
+        """
+        missed = Missed(after)
+        left = min(_FAR_SIZE, _MOST_COMPACTED * most)
+        while rows := await self.page(missed.version, size=min(max(most - missed.size, _FEW), left, _PAGE_SIZE)):
+            missed.add(rows)
+            left -= sum(len(row.ops) for row in rows)
+            if missed.size > most or left < 0 or missed.version - after > _FAR:
+                return None
+        return None if rows is None else missed
 
     async def page(self, after: int, *, limit: int = _PAGE, size: int = _PAGE_SIZE) -> list[ChangeRow] | None:
         """Return the first durable changes after a version, in order; None when they are not kept.

@@ -100,7 +100,7 @@ class Merger:
         work = Work(MOST_OF_A_PUSH, charge)
         work.charge_rebase(ops, len(theirs))
         work.charge_ops(ops, document)
-        rebased = rebase(ops, theirs, document)
+        rebased = rebase(ops, theirs, document, work.charge_places)
         policy = self._policy
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
         merged = partial(merge, rebased, origins, document=document, policy=policy, base=base.tree)
@@ -150,8 +150,9 @@ class Merger:
         work = Work(MOST_OF_A_PUSH, proposal.charge)
         work.charge_rebase(push.ops, len(concurrent))
         work.charge_ops(push.ops, document)
-        rebased = rebase(push.ops, (other.op for other in concurrent), document)
-        others = [concurrent[index]._replace(op=op) for index, op in zip(rebased.indices, rebased.over, strict=True)]
+        rebased = rebase(push.ops, (other.op for other in concurrent), document, work.charge_places)
+        over = zip(rebased.indices, rebased.over, strict=True)
+        others = [Other(op, concurrent[index].version) for index, op in over]
         policy = self._policy
         origins = [] if policy == "last-writer" else self._origins(proposal, rebased.ops)
         before = pipeline.history.current

@@ -137,11 +137,12 @@ class Pipeline:
         """Set the state to `value`, or, if that is a function, to its result for the current state."""
         self._check_open()
         try:
+            current, type_ = self.current, self._type
             if callable(value):
-                value = self.ask(value, self.state)
-            return self._set_parts(value, source) or self._set_whole(
-                *self._type.from_value(value, self._limits), source
-            )
+                value = self.ask(value, current.state)
+            if type_.is_immutable and (commit := self._set_parts(current, value, source)) is not None:
+                return commit
+            return self._set_whole(current, *type_.from_value(value, self._limits), source)
         except BaseException:
             # The function may have changed the state in place: discard that, too.
             self.current.discard_edits()
@@ -150,12 +151,12 @@ class Pipeline:
     def push(self, data: bytes, source: Client) -> Commit:
         """Set the state to JSON that a client sent; unknown fields are refused."""
         self._check_open()
-        return self._set_whole(*self._type.from_json(data, self._limits), source)
+        return self._set_whole(self.current, *self._type.from_json(data, self._limits), source)
 
     def replace(self, state: Any, data: bytes, source: Client) -> Commit:
         """Set the state to a client's, given as decoded by the type and as encoded from that."""
         self._check_open()
-        return self._set_whole(state, data, source)
+        return self._set_whole(self.current, state, data, source)
 
     def change(
         self,
@@ -180,8 +181,7 @@ class Pipeline:
             after, ops = self._apply_ops(self.current, ops, drops_unknown=drops_unknown, most_moved=most_moved)
         except PatchError as error:
             raise Conflict(str(error), path=ops[0].path if [op.op for op in ops] == ["splice"] else None) from None
-        if any(op.op == "splice" and not (op.remove or op.insert) for op in ops):
-            ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
+        ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
         return self._make_current(after, ops, source, accept=accept, name=name)
 
     def update(self, pointer: str, value: object) -> Commit:
@@ -328,10 +328,10 @@ class Pipeline:
             text = find(current.document, parts)  # In JSON it may be one, or inside of an array.
         return text if isinstance(text, str) else None
 
-    def _set_parts(self, value: object, source: Source) -> Commit | None:
+    def _set_parts(self, current: Revision, value: object, source: Source) -> Commit | None:
         """Set a value by its differences from the current state, with which it shares parts; None if not possible."""
-        current, type_ = self.current, self._type
-        if not (type_.is_immutable and current.has_state):
+        type_ = self._type
+        if not current.has_state:
             return None
         try:
             ops = diff(current.base, value, type_.keys, most=MOST_OPS)
@@ -362,8 +362,8 @@ class Pipeline:
             return Revision(type_, json=data, state=state), ops  # A difference may not tell what is inside of a text.
         return Revision(type_, state=state), diff(before.base, state, type_.keys, most=MOST_OPS)
 
-    def _set_whole(self, state: Any, data: bytes, source: Source) -> Commit:
-        ops = self.history.diff(self.current, state, data, self._limits)
+    def _set_whole(self, current: Revision, state: Any, data: bytes, source: Source) -> Commit:
+        ops = self.history.diff(current, state, data, self._limits)
         return self._make_current(Revision(self._type, json=data, state=state), ops, source)
 
     def _make_current(
@@ -482,7 +482,7 @@ def _drop_unpaired_moves(ops: Sequence[Op]) -> Sequence[Op]:
 
     After the operations of another change, such an `add` would seem to move an element that the other one removed.
     """
-    if not any(op.moved is True for op in ops):
+    if True not in [op.moved for op in ops]:
         return ops
     before = [None, *ops]
     return [

@@ -1,6 +1,5 @@
 """What changes cost while nothing else can run, counted and bounded."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ _COPIED_PER_COST: Final = 10_000
 # Up to _FEW operations of a push are free; if it has more, _OPS_PER_MESSAGE of them count as one message.
 _FEW: Final = 100
 _OPS_PER_MESSAGE: Final = 50
+_PLACES_PER_COST: Final = 4
 # Tracing the original places of this many operations takes as long as rebasing one operation over another.
 _PLACES_PER_PAIR: Final = 4
 # Each so many bytes of a message count as one more message; a smaller message counts as one.
@@ -60,7 +60,7 @@ class Work:
             both = [*ops, *over]
             if any(op.op != "replace" and is_place(op.path.rpartition("/")[2]) for op in both):
                 self._take(_estimate_cost(document, both))  # Rebasing walks the arrays that these lead into.
-        return rebase(ops, over, document)
+        return rebase(ops, over, document, self.charge_places)
 
     def charge_rebase(self, ops: Sequence[Op], others: int, *, traces: bool = False) -> None:
         """Charge for rebasing operations over `others` operations; with `traces`, for tracing their origins, too."""
@@ -69,6 +69,10 @@ class Work:
             others += moving // _PLACES_PER_PAIR
         if others:
             self._take(_PER_PAIR * len(ops) * others)
+
+    def charge_places(self, count: int) -> None:
+        """Charge for bringing two splices past each other that are done at so many places of a text together."""
+        self._take(count / _PLACES_PER_COST)
 
     def charge_ops(self, ops: Sequence[Op], tree: Any) -> None:
         """Charge for applying the operations of a push: what they copy of texts and, if many, move in arrays."""
@@ -91,11 +95,17 @@ class Work:
             raise Conflict("too many changes to merge")
 
 
-def _count_copied(document: Any, ops: Iterable[Op]) -> int:
+def _count_copied(document: Any, ops: Sequence[Op]) -> int:
     """Return how many characters splices copy, as each makes another text."""
-    counts = Counter(op.path for op in ops if op.op == "splice")
-    texts = ((find(document, parse(path)), count) for path, count in counts.items())
-    return sum(len(text) * count for text, count in texts if isinstance(text, str))
+    lengths: dict[str, int] = {}
+    copied = 0
+    for op in ops:
+        if op.op == "splice":
+            if op.path not in lengths:
+                text = find(document, parse(op.path))
+                lengths[op.path] = len(text) if isinstance(text, str) else 0
+            copied += lengths[op.path]
+    return copied
 
 
 def _estimate_cost(document: Any, ops: Sequence[Op], owned: Collection[int] = ()) -> int:

@@ -34,15 +34,24 @@ class Group:
         self.starts: list[int] = []
         self.sizes: list[int] = []
 
-    def add(self, write: Write, future: asyncio.Future[int], unit: int, size: int) -> None:
-        """Add a write of the unit with this number."""
-        if unit != self.unit:
+    def add(self, write: Write, future: asyncio.Future[int], unit: int) -> int:
+        """Add a write of the unit with this number, and return about how many bytes it has."""
+        size = 0
+        for row in write.changes:
+            size += len(row.ops)
+        for snapshot in write.snapshots:
+            size += len(snapshot.state)
+        for record in write.records:
+            size += len(record.key) + len(record.value or b"")
+        if unit == self.unit:
+            self.sizes[-1] += size
+        else:
             self.unit = unit
             self.starts.append(len(self.writes))
-            self.sizes.append(0)
-        self.sizes[-1] += size
+            self.sizes.append(size)
         self.writes.append(write)
         self.futures.append(future)
+        return size
 
     def split(self, units: int) -> tuple["Group", "Group"]:
         """Return the first units, and the others."""
@@ -82,18 +91,19 @@ class Batches:
         "_claims",
         "_counter",
         "_is_ending",
+        "_loop",
         "_settled",
         "_size",
         "_unit",
         "_waiting",
         "_write",
         "_writing",
-        "is_open",
     )
 
     def __init__(self, write: Callable[[Sequence[Group]], asyncio.Future[Sequence[Outcome]]]) -> None:
         self._write = write
-        self.is_open = False
+        # The loop of the open store; None while it is closed.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[ThreadKey, Group] = {}
         # Total size of the waiting writes.
         self._size = 0
@@ -107,23 +117,30 @@ class Batches:
         self._claims: dict[ThreadKey, int] = {}
         self._counter = count(1)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether writes are accepted."""
+        return self._loop is not None
+
+    def open(self) -> None:
+        """Accept writes from now on."""
+        self._loop = asyncio.get_running_loop()
+
     def submit(self, write: Write) -> asyncio.Future[int]:
         """Queue a write, as `Store.submit` does. The writes submitted in this iteration of the loop are a unit."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[int] = loop.create_future()
-        key = write.key
-        if not self.is_open:
+        loop, key = self._loop, write.key
+        future: asyncio.Future[int]
+        if loop is None:
+            future = asyncio.get_running_loop().create_future()
             future.set_exception(StoreError("the store is closed"))
             return future
+        future = loop.create_future()
         if write.fence != self._claims.get(key, 0):
             future.set_exception(_make_fenced(key))
             return future
-        size = _measure(write)
-        group = self._waiting.get(key)
-        if group is None:
-            group = self._waiting[key] = Group()
-        self._size += size
-        group.add(write, future, self._unit, size)
+        group = self._waiting.get(key) or Group()
+        self._size += group.add(write, future, self._unit)  # Raises TypeError for values of the wrong type.
+        self._waiting[key] = group
         if not self._is_ending:
             self._is_ending = True
             loop.call_soon(self._end_unit)
@@ -148,7 +165,7 @@ class Batches:
 
     async def close(self) -> None:
         """Refuse further writes, and wait until the waiting ones are settled."""
-        self.is_open = False
+        self._loop = None
         while self._waiting or self._writing:
             await self._wait_for_batch()
 
@@ -176,7 +193,7 @@ class Batches:
                 self._fail(key, group.futures, Indeterminate(f"{key}: it is not known whether the change was stored"))
         else:
             outcomes = work.result()
-            count = sum(stored for stored, _ in outcomes)
+            count = sum([stored for stored, _ in outcomes])
             for (key, group), (stored, error) in zip(batch.items(), outcomes, strict=True):
                 for future in group.futures[:stored] if error is not None else group.futures:
                     if not future.done():
@@ -240,18 +257,6 @@ class Batches:
         self._waiting = rest | served
         self._size = sum(sum(group.sizes) for group in self._waiting.values())
         return taken
-
-
-def _measure(write: Write) -> int:
-    """Return about how many bytes a write has."""
-    size = 0
-    for row in write.changes:
-        size += len(row.ops)
-    if write.snapshots:
-        size += sum(len(snapshot.state) for snapshot in write.snapshots)
-    if write.records:
-        size += sum(len(record.key) + len(record.value or b"") for record in write.records)
-    return size
 
 
 def _make_fenced(key: ThreadKey) -> Fenced:

@@ -11,9 +11,9 @@ from plait.errors import PlaitError, StoreError, operator_message
 from plait.store import rows, schema
 from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
 from plait.store.health import explain
-from plait.store.protocol import Stored, ThreadKey
+from plait.store.protocol import Header, Record, Stored, ThreadKey
 
-__all__ = ["Inspection", "connect"]
+__all__ = ["Inspection", "connect", "read_whole"]
 
 _COLUMNS: Final = {
     "changes": "version, ops, source, at, checksum",
@@ -36,6 +36,19 @@ def connect(path: Path, *, may_be_older: bool = False) -> sqlite3.Connection:
             db.close()
         raise StoreError(f"cannot open the store {path}: {explain(error, path)}") from error
     return db
+
+
+def read_whole(path: Path, key: ThreadKey) -> tuple[Header, Stored, list[Record]] | None:
+    """Return all of a thread's present, None if there is no such thread; a server may have the file open.
+
+    Raises StoreError.
+    """
+    try:
+        with closing(connect(path)) as db, rows.read_transaction(db):
+            header, stored = rows.find(db, key), rows.load(db, key, None)
+            return None if header is None or stored is None else (header, stored, rows.load_all_records(db, key))
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise StoreError(f"{key} cannot be read: {explain(error, path)}") from error
 
 
 class Inspection:

@@ -94,7 +94,7 @@ class MemoryStore:
     async def __aenter__(self) -> Self:
         if self._batches.is_open:
             raise StoreError("the store is already open: open it once, or give each app its own store")
-        self._batches.is_open = True
+        self._batches.open()
         return self
 
     async def __aexit__(

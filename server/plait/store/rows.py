@@ -16,6 +16,7 @@ __all__ = [
     "HEAD",
     "find",
     "load",
+    "load_all_records",
     "load_changes",
     "load_changes_before",
     "load_client",
@@ -151,6 +152,20 @@ def load_records(
             return []
         with closing(db.execute(which, (thread, part, first, limit))) as rows:
             return read_records(key, thread, part, rows, prefix=prefix, size=size)
+
+
+def load_all_records(db: sqlite3.Connection, key: ThreadKey) -> list[Record]:
+    """Return the records of all parts. Raises CorruptThread."""
+    found: list[Record] = []
+    with read_transaction(db):
+        if (thread := _find(db, key)) is None:
+            return []
+        for (part,) in db.execute(
+            "SELECT DISTINCT part FROM records WHERE thread = ? ORDER BY part", (thread,)
+        ).fetchall():
+            with closing(db.execute(f"{_RECORDS} ORDER BY key", (thread, part))) as rows:
+                found += read_records(key, thread, part, rows)
+    return found
 
 
 def load_threads(

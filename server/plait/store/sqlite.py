@@ -102,7 +102,7 @@ class SqliteStore:
             await self._reader.post(schema.check)
             if self._writer is not None and self._work is not None:
                 await self._writer.post(self._work.begin)
-                self._batches.is_open = True
+                self._batches.open()
         except (StoreError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
             await self._close()
             raise StoreError(f"cannot open the store {self.path}: {explain(error, self.path)}") from None

@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from plait.actor.connection import Principal
 from plait.actor.facade import Facade
+from plait.agents.runs import Runs
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
 from plait.limits import Limits, TokenBucket, TokenBuckets
 from plait.node.node import Node
@@ -96,6 +97,7 @@ class ServerContext:
         *,
         hosts: Hosts,
         compatibility: Compatibility,
+        runs: Runs,
         shutdown_timeout: float,
     ) -> None:
         self.node = node
@@ -104,6 +106,7 @@ class ServerContext:
         # Whether 404 answers list the kinds for everybody, as in development.
         self.lists_kinds = False
         self.compatibility = compatibility
+        self.runs = runs
         self.limits = node.limits
         self.instruments = node.instruments
         self.heartbeat = heartbeat
@@ -217,6 +220,8 @@ def error_body(code: str, message: str, path: str | None = None) -> dict[str, An
 
 
 def _make_headers(error: PlaitError) -> dict[str, str] | None:
+    if isinstance(error, Unavailable):
+        return {"retry-after": "1"}
     if isinstance(error, TooMany) and error.retry_after is not None and math.isfinite(error.retry_after):
         return {"retry-after": str(math.ceil(error.retry_after))}
     return None

@@ -29,12 +29,19 @@ Authorize = Callable[[Principal | None, ThreadKey, Action], Awaitable[bool] | bo
 class Identity:
     """Checks requests. Without `authenticate`, clients are anonymous; without `authorize`, they may do everything.
 
+    Even then, they may do nothing with a thread for which `is_private` says so.
     Raises ValueError for an invalid origin.
     """
 
     def __init__(
-        self, allowed_origins: Collection[str], authenticate: Authenticate | None, authorize: Authorize | None
+        self,
+        allowed_origins: Collection[str],
+        authenticate: Authenticate | None,
+        authorize: Authorize | None,
+        *,
+        is_private: Callable[[Principal | None, ThreadKey], bool] = lambda *_: False,
     ) -> None:
+        self._is_private = is_private
         self.allowed_origins = frozenset(map(_origin, allowed_origins))
         self._authenticate = authenticate
         self._authorize = authorize
@@ -80,7 +87,9 @@ class Identity:
 
     async def may(self, principal: Principal | None, thread: ThreadKey, action: Action) -> bool:
         """Return whether a principal may do something with a thread."""
-        return self._authorize is None or await maybe_await(self._authorize(principal, thread, action))
+        if self._authorize is None:
+            return not self._is_private(principal, thread)
+        return await maybe_await(self._authorize(principal, thread, action))
 
     async def check(self, principal: Principal | None, thread: ThreadKey, action: Action) -> None:
         """Raise Forbidden if a principal may not do something with a thread."""

@@ -7,8 +7,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["StartupFilter", "run_lifespan"]
 
-# The beginning of a traceback's last line if the error is one of plait's, whose message says what to do.
-_OWN: Final = "plait.errors."
+# The beginnings of a traceback's last line if the error is one of plait's, whose message says what to do.
+_OWN: Final = ("plait.errors.", "plait.settings.")
 
 
 async def run_lifespan(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

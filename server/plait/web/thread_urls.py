@@ -1,5 +1,6 @@
-"""Reads the address of a thread from a URL."""
+"""Reads the address of a thread, or of an agent, from a URL."""
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -9,9 +10,10 @@ from plait.actor.kind import check_name
 from plait.errors import NotFound
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Address", "decode_segment", "is_thread_path", "read_address", "split_path"]
+__all__ = ["Address", "find_thread", "is_run_path", "is_thread_path", "read_address", "read_run", "split_path"]
 
 _PREFIXES: Final = ("threads", "agents")
+_RUN: Final = "run"
 
 
 class Address(NamedTuple):
@@ -24,37 +26,54 @@ class Address(NamedTuple):
 def read_address(scope: Scope) -> Address:
     """Read `/threads/{kind}/{name}` or `/agents/{kind}/{name}`, and the rest of the path.
 
-    Empty segments are ignored, as in Cloudflare's router, since the `basePath` of its client makes some. Raises
-    NotFound.
+    The path is split before it is decoded, so a name may contain an encoded slash. Empty segments are ignored, as in
+    Cloudflare's router, since the `basePath` of its client makes some. Raises NotFound.
     """
     parts = split_path(scope)
     if len(parts) < 3 or parts[0] not in _PREFIXES:
         raise NotFound("the URL of a thread is /threads/{kind}/{name}")
-    kind, name = decode_segment(parts[1]), decode_segment(parts[2])
+    try:
+        kind, name = unquote(parts[1], errors="strict"), unquote(parts[2], errors="strict")
+    except UnicodeDecodeError:
+        raise NotFound("the URL is not UTF-8") from None
     return Address(ThreadKey(kind, check_name(name)), "/".join(parts[3:]))
 
 
-def split_path(scope: Scope) -> list[str]:
-    """Return the segments of a path below where the app is mounted, without the empty ones, and not decoded.
+def find_thread(scope: Scope) -> ThreadKey | None:
+    """Return the thread of a URL that `read_address` reads, None if it names none."""
+    try:
+        return read_address(scope).key
+    except NotFound:
+        return None
 
-    A name may contain an encoded slash.
-    """
+
+def read_run(scope: Scope) -> tuple[str, str]:
+    """Read `/run/{agent}`: the agent, and the rest of the path. Raises NotFound."""
+    parts = split_path(scope)
+    if len(parts) < 2 or parts[0] != _RUN:
+        raise NotFound("the URL of an agent is /run/{agent}")
+    return unquote(parts[1]), "/".join(parts[2:])
+
+
+def is_thread_path(scope: Scope) -> bool:
+    """Return whether a URL begins like one that `read_address` reads."""
+    return _begins_with(scope, _PREFIXES)
+
+
+def is_run_path(scope: Scope) -> bool:
+    """Return whether a URL begins like one that `read_run` reads."""
+    return _begins_with(scope, (_RUN,))
+
+
+def split_path(scope: Scope) -> list[str]:
+    """Return the segments of a path below where the app is mounted, still encoded, without the empty ones."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     root: str = scope.get("root_path", "")
     path = raw.partition(b"?")[0].decode("latin-1").removeprefix(quote(root) if root else "")
     return [part for part in path.split("/") if part]
 
 
-def decode_segment(segment: str) -> str:
-    """Return a segment of a path as text. Raises NotFound."""
-    try:
-        return unquote(segment, errors="strict")
-    except UnicodeDecodeError:
-        raise NotFound("the URL is not UTF-8") from None
-
-
-def is_thread_path(scope: Scope) -> bool:
-    """Return whether a URL begins like one that `read_address` reads."""
+def _begins_with(scope: Scope, prefixes: Collection[str]) -> bool:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     first, slash, _ = path.lstrip("/").partition("/")
-    return first in _PREFIXES and bool(slash)
+    return first in prefixes and bool(slash)

@@ -71,7 +71,7 @@ class Gate:
 
 def make_app(**settings: Any) -> Plait:
     """Return an app with agents; those that wait do so at `gate`, an attribute of the app."""
-    app = Plait(Conversation, **settings)
+    app = Plait(Conversation, **{"secret": "s", **settings})
     gate = Gate()
     app.gate = gate  # type: ignore[attr-defined]
 

@@ -260,7 +260,7 @@ class Sheet(Thread[dict[str, Any]]):
 
 async def test_deltas_lead_to_each_version_whatever_a_change_is_made_of() -> None:
     dice = random.Random(7)
-    app = Plait(Sheet, store=MemoryStore())
+    app = Plait(Sheet, store=MemoryStore(), secret="s")
 
     def change(thread: Thread[Any]) -> None:
         state = thread.state
@@ -315,7 +315,7 @@ class Silent(Thread[dict[str, Any]]):
 
 
 async def test_who_gets_no_state_gets_none_here_either() -> None:
-    app = Plait(Silent, store=MemoryStore())
+    app = Plait(Silent, store=MemoryStore(), secret="s")
 
     @app.agent("teller", thread=Silent)
     async def agent(ctx: Context) -> AsyncIterator[str]:
@@ -330,7 +330,7 @@ async def test_who_gets_no_state_gets_none_here_either() -> None:
 
 
 async def test_what_is_left_open_is_ended_before_the_run(served: Served) -> None:
-    app = Plait(Sheet, store=MemoryStore())
+    app = Plait(Sheet, store=MemoryStore(), secret="s")
 
     @app.agent("open", thread=Sheet)
     async def agent(ctx: Context) -> AsyncIterator[Any]:
@@ -352,7 +352,7 @@ async def test_what_is_left_open_is_ended_before_the_run(served: Served) -> None
 
 
 async def test_events_of_agents_cannot_be_taken_for_those_of_the_run() -> None:
-    app = Plait(Sheet, store=MemoryStore())
+    app = Plait(Sheet, store=MemoryStore(), secret="s")
 
     @app.agent("liar", thread=Sheet)
     async def agent(ctx: Context) -> None:

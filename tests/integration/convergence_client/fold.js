@@ -21,7 +21,8 @@ function apply(state, ops) {
   return ops.reduce(carryOut, structuredClone(state));
 }
 
-function carryOut(state, { op, path, value }) {
+function carryOut(state, operation) {
+  const { op, path, value } = operation;
   const parts = path
     .split("/")
     .slice(1)
@@ -29,7 +30,8 @@ function carryOut(state, { op, path, value }) {
   if (parts.length === 0) return value;
   const last = parts.pop();
   const parent = parts.reduce((node, part) => child(node, part), state);
-  if (Array.isArray(parent)) inArray(parent, op, last, value);
+  if (op === "splice") parent[last] = inText(child(parent, last), operation);
+  else if (Array.isArray(parent)) inArray(parent, op, last, value);
   else inObject(parent, op, last, value);
   return state;
 }
@@ -37,6 +39,12 @@ function carryOut(state, { op, path, value }) {
 function child(node, part) {
   if (typeof node !== "object" || node === null || !Object.hasOwn(node, part)) throw new Misfit(part);
   return node[part];
+}
+
+function inText(text, { path, at, remove = 0, insert = "" }) {
+  const points = typeof text === "string" ? [...text] : [];
+  if (typeof text !== "string" || at + remove > points.length) throw new Misfit(path);
+  return points.slice(0, at).join("") + insert + points.slice(at + remove).join("");
 }
 
 function inArray(array, op, last, value) {

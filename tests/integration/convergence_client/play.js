@@ -3,7 +3,7 @@
 import { Dice } from "./dice.js";
 import { Player, TIMEOUT } from "./player.js";
 
-const { bundle, address, seed, count, atOnce, kinds, reloads } = JSON.parse(process.argv[2]);
+const { bundle, address, seed, count, atOnce, kinds, reloads, types } = JSON.parse(process.argv[2]);
 const { ThreadClient } = await import(bundle);
 
 async function play(seed) {
@@ -30,6 +30,7 @@ async function play(seed) {
 }
 
 async function step(dice, player, number) {
+  if (types && dice.chance(0.5)) return player.type(number);
   const roll = dice.below(100);
   if (roll < 45) player.edit(number, `t${number}`);
   else if (roll < 55) player.write(number);

@@ -2,7 +2,7 @@
 
 import { createHash } from "node:crypto";
 
-import { choose } from "./edits.js";
+import { choose, rewrite, swap } from "./edits.js";
 import { canonical, fold } from "./fold.js";
 import { troubled } from "./troubled.js";
 
@@ -19,6 +19,9 @@ export class Player {
   tokens = {};
   /** What it meant to take from the list. */
   meant = [];
+  /** The letters that each edit put into texts, and took out of them. */
+  typed = {};
+  deleted = {};
   edits = 0;
   looks = 0;
   reloads = 0;
@@ -96,6 +99,29 @@ export class Player {
     this.look();
   }
 
+  /** Gives a text a new value, as an input does that does not know what was done in it; or moves the texts. */
+  type(number) {
+    const { client } = this;
+    if (!client.state) return;
+    if (this.#dice.chance(0.1)) {
+      this.#follow(number, client.edit(swap));
+    } else {
+      const change = rewrite(this.#dice, client.state, number);
+      this.typed[number] = change.typed;
+      this.deleted[number] = change.deleted;
+      for (const letter of change.typed) this.#byToken.set(letter, number);
+      const how = this.#dice.pick(["update", "edit", "set"]);
+      if (how === "update") this.#follow(number, client.update(change.pointer, change.value));
+      else if (how === "edit") this.#follow(number, client.edit(change.make));
+      else
+        this.#follow(
+          number,
+          client.set((state) => made(state, change)),
+        );
+    }
+    this.look();
+  }
+
   /** Writes what only this client writes. */
   write(number) {
     const { client } = this;
@@ -161,7 +187,7 @@ export class Player {
   }
 
   #refused(error, ops) {
-    const token = ops.map(({ value }) => value).find((value) => this.#byToken.has(value));
+    const token = ops.flatMap(({ value, insert = "" }) => [value, ...insert]).find((value) => this.#byToken.has(value));
     const number = this.#byToken.get(token);
     // Those of this life are told by their promises, too.
     if (number !== undefined && this.outcomes[number] === null) this.#inherited.set(number, error.code);
@@ -209,7 +235,7 @@ export class Player {
 
   report() {
     const { version, state, confirmed, connection } = this.client;
-    const { id, outcomes, tokens, meant, seen, problems, edits, looks, cuts, reloads } = this;
+    const { id, outcomes, tokens, meant, typed, deleted, seen, problems, edits, looks, cuts, reloads } = this;
     return {
       id,
       connection,
@@ -219,6 +245,8 @@ export class Player {
       outcomes,
       tokens,
       meant,
+      typed,
+      deleted,
       seen,
       problems,
       edits,

@@ -4,21 +4,25 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from plait import Context, Limits, MemoryStore, Plait, SqliteStore, Store, StoreError, Thread, ThreadKey, Values
+from plait import Context, Limits, MemoryStore, Plait, SqliteStore, StoreError, Thread, ThreadKey, Values
 
 __all__ = ["Conversation", "CountingMemory", "Lab", "make_store", "open_lab"]
-
-Work = Callable[[Context], Awaitable[Any]]
 
 
 class Conversation(Thread[dict[str, Any]]):
     """A thread with a state and values."""
 
-    initial_state: ClassVar[dict[str, Any]] = {"answer": ""}
+    @staticmethod
+    def initial_state() -> dict[str, Any]:
+        return {"answer": ""}
+
     texts = ("/answer",)
     values = Values()
+
+
+Work = Callable[[Context[Conversation]], Awaitable[Any]]
 
 
 class _Counting:
@@ -61,16 +65,16 @@ def make_store(kind: str, folder: Path) -> CountingMemory | CountingSqlite:
 class Lab:
     """An app with the agents `do`, which does some work and returns its result, and `yield_`, which yields it."""
 
-    def __init__(self, store: Store, **settings: Any) -> None:
+    def __init__(self, store: CountingMemory | CountingSqlite, **settings: Any) -> None:
         self.store = store
         self.app = Plait(Conversation, store=store, **settings)
 
         @self.app.agent("do", thread=Conversation)
-        async def do(ctx: Context, work: Any) -> Any:
+        async def do(ctx: Context[Conversation], work: Any) -> Any:
             return await work(ctx)
 
         @self.app.agent("stream", thread=Conversation)
-        async def stream(ctx: Context, work: Any) -> AsyncIterator[Any]:
+        async def stream(ctx: Context[Conversation], work: Any) -> AsyncIterator[Any]:
             async for chunk in work(ctx):
                 yield chunk
 
@@ -81,7 +85,7 @@ class Lab:
     async def values(self, thread: str = "one") -> dict[str, Any]:
         """Return the values of a thread, by a run that only reads."""
 
-        async def read(ctx: Context) -> Any:
+        async def read(ctx: Context[Conversation]) -> Any:
             return dict(await ctx.thread.values.items())
 
         found: dict[str, Any] = await self.do(read, thread)
@@ -100,7 +104,7 @@ class Lab:
 
 
 @asynccontextmanager
-async def open_lab(store: Store, *, limits: Limits | None = None) -> AsyncIterator[Lab]:
+async def open_lab(store: CountingMemory | CountingSqlite, *, limits: Limits | None = None) -> AsyncIterator[Lab]:
     """Run a lab with a store."""
     lab = Lab(store, limits=limits, shutdown_timeout=2.0)
     async with lab.app:

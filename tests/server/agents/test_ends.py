@@ -2,27 +2,28 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from tests.server.agents.lab import Conversation, Lab
 from tests.server.agents.test_runs import Gate, ended
 
-from plait import Context, Destroyed, MemoryStore, Plait, Thread, ThreadKey, Values
+from plait import Context, Destroyed, Limits, MemoryStore, Plait, Thread, ThreadKey, Values
 from plait.store.protocol import Write
 
 HOUR = 3600
 
 
 async def test_a_run_may_destroy_its_thread_and_the_next_one_sees_a_new_one(lab: Lab) -> None:
-    async def work(ctx: Context) -> str:
+    async def work(ctx: Context[Conversation]) -> str:
         await ctx.thread.values.set("a", 1)
         await ctx.thread.set_state({"answer": "old"})
         await ctx.thread.destroy()
         await ctx.thread.values.set("b", 1)
         return "reset"
 
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("before", 1)
 
     await lab.do(put)
@@ -35,7 +36,7 @@ async def test_a_run_may_destroy_its_thread_and_the_next_one_sees_a_new_one(lab:
 async def test_a_run_in_progress_brings_nothing_back_when_its_thread_is_destroyed_from_outside(lab: Lab) -> None:
     gate = Gate()
 
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
         await gate.arrive()
         await asyncio.Event().wait()
@@ -53,7 +54,10 @@ async def test_a_run_in_progress_brings_nothing_back_when_its_thread_is_destroye
 class Watched(Thread[dict[str, Any]]):
     """Tells what it sees as it ends."""
 
-    initial_state: ClassVar[dict[str, Any]] = {"n": 0}
+    @staticmethod
+    def initial_state() -> dict[str, Any]:
+        return {"n": 0}
+
     values = Values()
     idle_timeout = 0.0
     expires_after = float(HOUR)
@@ -78,7 +82,7 @@ async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_
         Watched.has_told.set()
 
     @app.agent("put", thread=Watched)
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
         await ctx.thread.set_state({"n": 1})
 
@@ -105,7 +109,7 @@ async def test_a_thread_is_created_once_in_a_life(lab: Lab) -> None:
     told: list[str] = []
     lab.app.on("thread.created", lambda thread: told.append(thread.name))
 
-    async def nothing(ctx: Context) -> None: ...
+    async def nothing(ctx: Context[Conversation]) -> None: ...
 
     for _ in range(3):
         await lab.do(nothing)
@@ -126,7 +130,7 @@ async def test_each_event_comes_once_at_its_moment_and_bad_listeners_stop_nobody
     told: list[Any] = []
 
     @lab.app.on("agent.started")
-    def bad(ctx: Context) -> None:
+    def bad(ctx: Context[Conversation]) -> None:
         raise ZeroDivisionError
 
     for event in ("session.started", "session.completed"):
@@ -135,18 +139,18 @@ async def test_each_event_comes_once_at_its_moment_and_bad_listeners_stop_nobody
         lab.app.on(event, lambda ctx, event=event: told.append((event, ctx.agent)))
 
     @lab.app.on("agent.errored")
-    async def errored(ctx: Context, error: Exception) -> None:
+    async def errored(ctx: Context[Conversation], error: Exception) -> None:
         told.append(("agent.errored", type(error)))
 
     @lab.app.agent("inner", thread=Conversation)
-    async def inner(ctx: Context) -> None:
+    async def inner(ctx: Context[Conversation]) -> None:
         told.append("inner")
 
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         told.append("work")
         await ctx.run("inner")
 
-    async def fail(ctx: Context) -> None:
+    async def fail(ctx: Context[Conversation]) -> None:
         raise KeyError
 
     await lab.do(work, session_id="s1")
@@ -179,3 +183,31 @@ def test_an_unknown_event_is_refused_with_the_nearest() -> None:
         app.on("thread.create", print)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="function"):
         app.on("thread.created", "no")  # type: ignore[call-overload]
+
+
+async def test_threads_that_ran_once_do_not_stay_in_memory_and_lose_nothing(tmp_path: Path) -> None:
+    class Brief(Conversation):
+        idle_timeout = 0.0
+
+    app = Plait(Brief, store=f"sqlite:///{tmp_path / 'plait.db'}", limits=Limits(awake_threads=300))
+    app._node._sweep_interval = 0.01
+
+    @app.agent("put", thread=Brief)
+    async def put(ctx: Context[Brief], number: int) -> int:
+        await ctx.thread.values.set("number", number)
+        return number
+
+    @app.agent("look", thread=Brief)
+    async def look(ctx: Context[Brief]) -> Any:
+        return await ctx.thread.values.get("number")
+
+    async with app:
+        for start in range(0, 3000, 100):
+            await asyncio.gather(*(app.run("put", number, thread=str(number)) for number in range(start, start + 100)))
+            async with asyncio.timeout(10):
+                while len(app._node.actors) > 100:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        assert [await app.run("look", thread=str(number)) for number in range(0, 3000, 100)] == [*range(0, 3000, 100)]
+        async with asyncio.timeout(10):
+            while app._node.actors:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)

@@ -19,9 +19,9 @@ async def test_an_interrupt_stops_the_run_of_exactly_that_thread_at_its_next_che
     gate = Gate()
 
     @lab.app.agent("inner", thread=Conversation)
-    async def inner(ctx: Context) -> None: ...
+    async def inner(ctx: Context[Conversation]) -> None: ...
 
-    async def work(ctx: Context) -> str:
+    async def work(ctx: Context[Conversation]) -> str:
         await ctx.thread.values.set("kept", 1)
         ctx.thread.append("/answer", "so far")
         await gate.wait()
@@ -49,7 +49,7 @@ async def test_an_interrupt_stops_the_run_of_exactly_that_thread_at_its_next_che
 async def test_an_agent_may_end_in_its_own_way_and_has_the_message(lab: Lab) -> None:
     gate = Gate()
 
-    async def work(ctx: Context) -> Any:
+    async def work(ctx: Context[Conversation]) -> Any:
         await gate.wait()
         try:
             await ctx.checkpoint()
@@ -68,7 +68,7 @@ async def test_an_agent_may_end_in_its_own_way_and_has_the_message(lab: Lab) -> 
 async def test_the_run_after_an_interrupted_one_is_normal(lab: Lab) -> None:
     gate = Gate()
 
-    async def work(ctx: Context) -> str:
+    async def work(ctx: Context[Conversation]) -> str:
         await gate.wait()
         await ctx.checkpoint()
         return "done"
@@ -82,7 +82,7 @@ async def test_the_run_after_an_interrupted_one_is_normal(lab: Lab) -> None:
 
 
 async def test_an_interrupt_of_an_idle_thread_changes_nothing_and_says_so(lab: Lab) -> None:
-    async def work(ctx: Context) -> bool:
+    async def work(ctx: Context[Conversation]) -> bool:
         await ctx.checkpoint()
         return ctx.interrupted
 
@@ -93,7 +93,8 @@ async def test_an_interrupt_of_an_idle_thread_changes_nothing_and_says_so(lab: L
 
 async def test_a_stream_is_interrupted_at_its_next_chunk_and_says_so_last(lab: Lab) -> None:
     @lab.app.agent("count", thread=Conversation)
-    async def count(ctx: Context) -> AsyncIterator[str]:
+    async def count(ctx: Context[Conversation]) -> AsyncIterator[str]:
+        number = -1
         try:
             for number in range(100):
                 yield str(number)
@@ -114,7 +115,7 @@ async def test_a_stream_is_interrupted_at_its_next_chunk_and_says_so_last(lab: L
 async def test_background_work_is_not_interrupted(lab: Lab) -> None:
     gate = Gate()
 
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         async def later() -> None:
             await gate.wait()
             await ctx.thread.values.set("later", 1)
@@ -146,7 +147,7 @@ async def drained(lab: Lab) -> "asyncio.Task[None]":
 async def test_on_shutdown_new_runs_are_refused_and_running_ones_may_finish(kind: str, tmp_path: Path) -> None:
     gate, store = Gate(), make_store(kind, tmp_path)
 
-    async def work(ctx: Context) -> str:
+    async def work(ctx: Context[Conversation]) -> str:
         async def later() -> None:
             await asyncio.sleep(0.01)
             await ctx.thread.values.push("log", "later")
@@ -181,7 +182,7 @@ async def test_a_run_that_is_cut_off_is_saved_and_marked_and_the_next_one_sees_t
 ) -> None:
     gate = Gate()
 
-    async def work(ctx: Context) -> Any:
+    async def work(ctx: Context[Conversation]) -> Any:
         await ctx.thread.values.set("kept", how)
         await gate.arrive()
         try:
@@ -194,14 +195,14 @@ async def test_a_run_that_is_cut_off_is_saved_and_marked_and_the_next_one_sees_t
                 return "goodbye"
             raise
 
-    async def stream(ctx: Context) -> AsyncIterator[int]:
+    async def stream(ctx: Context[Conversation]) -> AsyncIterator[int]:
         await ctx.thread.values.set("kept", how)
         await gate.arrive()
         while True:
             await asyncio.sleep(0.01)
             yield 1
 
-    async def look(ctx: Context) -> bool:
+    async def look(ctx: Context[Conversation]) -> bool:
         return ctx.shutdown_interrupted
 
     store = make_store("sqlite", tmp_path)
@@ -228,7 +229,7 @@ async def test_a_run_that_is_cut_off_is_saved_and_marked_and_the_next_one_sees_t
 async def test_background_work_that_takes_too_long_at_shutdown_keeps_what_it_wrote(tmp_path: Path) -> None:
     lab = Lab(CountingMemory(), shutdown_timeout=0.05)
 
-    async def work(ctx: Context) -> str:
+    async def work(ctx: Context[Conversation]) -> str:
         async def later() -> None:
             await ctx.thread.values.set("later", 1)
             await asyncio.Event().wait()

@@ -60,10 +60,10 @@ async def ended(task: "asyncio.Task[Any]") -> Any:
 
 
 async def test_the_state_of_a_run_is_gone_in_the_next(lab: Lab) -> None:
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         ctx.state["a"] = ctx.session.state["a"] = 1
 
-    async def look(ctx: Context) -> Any:
+    async def look(ctx: Context[Conversation]) -> Any:
         return ctx.state, ctx.session.state
 
     await lab.do(put)
@@ -75,11 +75,11 @@ async def test_runs_at_the_same_time_share_no_state_and_an_inner_agent_sees_its_
         gate = Gate()
 
         @lab.app.agent("inner", thread=Conversation)
-        async def inner(ctx: Context) -> Any:
+        async def inner(ctx: Context[Conversation]) -> Any:
             ctx.state["inner"] = 1
             return ctx.state["mine"], ctx.session.id
 
-        async def work(ctx: Context) -> Any:
+        async def work(ctx: Context[Conversation]) -> Any:
             ctx.state["mine"] = ctx.thread.name
             await gate.wait()
             return await ctx.run("inner"), ctx.state, ctx.session.id
@@ -93,7 +93,7 @@ async def test_runs_at_the_same_time_share_no_state_and_an_inner_agent_sees_its_
 
 
 async def test_session_ids_are_new_unless_the_caller_gives_one(lab: Lab) -> None:
-    async def look(ctx: Context) -> tuple[str, str]:
+    async def look(ctx: Context[Conversation]) -> tuple[str, str]:
         return ctx.session.id, ctx.thread.name
 
     (one, thread), (two, same) = await lab.do(look), await lab.do(look)
@@ -103,7 +103,7 @@ async def test_session_ids_are_new_unless_the_caller_gives_one(lab: Lab) -> None
 
 
 async def test_a_session_without_a_thread_has_one_of_its_own_by_its_user(lab: Lab) -> None:
-    async def count(ctx: Context) -> int:
+    async def count(ctx: Context[Conversation]) -> int:
         return await ctx.thread.values.update("count", lambda n: n + 1, 0)
 
     async def run(user: str | None, session: str) -> int:
@@ -124,14 +124,14 @@ async def test_attributes_reach_one_run_by_name_and_by_type_and_are_not_stored(l
     class Tenant(msgspec.Struct):
         id: str
 
-    async def look(ctx: Context) -> Any:
+    async def look(ctx: Context[Conversation]) -> Any:
         return ctx.get(Tenant), ctx.get("request", "none"), ctx.get("missing", 5)
 
     tenant = Tenant("t7")
     assert await lab.do(look, attributes=[tenant]) == (tenant, "none", 5)
     assert await lab.do(look, attributes={"request": "r1"}) == (None, "r1", 5)
 
-    async def put(ctx: Context) -> Any:
+    async def put(ctx: Context[Conversation]) -> Any:
         ctx.put("request", "r2")
         ctx.put(tenant)
         return ctx.get("request"), ctx.get(Tenant)
@@ -145,7 +145,7 @@ async def test_the_context_is_found_anywhere_below(lab: Lab) -> None:
     async def deep() -> str:
         return current_context().run_id
 
-    async def work(ctx: Context) -> bool:
+    async def work(ctx: Context[Conversation]) -> bool:
         return await asyncio.create_task(deep()) == await deep() == ctx.run_id
 
     assert await lab.do(work)
@@ -165,7 +165,7 @@ async def test_inputs_and_outputs_are_checked_against_the_annotations() -> None:
     async with open_lab(CountingMemory()) as lab:
 
         @lab.app.agent("ask", thread=Conversation)
-        async def ask(ctx: Context, input: Question) -> int:
+        async def ask(ctx: Context[Conversation], input: Question) -> int:
             return len(input.tags) if input.text else "bad"  # type: ignore[return-value]
 
         assert await lab.app.run("ask", {"text": "a", "tags": [1]}) == 1
@@ -183,7 +183,7 @@ def test_a_name_that_no_agent_can_have_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name of an agent"):
 
         @app.agent(name, thread=Conversation)
-        async def agent(ctx: Context) -> None: ...
+        async def agent(ctx: Context[Conversation]) -> None: ...
 
 
 def test_an_agent_must_be_an_async_function_and_its_options_make_sense() -> None:
@@ -191,9 +191,9 @@ def test_an_agent_must_be_an_async_function_and_its_options_make_sense() -> None
     with pytest.raises(TypeError, match="async def"):
 
         @app.agent("a", thread=Conversation)
-        def plain(ctx: Context) -> None: ...
+        def plain(ctx: Context[Conversation]) -> None: ...
 
-    async def agent(ctx: Context) -> None: ...
+    async def agent(ctx: Context[Conversation]) -> None: ...
 
     with pytest.raises(ValueError, match="multitask"):
         app.agent("a", thread=Conversation, multitask="drop")(agent)  # type: ignore[arg-type]
@@ -211,7 +211,7 @@ async def test_runs_of_a_thread_keep_the_order_of_arrival_and_never_overlap(lab:
     running, seen = 0, []
 
     def make(number: int) -> Any:
-        async def work(ctx: Context) -> None:
+        async def work(ctx: Context[Conversation]) -> None:
             nonlocal running
             running += 1
             assert running == 1
@@ -229,7 +229,7 @@ async def test_runs_of_a_thread_keep_the_order_of_arrival_and_never_overlap(lab:
 async def test_runs_of_different_threads_are_parallel(lab: Lab) -> None:
     gate = Gate()
 
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         await gate.wait()
 
     tasks = [asyncio.create_task(lab.do(work, str(number))) for number in range(5)]
@@ -245,11 +245,11 @@ async def test_a_run_that_ends_badly_frees_the_place(how: str) -> None:
         gate = Gate()
 
         @lab.app.agent("bad", thread=Conversation, timeout=0.02 if how == "times out" else None)
-        async def bad(ctx: Context) -> None:
+        async def bad(ctx: Context[Conversation]) -> None:
             await gate.wait()
             raise ZeroDivisionError
 
-        async def good(ctx: Context) -> str:
+        async def good(ctx: Context[Conversation]) -> str:
             return "good"
 
         first = asyncio.create_task(lab.app.run("bad", thread="one"))
@@ -269,11 +269,11 @@ async def test_a_run_that_ends_badly_frees_the_place(how: str) -> None:
 async def test_cancelling_a_waiting_run_removes_only_that_one(lab: Lab) -> None:
     gate, seen = Gate(), list[int]()
 
-    async def first(ctx: Context) -> None:
+    async def first(ctx: Context[Conversation]) -> None:
         await gate.wait()
 
     def make(number: int) -> Any:
-        async def work(ctx: Context) -> None:
+        async def work(ctx: Context[Conversation]) -> None:
             seen.append(number)
 
         return work
@@ -298,7 +298,7 @@ async def test_too_many_waiting_runs_and_too_long_a_wait_are_refused() -> None:
         gate = Gate()
 
         @lab.app.agent("few", thread=Conversation, max_waiting=1, wait_timeout=0.05)
-        async def few(ctx: Context) -> str:
+        async def few(ctx: Context[Conversation]) -> str:
             await gate.wait()
             return "done"
 
@@ -320,14 +320,14 @@ async def test_an_agent_may_reject_or_interrupt_instead_of_waiting() -> None:
         gate = Gate()
 
         @lab.app.agent("reject", thread=Conversation, multitask="reject")
-        async def reject(ctx: Context) -> str:
+        async def reject(ctx: Context[Conversation]) -> str:
             return "ran"
 
         @lab.app.agent("interrupt-it", thread=Conversation, multitask="interrupt")
-        async def interrupt(ctx: Context) -> str:
+        async def interrupt(ctx: Context[Conversation]) -> str:
             return "ran"
 
-        async def long(ctx: Context) -> None:
+        async def long(ctx: Context[Conversation]) -> None:
             await ctx.thread.values.set("kept", 1)
             await gate.wait()
             await ctx.checkpoint()
@@ -346,13 +346,13 @@ async def test_an_agent_may_reject_or_interrupt_instead_of_waiting() -> None:
 
 
 async def test_agents_that_call_each_other_through_threads_do_not_wait_for_themselves(lab: Lab) -> None:
-    async def inner(ctx: Context) -> str:
+    async def inner(ctx: Context[Conversation]) -> str:
         return ctx.thread.name
 
-    async def middle(ctx: Context) -> Any:
+    async def middle(ctx: Context[Conversation]) -> Any:
         return await lab.do(inner, "a"), await lab.do(inner, "b")
 
-    async def outer(ctx: Context) -> Any:
+    async def outer(ctx: Context[Conversation]) -> Any:
         return await lab.do(middle, "b"), await lab.do(inner, "a")
 
     async with asyncio.timeout(PATIENCE):
@@ -366,7 +366,7 @@ async def test_a_thousand_runs_with_cancellations_and_errors_leave_the_counts_of
         order: dict[str, list[int]] = {}
 
         def make(number: int, fails: bool) -> Any:
-            async def work(ctx: Context) -> None:
+            async def work(ctx: Context[Conversation]) -> None:
                 order.setdefault(ctx.thread.name, []).append(number)
                 count = await ctx.thread.values.get("count", 0)
                 await asyncio.sleep(0)
@@ -397,7 +397,7 @@ async def test_a_thousand_runs_with_cancellations_and_errors_leave_the_counts_of
 
 async def test_a_stream_commits_when_it_ends_by_its_end_by_an_error_or_because_its_caller_left(lab: Lab) -> None:
     def make(key: str, fails: bool) -> Any:
-        async def work(ctx: Context) -> AsyncIterator[int]:
+        async def work(ctx: Context[Conversation]) -> AsyncIterator[int]:
             await ctx.thread.values.set(key, "begun")
             yield 1
             if fails:
@@ -419,11 +419,11 @@ async def test_an_agent_streams_what_another_one_streams() -> None:
     async with open_lab(CountingMemory()) as lab:
 
         @lab.app.agent("numbers", thread=Conversation)
-        async def numbers(ctx: Context, most: int) -> AsyncIterator[int]:
+        async def numbers(ctx: Context[Conversation], most: int) -> AsyncIterator[int]:
             for number in range(most):
                 yield number
 
-        async def work(ctx: Context) -> AsyncIterator[int]:
+        async def work(ctx: Context[Conversation]) -> AsyncIterator[int]:
             async for chunk in ctx.stream("numbers", 3):
                 yield chunk * 2
             yield await ctx.run("numbers", 1)
@@ -435,7 +435,7 @@ async def test_an_agent_streams_what_another_one_streams() -> None:
 
 
 async def test_what_a_run_saved_is_seen_by_any_request_after_its_answer(lab: Lab) -> None:
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
 
     await lab.do(put)
@@ -456,7 +456,7 @@ async def test_a_failed_save_fails_the_run_and_is_told(lab: Lab, caplog: pytest.
         future.set_exception(StoreError("the disk is full"))
         return future
 
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
 
     lab.store.submit = fail  # type: ignore[method-assign]
@@ -473,7 +473,7 @@ async def test_a_failed_save_fails_the_run_and_is_told(lab: Lab, caplog: pytest.
 async def test_background_work_does_not_delay_the_answer_and_is_stored_also_when_nested(lab: Lab) -> None:
     gate = Gate()
 
-    async def work(ctx: Context) -> str:
+    async def work(ctx: Context[Conversation]) -> str:
         async def inner() -> None:
             await ctx.thread.values.push("log", "inner")
 
@@ -494,7 +494,7 @@ async def test_background_work_does_not_delay_the_answer_and_is_stored_also_when
 async def test_the_next_run_begins_when_background_work_has_ended(lab: Lab) -> None:
     gate = Gate()
 
-    async def count(ctx: Context) -> None:
+    async def count(ctx: Context[Conversation]) -> None:
         async def later() -> None:
             found = await ctx.thread.values.get("count", 0)
             await gate.wait()
@@ -513,7 +513,7 @@ async def test_the_next_run_begins_when_background_work_has_ended(lab: Lab) -> N
 async def test_an_error_in_background_work_is_logged_and_fails_nothing(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(ctx: Context) -> str:
+    async def work(ctx: Context[Conversation]) -> str:
         async def bad() -> None:
             await ctx.thread.values.set("before", 1)
             raise ZeroDivisionError
@@ -533,7 +533,7 @@ async def test_an_error_in_background_work_is_logged_and_fails_nothing(
 async def test_a_run_that_raises_still_does_its_background_work(lab: Lab) -> None:
     gate = Gate()
 
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         async def later() -> None:
             await gate.wait()
             await ctx.thread.values.set("later", 1)
@@ -553,7 +553,7 @@ async def test_listeners_of_completed_run_after_the_answer_in_order_and_what_the
 ) -> None:
     gate, seen = Gate(), list[Any]()
 
-    async def work(ctx: Context) -> str:
+    async def work(ctx: Context[Conversation]) -> str:
         async def first(session: Any) -> None:
             await gate.wait()
             seen.append(session.state["kind"])
@@ -577,3 +577,38 @@ async def test_listeners_of_completed_run_after_the_answer_in_order_and_what_the
     assert await lab.values() == {"from": "s1"}
     assert seen == ["chat", "third"]
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_an_input_that_is_not_given_is_its_default_or_none() -> None:
+    async with open_lab(CountingMemory()) as lab:
+
+        @lab.app.agent("maybe", thread=Conversation)
+        async def maybe(ctx: Context[Conversation], number: int | None) -> int | None:
+            return number
+
+        @lab.app.agent("usual", thread=Conversation)
+        async def usual(ctx: Context[Conversation], number: int = 7) -> int:
+            return number
+
+        @lab.app.agent("nothing", thread=Conversation)
+        async def nothing(ctx: Context[Conversation]) -> None: ...
+
+        handle = lab.app.thread(Conversation, "one")
+        assert [await lab.app.run("maybe"), await lab.app.run("maybe", 1)] == [None, 1]
+        assert [await lab.app.run("usual"), await lab.app.run("usual", 1)] == [7, 1]
+        assert await lab.app.run("nothing") is None
+        with pytest.raises(InvalidArguments, match="no input"):
+            await lab.app.run("nothing", 1)
+        with pytest.raises(InvalidArguments, match="Expected `int`"):
+            await lab.app.run("usual", None)
+        assert handle.name == "one"
+
+
+async def test_clients_are_told_the_types_of_agents() -> None:
+    async with open_lab(CountingMemory()) as lab:
+
+        @lab.app.agent("ask", thread=Conversation)
+        async def ask(ctx: Context[Conversation], question: Question) -> int:
+            return len(question.tags)
+
+        assert '"run:ask"(question: QuestionInput): number;' in lab.app.types()["plait-types.ts"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.agents.lab import CountingMemory, Lab, open_lab
+from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
 
 from plait import Context, StoreError, TooLarge
 
@@ -14,10 +14,10 @@ LIMIT = 1_048_576
 
 
 async def test_a_run_that_uses_no_values_reads_and_writes_none(lab: Lab) -> None:
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
 
-    async def nothing(ctx: Context) -> bool:
+    async def nothing(ctx: Context[Conversation]) -> bool:
         return bool(ctx.thread.values.loaded or ctx.thread.values.dirty)
 
     await lab.do(put)
@@ -28,7 +28,7 @@ async def test_a_run_that_uses_no_values_reads_and_writes_none(lab: Lab) -> None
 
 
 async def test_what_only_writes_is_dirty_and_not_loaded_and_reads_nothing(lab: Lab) -> None:
-    async def write(ctx: Context) -> tuple[bool, bool, int]:
+    async def write(ctx: Context[Conversation]) -> tuple[bool, bool, int]:
         values = ctx.thread.values
         await values.set("a", 1)
         await values.delete("b")
@@ -44,7 +44,7 @@ async def test_what_only_writes_is_dirty_and_not_loaded_and_reads_nothing(lab: L
 
 
 async def test_a_thread_that_has_woken_reads_once_before_its_first_write_is_stored(lab: Lab) -> None:
-    async def write(ctx: Context) -> int:
+    async def write(ctx: Context[Conversation]) -> int:
         await ctx.thread.values.push("list", 1)
         return lab.store.reads
 
@@ -58,11 +58,11 @@ async def test_a_thread_that_has_woken_reads_once_before_its_first_write_is_stor
 
 
 async def test_a_cleared_thread_that_has_woken_reads_nothing(lab: Lab) -> None:
-    async def clear(ctx: Context) -> None:
+    async def clear(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.clear()
         await ctx.thread.values.set("b", 2)
 
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
 
     await lab.do(put)
@@ -74,10 +74,10 @@ async def test_a_cleared_thread_that_has_woken_reads_nothing(lab: Lab) -> None:
 
 @pytest.mark.parametrize("read", ["get", "has", "keys", "values", "items", "size"])
 async def test_reading_loads_once_also_when_awaited_together(lab: Lab, read: str) -> None:
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
 
-    async def look(ctx: Context) -> tuple[bool, list[Any]]:
+    async def look(ctx: Context[Conversation]) -> tuple[bool, list[Any]]:
         values = ctx.thread.values
         arguments = ("a",) if read in ("get", "has") else ()
         found = await asyncio.gather(*(getattr(values, read)(*arguments) for _ in range(3)))
@@ -91,11 +91,11 @@ async def test_reading_loads_once_also_when_awaited_together(lab: Lab, read: str
 
 
 async def test_reads_after_queued_writes_see_them_over_what_is_stored_in_order(lab: Lab) -> None:
-    async def first(ctx: Context) -> None:
+    async def first(ctx: Context[Conversation]) -> None:
         for key in "abc":
             await ctx.thread.values.set(key, key)
 
-    async def then(ctx: Context) -> Any:
+    async def then(ctx: Context[Conversation]) -> Any:
         values = ctx.thread.values
         await values.set("d", "d")
         await values.delete("b")
@@ -110,7 +110,7 @@ async def test_reads_after_queued_writes_see_them_over_what_is_stored_in_order(l
 
 
 async def test_a_missing_key_is_none_and_a_stored_none_is_told_apart_by_has(lab: Lab) -> None:
-    async def work(ctx: Context) -> list[Any]:
+    async def work(ctx: Context[Conversation]) -> list[Any]:
         values = ctx.thread.values
         await values.set("there", None)
         return [
@@ -125,10 +125,10 @@ async def test_a_missing_key_is_none_and_a_stored_none_is_told_apart_by_has(lab:
 
 
 async def test_a_run_that_only_reads_stays_clean(lab: Lab) -> None:
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("list", [1])
 
-    async def read(ctx: Context) -> bool:
+    async def read(ctx: Context[Conversation]) -> bool:
         await ctx.thread.values.get("list")
         return ctx.thread.values.dirty
 
@@ -137,11 +137,11 @@ async def test_a_run_that_only_reads_stays_clean(lab: Lab) -> None:
 
 
 async def test_what_is_changed_in_place_is_dirty_and_stored(lab: Lab) -> None:
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("list", [1])
         await ctx.thread.values.set("deep", {"a": {"b": []}})
 
-    async def change(ctx: Context) -> bool:
+    async def change(ctx: Context[Conversation]) -> bool:
         values = ctx.thread.values
         (await values.get("list")).append(2)
         (await values.get("deep"))["a"]["b"].append(3)
@@ -154,7 +154,7 @@ async def test_what_is_changed_in_place_is_dirty_and_stored(lab: Lab) -> None:
 
 
 async def test_a_push_to_a_list_that_was_changed_in_place_keeps_both(lab: Lab) -> None:
-    async def work(ctx: Context) -> Any:
+    async def work(ctx: Context[Conversation]) -> Any:
         values = ctx.thread.values
         await values.set("list", [1])
         found = await values.get("list")
@@ -168,10 +168,10 @@ async def test_a_push_to_a_list_that_was_changed_in_place_keeps_both(lab: Lab) -
 
 
 async def test_a_failed_load_is_raised_to_all_who_wait_and_the_next_read_tries_again(lab: Lab) -> None:
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
 
-    async def work(ctx: Context) -> Any:
+    async def work(ctx: Context[Conversation]) -> Any:
         values = ctx.thread.values
         await values.set("b", 2)
         lab.store.failures = 1
@@ -184,10 +184,10 @@ async def test_a_failed_load_is_raised_to_all_who_wait_and_the_next_read_tries_a
 
 
 async def test_after_a_read_error_the_run_fails_and_what_is_stored_stays(lab: Lab) -> None:
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.push("list", 1)
 
-    async def push(ctx: Context) -> None:
+    async def push(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.push("list", 2)
         lab.store.failures = 1
 
@@ -200,7 +200,7 @@ async def test_after_a_read_error_the_run_fails_and_what_is_stored_stays(lab: La
 
 @pytest.mark.parametrize("key", ["a.b", "a/b", "a b", "a:b", "🔑", "", "\n", "é", "values", "👩‍👩‍👧"])
 async def test_any_key_comes_back(lab: Lab, key: str) -> None:
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set(key, key)
 
     await lab.do(put)
@@ -213,7 +213,7 @@ async def test_a_thousand_keys_and_deep_json_come_back_in_order(lab: Lab) -> Non
     for _ in range(50):
         deep = {"in": [deep]}
 
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         for number in range(1000):
             await ctx.thread.values.set(str(999 - number), number)
         await ctx.thread.values.set("deep", deep)
@@ -227,7 +227,7 @@ async def test_a_thousand_keys_and_deep_json_come_back_in_order(lab: Lab) -> Non
 
 @pytest.mark.parametrize("bad", [object(), {1, "a", object()}, float("nan"), "\ud800", lambda: 0])
 async def test_what_is_no_json_is_refused_at_set_with_its_key(lab: Lab, bad: Any) -> None:
-    async def work(ctx: Context) -> Any:
+    async def work(ctx: Context[Conversation]) -> Any:
         await ctx.thread.values.set("name", "old")
         with pytest.raises((TypeError, ValueError), match="name"):
             await ctx.thread.values.set("name", bad)
@@ -242,7 +242,7 @@ async def test_a_cycle_is_refused(lab: Lab) -> None:
     cycle: list[Any] = []
     cycle.append(cycle)
 
-    async def work(ctx: Context) -> Any:
+    async def work(ctx: Context[Conversation]) -> Any:
         with pytest.raises(ValueError, match="name"):
             await ctx.thread.values.set("name", cycle)
 
@@ -251,7 +251,7 @@ async def test_a_cycle_is_refused(lab: Lab) -> None:
 
 @pytest.mark.parametrize("key", [1, None, b"a"])
 async def test_a_key_is_a_str(lab: Lab, key: Any) -> None:
-    async def work(ctx: Context) -> Any:
+    async def work(ctx: Context[Conversation]) -> Any:
         with pytest.raises(TypeError, match="key"):
             await ctx.thread.values.set(key, 1)
 
@@ -259,7 +259,7 @@ async def test_a_key_is_a_str(lab: Lab, key: Any) -> None:
 
 
 async def test_push_keeps_the_last_records(lab: Lab) -> None:
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         for number in range(5):
             await ctx.thread.values.push("log", number, 3)
 
@@ -269,7 +269,7 @@ async def test_push_keeps_the_last_records(lab: Lab) -> None:
 
 @pytest.mark.parametrize("most", [0, -1])
 async def test_push_keeps_at_least_one(lab: Lab, most: int) -> None:
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         with pytest.raises(ValueError, match="max_records"):
             await ctx.thread.values.push("log", 1, most)
 
@@ -277,7 +277,7 @@ async def test_push_keeps_at_least_one(lab: Lab, most: int) -> None:
 
 
 async def test_a_push_to_what_is_no_list_fails_at_once_if_loaded(lab: Lab) -> None:
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("name", "Ada")
         await ctx.thread.values.get("name")
         with pytest.raises(TypeError, match="'name'"):
@@ -288,10 +288,10 @@ async def test_a_push_to_what_is_no_list_fails_at_once_if_loaded(lab: Lab) -> No
 
 
 async def test_a_push_to_what_is_no_list_fails_the_run_if_not_loaded(lab: Lab) -> None:
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("name", "Ada")
 
-    async def push(ctx: Context) -> None:
+    async def push(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("other", 1)
         await ctx.thread.values.push("name", 1)
 
@@ -309,7 +309,7 @@ async def test_a_run_is_one_write(lab: Lab) -> None:
         sizes.append(len(write.records))
         return submit(write)
 
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         for key in "abc":
             await ctx.thread.values.set(key, key)
         await ctx.thread.values.set_metadata({"a": 1})
@@ -321,7 +321,7 @@ async def test_a_run_is_one_write(lab: Lab) -> None:
 
 async def test_a_hundred_pushes_at_once_are_all_there_in_order_of_arrival(lab: Lab) -> None:
     async def push(number: int) -> None:
-        async def work(ctx: Context) -> None:
+        async def work(ctx: Context[Conversation]) -> None:
             await ctx.thread.values.push("log", number)
 
         await lab.do(work)
@@ -331,7 +331,7 @@ async def test_a_hundred_pushes_at_once_are_all_there_in_order_of_arrival(lab: L
 
 
 async def test_a_hundred_increments_at_once_all_count(lab: Lab) -> None:
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         count = await ctx.thread.values.get("count", 0)
         await asyncio.sleep(0)
         await ctx.thread.values.set("count", count + 1)
@@ -341,20 +341,20 @@ async def test_a_hundred_increments_at_once_all_count(lab: Lab) -> None:
 
 
 async def test_metadata_is_replaced_whole_without_loading_values(lab: Lab) -> None:
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
         await ctx.thread.values.set_metadata({"user": "ada", "tags": [1]})
 
-    async def change(ctx: Context) -> tuple[Any, bool]:
+    async def change(ctx: Context[Conversation]) -> tuple[Any, bool]:
         before = await ctx.thread.values.metadata()
         await ctx.thread.values.set_metadata({"other": 1})
         return before, ctx.thread.values.loaded
 
-    async def read(ctx: Context) -> Any:
+    async def read(ctx: Context[Conversation]) -> Any:
         await ctx.thread.values.set("b", 2)
         return await ctx.thread.values.metadata()
 
-    async def empty(ctx: Context) -> None:
+    async def empty(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set_metadata({})
 
     await lab.do(put)
@@ -369,7 +369,7 @@ async def test_metadata_is_replaced_whole_without_loading_values(lab: Lab) -> No
 
 
 async def test_a_run_that_raises_drops_what_it_did_not_flush(lab: Lab) -> None:
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("kept", 1)
         await ctx.flush()
         await ctx.thread.values.set("kept", 2)
@@ -385,10 +385,10 @@ async def test_a_run_that_raises_drops_what_it_did_not_flush(lab: Lab) -> None:
 async def test_a_mebibyte_is_kept_and_one_more_byte_is_refused_whole(lab: Lab, way: str) -> None:
     room = LIMIT - len('{"a":[""]}')
 
-    async def put(ctx: Context) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", ["x" * room])
 
-    async def grow(ctx: Context) -> None:
+    async def grow(ctx: Context[Conversation]) -> None:
         values = ctx.thread.values
         await values.set_metadata({"grown": True})
         if way == "set":
@@ -410,7 +410,7 @@ async def test_a_mebibyte_is_kept_and_one_more_byte_is_refused_whole(lab: Lab, w
 async def test_outside_of_runs_values_are_stored_at_once_and_a_run_keeps_them(lab: Lab) -> None:
     thread, is_there, may_go_on = await lab.thread(), asyncio.Event(), asyncio.Event()
 
-    async def work(ctx: Context) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
         values = ctx.thread.values
         await values.set("mine", await values.get("mine", 0) + 1)
         is_there.set()
@@ -426,26 +426,36 @@ async def test_outside_of_runs_values_are_stored_at_once_and_a_run_keeps_them(la
     assert await lab.values() == {"theirs": 1, "mine": 5}
 
 
-@given(st.lists(st.tuples(st.sampled_from("sdpcx"), st.sampled_from("ab"), st.integers(0, 3)), max_size=12), st.data())
-async def test_runs_do_what_a_dict_does(steps: list[tuple[str, str, int]], data: st.DataObject) -> None:
-    """Whether it is loaded before, in between or not, and however it is cut into runs."""
+Step = tuple[str, str, int, bool, str]
+
+steps = st.tuples(
+    st.sampled_from("sdpcx"),
+    st.sampled_from("ab"),
+    st.integers(0, 3),
+    st.booleans(),
+    st.sampled_from(["", "end", "sleep"]),
+)
+
+
+@given(st.lists(steps, max_size=12))
+async def test_runs_do_what_a_dict_does(steps: list[Step]) -> None:
+    """Whether the values are loaded before a step or not, and however the steps are cut into runs."""
     expected: dict[str, Any] = {}
     async with open_lab(CountingMemory()) as lab:
-        at = 0
-        while at < len(steps):
-            end = data.draw(st.integers(at + 1, len(steps)))
-            part, at = steps[at:end], end
-            loads = [data.draw(st.booleans()) for _ in part]
+        left = iter(steps)
 
-            async def work(ctx: Context, part: Any = part, loads: Any = loads) -> None:
-                values = ctx.thread.values
-                for (what, key, number), is_loaded in zip(part, loads, strict=True):
-                    if is_loaded:
-                        assert dict(await values.items()) == expected
-                    await _step(values, expected, what, key, number)
+        async def work(ctx: Context[Conversation]) -> str:
+            values = ctx.thread.values
+            for what, key, number, is_loaded, end in left:
+                if is_loaded:
+                    assert list(await values.items()) == list(expected.items())
+                await _step(values, expected, what, key, number)
+                if end:
+                    return end
+            return "over"
 
-            await lab.do(work)
-            if data.draw(st.booleans()):
+        while (end := await lab.do(work)) != "over":
+            if end == "sleep":
                 await lab.sleep()
         assert list((await lab.values()).items()) == list(expected.items())
 

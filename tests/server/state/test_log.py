@@ -184,14 +184,31 @@ async def test_who_is_too_many_bytes_behind_is_told_so_before_all_is_read() -> N
 
 async def test_no_more_is_read_from_the_store_than_was_asked_for() -> None:
     async with bench(900, is_woken=True) as b:
-        rows = await b.change_log.changes(0)
-        assert rows is not None
-        size, whole = sum(len(row.ops) for row in rows), len(b.store.reads)
-        assert await b.change_log.changes(0, size=size) == rows
-        assert await b.change_log.changes(0, size=size - 1) is None
+        missed = await b.change_log.missed(0, most=100_000)
+        assert missed is not None
+        whole = len(b.store.reads)
+        again = await b.change_log.missed(0, most=missed.size)
+        assert again is not None
+        assert (again.ops, again.version) == (missed.ops, 900)
+        assert await b.change_log.missed(0, most=missed.size - 1) is None
         b.store.reads.clear()
-        assert await b.change_log.changes(0, size=1) is None
+        assert await b.change_log.missed(0, most=1) is None
         assert len(b.store.reads) == 1 < whole
+
+
+async def test_changes_that_come_to_little_are_not_all_read_for_a_reader_that_could_be_sent_little() -> None:
+    async with bench(0, is_woken=True) as b:
+        await b.pipeline.set("", "server")
+        for _ in range(500):
+            b.pipeline.splice("", 0, insert="x")
+            b.pipeline.splice("", 0, 1)
+        await b.pipeline.wait_until_durable()
+        missed = await b.change_log.missed(1, most=100_000)
+        assert missed is not None
+        assert (missed.ops, missed.version) == ([], 1_001)
+        b.store.rows = 0
+        assert await b.change_log.missed(1, most=1_000) is None
+        assert b.store.rows < 500
 
 
 async def test_changes_that_are_not_durable_are_no_past() -> None:

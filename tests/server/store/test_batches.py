@@ -30,7 +30,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.batches = Batches(self._write)
-        self.batches.is_open = True
+        self.batches.open()
         self.written: list[Sequence[Group]] = []
         self._done: asyncio.Future[Sequence[Outcome]]
 

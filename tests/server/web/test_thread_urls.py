@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.errors import NotFound
-from plait.web.thread_urls import read_address
+from plait.web.thread_urls import is_run_path, read_address, read_run
 
 
 def scope(raw_path: str, *, root_path: str = "", keeps_raw: bool = True) -> dict[str, Any]:
@@ -96,3 +96,26 @@ def test_any_name_that_is_percent_encoded_is_read_back(name: str) -> None:
 def test_a_server_that_tells_only_the_decoded_path_does_for_names_without_a_slash(name: str) -> None:
     address = read_address(scope(f"/threads/room/{name}", keeps_raw=False))
     assert address.key == ("room", name)
+
+
+@pytest.mark.parametrize(
+    ("path", "root_path", "found"),
+    [
+        ("/run/support", "", ("support", "")),
+        ("//run//support/", "", ("support", "")),
+        ("/run/support/interrupt", "", ("support", "interrupt")),
+        ("/run/a%2Fb", "", ("a/b", "")),
+        ("/live/run/support", "/live", ("support", "")),
+    ],
+)
+def test_the_url_of_an_agent_names_it(path: str, root_path: str, found: tuple[str, str]) -> None:
+    asked = scope(path, root_path=root_path)
+    assert is_run_path(asked)
+    assert read_run(asked) == found
+
+
+@pytest.mark.parametrize("path", ["/", "/run", "/runs/support", "/threads/run/support", "/a/run/support"])
+def test_other_urls_name_no_agent(path: str) -> None:
+    assert not is_run_path(scope(path))
+    with pytest.raises(NotFound):
+        read_run(scope(path))

@@ -4,19 +4,18 @@ import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 from ag_ui.core import BaseEvent, Interrupt, RunAgentInput
 from pydantic import ValidationError
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
 from plait.actor.kind import check_name
-from plait.actor.logs import log_error
 from plait.adapters.ag_ui.events import Cursor
 from plait.adapters.ag_ui.feed import feed_of
 from plait.adapters.ag_ui.push import push_state
@@ -25,14 +24,14 @@ from plait.adapters.ag_ui.viewer import Viewer
 from plait.agents.agent import Agent, Given
 from plait.agents.context import Context
 from plait.app import Plait
-from plait.errors import InvalidArguments, NotFound, PlaitError, TooLarge
-from plait.instruments import NO_INSTRUMENTS, TRACE
+from plait.errors import InvalidArguments, NotFound, PlaitError
+from plait.instruments import TRACE
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, error_response
-from plait.web.http.observed import serve_observed
+from plait.web.context import ServerContext
+from plait.web.http.endpoint import Endpoint, Headers
 from plait.web.http.streamed import Lines, Streamed
 from plait.web.identity import Action
-from plait.web.thread_urls import decode_segment, split_path
+from plait.web.thread_urls import split_path
 from plait_schemas.codec import nests_deeper
 
 __all__ = ["AgUi", "ask", "emit"]
@@ -40,7 +39,7 @@ __all__ = ["AgUi", "ask", "emit"]
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-def emit(context: Context, *events: BaseEvent) -> None:
+def emit(context: Context[Any], *events: BaseEvent) -> None:
     """Send events of AG-UI, such as those of tool calls, to those who watch a run, after all changes made so far.
 
     Does nothing in a run that did not come by AG-UI. Raises ValueError for events of runs and of the state, which are
@@ -50,7 +49,7 @@ def emit(context: Context, *events: BaseEvent) -> None:
         run.emit(*events)
 
 
-def ask(context: Context, *interrupts: Interrupt) -> None:
+def ask(context: Context[Any], *interrupts: Interrupt) -> None:
     """Let the run end with the outcome `interrupt`: its client is to answer these with the next run, by `resume`.
 
     Does nothing in a run that did not come by AG-UI.
@@ -80,32 +79,16 @@ class AgUi:
     def __init__(self, app: Plait, *, input: Callable[[RunAgentInput], Any] | None = None) -> None:
         self._app = app
         self._context: ServerContext = app._context
+        self._endpoint = Endpoint(self._context, self._find_place, self._answer)
         self._make_input = input or _read_last_text
         app.on("agent.started", _start)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"AG-UI is served over HTTP, not {scope['type']}")
-        if self._context.instruments is NO_INSTRUMENTS:
-            await self._serve(scope, receive, send)
-        else:
-            await serve_observed(self._serve, self._context, scope, receive, send)
+        await self._endpoint(scope, receive, send)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
-        try:
-            response = await self._answer(request)
-        except ClientDisconnect:
-            return
-        except Exception as error:
-            if not isinstance(error, PlaitError | HTTPException):
-                log_error(error, ThreadKey("", ""), None)
-            if isinstance(error, PlaitError) and error.limit is not None:
-                self._context.instruments.limit_hit(error.limit)
-            response = error_response(error)
-        await response(scope, receive, send)
-
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, headers: Headers) -> Response:
         context = self._context
         context.hosts.check(request)
         if request.method != "GET":
@@ -114,7 +97,7 @@ class AgUi:
         if isinstance(principal, Response):
             return principal
         context.requests.take(request, principal)
-        match request.method, [decode_segment(each) for each in split_path(request.scope)]:
+        match request.method, _read_path(request.scope):
             case "POST", [agent, name]:
                 return await self._run(self._find(request, agent, name, principal))
             case "GET", [agent, name, "events"]:
@@ -188,18 +171,21 @@ class AgUi:
 
     # Inside
 
+    def _find_place(self, scope: Scope) -> ThreadKey | None:
+        """Return the thread that a URL names, None if it names none."""
+        try:
+            agent, name, *_ = _read_path(scope)
+            return ThreadKey(self._app._runs.agents[agent].kind.name, check_name(name))
+        except (NotFound, ValueError, KeyError):
+            return None
+
     async def _check(self, asked: _Asked, action: Action) -> None:
         await self._context.identity.check(asked.principal, asked.key, action)
 
     async def _read_body(self, asked: _Asked) -> bytes:
-        limit, parts, size = self._context.limits.frame, [], 0
-        async for part in asked.request.stream():
-            size += len(part)
-            if size > limit:
-                raise TooLarge(f"a body may have at most {limit} bytes", limit="frame")
-            parts.append(part)
-        self._context.requests.charge(asked.request, asked.principal, size)
-        return b"".join(parts)
+        body = await asked.request.body()
+        self._context.requests.charge(asked.request, asked.principal, len(body))
+        return body
 
     async def _enter(self, asked: _Asked) -> tuple[Actor, Connection]:
         """Return the thread, and a connection that stands for the request. Use it before awaiting anything else."""
@@ -233,9 +219,16 @@ def _stream(viewer: Viewer) -> Response:
     return Streamed(viewer.frames(), media_type="text/event-stream", ended=ended, headers=_HEADERS)
 
 
-async def _start(context: Context) -> None:
+async def _start(context: Context[Any]) -> None:
     if (run := context.get(EventRun)) is not None:
         run.start()
+
+
+def _read_path(scope: Scope) -> list[str]:
+    try:
+        return [unquote(each, errors="strict") for each in split_path(scope)]
+    except UnicodeDecodeError:
+        raise NotFound("the URL is not UTF-8") from None
 
 
 def _parse(body: bytes, depth: int) -> RunAgentInput:

@@ -82,7 +82,8 @@ class CloudflareCalls:
     # Inside
 
     def _finish(self, call: Call, method: Method, trace: Any, result: Any, error: BaseException | None) -> None:
-        self._streams.pop(id(call), None)
+        if method.is_stream:
+            self._streams.pop(id(call), None)
         if error is not None:
             if not isinstance(error, PlaitError):
                 log_error(error, self._actor.key, self._connection)

@@ -23,6 +23,7 @@ from plait.session.cloudflare.departures import Departures
 from plait.session.cloudflare.seen import SeenTracker
 from plait.session.cloudflare.whole_states import WholeStates
 from plait.session.receive_queue import ReceiveQueue
+from plait.state.history import Link
 from plait.state.revision import Revision
 from plait.state.work import count_extra_messages
 from plait_schemas.cloudflare import (
@@ -129,7 +130,7 @@ class CloudflareSession:
         self._actor.after(self._note_departure)
         self._actor.leave(self._connection, code, reason)
 
-    def deliver(self, frame: Frame, revision: Revision) -> None:
+    def deliver(self, frame: Frame, link: Link) -> None:
         """Send a state frame; a slow peer gets the last one when it has caught up."""
         if self._transport.is_backed_up:
             if not self._is_behind and self._actor.instruments is not None:
@@ -139,7 +140,7 @@ class CloudflareSession:
             return
         self._is_behind = False
         self._transport.send(frame)
-        self._seen.note_sent(self._actor.last)
+        self._seen.note_sent(link)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""
@@ -164,10 +165,10 @@ class CloudflareSession:
     def _welcome(self) -> None:
         actor, sent = self._actor, "nothing"
         if self._connection.protocol_enabled:
-            if actor.durable.has_state:
+            if has_state := actor.durable.has_state:
                 sent = "snapshot"
             if actor.sends_identity:
-                identity = Identity(actor.key.name, actor.key.kind, actor.durable.has_state)
+                identity = Identity(actor.key.name, actor.key.kind, has_state)
                 self._transport.send(Frame(encode(identity)))
             self._send_state(None)
             self._transport.send(_MCP_FRAME)
@@ -307,11 +308,11 @@ class CloudflareSession:
 
     def _send_state(self, _: object) -> None:
         """Send the durable state, so that the client shows that instead of its own write."""
-        durable = self._actor.durable
-        if durable.has_state and self._connection.protocol_enabled:
-            frame = self._actor.change_frame(CLOUDFLARE, durable)
+        last = self._actor.last
+        if last.revision.has_state and self._connection.protocol_enabled:
+            frame = self._actor.change_frame(CLOUDFLARE, last.revision)
             assert frame is not None
-            self.deliver(frame, durable)
+            self.deliver(frame, last)
             self._seen.note_sent_again()
 
     # Limits

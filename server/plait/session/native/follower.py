@@ -1,7 +1,6 @@
 """Sends changes to one reader of the native protocol; slow readers get what they missed in one frame."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -10,14 +9,34 @@ from plait.actor.connection import Connection, PlainWire
 from plait.actor.facade import Facade
 from plait.actor.transport import Frame, Transport
 from plait.errors import CorruptThread
+from plait.state.missed import Missed
 from plait.state.revision import Revision
 from plait.store.protocol import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import Changes, Joined, PresenceDiff, Snapshot, Version, encode
-from plait_schemas.patch import Op, compact, decode_ops
 
-__all__ = ["PLAIT", "Follower", "PlaitWire"]
+__all__ = ["PLAIT", "ChangeFrame", "Follower", "PlaitWire"]
+
+
+class ChangeFrame(Frame):
+    """A change with its source, and the same without it, for readers that are told of one source again."""
+
+    __slots__ = ("_end", "_short", "source")
+
+    def __init__(self, row: ChangeRow) -> None:
+        end = b',"source":%b}' % encode_json(row.source)
+        super().__init__(b'{"type":"change","version":%d,"ops":%b%b' % (row.version, row.ops, end))
+        self.source = row.source
+        self._end = len(self.data) - len(end)
+        self._short: Frame | None = None
+
+    @property
+    def short(self) -> Frame:
+        """The frame without the source."""
+        if self._short is None:
+            self._short = Frame(self.data[: self._end] + b"}")
+        return self._short
 
 
 class PlaitWire(PlainWire):
@@ -26,8 +45,7 @@ class PlaitWire(PlainWire):
     def encode_change(self, revision: Revision) -> Frame:
         row = revision.change
         assert row is not None
-        source = encode_json(row.source)
-        return Frame(b'{"type":"change","version":%d,"ops":%b,"source":%b}' % (row.version, row.ops, source))
+        return ChangeFrame(row)
 
     def encode_message(self, data: object) -> Frame:
         if isinstance(data, bytes | bytearray | memoryview):
@@ -55,11 +73,13 @@ class Follower:
     Other frames wait as well, and are sent after it.
     """
 
-    __slots__ = ("_actor", "_held", "_held_size", "_misses_presence", "_transport", "is_behind", "version")
+    __slots__ = ("_actor", "_held", "_held_size", "_misses_presence", "_source", "_transport", "is_behind", "version")
 
-    def __init__(self, actor: Facade, transport: Transport) -> None:
+    def __init__(self, actor: Facade, transport: Transport, *, source: str | None = "server") -> None:
         self._actor = actor
         self._transport = transport
+        # The source of a change that does not name it; None if each is to name it.
+        self._source = source
         # The last version that was sent to the reader.
         self.version = 0
         self.is_behind = False
@@ -70,7 +90,7 @@ class Follower:
         # Whether the reader has missed changes of presence.
         self._misses_presence = False
 
-    async def read_missed(self, have: Version | None) -> list[ChangeRow] | None:
+    async def read_missed(self, have: Version | None) -> Missed | None:
         """Return the changes after the version `have`, for `join`; None if the whole state is sent instead.
 
         Raises StoreError.
@@ -78,16 +98,14 @@ class Follower:
         if have is None or have[0] != self._actor.epoch:
             return None
         try:
-            return await self._actor.changes(have[1], size=self._worth)
+            return await self._actor.missed(have[1], most=self._worth)
         except CorruptThread:  # The state is intact; the client would otherwise ask for the changes forever.
             return None
 
-    def join(
-        self, connection: Connection, have: Version | None, rows: Sequence[ChangeRow] | None, last_ref: int = 0
-    ) -> Joined:
+    def join(self, connection: Connection, have: Version | None, read: Missed | None, last_ref: int = 0) -> Joined:
         """Begin at the durable state, and return the `joined` frame.
 
-        `rows` is the result of `read_missed`.
+        `read` is the result of `read_missed`.
         """
         actor = self._actor
         durable = actor.durable
@@ -102,10 +120,13 @@ class Follower:
         )
         if not durable.has_state:
             return joined
-        missed = self._missed(have, rows)
-        if missed is None or _count_bytes(missed) > self._worth:
+        if have is None or have[0] != actor.epoch or not 0 <= have[1] <= durable.version or not durable.is_stored:
+            missed = None
+        else:
+            missed = self._find_missed(read or Missed(have[1]))
+        if missed is None:
             return msgspec.structs.replace(joined, state=msgspec.Raw(durable.require_json()))
-        return msgspec.structs.replace(joined, ops=_decode(missed)) if missed else joined
+        return joined if have == (actor.epoch, durable.version) else msgspec.structs.replace(joined, ops=missed.ops)
 
     def tell_joined(self, protocol: str, joined: Joined) -> None:
         """Tell the instruments what the reader needed to join."""
@@ -114,21 +135,19 @@ class Follower:
             sent = "snapshot" if is_whole else "changes" if is_more else "nothing"
             self._actor.instruments.joined(self._actor.key.kind, protocol, sent)
 
-    def _missed(self, have: Version | None, rows: Sequence[ChangeRow] | None) -> list[ChangeRow] | None:
-        """Return the changes from the version `have` to the durable one; None if they are not all there."""
-        actor, durable = self._actor, self._actor.durable
-        if have is None or have[0] != actor.epoch or not 0 <= have[1] <= durable.version or not durable.is_stored:
-            return None
-        return actor.since(have[1], durable.version, rows or ())
-
     def deliver(self, frame: Frame, revision: Revision, *, in_step: bool = False) -> None:
-        """Send the frame of a change; hold it back from a slow reader, unless `in_step`."""
+        """Send the frame of a change, as PLAIT encodes it; hold it back from a slow reader, unless `in_step`."""
         if self.is_behind or (self._transport.is_backed_up and not in_step):
             if not self.is_behind and self._actor.instruments is not None:
                 self._actor.instruments.reader_lagged(self._actor.key.kind)
             self.is_behind = True
             return
         self.version = revision.version
+        assert isinstance(frame, ChangeFrame)
+        if frame.source == self._source:
+            frame = frame.short
+        elif self._source is not None:
+            self._source = frame.source
         self._transport.send(frame)
 
     def skip(self, version: int) -> None:
@@ -185,6 +204,14 @@ class Follower:
         """Up to how many bytes of operations are sent instead of the whole state."""
         return max(self._actor.durable.size, _WORTH_IT)
 
+    def _find_missed(self, missed: Missed) -> Missed | None:
+        """Return what is missed up to the durable version; None if changes are not in memory, or it is not worth it."""
+        rows = self._actor.since(missed.version, self._actor.durable.version)
+        if rows is None:
+            return None
+        missed.add(rows)
+        return missed if missed.size <= self._worth else None
+
     def _send_held(self, held: deque[Frame]) -> None:
         frame = held.popleft()
         if not held:
@@ -200,19 +227,10 @@ class Follower:
         durable = self._actor.durable
         if durable.version <= self.version:
             return
-        rows = self._actor.since(self.version, durable.version)
-        if rows is not None and _count_bytes(rows) <= self._worth:
-            frame = encode(Changes(self.version, durable.version, _decode(rows)))
+        missed = self._find_missed(Missed(self.version))
+        if missed is not None:
+            frame = encode(Changes(self.version, durable.version, missed.ops))
         else:
             frame = encode(Snapshot(self._actor.epoch, durable.version, msgspec.Raw(durable.require_json())))
         self.version = durable.version
         self._transport.send(Frame(frame))
-
-
-def _count_bytes(rows: Iterable[ChangeRow]) -> int:
-    return sum(len(row.ops) for row in rows)
-
-
-def _decode(rows: Iterable[ChangeRow]) -> list[Op]:
-    """Return the operations of changes; what was typed bit by bit becomes one."""
-    return compact(op for row in rows for op in decode_ops(row.ops))

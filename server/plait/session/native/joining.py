@@ -1,6 +1,6 @@
 """The join of one socket of the native protocol, up to the session that it makes. No I/O."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Self
 
 import msgspec
@@ -13,9 +13,9 @@ from plait.session.native.follower import Follower
 from plait.session.native.session import PlaitSession
 from plait.session.native.tokens import Tokens
 from plait.session.receive_queue import ReceiveQueue
+from plait.state.history import Link
+from plait.state.missed import Missed
 from plait.state.push_log import Client
-from plait.state.revision import Revision
-from plait.store.protocol import ChangeRow
 from plait_schemas.messages import SUBPROTOCOL, Join, encode
 
 __all__ = ["Joining"]
@@ -35,8 +35,8 @@ class Joining:
         "_follower",
         "_is_closed",
         "_join_frame",
+        "_missed",
         "_queue",
-        "_rows",
         "_session",
         "_tokens",
         "_transport",
@@ -52,7 +52,7 @@ class Joining:
         tokens: Tokens,
         attach: Callable[[Receiver], None],
         follower: Follower,
-        rows: Sequence[ChangeRow] | None,
+        missed: Missed | None,
         client: Client,
     ) -> None:
         self._actor = actor
@@ -63,8 +63,8 @@ class Joining:
         self._tokens = tokens
         # Passes what the peer sends to a receiver from then on.
         self._attach = attach
-        # The changes that the client has missed, if they had to be read from the store.
-        self._rows = rows
+        # What the client has missed, as far as it was read.
+        self._missed = missed
         self._client = client
         self._follower = follower
         self._queue = ReceiveQueue(connection, transport, _drop)
@@ -87,7 +87,7 @@ class Joining:
         # The client's pushes on an earlier socket may still be on their way to the disk.
         await actor.wait_until_durable()
         follower = Follower(actor, transport)
-        rows = await follower.read_missed(join.have)
+        missed = await follower.read_missed(join.have)
         # Another principal with the same client id is another client. Older stores, and apps without `authenticate`,
         # have stored clients without their principals.
         older = None if connection.principal is None else actor.connection_id(SUBPROTOCOL, None, join.client)
@@ -100,7 +100,7 @@ class Joining:
             tokens=tokens,
             attach=attach,
             follower=follower,
-            rows=rows,
+            missed=missed,
             client=client,
         )
 
@@ -132,7 +132,7 @@ class Joining:
 
     # The Session of the connection, until there is another
 
-    def deliver(self, frame: Frame, revision: Revision) -> None:
+    def deliver(self, frame: Frame, link: Link) -> None:
         """Do nothing, as `joined` will have the change."""
 
     def send(self, frame: Frame) -> None:
@@ -157,7 +157,7 @@ class Joining:
         if self._is_closed:
             return
         actor, connection, follower, have = self._actor, self._connection, self._follower, self._join_frame.have
-        joined = follower.join(connection, have, self._rows, self._client.ref)
+        joined = follower.join(connection, have, self._missed, self._client.ref)
         self._session = session = PlaitSession(
             actor,
             connection,

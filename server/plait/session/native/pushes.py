@@ -194,14 +194,14 @@ class Pushes:
         self._client.ref = push.ref
         last, self._unknown = self._unknown, pushed.unknown
         self._storing += 1
-        commit.then(partial(self._take_back, last))
-        commit.then(partial(self._committed, push.ref, pushed))
+        commit.then(partial(self._committed, push.ref, pushed, last))
 
     # Answers
 
-    def _committed(self, ref: int, pushed: Pushed, error: PlaitError | None) -> None:
+    def _committed(self, ref: int, pushed: Pushed, last: ConcurrentOps, error: PlaitError | None) -> None:
         self._storing -= 1
         if error is not None:
+            self._take_back(last)
             self._refuse(ref, error)
             return
         version = pushed.commit.version
@@ -212,9 +212,9 @@ class Pushes:
             answer += b',"ops":' + pushed.ops
         self._end(answer + b"}", version, "rebased" if pushed.is_rebased else "accepted")
 
-    def _take_back(self, last: ConcurrentOps, error: PlaitError | None) -> None:
-        """Have again what was unknown before a push, if what that was compared with could not be stored."""
-        if error is not None and last.to < self._unknown.to:
+    def _take_back(self, last: ConcurrentOps) -> None:
+        """Have again what was unknown before a push, as what that was compared with could not be stored."""
+        if last.to < self._unknown.to:
             durable = self._actor.durable.version
             self._unknown = last.back_to(durable)
 

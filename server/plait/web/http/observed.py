@@ -3,10 +3,9 @@
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from plait.errors import NotFound
 from plait.instruments import TRACE
+from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, find_traceparent
-from plait.web.thread_urls import read_address
 
 __all__ = ["serve_observed"]
 
@@ -16,14 +15,11 @@ _DISCONNECTED = 499
 _FAILED = 500
 
 
-async def serve_observed(app: ASGIApp, context: ServerContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request; a thread that its URL does not name has neither kind nor name."""
-    try:
-        kind, name = read_address(scope).key
-    except NotFound:
-        kind, name = "", ""
-    if kind not in context.node.kinds:
-        kind, name = "", ""
+async def serve_observed(
+    app: ASGIApp, context: ServerContext, scope: Scope, receive: Receive, send: Send, *, place: ThreadKey | None
+) -> None:
+    """Serve a request for a thread; one that its URL does not name has neither kind nor name."""
+    kind, name = place if place is not None and place.kind in context.node.kinds else ("", "")
     status: int | None = None
 
     async def send_observed(message: Message) -> None:

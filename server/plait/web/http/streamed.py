@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from plait.actor.transport import HIGH_WATER, Frame
 
-__all__ = ["Lines", "Streamed"]
+__all__ = ["BrokenOff", "Lines", "Streamed"]
 
 
 class Streamed(StreamingResponse):
@@ -25,12 +25,29 @@ class Streamed(StreamingResponse):
     ) -> None:
         super().__init__(content, media_type=media_type, headers=headers)
         self._ended = ended
+        self._has_ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
+        except BrokenOff:
+            pass  # The server closes the connection of an answer without an end.
         finally:
+            self._end()
+
+    async def listen_for_disconnect(self, receive: Receive) -> None:
+        await super().listen_for_disconnect(receive)
+        # Now: anyio never cancels a task that has something to do whenever it looks.
+        self._end()
+
+    def _end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
             self._ended()
+
+
+class BrokenOff(Exception):
+    """Raised by the content of an answer that must not look complete."""
 
 
 class Lines:
@@ -44,6 +61,8 @@ class Lines:
         self._size = 0
         # Whether the last line has been put, or the client has disconnected.
         self._is_over = False
+        # Whether the answer ends without an end.
+        self._is_broken = False
         # Set when there is something to read, and when there is room for more.
         self._filled = asyncio.Event()
         self._drained = asyncio.Event()
@@ -66,8 +85,14 @@ class Lines:
             self._is_over = is_last
             self._filled.set()
 
+    def break_off(self) -> None:
+        """Let the answer end without an end, so that it does not look complete."""
+        if not self._is_over:
+            self._is_over = self._is_broken = True
+            self._filled.set()
+
     async def read(self) -> AsyncIterator[bytes]:
-        """Yield the lines until the last."""
+        """Yield the lines until the last. Raises BrokenOff."""
         while True:
             while self._lines:
                 line = self._lines.popleft()
@@ -75,6 +100,8 @@ class Lines:
                 self._size -= len(line)
                 if not self.is_backed_up:
                     self._drained.set()
+            if self._is_broken:
+                raise BrokenOff
             if self._is_over:
                 return
             self._filled.clear()

@@ -142,7 +142,9 @@ class _Opening:
         rights = await self._rights(key, self._request)
         # Wake the thread, and store a new one, so that errors are known before the socket is accepted, and that the
         # session is there before the first message.
-        await self._store(await self._context.actor(rights.principal, key))
+        actor = await self._context.actor(rights.principal, key)
+        if not actor.is_stored:
+            await self._store(actor)
         return rights
 
     async def _rights(self, key: ThreadKey, request: Request) -> Rights:
@@ -193,7 +195,8 @@ class _Opening:
 
     async def _join(self, key: ThreadKey, rights: Rights, socket: Socket | AsgiSocket) -> None:
         actor = await self._actor(key, rights)
-        await self._store(actor)  # Nothing is left to do, unless the thread was destroyed meanwhile.
+        if not actor.is_stored:  # The thread was destroyed meanwhile.
+            await self._store(actor)
         connection = actor.make_connection(self._id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
         self._set_traceparent(connection)
@@ -242,9 +245,8 @@ class _Opening:
 
     async def _store(self, actor: Facade) -> None:
         """Store a new thread: what is not durable is shown to nobody."""
-        if not actor.is_stored:
-            with actor.keep_awake():
-                await actor.store()
+        with actor.keep_awake():
+            await actor.store()
 
     async def _accept(self, ended: Callable[[], None]) -> Socket | AsgiSocket | None:
         limits, tell = self._context.limits, self._context.instruments

@@ -4,9 +4,15 @@ from typing import Final
 
 from websockets.frames import Frame as WebSocketFrame
 from websockets.frames import Opcode
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from plait.actor.transport import Frame
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # It is not built for every platform.
+    from websockets.utils import apply_mask
 
 __all__ = ["Incoming", "is_utf8", "serialize", "shorten"]
 
@@ -24,8 +30,6 @@ def serialize(frame: Frame) -> bytes:
 
 def is_utf8(data: bytes) -> bool:
     """Return whether bytes are valid UTF-8."""
-    if data.isascii():
-        return True
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -38,26 +42,49 @@ def shorten(reason: str) -> str:
     return reason.encode(errors="backslashreplace")[:123].decode(errors="ignore")
 
 
-# Bytes that are parsed at once: about a hundred of the smallest frames, and more if the frames are large.
+# Bytes that the protocol parses at once: about a hundred of the smallest frames, and more if the frames are large.
 _SLICE: Final = 2048
 _LARGEST_SLICE: Final = 8192
 _FEW: Final = 8
+# How many messages and pongs are taken at once, and the bytes of the largest that is.
+_MESSAGES: Final = 64
+_LARGEST_MESSAGE: Final = 4096
 _CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
+# The first byte of a message in one frame and of a pong, and a bit of the second (RFC 6455, section 5.2).
+_WHOLE: Final = {0x81: Opcode.TEXT, 0x82: Opcode.BINARY, 0x8A: Opcode.PONG}
+_MASKED: Final = 0x80
 
 
 class Incoming:
     """Parses received bytes into frames, and joins the fragments of a message.
 
-    A frame is a message, a control frame, or an empty CONT for a fragment that is not the last.
+    A frame is a message, a control frame, or an empty CONT for a fragment that is not the last. Small messages in one
+    frame of at most `max_size` bytes, and pongs, are taken directly; the protocol, which is slower, parses all others.
     """
 
-    __slots__ = ("_at", "_begun", "_opcode", "_protocol", "_slice", "_unread", "frames")
+    __slots__ = (
+        "_at",
+        "_begun",
+        "_is_partial",
+        "_largest",
+        "_opcode",
+        "_pending",
+        "_protocol",
+        "_slice",
+        "_unread",
+        "frames",
+    )
 
-    def __init__(self, protocol: ServerProtocol) -> None:
+    def __init__(self, protocol: ServerProtocol, max_size: int) -> None:
         self._protocol = protocol
+        self._largest = min(max_size, _LARGEST_MESSAGE)
         # The received bytes, and how many of them have been parsed.
         self._unread = b""
         self._at = 0
+        # Whether the others are the beginning of a small message or a pong.
+        self._is_partial = False
+        # Bytes that the protocol was given and has not made a frame of: 0 only where a frame ends.
+        self._pending = 0
         self._slice = _SLICE
         # Parsed frames, the last first, until they are taken. A list, since an empty deque is large.
         self.frames: list[tuple[Opcode, bytes]] = []
@@ -67,13 +94,14 @@ class Incoming:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there are frames or bytes that have not been taken."""
-        return bool(self.frames) or self._at < len(self._unread)
+        """Whether there are frames that have not been taken, or bytes that can be parsed."""
+        return bool(self.frames) or (self._at < len(self._unread) and not self._is_partial)
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
         self._unread = self._unread[self._at :] + data
         self._at = 0
+        self._is_partial = False
 
     def drop(self) -> None:
         """Drop everything that has not been taken."""
@@ -83,18 +111,60 @@ class Incoming:
 
     def parse(self) -> bool:
         """Parse some of the bytes; the frames parsed before must have been taken."""
+        if self._at == len(self._unread) or self._is_partial:
+            return False
+        if not self._pending and self._begun is None and self._protocol.state is State.OPEN:
+            self._take_frames()
+        if not self.frames:
+            if self._is_partial:
+                return False
+            self._parse_slice()
+        if len(self.frames) > 1:
+            self.frames.reverse()
+        return True
+
+    def _take_frames(self) -> None:
+        """Take messages and pongs up to the first frame that is neither, or is too large, or has not come whole."""
+        data, at, frames = self._unread, self._at, self.frames
+        end = len(data)
+        while at < end and len(frames) < _MESSAGES:
+            opcode = _WHOLE.get(data[at])
+            if opcode is None or (at + 1 < end and data[at + 1] < _MASKED):
+                break
+            if end - at < 4:
+                self._is_partial = True
+                break
+            size, mask = data[at + 1] - _MASKED, at + 2
+            if size >= 126:
+                # The length is in the next two bytes, or in eight if it is larger; a pong has a shorter one.
+                if size == 127 or opcode is Opcode.PONG:
+                    break
+                size = int.from_bytes(data[mask : mask + 2])
+                mask += 2
+            if size > self._largest:
+                break
+            start = mask + 4
+            if start + size > end:
+                self._is_partial = True
+                break
+            at = start + size
+            frames.append((opcode, apply_mask(data[start:at], data[mask:start])))
+        self._at = at
+
+    def _parse_slice(self) -> None:
+        """Let the protocol parse some of the bytes."""
         start, end = self._at, self._at + self._slice
         data = self._unread[start:end]
-        if not data:
-            return False
         if end < len(self._unread):
             self._at = end
         else:
             self._unread = b""
             self._at = 0
+        self._pending += len(data)
         self._protocol.receive_data(data)
         frames = [event for event in self._protocol.events_received() if isinstance(event, WebSocketFrame)]
         for frame in frames:
+            self._pending -= _measure(len(frame.data))
             if frame.opcode in _CONTROL or (frame.fin and self._begun is None):
                 self.frames.append((frame.opcode, bytes(frame.data)))
             else:
@@ -103,9 +173,6 @@ class Incoming:
             self._slice = _SLICE
         elif len(data) == self._slice < _LARGEST_SLICE:
             self._slice *= 2
-        if len(frames) > 1:
-            self.frames.reverse()
-        return True
 
     def _join(self, frame: WebSocketFrame) -> None:
         """Add a fragment, and keep the message if it is the last one."""
@@ -118,3 +185,8 @@ class Incoming:
             self.frames.append((self._opcode, data))
         else:
             self.frames.append((Opcode.CONT, b""))
+
+
+def _measure(size: int) -> int:
+    """Return the shortest length of a frame from a client with a payload of `size` bytes; it may have been longer."""
+    return 6 + size + (0 if size < 126 else 2 if size < 65536 else 8)

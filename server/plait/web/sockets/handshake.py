@@ -85,6 +85,7 @@ class Handshake(asyncio.Protocol):
         socket = Socket(
             self._transport,
             ServerProtocol(state=State.OPEN, max_size=max_size, logger=_protocol_log),
+            max_size=max_size,
             write_batcher=write_batcher,
             write_buffer=write_buffer,
             bucket=bucket,

@@ -53,6 +53,7 @@ class Reader:
         transport: asyncio.Transport,
         protocol: ServerProtocol,
         *,
+        max_size: int,
         bucket: TokenBucket | None,
         turns: Turns,
         handle: Callable[[Opcode, bytes], None],
@@ -61,7 +62,7 @@ class Reader:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self._incoming = Incoming(protocol)
+        self._incoming = Incoming(protocol, max_size)
         # Limits the frames that no session counts: pings, unsolicited pongs, and fragments.
         self._bucket = bucket
         # The queue for costly work, and until when everything that the peer sends counts as costly. A long turn is

@@ -68,6 +68,7 @@ class Socket(asyncio.Protocol):
         transport: asyncio.Transport,
         protocol: ServerProtocol,
         *,
+        max_size: int,
         write_batcher: WriteBatcher,
         write_buffer: int,
         bucket: TokenBucket | None,
@@ -92,6 +93,7 @@ class Socket(asyncio.Protocol):
         self._reader = Reader(
             transport,
             protocol,
+            max_size=max_size,
             bucket=bucket,
             turns=turns,
             handle=self._handle,
@@ -225,7 +227,7 @@ class Socket(asyncio.Protocol):
         receiver = self._receiver
         assert receiver is not None
         match opcode:
-            case Opcode.TEXT if is_utf8(data):
+            case Opcode.TEXT if data.isascii() or is_utf8(data):
                 receiver.receive(data, is_text=True)
             case Opcode.TEXT:
                 self.close(_INVALID_DATA, "a text message is not UTF-8")

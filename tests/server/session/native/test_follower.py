@@ -43,6 +43,19 @@ async def test_a_reader_that_keeps_up_is_sent_each_change(house: House) -> None:
     assert follower.version == 3
 
 
+async def test_a_reader_that_fell_behind_what_is_streamed_is_sent_it_as_one_splice(house: House) -> None:
+    actor, transport, follower = await follow(house, text="x" * 16_000)
+    transport.is_backed_up = True
+    for _ in range(250):
+        await actor.thread.append("/text", "y" * 40)
+        durable = actor.pipeline.history.durable
+        follower.deliver(PLAIT.encode_change(durable), durable)
+    transport.is_backed_up = False
+    follower.catch_up()
+    splice = {"op": "splice", "path": "/text", "at": 16_000, "insert": "y" * 10_000}
+    assert transport.sent == [{"type": "changes", "from": 1, "to": 251, "ops": [splice]}]
+
+
 async def test_a_reader_that_fell_behind_is_sent_nothing_more_until_it_catches_up(house: House) -> None:
     actor, transport, follower = await follow(house, text="x" * 500)
     transport.is_backed_up = True

@@ -832,6 +832,23 @@ async def test_a_push_that_would_hold_up_everybody_is_refused_and_counts_as_what
         assert next_one["code"] == "rate_limited"
 
 
+@pytest.mark.parametrize(("removed", "answer"), [(1, "ack"), (1_000, "nack")])
+async def test_splices_that_would_be_done_in_many_places_each_may_meet_fewer_of_others(
+    removed: int, answer: str
+) -> None:
+    async with open_house(Room, limits=UNLIMITED) as house:
+        actor = await house.actor(Room)
+        await actor.thread.set_state({"text": "x" * 40_000})
+        guest, other = await joined(actor, "a"), await joined(actor, "b")
+        splice = {"op": "splice", "path": "/text"}
+        other.push(*({**splice, "at": 40 * n, "insert": "y"} for n in range(900)), base=1)
+        guest.push(*({**splice, "at": 500 * n, "remove": removed} for n in range(25)), base=1)
+        await actor.wait_until_idle()
+        (answered,) = [frame for frame in guest.frames if frame["type"] != "change"]
+        assert answered["type"] == answer
+        assert answer == "ack" or "too many changes" in answered["message"]
+
+
 @pytest.mark.parametrize("kind", [Room, Rejecting])
 @pytest.mark.parametrize(("count", "answer"), [(120, "ack"), (130, "nack")])
 async def test_a_push_may_meet_as_many_changes_whatever_its_class_does_with_conflicts(

@@ -29,6 +29,7 @@ from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import StoreError
 from plait.limits import UNLIMITED, Limits
+from plait.state.retention import Retention
 from plait.web.turns import Turns
 
 # Joining
@@ -180,6 +181,23 @@ async def test_a_client_whose_missed_operations_are_large_and_larger_than_the_st
         assert frame == {"version": 3, "state": {"n": LARGE[-1]}}
 
 
+async def test_a_client_that_has_missed_10_000_splices_is_sent_them_as_one_if_that_is_less_than_the_state() -> None:
+    class Log(Room):
+        retention = Retention(changes=None)
+
+    async with open_house(Log) as house:
+        actor = await house.actor(Log)
+        await actor.thread.set_state({"text": "x" * 100_000})
+        for n in range(10_000):
+            commit = actor.thread.append("/text", f"{n % 1000:03}")
+            if n % 100 == 99:
+                await commit
+        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        inserted = "".join(f"{n % 1000:03}" for n in range(10_000))
+        splice = {"op": "splice", "path": "/text", "at": 100_000, "insert": inserted}
+        assert frame == {"version": 10_001, "ops": [splice]}
+
+
 async def test_a_client_that_has_missed_a_damaged_change_is_sent_the_state_and_the_damage_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -276,7 +294,7 @@ async def test_who_joins_while_a_change_is_on_its_way_to_the_disk_is_told_of_it_
         assert frames[1:] == []
         house.store.resume()
         await actor.wait_until_idle()
-        assert guest.frames == [{"type": "change", "version": 3, "ops": [put("/n", 3)], "source": "server"}]
+        assert guest.frames == [{"type": "change", "version": 3, "ops": [put("/n", 3)]}]
 
 
 async def test_changes_while_the_store_is_read_for_a_join_are_neither_missed_nor_told_twice() -> None:
@@ -296,7 +314,7 @@ async def test_changes_while_the_store_is_read_for_a_join_are_neither_missed_nor
         assert joins(frames)["ops"] == [put("/n", n) for n in range(1, 501)]
         assert frames[1:] == [
             {"type": "presence", "snapshot": {}},
-            {"type": "change", "version": 502, "ops": [put("/n", 501)], "source": "server"},
+            {"type": "change", "version": 502, "ops": [put("/n", 501)]},
         ]
 
 
@@ -581,6 +599,27 @@ async def test_a_change_goes_to_all_but_its_sender_who_gets_an_ack() -> None:
         told = {"type": "change", "version": 1, "ops": [put("/n", 1)], "source": a.connection.id}
         assert (b.frames, c.frames) == ([told], [told])
         assert a.frames == [{"type": "ack", "ref": 1, "version": 1}]
+
+
+async def test_a_change_says_its_source_where_it_is_another_than_the_one_that_its_reader_was_told_last() -> None:
+    async with open_house(Room) as house:
+        actor = await house.actor(Room)
+        a, b, c = [await joined(actor, client) for client in "abc"]
+        for guest, n in ((a, 1), (a, 2), (b, 3), (a, 4)):
+            guest.push(put("/n", n), base=n - 1)
+            await actor.wait_until_idle()
+        await change(actor, 5)
+        late = await joined(actor, "d")
+        await change(actor, 6)
+        frames = [each.frames for each in (a, b, c, late)]
+        sources = [[frame.get("source") for frame in each if frame["type"] == "change"] for each in frames]
+        ids = (a.connection.id, b.connection.id)
+        assert sources == [
+            [ids[1], "server", None],
+            [ids[0], None, None, "server", None],
+            [ids[0], None, ids[1], ids[0], "server", None],
+            [None],
+        ]
 
 
 async def test_nothing_of_a_change_is_told_before_it_is_durable_and_then_all_in_order() -> None:

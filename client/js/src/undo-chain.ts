@@ -1,0 +1,191 @@
+/** The changes that can be undone or redone, one after the other, brought past all that others do. */
+
+import type { ShownChange } from "./fold.js";
+import { invert } from "./inverse.js";
+import { NOTHING, countOf, joined, opsOf, pathOf, regionsOf } from "./over.js";
+import type { Over } from "./over.js";
+import { apply, find, parse, splices } from "./patch.js";
+import type { Document } from "./patch.js";
+import type { Op } from "./protocol.js";
+import { rebase } from "./rebase.js";
+import { isWithin, makeOp, pointer } from "./step.js";
+import { smaller } from "./text-diff.js";
+import { compose, invert as invertText } from "./text.js";
+
+/** So many changes can be undone. */
+const MOST = 500;
+/** When others have done so much since a change, it cannot be undone any more. */
+const MOST_OVER = 5_000;
+
+export interface Entry {
+  /** What takes the change back, after all later entries are taken back; nothing where it has taken itself back. */
+  ops: readonly Op[];
+  /** What others have done after the change, and before the next entry's. */
+  over: Over;
+  at: number;
+  /** Whether further typing is undone with it. */
+  isOpen: boolean;
+  /** Whether something was refused that the entry does not fit any more. */
+  isRefused: boolean;
+}
+
+/** The own changes that are shown, or that were undone; each is taken back from what the later ones leave. */
+export class Chain {
+  readonly #entries: Entry[] = [];
+
+  /** Adds what takes back the last change. */
+  add(ops: readonly Op[], at: number, isOpen: boolean): Entry {
+    const entry = { ops, over: NOTHING, at, isOpen, isRefused: false };
+    this.#entries.push(entry);
+    if (this.#entries.length > MOST) this.#entries.shift();
+    return entry;
+  }
+
+  clear(): void {
+    this.#entries.length = 0;
+  }
+
+  /** Others have carried out operations. */
+  pass(ops: readonly Op[]): void {
+    const last = this.#entries.at(-1);
+    if (!last) return;
+    last.over = joined(last.over, ops);
+    if (countOf(last.over) > MOST_OVER) this.clear();
+  }
+
+  /**
+   * A change of an entry was refused, and is taken back from what was shown. Returns whether the entry takes back what is
+   * left of its changes; otherwise this counts as done by others.
+   */
+  refuse(entry: Entry, { before, ops, after }: ShownChange): boolean {
+    const there = this.#reach(entry, before);
+    const isThere = there !== undefined && this.#bringUp(this.#entries.indexOf(entry), there);
+    this.pass(ops);
+    const left = isThere ? this.#reach(entry, after) : undefined;
+    const rest = left === undefined ? undefined : restOf(entry, there, left);
+    if (!rest) return false;
+    Object.assign(entry, { ops: rest, over: NOTHING });
+    return true;
+  }
+
+  /** Returns the last entry, brought up to what is shown. */
+  top(document: Document): Entry | undefined {
+    while (this.#entries.length > 0) {
+      const index = this.#entries.length - 1;
+      if (this.#bringUp(index, document)) return this.#entries[index];
+    }
+    return undefined;
+  }
+
+  /** Tells whether there is an entry of a place that can be taken back. */
+  has(place: readonly string[], document: Document): boolean {
+    return this.#find(place, document) !== undefined;
+  }
+
+  /** Removes the last entry of a place; returns what takes it back from what is shown, undefined where none can be. */
+  take(place: readonly string[], document: Document): readonly Op[] | undefined {
+    const found = this.#find(place, document);
+    if (!found) return undefined;
+    const { index, ops, moved } = found;
+    this.#entries.splice(index, 1);
+    moved.forEach((each, offset) => ((this.#entries[index + offset] as Entry).ops = each));
+    return ops;
+  }
+
+  /** Returns what takes an entry back before those above it, and what then takes those back. */
+  #raise(index: number, above: readonly Above[], before: Document): Raised | undefined {
+    let { ops } = this.#entries[index] as Entry;
+    const moved: (readonly Op[])[] = [];
+    // Each entry above it is to be taken back after it, in place of before.
+    for (const { entry, document: there } of above) {
+      const raised = rebase(ops, invert(there, entry.ops), there);
+      if (raised.isLost || raised.conflicts.length > 0) return undefined;
+      const left = apply(before, ops);
+      moved.push(invert(left, raised.over));
+      ops = raised.ops;
+      before = there;
+    }
+    return { index, ops, moved };
+  }
+
+  /**
+   * Finds the last entry of a place, and what takes it back from what is shown; undefined where there is none, or it
+   * cannot be taken back before those above it.
+   */
+  #find(place: readonly string[], document: Document): Raised | undefined {
+    const above: Above[] = [];
+    for (let index = this.#entries.length - 1; index >= 0; index--) {
+      if (!this.#bringUp(index, document)) continue;
+      const entry = this.#entries[index] as Entry;
+      if (entry.ops.length === 0) continue;
+      if (entry.ops.every(({ path }) => isWithin(parse(path), place))) return this.#raise(index, above, document);
+      const after = apply(document, entry.ops);
+      above.unshift({ entry, document, after });
+      const next = placeAfter(place, entry.ops, after);
+      if (!next) return undefined;
+      [place, document] = [next, after];
+    }
+    return undefined;
+  }
+
+  /** Brings the entries above one past what others have done; returns what is left after all of them are taken back. */
+  #reach(entry: Entry, document: Document): Document | undefined {
+    for (let index = this.#entries.length - 1; index >= 0; index--) {
+      const above = this.#entries[index] as Entry;
+      if (above === entry) return document;
+      if (this.#bringUp(index, document)) document = apply(document, above.ops);
+    }
+    return undefined;
+  }
+
+  /**
+   * Brings an entry past what others have done since, which then comes after the entry below it. Returns whether it can
+   * still be taken back: not where others have changed its place.
+   */
+  #bringUp(index: number, document: Document): boolean {
+    const entry = this.#entries[index] as Entry;
+    if (countOf(entry.over) === 0 && !entry.isRefused) return true;
+    const { ops, conflicts, isLost, over } = rebase(entry.ops, opsOf(entry.over), document);
+    const stays = !isLost && !entry.isRefused && conflicts.length === 0 && (ops.length > 0 || entry.ops.length === 0);
+    const below = this.#entries[index - 1];
+    // For the entries below, a change that stays as it is was made by others.
+    if (below) below.over = joined(below.over, stays || isLost ? over : [...over, ...invert(document, ops)]);
+    if (stays) Object.assign(entry, { ops, over: NOTHING });
+    else this.#entries.splice(index, 1);
+    return stays;
+  }
+}
+
+/** An entry with the document that it is taken back from, and what it leaves. */
+interface Above {
+  readonly entry: Entry;
+  readonly document: Document;
+  readonly after: Document;
+}
+
+/** What takes the entry at an index back from what is shown, and what then takes back those above it, in order. */
+interface Raised {
+  readonly index: number;
+  readonly ops: readonly Op[];
+  readonly moved: readonly (readonly Op[])[];
+}
+
+/** Returns where a place comes to be by operations that lead to a document; undefined where they remove it. */
+function placeAfter(place: readonly string[], ops: readonly Op[], document: Document): string[] | undefined {
+  const [moved] = rebase([makeOp("replace", pointer(place), { value: null })], ops, document).ops;
+  return moved && parse(moved.path);
+}
+
+/**
+ * Returns what takes back the rest of an entry's changes, after one was refused: of a text, what leads back over what
+ * was done since to where the entry has begun. Undefined for anything else.
+ */
+function restOf({ ops, over }: Entry, before: Document, after: Document): Op[] | undefined {
+  const past = opsOf(over);
+  const path = pathOf(past);
+  const [back, refused] = [regionsOf(ops), regionsOf(past)];
+  if (path === undefined || !ops.every((op) => op.path === path) || !back || !refused) return undefined;
+  const [text, left] = [find(before, parse(path)), find(after, parse(path))];
+  if (typeof text !== "string" || typeof left !== "string") return undefined;
+  return splices(path, smaller(left, compose(invertText(text, refused), back)));
+}

@@ -1,0 +1,113 @@
+"""Which thread a request to an agent belongs to: ids of threads that the server has signed, in a header or a cookie."""
+
+import base64
+import hashlib
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+from urllib.parse import quote, unquote
+
+from starlette.requests import Request
+
+from plait.actor.outcome import maybe_await
+from plait.agents.address import check_thread_id, make_thread_id
+
+__all__ = ["COOKIE", "DEVELOPMENT_SECRET", "HEADER", "Signer", "ThreadIdProvider", "ThreadIds"]
+
+log = logging.getLogger("plait.agents")
+
+HEADER: Final = "x-thread-id"
+COOKIE: Final = "atid"
+DEVELOPMENT_SECRET: Final = "plait-development-secret"
+"""Signs ids in development. Everybody knows it."""
+
+_MAX_AGE: Final = 7 * 24 * 3600
+
+ThreadIdProvider = Callable[[Request], Awaitable[str] | str]
+"""Returns the id of the thread of a request, `thrd_` and letters and digits; `request.state.principal` is its user."""
+
+
+class Signer:
+    """Signs ids with the first of some secrets, and verifies with each."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        self._keys = [secret.encode() for secret in secrets]
+
+    def sign(self, id: str) -> str:
+        """Return the signature of an id: base64 of HMAC-SHA256."""
+        return _sign(self._keys[0], id).decode()
+
+    def verify(self, id: str, signature: str) -> bool:
+        """Whether a signature was made with one of the secrets."""
+        given = signature.encode(errors="surrogatepass")
+        return any(hmac.compare_digest(_sign(key, id), given) for key in self._keys)
+
+
+class ThreadIds:
+    """Finds the id of a request's thread: the one that `provider` returns, or else a signed or a new one."""
+
+    def __init__(self, secrets: Sequence[str], provider: ThreadIdProvider | None = None) -> None:
+        self._signer = Signer(secrets) if secrets else None
+        self._provider = provider
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether ids can be signed."""
+        return self._signer is not None
+
+    def use_development_secret(self) -> None:
+        """Sign with a secret that everybody knows, and log that."""
+        self._signer = Signer([DEVELOPMENT_SECRET])
+        log.warning("the ids of threads are signed with the secret of `plait dev`, which everybody knows")
+
+    async def find(self, request: Request) -> str:
+        """Return the id of a request's thread. Raises what the provider raises, and ValueError for its mistakes."""
+        if self._provider is not None:
+            try:
+                return check_thread_id(await maybe_await(self._provider(request)))
+            except ValueError as error:
+                raise ValueError(f"thread_ids: {error}") from error
+        return self._find_in_header(request) or self._find_in_cookie(request) or make_thread_id()
+
+    def make_headers(self, id: str, *, is_secure: bool) -> list[tuple[bytes, bytes]]:
+        """Return the headers by which a client continues a thread; the cookie is for https only if that is in use."""
+        signature = self._get_signer().sign(id)
+        cookie = f"{COOKIE}={quote(f'{id}.{signature}', safe='')}; Max-Age={_MAX_AGE}; Path=/; HttpOnly; SameSite=Lax"
+        if is_secure:
+            cookie += "; Secure"
+        return [(HEADER.encode(), f"{id};{signature}".encode()), (b"set-cookie", cookie.encode())]
+
+    # Inside
+
+    def _get_signer(self) -> Signer:
+        if self._signer is None:
+            raise RuntimeError("there is no secret to sign ids of threads with: set PLAIT_SECRET")
+        return self._signer
+
+    def _find_in_header(self, request: Request) -> str | None:
+        # Several are one with commas, which no signature has.
+        value = ",".join(request.headers.getlist(HEADER))
+        return self._verify(f"the header {HEADER}", value, ";") if value else None
+
+    def _find_in_cookie(self, request: Request) -> str | None:
+        value = unquote(request.cookies.get(COOKIE, ""))
+        return self._verify(f"the cookie {COOKIE}", value, ".") if value else None
+
+    def _verify(self, where: str, value: str, separator: str) -> str | None:
+        """Return the id if it is signed; otherwise log that it is not."""
+        id, _, signature = value.partition(separator)
+        try:
+            check_thread_id(id)
+        except ValueError as error:
+            why = str(error)
+        else:
+            if self._get_signer().verify(id, signature):
+                return id
+            why = f"the signature of {id[:9]}… is {'wrong' if signature else 'missing'}"
+        log.warning("%s is not valid, and the request gets another thread: %s", where, why)
+        return None
+
+
+def _sign(key: bytes, id: str) -> bytes:
+    return base64.b64encode(hmac.digest(key, id.encode(), hashlib.sha256))

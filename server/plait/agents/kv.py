@@ -1,0 +1,272 @@
+"""`kv`: durable namespaces of strings, JSON and bytes, whose entries may expire."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from plait.actor.actor import Actor
+from plait.agents.kv_namespace import DUE, NAMESPACE, Description, Namespace, escape, read_due, unescape
+from plait.errors import NotFound, PlaitError, TooLarge, operator_message
+from plait.limits import Limits
+from plait.store.protocol import Store, ThreadKey
+from plait_schemas.codec import UNENCODABLE, decode_json, encode_json
+
+__all__ = ["KV", "KVEntry", "KVStats"]
+
+T = TypeVar("T")
+
+log = logging.getLogger("plait.agents")
+
+_LONGEST_NAME: Final = 256
+_LONGEST_KEY: Final = 1024
+_LONGEST_TYPE: Final = 255
+# Seconds, about a hundred years.
+_LONGEST_TTL: Final = 3_200_000_000.0
+_SWEEP_INTERVAL: Final = 30.0
+_PAGE: Final = 1000
+
+_TYPES: Final = {
+    "text": "text/plain; charset=utf-8",
+    "json": "application/json",
+    "bytes": "application/octet-stream",
+}
+
+
+class KVEntry(msgspec.Struct, frozen=True):
+    """What `kv.get` found: `exists` is False, and the rest None, if there is nothing, or it has expired."""
+
+    exists: bool
+    data: Any = None
+    content_type: str | None = None
+    expires_at: datetime | None = None
+
+
+class KVStats(msgspec.Struct, frozen=True):
+    """The number of entries of a namespace, and the bytes of their data."""
+
+    count: int
+    bytes: int
+
+
+class KV:
+    """Durable entries by namespace and key; a namespace begins with its first entry.
+
+    What is written is durable when the call returns, also in a run that raises later. In a run, each call is a
+    checkpoint. The methods raise StoreError, and ValueError for a name or a key that cannot be one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        wake: Callable[[ThreadKey], Awaitable[Actor]],
+        destroy: Callable[[ThreadKey], Awaitable[None]],
+        *,
+        limits: Limits,
+        check: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._wake = wake
+        self._destroy = destroy
+        self._limits = limits
+        # Called at each use: raises to interrupt a run.
+        self._check = check
+        self._clock = clock
+        # The last namespace that was swept.
+        self._swept: ThreadKey | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    # Entries
+
+    async def get(self, namespace: str, key: str) -> KVEntry:
+        """Return an entry; `data` is a str, bytes, or JSON, as it was set."""
+        escaped = _check_key(key)
+        found = await self._do(namespace, lambda thread: thread.read(escaped, self._now()))
+        if found is None:
+            return KVEntry(exists=False)
+        entry, data = found
+        expires_at = None if entry.expires is None else datetime.fromtimestamp(entry.expires / 1e6, UTC)
+        return KVEntry(True, _decode(entry.form, data), entry.content_type, expires_at)
+
+    async def set(
+        self,
+        namespace: str,
+        key: str,
+        value: Any,
+        *,
+        ttl: float | msgspec.UnsetType | None = msgspec.UNSET,
+        content_type: str | None = None,
+    ) -> None:
+        """Set an entry to a str, bytes, or anything that encodes as JSON.
+
+        It expires after `ttl` seconds, never with None, and without `ttl` as the namespace says. Raises TypeError for
+        a value that is no JSON, and TooLarge for one of more than `Limits.record` bytes.
+        """
+        escaped = _check_key(key)
+        if ttl is not msgspec.UNSET:
+            _check_ttl(ttl)
+        if content_type is not None and (not isinstance(content_type, str) or len(content_type) > _LONGEST_TYPE):
+            raise ValueError(f"content_type must be a str of at most {_LONGEST_TYPE} characters, not {content_type!r}")
+        form, data = _encode(key, value)
+        if len(data) > self._limits.record:
+            size = f"{len(data)} bytes; the limit is {self._limits.record}"
+            raise TooLarge(f"the value of {key!r} has {size}", limit="record")
+        label = _TYPES[form] if content_type is None else content_type
+
+        async def write(thread: Namespace) -> None:
+            now, seconds = self._now(), thread.default_ttl if ttl is msgspec.UNSET else ttl
+            expires = None if seconds is None else now + math.ceil(seconds * 1e6)
+            await thread.write(Description(escaped, form, label, len(data), expires), data, now)
+
+        await self._do(namespace, write)
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Remove an entry, if it is there."""
+        escaped = _check_key(key)
+        await self._do(namespace, lambda thread: thread.delete(escaped))
+
+    async def keys(self, namespace: str, prefix: str = "") -> list[str]:
+        """Return the keys that begin with `prefix`, sorted."""
+
+        async def collect(thread: Namespace) -> list[str]:
+            found = thread.descriptions(escape(prefix), self._now())
+            return sorted([unescape(entry.key) async for entry in found])
+
+        return await self._do(namespace, collect)
+
+    async def stats(self, namespace: str) -> KVStats:
+        """Return how much there is in a namespace."""
+
+        async def add_up(thread: Namespace) -> KVStats:
+            sizes = [entry.size async for entry in thread.descriptions("", self._now())]
+            return KVStats(len(sizes), sum(sizes))
+
+        return await self._do(namespace, add_up)
+
+    # Namespaces
+
+    async def namespaces(self) -> list[str]:
+        """Return the names of the namespaces, sorted."""
+        self._check()
+        found: list[str] = []
+        after: ThreadKey | None = None
+        while rows := await self._store.threads(kind=NAMESPACE, after=after, limit=_PAGE):
+            found += [unescape(row.key.name) for row in rows]
+            after = rows[-1].key
+        return sorted(found)
+
+    async def create_namespace(self, name: str, *, ttl: float | None = None) -> None:
+        """Begin a namespace, or change an old one: entries without a `ttl` of their own expire after so many seconds.
+
+        Entries that were set before keep theirs.
+        """
+        _check_ttl(ttl)
+        await self._do(name, lambda thread: thread.set_default(ttl))
+
+    async def delete_namespace(self, name: str) -> None:
+        """Remove a namespace, if it is there, and all of its entries."""
+        self._check()
+        with suppress(NotFound):
+            await self._destroy(_key_of(name))
+
+    # Expiry
+
+    def start(self) -> None:
+        """Begin to remove what has expired from the store."""
+        self._sweeper = asyncio.create_task(self._run(), name="plait kv sweeper")
+
+    async def stop(self) -> None:
+        """Remove no more."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.wait([self._sweeper])
+            self._sweeper = None
+
+    async def sweep(self) -> None:
+        """Remove entries that have expired, some of each of the next namespaces. Raises StoreError."""
+        rows = await self._store.threads(kind=NAMESPACE, after=self._swept, limit=_PAGE)
+        self._swept = rows[-1].key if len(rows) == _PAGE else None
+        for row in rows:
+            due = await self._store.records(row.key, DUE, limit=1)
+            if due and read_due(due[0].key) <= self._now():
+                actor = await self._wake(row.key)
+                with actor.keep_awake():
+                    await _namespace_of(actor).sweep(self._now(), _PAGE)
+
+    # Inside
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_INTERVAL)
+            try:
+                await self.sweep()
+            except PlaitError as error:
+                log.error("expired entries of kv are not removed: %s", operator_message(error))
+
+    async def _do(self, namespace: str, work: Callable[[Namespace], Awaitable[T]]) -> T:
+        key = _key_of(namespace)
+        self._check()
+        actor = await self._wake(key)
+        with actor.keep_awake():
+            return await work(_namespace_of(actor))
+
+    def _now(self) -> int:
+        """Return the time, in microseconds."""
+        return int(self._clock() * 1e6)
+
+
+def _namespace_of(actor: Actor) -> Namespace:
+    assert isinstance(actor.thread, Namespace)
+    return actor.thread
+
+
+def _key_of(namespace: str) -> ThreadKey:
+    if not isinstance(namespace, str):
+        raise ValueError(f"a namespace must be a str, not {namespace!r}")
+    if not namespace or len(name := escape(namespace)) > _LONGEST_NAME:
+        raise ValueError(f"a namespace must have 1 to {_LONGEST_NAME} characters: {namespace!r}")
+    return ThreadKey(NAMESPACE, name)
+
+
+def _check_key(key: str) -> str:
+    if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST_KEY:
+        raise ValueError(f"a key must be a str of 1 to {_LONGEST_KEY} characters, not {key!r}")
+    return escape(key)
+
+
+def _check_ttl(ttl: float | None) -> None:
+    if ttl is None:
+        return
+    is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
+    if not is_number or not 0 < ttl <= _LONGEST_TTL:
+        most = f"{_LONGEST_TTL:.0f}"
+        raise ValueError(f"ttl must be a number of seconds above 0, up to {most}, or None for never, not {ttl!r}")
+
+
+def _encode(key: str, value: Any) -> tuple[Literal["text", "json", "bytes"], bytes]:
+    if isinstance(value, str):
+        return "text", value.encode(errors="surrogatepass")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "bytes", bytes(value)
+    try:
+        return "json", encode_json(value)
+    except UNENCODABLE as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"the value of {key!r} is neither a str, nor bytes, nor JSON: {error}") from None
+
+
+def _decode(form: str, data: bytes) -> Any:
+    match form:
+        case "text":
+            return data.decode(errors="surrogatepass")
+        case "bytes":
+            return data
+        case _:
+            return decode_json(data)

@@ -1,0 +1,213 @@
+"""One namespace of the key-value store: a thread whose records are the entries."""
+
+import hashlib
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Literal
+
+import msgspec
+
+from plait.actor.thread import Thread
+from plait.errors import PlaitError
+from plait.state.commit import Commit
+from plait.store.protocol import Record
+from plait_schemas.codec import encode_json
+
+__all__ = ["DUE", "NAMESPACE", "Description", "Namespace", "escape", "read_due", "unescape"]
+
+NAMESPACE: Final = "plait-kv"
+"""The kind of namespaces."""
+
+DUE: Final = "due"
+"""The part whose keys say when entries expire, in that order."""
+
+# The part with two records for each entry, its description and its data, which are read together; and the part with
+# the description alone, for listings.
+_ENTRIES: Final = "entries"
+_INDEX: Final = "index"
+_SETTINGS: Final = "settings"
+
+# What a record's key cannot have, and what has a meaning in ours.
+_ODD: Final = re.compile("[\x00-\x20\x7f-\x9f\ud800-\udfff%*]")
+# Bytes of a key in the store; of one that would be longer, a beginning and a hash are kept.
+_LONGEST: Final = 480
+_BEGINNING: Final = 400
+_PAGE: Final = 1000
+
+
+class Description(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of an entry beside its data; `expires` is in microseconds since the epoch."""
+
+    # As `escape` returns it, as the key of the record may be a hash.
+    key: str
+    form: Literal["text", "json", "bytes"]
+    content_type: str
+    size: int
+    expires: int | None = None
+
+
+_decode_description: Final = msgspec.json.Decoder(Description).decode
+_decode_ttl: Final = msgspec.json.Decoder(float | None).decode
+
+
+class Namespace(Thread[Any]):
+    """Holds the entries of a namespace. Keys are given as `escape` returns them, times in microseconds."""
+
+    kind = NAMESPACE
+
+    def __init__(self) -> None:
+        # Seconds after which entries expire for which no `ttl` is given.
+        self.default_ttl: float | None = None
+        # The keys that were written while somebody reads.
+        self._watches: list[set[str]] = []
+
+    async def on_start(self) -> None:
+        """Read the default."""
+        if (data := await self._core.records.read(_SETTINGS, "ttl")) is not None:
+            self.default_ttl = _decode_ttl(data)
+
+    async def set_default(self, ttl: float | None) -> None:
+        """Set the default, also of a namespace that is begun by that."""
+        commit = self._core.records.write([Record(_SETTINGS, "ttl", encode_json(ttl))])
+        self.default_ttl = ttl
+        await commit
+
+    def write(self, entry: Description, data: bytes, now: int) -> Commit:
+        """Set an entry."""
+        described, name = encode_json(entry), _record_key(entry.key)
+        records = [
+            Record(_ENTRIES, f"{name} 0", described),
+            Record(_ENTRIES, f"{name} 1", data),
+            Record(_INDEX, name, described),
+        ]
+        if entry.expires is not None:
+            records.append(Record(DUE, _due_key(entry.expires, now, name), b""))
+        return self._write(records, [name])
+
+    async def read(self, key: str, now: int) -> tuple[Description, bytes] | None:
+        """Return an entry and its data, None if there is none, or if it has expired."""
+        name = _record_key(key)
+        with self._watch() as written:
+            found = await self._core.records.list(_ENTRIES, prefix=f"{name} ", limit=2)
+            if len(found) < 2:
+                return None
+            entry, data = _decode_description(found[0].value or b""), found[1].value or b""
+            if _has_expired(entry, now):
+                self._remove_expired([name], written)
+                return None
+        return entry, data
+
+    async def delete(self, key: str) -> None:
+        """Remove an entry, if it is there."""
+        if self._core.pipeline.history.is_begun:
+            name = _record_key(key)
+            await self._write(_removals([name]), [name])
+
+    async def descriptions(self, prefix: str, now: int) -> AsyncIterator[Description]:
+        """Iterate over the entries whose keys begin with `prefix`, and that have not expired."""
+        after, start = "", _cut(prefix)
+        while True:
+            with self._watch() as written:
+                rows = await self._core.records.list(_INDEX, prefix=start, after=after, limit=_PAGE)
+                entries = [(row.key, _decode_description(row.value or b"")) for row in rows]
+                self._remove_expired([name for name, entry in entries if _has_expired(entry, now)], written)
+            for _, entry in entries:
+                if entry.key.startswith(prefix) and not _has_expired(entry, now):
+                    yield entry
+            if len(rows) < _PAGE:
+                return
+            after = rows[-1].key
+
+    async def sweep(self, now: int, limit: int) -> int:
+        """Remove entries that have expired; return how many of at most `limit` that are due were looked at."""
+        with self._watch() as written:
+            rows = await self._core.records.list(DUE, limit=limit)
+            due = [row.key for row in rows if read_due(row.key) <= now]
+            expired = []
+            for name in dict.fromkeys(key.partition(" ")[2] for key in due):
+                described = await self._core.records.read(_INDEX, name)
+                if described is not None and _has_expired(_decode_description(described), now):
+                    expired.append(name)
+            if due:
+                left = [name for name in expired if name not in written]
+                await self._write([*_removals(left), *(Record(DUE, key, None) for key in due)], left)
+        return len(due)
+
+    # Inside
+
+    @contextmanager
+    def _watch(self) -> Iterator[set[str]]:
+        """Collect the keys that are written during the block, of which what was read may be outdated."""
+        written: set[str] = set()
+        self._watches.append(written)
+        try:
+            yield written
+        finally:
+            self._watches[:] = [each for each in self._watches if each is not written]
+
+    def _write(self, records: list[Record], names: Iterable[str]) -> Commit:
+        commit = self._core.records.write(records)
+        for written in self._watches:
+            written.update(names)
+        return commit
+
+    def _remove_expired(self, names: list[str], written: set[str]) -> None:
+        """Remove entries, except those that were set again since they were read; nobody waits for that."""
+        if left := [name for name in names if name not in written]:
+            with suppress(PlaitError):  # The thread is being stopped: it is done another time.
+                self._write(_removals(left), left)
+
+
+def escape(text: str) -> str:
+    """Return any text without characters that a record's key, or a thread's name, cannot have."""
+    return _ODD.sub(_escape_one, text)
+
+
+def unescape(escaped: str) -> str:
+    """Return what `escape` was given."""
+    return re.sub("(?:%[0-9A-F]{2})+", _unescape_some, escaped)
+
+
+def read_due(key: str) -> int:
+    """Return the time of a key of the part `DUE`."""
+    return int(key[:16], 16)
+
+
+def _escape_one(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="surrogatepass"))
+
+
+def _unescape_some(match: re.Match[str]) -> str:
+    return bytes.fromhex(match[0].replace("%", "")).decode(errors="surrogatepass")
+
+
+def _record_key(escaped: str) -> str:
+    data = escaped.encode()
+    if len(data) <= _LONGEST:
+        return escaped
+    return f"{_cut(escaped)}*{hashlib.blake2b(data, digest_size=32).hexdigest()}"
+
+
+def _cut(escaped: str) -> str:
+    """Return what the record's keys of all keys that begin with `escaped` begin with."""
+    return escaped.encode()[:_BEGINNING].decode(errors="ignore")
+
+
+def _removals(names: Iterable[str]) -> list[Record]:
+    keys = [
+        (part, key)
+        for name in names
+        for part, key in ((_ENTRIES, f"{name} 0"), (_ENTRIES, f"{name} 1"), (_INDEX, name))
+    ]
+    return [Record(part, key, None) for part, key in keys]
+
+
+def _due_key(expires: int, now: int, name: str) -> str:
+    # Rounded up to a step of about a tenth of the time that is left: an entry that is set often has few of them.
+    step = 1 << max((expires - now).bit_length() - 4, 0)
+    return f"{-(-expires // step) * step:016x} {name}"
+
+
+def _has_expired(entry: Description, now: int) -> bool:
+    return entry.expires is not None and entry.expires <= now

@@ -1,0 +1,113 @@
+"""A user: values that one person's threads share."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from plait.actor.actor import Actor
+from plait.actor.thread import Thread
+from plait.agents.address import user_prefix
+from plait.parts.values import ThreadValues, Values
+from plait.store.protocol import ThreadKey
+
+__all__ = ["USER", "User", "UserThread"]
+
+T = TypeVar("T")
+
+USER: Final = "plait-user"
+"""The kind of the threads that hold the values of users."""
+
+
+class UserThread(Thread[Any]):
+    """Holds the values of one user."""
+
+    kind = USER
+    values = Values()
+
+
+class User:
+    """The values of a user, the same in all threads: JSON by keys, together at most `Limits.record` bytes (1 MiB).
+
+    What is written is durable when the call returns, also in a run that raises later; so what was read should be
+    changed by `update` or `push`, between which nothing comes. In a run, each call is a checkpoint. `id` is the user's.
+    The methods raise StoreError. Raises NotFound for an empty id.
+    """
+
+    def __init__(
+        self, id: str, wake: Callable[[ThreadKey], Awaitable[Actor]], check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.id = id
+        self._key = ThreadKey(USER, user_prefix(id))
+        self._wake = wake
+        # Called at each use: raises to interrupt a run.
+        self._check = check
+
+    # Reading
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, or `default`."""
+        return await self._do(lambda values: values.get(key, default))
+
+    async def has(self, key: str) -> bool:
+        """Whether there is a value, which may be None, for a key."""
+        return await self._do(lambda values: values.has(key))
+
+    async def keys(self) -> list[str]:
+        """Return the keys, in order of insertion."""
+        return await self._do(lambda values: values.keys())
+
+    async def values(self) -> list[Any]:
+        """Return the values, in the order of `keys`."""
+        return await self._do(lambda values: values.values())
+
+    async def items(self) -> list[tuple[str, Any]]:
+        """Return the keys and values, in the order of `keys`."""
+        return await self._do(lambda values: values.items())
+
+    async def size(self) -> int:
+        """Return the number of keys."""
+        return await self._do(lambda values: values.size())
+
+    async def metadata(self) -> dict[str, Any]:
+        """Return what `set_metadata` has set, `{}` if nothing has."""
+        return await self._do(lambda values: values.metadata())
+
+    # Writing
+
+    async def set(self, key: str, value: Any) -> None:
+        """Set a value: anything that encodes as JSON. Raises TypeError, ValueError and TooLarge."""
+        await self._do(lambda values: values.set(key, value))
+
+    async def delete(self, key: str) -> None:
+        """Remove a key, if it is there."""
+        await self._do(lambda values: values.delete(key))
+
+    async def clear(self) -> None:
+        """Remove all keys; the metadata stays."""
+        await self._do(lambda values: values.clear())
+
+    async def push(self, key: str, value: Any, max_records: int | None = None) -> None:
+        """Append to a list, which is made if there is none, and keep its last `max_records` elements.
+
+        Raises TypeError for a value that is no list.
+        """
+        await self._do(lambda values: values.push(key, value, max_records))
+
+    async def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> T:
+        """Set a value to what a function makes of the present one, or of `default`, and return it."""
+        return await self._do(lambda values: values.update(key, change, default))
+
+    async def set_metadata(self, metadata: dict[str, Any]) -> None:
+        """Replace the metadata whole."""
+        await self._do(lambda values: values.set_metadata(metadata))
+
+    def __repr__(self) -> str:
+        return f"<User {self.id!r}>"
+
+    # Inside
+
+    async def _do(self, work: Callable[[ThreadValues], Awaitable[T]]) -> T:
+        self._check()
+        actor = await self._wake(self._key)
+        with actor.keep_awake():
+            assert isinstance(actor.thread, UserThread)
+            return await work(actor.thread.values)

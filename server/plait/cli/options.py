@@ -1,0 +1,64 @@
+"""The arguments that several commands have, and how a command fails."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+from cyclopts import Parameter
+
+from plait.actor.client_types import NoTypes
+from plait.cli.loading import LoadError
+from plait.errors import PlaitError, operator_message
+from plait.store.sqlite import SqliteStore
+from plait.store.urls import open_store
+
+__all__ = ["StoreFile", "Target", "fail", "find_file", "find_store", "give_up", "show_store"]
+
+Target = Annotated[str, Parameter(help="The app, as module:attribute.")]
+StoreFile = Annotated[str, Parameter(help="The store's SQLite file, or its URL.", env_var="PLAIT_STORE")]
+
+
+def show_store(show: Callable[[SqliteStore], Coroutine[Any, Any, None]], store: str) -> None:
+    """Run `show` on a store, which a server may have open."""
+    path = find_file(store)
+    try:
+        asyncio.run(show(SqliteStore(path, readonly=True)))
+    except PlaitError as error:
+        fail(operator_message(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def find_store(store: str) -> Path:
+    """Return the path of a store's file, given as a path or a URL."""
+    try:
+        opened = open_store(store) if "://" in store else SqliteStore(store)
+    except ValueError as error:
+        fail(str(error))
+    if not isinstance(opened, SqliteStore):
+        fail(f"there is no store {store}")
+    return opened.path
+
+
+def find_file(store: str) -> Path:
+    """Return the path of a store's file, which must exist."""
+    path = find_store(store)
+    if not path.is_file():
+        fail(f"there is no store {store}")
+    return path
+
+
+def give_up(error: LoadError | NoTypes | PlaitError) -> NoReturn:
+    """Print the app's part of the traceback and the error, and exit."""
+    if isinstance(error, LoadError):
+        sys.stderr.write(error.trace)
+    fail(operator_message(error))
+
+
+def fail(message: str) -> NoReturn:
+    """Print what is wrong in one line, and exit."""
+    print("plait:", " ".join(message.split("\n")), file=sys.stderr)
+    raise SystemExit(1)

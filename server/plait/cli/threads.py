@@ -1,0 +1,134 @@
+"""`plait threads`: lists, shows, exports, imports and destroys threads."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import App, Parameter
+
+from plait.cli.loading import LoadError, load_plait
+from plait.cli.maintenance import describe_thread, destroy_thread, export_thread
+from plait.cli.options import StoreFile, Target, fail, find_file, find_store, give_up, show_store
+from plait.errors import NotFound, PlaitError, operator_message
+from plait.node.listing import INNER_KINDS
+from plait.store.protocol import ThreadKey
+from plait.store.sqlite import SqliteStore
+
+__all__ = ["threads"]
+
+threads = App(name="threads", help="List the threads of a store, show, export, import or end one of them.")
+
+Kind = Annotated[str, Parameter(help="The thread's kind.")]
+Name = Annotated[str, Parameter(help="The thread's name.")]
+
+
+@threads.default
+@threads.command(name="list")
+def list_threads(
+    store: StoreFile = "plait.db",
+    *,
+    kind: Annotated[str | None, Parameter(help="Only threads of this kind.")] = None,
+    prefix: Annotated[str, Parameter(help="Only threads whose names begin with this.")] = "",
+    all: Annotated[bool, Parameter(help="Also those in which plait keeps kv and users.", negative="")] = False,
+) -> None:
+    """List the threads of a store, each with its version. A server may have the store open."""
+
+    async def show(file: SqliteStore) -> None:
+        after: ThreadKey | None = None
+        async with file as opened:
+            while rows := await opened.threads(kind=kind, prefix=prefix, after=after):
+                for row in rows:
+                    if all or kind in INNER_KINDS or row.key.kind not in INNER_KINDS:
+                        print(f"{row.version:>10}  {row.key}")
+                after = rows[-1].key
+
+    show_store(show, store)
+
+
+@threads.command
+def show(kind: Kind, name: Name, store: StoreFile = "plait.db") -> None:
+    """Print what is stored of a thread as JSON, with its version. A server may have the store open."""
+    path = find_file(store)
+    try:
+        print(msgspec.json.format(describe_thread(path, ThreadKey(kind, name)), indent=2))
+    except PlaitError as error:
+        fail(operator_message(error))
+
+
+@threads.command
+def export(
+    kind: Kind,
+    name: Name,
+    store: StoreFile = "plait.db",
+    *,
+    out: Annotated[Path | None, Parameter(help="The file to write; by default it is printed.")] = None,
+) -> None:
+    """Write a thread as JSON: its state and values. A server may have the store open."""
+    path = find_file(store)
+    try:
+        line = export_thread(path, ThreadKey(kind, name))
+        if out is None:
+            print(line)
+        else:
+            out.write_text(f"{line}\n", encoding="utf-8")
+    except PlaitError as error:
+        fail(operator_message(error))
+    except OSError as error:
+        fail(f"cannot write to {out}: {error.strerror or error}")
+
+
+@threads.command(name="import")
+def import_(
+    target: Target,
+    file: Annotated[Path, Parameter(help="The file that `plait threads export` has written.")],
+    *,
+    name: Annotated[str | None, Parameter(help="Another name for the thread.")] = None,
+    replace: Annotated[bool, Parameter(help="Replace a thread that is there.", negative="")] = False,
+) -> None:
+    """Store an exported thread in an app, which migrates and checks it. No server may have the store open."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        fail(f"cannot read {file}: {error.strerror or error}")
+
+    async def store() -> str:
+        app = load_plait(target)
+        async with app:
+            handle = await app.import_thread(data, name=name, replace=replace)
+            return str(handle._key)
+
+    try:
+        print(f"{asyncio.run(store())} is imported")
+    except (LoadError, PlaitError) as error:
+        give_up(error)
+    except Exception as error:  # `on_start` and `validate_state_change` may raise anything.
+        fail(f"the thread's class raised {type(error).__name__}: {error}")
+
+
+@threads.command
+def destroy(
+    kind: Kind,
+    name: Name,
+    store: StoreFile = "plait.db",
+    *,
+    yes: Annotated[bool, Parameter(help="Do not ask for confirmation.", negative="")] = False,
+) -> None:
+    """Delete a thread of a store for good, without its on_destroyed. No server may have the store open."""
+    path, key = find_store(store), ThreadKey(kind, name)
+
+    async def look(file: SqliteStore) -> None:
+        async with file as opened:
+            if await opened.find(key) is None:
+                raise NotFound(f"there is no thread {key} in {path}")
+
+    show_store(look, store)
+    if not yes:
+        print(f"Delete {key} and everything stored of it? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            fail("nothing was deleted")
+    try:
+        print(asyncio.run(destroy_thread(path, key)))
+    except PlaitError as error:
+        fail(operator_message(error))

@@ -1,0 +1,72 @@
+"""Lists the stored threads, and finds those of a user or with certain metadata."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from plait.agents.address import user_prefix
+from plait.agents.kv_namespace import NAMESPACE
+from plait.agents.user import USER
+from plait.node.node import Node
+from plait.parts.part import find_parts
+from plait.parts.values import METADATA, Values
+from plait.store.protocol import Store, ThreadKey
+
+__all__ = ["INNER_KINDS", "list_threads"]
+
+INNER_KINDS: Final = frozenset({NAMESPACE, USER})
+"""The kinds of plait's own, which no listing shows."""
+
+# Threads that are read at once.
+_PAGE: Final = 1000
+
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+async def list_threads(
+    store: Store,
+    node: Node,
+    *,
+    kind: str | None,
+    user_id: str | msgspec.UnsetType | None,
+    metadata: Mapping[str, Any],
+    prefix: str,
+    after: ThreadKey | None,
+    limit: int | None,
+) -> AsyncIterator[ThreadKey]:
+    """Iterate over the stored threads, a page at a time, as `Plait.threads` does."""
+    if user_id is not msgspec.UNSET:
+        of_user = user_prefix(user_id)
+        if not of_user.startswith(prefix) and not prefix.startswith(of_user):
+            return
+        prefix = max(prefix, of_user, key=len)
+    wanted = {key: _encode(value) for key, value in metadata.items()}
+    left = limit
+    while left is None or left > 0:
+        size = _PAGE if left is None or wanted else min(left, _PAGE)
+        rows = await store.threads(kind=kind, prefix=prefix, after=after, limit=size)
+        for row in rows:
+            if row.key.kind in INNER_KINDS or (wanted and not await _has_metadata(store, node, row.key, wanted)):
+                continue
+            yield row.key
+            if left is not None:
+                left -= 1
+                if left == 0:
+                    return
+        if len(rows) < size:
+            return
+        after = rows[-1].key
+
+
+async def _has_metadata(store: Store, node: Node, key: ThreadKey, wanted: Mapping[str, bytes]) -> bool:
+    """Whether one of the values of a thread has the metadata."""
+    if (kind := node.kinds.get(key.kind)) is None:
+        return False
+    for name, part in find_parts(kind.cls).items():
+        if isinstance(part, Values) and (data := await store.record(key, name, METADATA)) is not None:
+            found = _decode(data)
+            if all(key in found and _encode(found[key]) == value for key, value in wanted.items()):
+                return True
+    return False

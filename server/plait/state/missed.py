@@ -1,0 +1,35 @@
+"""What a reader has missed, as one list of operations."""
+
+from collections.abc import Sequence
+
+from plait.store.protocol import ChangeRow
+from plait_schemas.codec import encode_json
+from plait_schemas.patch import Op, compact, decode_ops
+
+__all__ = ["Missed"]
+
+
+class Missed:
+    """The operations from one version to a later one; what was typed or streamed bit by bit is one operation."""
+
+    __slots__ = ("_size", "ops", "version")
+
+    def __init__(self, version: int) -> None:
+        # The version that the operations lead to.
+        self.version = version
+        self.ops: list[Op] = []
+        # About the bytes of all operations but the last one, which may go on.
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """About the bytes of the operations as JSON."""
+        return self._size + len(encode_json(self.ops[-1:]))
+
+    def add(self, rows: Sequence[ChangeRow]) -> None:
+        """Add the next changes."""
+        if rows:
+            ops = compact([*self.ops[-1:], *(op for row in rows for op in decode_ops(row.ops))])
+            self._size += len(encode_json(ops[:-1]))
+            self.ops[-1:] = ops
+            self.version = rows[-1].version

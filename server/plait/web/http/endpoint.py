@@ -1,0 +1,84 @@
+"""Answers HTTP requests: limits their bodies, answers their errors, and tells the instruments."""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Message, Receive, Scope, Send
+
+from plait.actor.logs import log_error
+from plait.errors import PlaitError, TooLarge
+from plait.instruments import NO_INSTRUMENTS
+from plait.store.protocol import ThreadKey
+from plait.web.context import ServerContext, error_response
+from plait.web.http.observed import serve_observed
+
+__all__ = ["Answer", "Endpoint", "Headers", "PathRoute"]
+
+Headers = list[tuple[bytes, bytes]]
+
+Answer = Callable[[Request, Headers], Awaitable[Response]]
+"""Answers a request; the headers that it adds to the list are sent with its answer, and with that of its error."""
+
+
+class Endpoint:
+    """An ASGI app. `find_place` returns the thread that a URL names, if any, for logs and instruments."""
+
+    def __init__(self, context: ServerContext, find_place: Callable[[Scope], ThreadKey | None], answer: Answer) -> None:
+        self._context = context
+        self._find_place = find_place
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._context.instruments is NO_INSTRUMENTS:
+            await self._serve(scope, receive, send)
+        else:
+            place = self._find_place(scope)
+            await serve_observed(self._serve, self._context, scope, receive, send, place=place)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, _limit_body(receive, self._context.limits.frame), send)
+        headers: Headers = []
+        try:
+            response = await self._answer(request, headers)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if not isinstance(error, PlaitError | HTTPException):
+                log_error(error, self._find_place(scope), None)
+            if isinstance(error, PlaitError) and error.limit is not None:
+                self._context.instruments.limit_hit(error.limit)
+            response = error_response(error)
+        response.raw_headers.extend(headers)
+        await response(scope, receive, send)
+
+
+class PathRoute(BaseRoute):
+    """Routes to an endpoint every request whose URL it serves."""
+
+    def __init__(self, endpoint: Endpoint, serves: Callable[[Scope], bool]) -> None:
+        self._endpoint = endpoint
+        self._serves = serves
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return Match.FULL if scope["type"] == "http" and self._serves(scope) else Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._endpoint(scope, receive, send)
+
+
+def _limit_body(receive: Receive, limit: int) -> Receive:
+    """Return a `receive` that raises TooLarge if the body has more than `limit` bytes."""
+    size = 0
+
+    async def receive_limited() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise TooLarge(f"a body may have at most {limit} bytes", limit="frame")
+        return message
+
+    return receive_limited

@@ -1,0 +1,104 @@
+"""One HTTP request to one thread: its checks, its body, and the outcome of what it calls."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.facade import Facade
+from plait.actor.logs import log_error
+from plait.actor.rpc import Method
+from plait.errors import CallFailed, PlaitError, public_message
+from plait.instruments import TRACE
+from plait.store.protocol import ThreadKey
+from plait.web.context import ServerContext
+from plait.web.http.streamed import Lines
+from plait.web.http.streamed_call import Encode, StreamedCall
+from plait.web.identity import Action
+from plait.web.turns import LARGE
+
+__all__ = ["Exchange"]
+
+
+class Exchange:
+    """One request to one thread."""
+
+    def __init__(self, context: ServerContext, request: Request, key: ThreadKey, principal: Principal | None) -> None:
+        self.context = context
+        self.request = request
+        self.key = key
+        self.principal = principal
+        # The lines of a streamed answer.
+        self._lines = Lines(context.limits.write_buffer)
+
+    async def check(self, action: Action) -> None:
+        """Raise Forbidden if the principal may not do something with the thread."""
+        await self.context.identity.check(self.principal, self.key, action)
+
+    async def body(self) -> bytes:
+        """Return the body, and charge for its size."""
+        body = await self.request.body()
+        self.context.requests.charge(self.request, self.principal, len(body))
+        return body
+
+    async def enter(self, size: int) -> tuple[Facade, Connection]:
+        """Return the thread, and a connection that represents this request: the source of its change, with its rights.
+
+        A request with a large body, of `size` bytes, waits for its turn.
+        The caller must use the thread before it awaits anything else, as with `Node.actor`.
+        """
+        may_write = await self.context.identity.may(self.principal, self.key, "write")
+        actor = await self.context.actor(self.principal, self.key)
+        rights = Rights(self.principal, may_write)
+        connection = actor.make_connection(f"http-{secrets.token_hex(8)}", self._lines, rights=rights)
+        connection.trace = self.request.scope.get(TRACE)
+        # A turn of the thread, so that it does not stop before this request continues.
+        if await actor.is_readonly(connection, self.request):
+            connection.readonly = True
+        if size >= LARGE:
+            with actor.keep_awake():
+                await self.context.turns.turn()
+        return actor, connection
+
+    async def outcome(self, future: asyncio.Future[Any]) -> Any:
+        """Return the result of a call. Raises CallFailed for what is not a PlaitError."""
+        try:
+            return await future
+        except PlaitError:
+            raise
+        except Exception as error:
+            log_error(error, self.key, None)
+            raise CallFailed(public_message(error)) from None
+
+    async def outcome_unless_left(self, future: asyncio.Future[Any], leave: Callable[[], object]) -> Any:
+        """Return the result of a call, as `outcome` does. If the client disconnects, call `leave` first.
+
+        Raises ClientDisconnect then. The body must have been read.
+        """
+        watcher = asyncio.create_task(self._wait_for_disconnect(), name="plait disconnect")
+        try:
+            await asyncio.wait((future, watcher), return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
+                raise ClientDisconnect
+        except BaseException:
+            future.cancel()  # Nobody waits for it.
+            leave()
+            raise
+        finally:
+            watcher.cancel()
+        return await self.outcome(future)
+
+    def stream(
+        self, actor: Facade, method: Method, arguments: Any, connection: Connection, encode: Encode
+    ) -> StreamedCall:
+        """Call a method that streams."""
+        call = StreamedCall(self._lines, encode, actor)
+        call.begin(method, arguments, connection, self.request)
+        return call
+
+    async def _wait_for_disconnect(self) -> None:
+        while (await self.request.receive())["type"] != "http.disconnect":
+            pass

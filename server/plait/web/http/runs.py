@@ -1,0 +1,201 @@
+"""Agents over HTTP: runs and interrupts, in a named thread or in that of a signed id."""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
+
+from plait.actor.connection import Principal
+from plait.actor.outcome import make_resolver
+from plait.agents.address import session_name
+from plait.agents.agent import Agent
+from plait.agents.identity import ThreadIds
+from plait.agents.run import Interruption
+from plait.errors import CallFailed, Forbidden, InvalidArguments, NotFound, PlaitError, public_message
+from plait.state.types import parse_json_error
+from plait.store.protocol import ThreadKey
+from plait.web.context import ServerContext, error_body
+from plait.web.http.endpoint import Headers
+from plait.web.http.exchange import Exchange
+from plait.web.http.streamed_call import Encode
+from plait.web.thread_urls import read_run
+from plait.web.turns import LARGE
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, nests_deeper
+
+__all__ = ["RunRequests", "answer_json", "interrupt", "run_agent"]
+
+_EVENTS: Final = "text/event-stream"
+_LINES: Final = "application/x-ndjson"
+_TEXT: Final = "text/plain"
+
+
+class InterruptBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of an interrupt."""
+
+    message: Any = None
+
+
+_decode_interrupt = msgspec.json.Decoder(InterruptBody).decode
+
+
+class RunRequests:
+    """Answers the requests below `/run`, whose thread is that of a signed id, or of a user's session."""
+
+    def __init__(self, context: ServerContext, ids: ThreadIds) -> None:
+        self._context = context
+        self._ids = ids
+
+    def find_place(self, scope: Scope) -> ThreadKey | None:
+        """Return the kind of the agent of a URL, without a name, as that is known to the client only."""
+        try:
+            agent = self._context.runs.agents.get(read_run(scope)[0])
+        except NotFound:
+            return None
+        return None if agent is None else ThreadKey(agent.kind.name, "")
+
+    async def answer(self, request: Request, headers: Headers) -> Response:
+        """Answer a request. Raises what is wrong with it."""
+        context = self._context
+        context.hosts.check(request)
+        context.identity.check_origin(request)
+        principal = await context.identity.principal(request)
+        if isinstance(principal, Response):
+            return principal
+        context.requests.take(request, principal)
+        session_id = request.query_params.get("session_id")
+        name = await self._name(request, principal, session_id, headers)
+        agent_name, rest = read_run(request.scope)
+        if request.method != "POST":
+            raise HTTPException(405, "an agent is run by POST", headers={"allow": "POST"})
+        agent = context.runs.agents.get(agent_name)
+        if agent is None:
+            raise NotFound(f"there is no agent {agent_name!r}; there are: {', '.join(sorted(context.runs.agents))}")
+        exchange = Exchange(context, request, ThreadKey(agent.kind.name, name), principal)
+        match rest:
+            case "":
+                return await run_agent(exchange, agent_name, session_id=session_id)
+            case "interrupt":
+                return await interrupt(exchange)
+            case _:
+                raise NotFound("there is nothing at this URL")
+
+    async def _name(
+        self, request: Request, principal: Principal | None, session_id: str | None, headers: Headers
+    ) -> str:
+        """Return the name of the thread. Raises Forbidden for a session of nobody, which everybody could name."""
+        if session_id is None:
+            request.state.principal = principal
+            id = await self._ids.find(request)
+            headers += self._ids.make_headers(id, is_secure=request.scope["scheme"] == "https")
+            return id
+        if principal is None:
+            raise Forbidden("session_id names a session of a user, and this server does not know who you are")
+        if not session_id:
+            raise InvalidArguments("a session id must not be empty", path="/session_id")
+        return session_name(principal.id, session_id)
+
+
+async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = None) -> Response:
+    """Run an agent, and answer with its output: as JSON, or as a stream if it streams.
+
+    A run that waits is cancelled if the client disconnects, and one that streams is interrupted.
+    """
+    context, request = exchange.context, exchange.request
+    await exchange.check("call")
+    agent = _find_agent(context, name, exchange.key.kind)
+    body = await exchange.body()
+    if len(body) >= LARGE:
+        await context.turns.turn()
+    with context.turns.measure():
+        method = agent.kind.method(f"run:{name}")
+        (given,), _ = method.arguments([msgspec.Raw(body.strip() or b"null")], depth=context.limits.depth)
+    # Only for an input that fits, so that no other wakes a thread.
+    actor, connection = await exchange.enter(0)
+    arguments: tuple[list[Any], dict[str, Any]] = ([msgspec.structs.replace(given, session_id=session_id)], {})
+    if agent.is_stream:
+        media_type, encode = _choose_form(request, agent)
+        call = exchange.stream(actor, method, arguments, connection, encode)
+        error = await exchange.outcome_unless_left(call.began, call.leave)
+        if error is not None:
+            call.leave()
+            raise _make_public(error)
+        return call.answer(media_type)
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    turn = actor.call(method, arguments, make_resolver(future), connection=connection, request=request, by_client=True)
+    return answer_json(await exchange.outcome_unless_left(future, turn.abandon))
+
+
+async def interrupt(exchange: Exchange) -> Response:
+    """Interrupt what runs in a thread, and answer whether anything does. No thread is woken."""
+    await exchange.check("call")
+    body, depth = await exchange.body(), exchange.context.limits.depth
+    try:
+        if len(body) > depth and nests_deeper(body, depth):
+            raise InvalidArguments(f"the message is nested more than {depth} deep", path="/message")
+        given = _decode_interrupt(body) if body.strip() else InterruptBody()
+    except NOT_JSON as error:
+        message, path = parse_json_error(error)
+        raise InvalidArguments(f'the body must be {{"message": …}}: {message}', path=path) from None
+    return JSONResponse({"interrupted": exchange.context.runs.interrupt(exchange.key, given.message)})
+
+
+def answer_json(value: Any) -> Response:
+    """Answer with a value. Raises CallFailed if it is not JSON."""
+    try:
+        return Response(encode_json(value), media_type="application/json")
+    except UNENCODABLE as error:
+        raise CallFailed(f"the result is not JSON: {error}") from None
+
+
+def _find_agent(context: ServerContext, name: str, kind: str) -> Agent:
+    agent = context.runs.agents.get(name)
+    if agent is None or agent.kind.name != kind:
+        names = sorted(each.name for each in context.runs.agents.values() if each.kind.name == kind)
+        raise NotFound(f"there is no agent {name!r} in threads of the kind {kind}; there are: {', '.join(names)}")
+    return agent
+
+
+def _choose_form(request: Request, agent: Agent) -> tuple[str, Encode]:
+    if _EVENTS in request.headers.get("accept", ""):
+        return _EVENTS, _encode_event
+    return (_TEXT, _encode_text) if agent.output_type is str else (_LINES, _encode_line)
+
+
+def _encode_event(what: str, value: Any) -> tuple[bytes, bool]:
+    what, value = _describe(what, value)
+    head = b"" if what == "chunk" else f"event: {what}\n".encode()
+    return head + b"data: " + encode_json(value) + b"\n\n", what != "chunk"
+
+
+def _encode_line(what: str, value: Any) -> tuple[bytes, bool]:
+    what, value = _describe(what, value)
+    return encode_json({what: value}) + b"\n", what != "chunk"
+
+
+def _encode_text(what: str, value: Any) -> tuple[bytes | None, bool]:
+    what, value = _describe(what, value)
+    match what:
+        case "chunk":
+            return value.encode(), False
+        case "error":
+            return None, True
+        case _:
+            return b"", True
+
+
+def _describe(what: str, value: Any) -> tuple[str, Any]:
+    """Return what a stream sends as it is for a client."""
+    if isinstance(value, Interruption):
+        return "interrupted", value
+    if isinstance(value, BaseException):
+        error = _make_public(value)
+        return what, error_body(error.code, str(error), error.path)["error"]
+    return what, value
+
+
+def _make_public(error: BaseException) -> PlaitError:
+    return error if isinstance(error, PlaitError) else CallFailed(public_message(error))

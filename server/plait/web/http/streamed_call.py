@@ -1,0 +1,101 @@
+"""A call whose result is streamed over HTTP."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from plait.actor.connection import Connection
+from plait.actor.facade import Facade, RunningCall
+from plait.actor.logs import log_error
+from plait.actor.rpc import Method
+from plait.errors import CallFailed, PlaitError, Unauthenticated
+from plait.instruments import NO_INSTRUMENTS
+from plait.session.native.tokens import seconds_left
+from plait.web.http.streamed import Lines, Streamed
+
+__all__ = ["Encode", "StreamedCall"]
+
+Encode = Callable[[str, Any], tuple[bytes | None, bool]]
+"""Returns the bytes for a "chunk", the "end" or the "error" of a stream, and whether they are the last.
+
+None breaks the answer off, for errors of an answer that cannot express them.
+"""
+
+
+class StreamedCall:
+    """Calls a method that streams, and answers with what it sends; with an error if the client reads too slowly."""
+
+    def __init__(self, lines: Lines, encode: Encode, actor: Facade) -> None:
+        self._lines = lines
+        self._encode = encode
+        self._actor = actor
+        self._turn: RunningCall | None = None
+        # Ends the answer when the principal's token expires.
+        self._expiry: asyncio.TimerHandle | None = None
+        # Done when there is something to send; its result is the error if that is all there is.
+        self.began: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    def begin(
+        self, method: Method, arguments: tuple[list[Any], dict[str, Any]], connection: Connection, request: Request
+    ) -> None:
+        """Call the method."""
+        self._turn = self._actor.call(
+            method, arguments, self._done, sink=self._sink, connection=connection, request=request, by_client=True
+        )
+        if (left := seconds_left(connection.principal)) is not None:
+            self._expiry = asyncio.get_running_loop().call_later(left, self._expire)
+
+    def answer(self, media_type: str) -> Response:
+        """Return the answer, which ends with the call."""
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return Streamed(self._lines.read(), media_type=media_type, ended=self.leave, headers=headers)
+
+    def leave(self) -> None:
+        """Abandon the call, if it has not ended, as nobody reads its answer."""
+        self._lines.end()
+        self._abandon()
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    # Inside
+
+    def _sink(self, what: str, value: Any) -> Callable[[], None]:
+        value = None if value is msgspec.UNSET else CallFailed(str(value)) if what == "error" else value
+        return partial(self._put, what, value, self._encode(what, value))
+
+    def _put(self, what: str, value: Any, encoded: tuple[bytes | None, bool]) -> None:
+        lines = self._lines
+        if what == "chunk" and lines.is_full:
+            (self._actor.instruments or NO_INSTRUMENTS).limit_hit("write_buffer")
+            self._fail(CallFailed("the client reads too slowly"))
+            self._abandon()
+            return
+        if not self.began.done():
+            self.began.set_result(value if what == "error" else None)
+        line, is_last = encoded
+        if line is None:
+            lines.break_off()
+        else:
+            lines.put(line, is_last=is_last)
+
+    def _fail(self, error: BaseException) -> None:
+        self._put("error", error, self._encode("error", error))
+
+    def _done(self, _: Any, error: BaseException | None) -> None:
+        if error is not None:
+            if not isinstance(error, PlaitError | asyncio.CancelledError):
+                log_error(error, self._actor.key, None)
+            self._fail(error)
+
+    def _expire(self) -> None:
+        self._fail(Unauthenticated("the token has expired"))
+        self._abandon()
+
+    def _abandon(self) -> None:
+        if self._turn is not None:
+            self._turn.abandon()

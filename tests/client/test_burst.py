@@ -1,0 +1,116 @@
+"""What was typed in one go is rebased all at once as it would be letter by letter."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait_client.burst import Burst
+from plait_schemas.patch import Op, apply, region_of, splice
+from plait_schemas.rebase import rebase
+
+TEXT = "abcdefgh"
+START: dict[str, Any] = {"note": TEXT, "other": TEXT, "list": [TEXT]}
+
+
+def typed(state: Any, path: str, keys: Sequence[tuple[float, int, str]]) -> list[Op]:
+    """Return splices, each of which is made on what those before it have left; places are parts of the length."""
+    ops: list[Op] = []
+    length = len(TEXT)
+    for share, remove, insert in keys:
+        at = round(share * length)
+        op = splice(path, at, min(remove, length - at), insert)
+        if op.remove or op.insert:
+            ops.append(op)
+            length += len(insert) - min(remove, length - at)
+    return ops
+
+
+KEYS = st.tuples(st.floats(0, 1), st.integers(0, 3), st.text("xy🔑", max_size=2))
+"""Where something is typed, how much is removed there, and what is inserted."""
+
+CARETS = st.lists(
+    st.tuples(st.floats(0.4, 0.6), st.integers(0, 1), st.text("xy🔑", max_size=2)), min_size=1, max_size=9
+)
+OTHERS = st.lists(
+    st.builds(lambda key: ("/note", key), KEYS) | st.builds(lambda key: ("/other", key), KEYS) | st.none(), max_size=5
+)
+
+
+@given(CARETS, OTHERS)
+def test_it_is_rebased_as_each_of_its_splices_would_be(
+    keys: list[tuple[float, int, str]], others: list[tuple[str, tuple[float, int, str]] | None]
+) -> None:
+    mine = typed(START, "/note", keys)
+    over: list[Op] = []
+    document: Any = START
+    for other in others:
+        if other is None:
+            made = [Op("add", "/key", 1)] if "key" not in document else [Op("replace", "/list", [])]
+        else:
+            path, (share, remove, insert) = other
+            text = document[path[1:]]
+            at = round(share * len(text))
+            made = [op for op in [splice(path, at, min(remove, len(text) - at), insert)] if op.remove or op.insert]
+        over += made
+        document = apply(document, made)
+    bursts: list[tuple[Burst, list[Op]]] = []
+    for op in mine:
+        if bursts and bursts[-1][0].take(op):
+            bursts[-1][1].append(op)
+        else:
+            bursts.append((Burst(op), [op]))
+    for burst, ops in bursts:
+        found = burst.rebase(over, document)
+        expected: list[list[Op]] = []
+        for op in ops:
+            moved = rebase([op], over, document)
+            expected.append(moved.ops)
+            over, document = moved.over, apply(document, moved.ops)
+        if found is not None:
+            assert [list(push) for push in found.ops] == expected
+            assert (found.over, found.document) == (over, document)
+
+
+def test_what_is_typed_and_deleted_at_a_caret_is_one_burst() -> None:
+    burst = Burst(splice("/note", 4, 0, "x"))
+    assert burst.take(splice("/note", 5, 0, "y"))
+    assert burst.take(splice("/note", 5, 1))
+    assert burst.take(splice("/note", 3, 2, "z"))
+    assert burst.take(splice("/note", 4, 1))
+    assert not burst.take(splice("/other", 4, 0, "x"))
+    assert not burst.take(splice("/note", 6, 0, "x"))
+    assert not burst.take(splice("/note", 1, 1))
+    found = burst.rebase([splice("/note", 0, 0, "__")], {"note": "__" + TEXT})
+    assert found is not None
+    assert found.document == {"note": "__abczfgh"}
+    assert [region_of(op)[0] for ops in found.ops for op in ops] == [6, 7, 7, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Op("replace", "/note", "abcdefghi"),
+        Op("remove", "/note"),
+        Op("add", "/note", "abc"),
+        Op("replace", "", {"note": TEXT}),
+    ],
+)
+def test_where_there_may_be_another_text_it_is_not_done_all_at_once(other: Op) -> None:
+    burst = Burst(splice("/note", 4, 1, "x"))
+    document = START if other.op == "remove" else apply(START, [other])
+    assert burst.rebase([other], document) is None
+
+
+def test_a_text_in_a_list_that_others_change_is_not_done_all_at_once() -> None:
+    burst = Burst(splice("/list/0", 4, 1, "x"))
+    other = Op("add", "/list/0", TEXT)
+    assert burst.rebase([other], apply(START, [other])) is None
+    assert burst.rebase([Op("add", "/key", 1)], START) is not None
+
+
+def test_what_does_not_fit_is_not_done_all_at_once() -> None:
+    assert Burst(splice("/note", len(TEXT), 1, "x")).rebase([], START) is None
+    assert Burst(splice("/nowhere", 0, 1)).rebase([], START) is None

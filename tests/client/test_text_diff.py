@@ -1,0 +1,72 @@
+"""The smallest change of texts, and what it leaves."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait_client.text_diff import shrink
+from plait_schemas.align import Keys
+from plait_schemas.diff import diff
+from plait_schemas.patch import Op, apply, splice
+
+KEYS = Keys({}, ["/note", "/cards/*/body"])
+TEXTS = st.text("ab🔑\u0301 .\n", max_size=25)
+CARDS = st.lists(st.builds(lambda id, body: {"id": id, "body": body}, st.integers(0, 3), TEXTS), max_size=4)
+PADS = st.builds(lambda note, cards: {"note": note, "cards": cards}, TEXTS, CARDS)
+
+
+def change(old: str, new: str) -> list[Op]:
+    """Return how one text becomes another."""
+    return shrink(diff({"note": old}, {"note": new}, KEYS), {"note": old})
+
+
+def count_removed(ops: list[Op]) -> int:
+    return sum(op.remove for op in ops if isinstance(op.remove, int))
+
+
+def count_common(old: str, new: str) -> int:
+    """Return how many characters of one text can be left where they are to make another."""
+    lengths = [0] * (len(new) + 1)
+    for character in old:
+        last = 0
+        for at, other in enumerate(new, 1):
+            length = last + 1 if character == other else max(lengths[at], lengths[at - 1])
+            last, lengths[at] = lengths[at], length
+    return lengths[-1]
+
+
+@given(PADS, PADS)
+def test_it_leads_from_the_one_state_to_the_other(old: Any, new: Any) -> None:
+    ops = shrink(diff(old, new, KEYS), old)
+    assert apply(old, ops) == new
+    assert all(op.remove or op.insert for op in ops if op.op == "splice")
+
+
+@given(st.text("ab🔑\u0301 .\n", max_size=8), TEXTS)
+def test_no_character_of_a_short_text_is_removed_that_may_stay(old: str, new: str) -> None:
+    assert count_removed(change(old, new)) == len(old) - count_common(old, new)
+
+
+def test_a_text_that_has_moved_is_changed_where_it_is() -> None:
+    old = {"cards": [{"id": 1, "body": "a note"}, {"id": 2, "body": ""}, {"id": 3, "body": "b"}]}
+    new = {"cards": [{"id": 3, "body": "b"}, {"id": 1, "body": "a coded"}]}
+    ops = shrink(diff(old, new, KEYS), old)
+    assert apply(old, ops) == new
+    assert [op for op in ops if op.op == "splice"] == [
+        splice("/cards/1/body", 2, 1, "c"),
+        splice("/cards/1/body", 4, 1, "d"),
+        splice("/cards/1/body", 6, 0, "d"),
+    ]
+
+
+def test_what_is_too_long_to_be_compared_by_characters_is_not() -> None:
+    assert len(change("<" + "ab" * 60 + ">", "<" + "bc" * 60 + ">")) == 1
+    assert len(change("<" + "ab" * 40 + ">", "<" + "bc" * 40 + ">")) > 1
+
+
+def test_of_many_changes_only_the_first_are_compared_by_characters() -> None:
+    old, new = ("".join(f"the line {at}\n{letters * 45}\n" for at in range(300)) for letters in ("ab", "bc"))
+    ops = change(old, new)
+    assert apply({"note": old}, ops) == {"note": new}
+    assert sum(op.remove == 90 for op in ops) == 300 - 1_000_000 // 90**2

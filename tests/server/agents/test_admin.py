@@ -1,0 +1,222 @@
+"""Listing threads by user and metadata, and reading and writing them from outside."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from plait import Context, MemoryStore, NotFound, Plait, SqliteStore, Store, Thread, ThreadKey, Values
+
+LONG = "x" * 200
+
+
+class Room(Thread[Any]):
+    values = Values()
+
+
+class Hall(Thread[Any]):
+    initial_state = 0
+    notes = Values()
+
+
+class Bare(Thread[Any]):
+    initial_state = 0
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """Return a closed store."""
+    return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "admin.db")
+
+
+def make_app(store: Store) -> Plait:
+    """Return an app with an agent `note` in rooms and `hall` in halls, which write down what they are given."""
+    app = Plait(Room, Hall, Bare, store=store)
+
+    @app.agent("note", thread=Room)
+    async def note(ctx: Context, metadata: dict[str, Any]) -> None:
+        await ctx.thread.values.set_metadata(metadata)
+        await ctx.kv.set("some", "key", 1)
+
+    @app.agent("hall", thread=Hall)
+    async def hall(ctx: Context, metadata: dict[str, Any]) -> None:
+        await ctx.thread.notes.set_metadata(metadata)
+
+    return app
+
+
+async def names(app: Plait, **query: Any) -> list[str]:
+    return [key.name async for key in app.threads(**query)]
+
+
+# Listing
+
+
+async def test_the_sessions_of_a_user_are_exactly_that_users_with_the_original_ids(store: Store) -> None:
+    users = ["a", "a:", "a:b", ":", "ab", "*", "%", "a%3A", "ü/😀", "\ud83d", LONG, LONG + "y", None]
+    ids = ["s", "b:c", ":", "/..%_* ", "😀", "\ud83d", LONG, "é" * 100]
+    async with make_app(store) as app:
+        await asyncio.gather(
+            *(app.run("note", {}, user_id=user, session_id=id) for user in users for id in ids),
+            *(app.run("hall", {}, user_id=user, session_id="elsewhere") for user in users),
+        )
+        for user in users:
+            found = [pair async for pair in app.sessions(Room, user)]
+            assert sorted(found, key=repr) == sorted([(user, id) for id in ids], key=repr)
+            assert len(await names(app, user_id=user)) == len(ids) + 1
+            assert len(await names(app, user_id=user, kind=Room)) == len(ids)
+            assert len(await names(app, user_id=user, limit=3)) == 3
+        assert [pair async for pair in app.sessions("room", "nobody")] == []
+        with pytest.raises(NotFound, match="empty"):
+            await names(app, user_id="")
+
+
+async def test_long_ids_are_known_after_a_restart_and_after_a_run_that_failed(store: Store) -> None:
+    app = make_app(store)
+
+    @app.agent("fail", thread=Room)
+    async def fail(ctx: Context) -> None:
+        raise LookupError
+
+    async with app:
+        with pytest.raises(LookupError):
+            await app.run("fail", user_id=LONG, session_id="s")
+        await app.run("note", {}, thread=f"*:{LONG}", user_id=LONG, session_id="other")
+    async with make_app(store) as app:
+        assert [pair async for pair in app.sessions(Room, LONG)] == [(LONG, "s")]
+
+
+async def test_a_prefix_and_a_user_must_both_fit(store: Store) -> None:
+    async with make_app(store) as app:
+        for id in ("one", "two"):
+            await app.run("note", {}, user_id="ada", session_id=id)
+        assert await names(app, user_id="ada", prefix="ada:t") == ["ada:two"]
+        assert await names(app, user_id="ada", prefix="ad") == ["ada:one", "ada:two"]
+        assert await names(app, user_id="ada", prefix="b") == []
+
+
+async def test_threads_are_found_by_members_of_their_metadata(store: Store) -> None:
+    async with make_app(store) as app:
+        await app.run("note", {"topic": "tea", "n": 1, "deep": {"b": 1, "a": [1]}}, thread="one")
+        await app.run("note", {"topic": "tea", "n": True}, thread="two")
+        await app.run("hall", {"topic": "tea"}, thread="three")
+        await app.run("note", {"topic": None}, thread="four")
+        await app.run("note", {}, thread="five")
+        await app.thread(Bare, "six").set_state(1)
+        await app.thread(Room, "seven").values.set("topic", "tea")
+        assert await names(app, metadata={"topic": "tea"}) == ["three", "one", "two"]
+        assert await names(app, metadata={"topic": "tea"}, limit=2) == ["three", "one"]
+        after = ThreadKey("hall", "three")
+        assert await names(app, metadata={"topic": "tea"}, after=after, limit=1) == ["one"]
+        assert await names(app, metadata={"topic": "tea", "n": 1}) == ["one"]
+        assert await names(app, metadata={"n": True}) == ["two"]
+        assert await names(app, metadata={"deep": {"a": [1], "b": 1}}) == ["one"]
+        assert await names(app, metadata={"topic": None}) == ["four"]
+        assert await names(app, metadata={"none": None}) == []
+        assert len(await names(app, metadata={})) == 7
+
+
+async def test_a_listing_goes_on_after_the_last_thread_of_an_earlier_one(store: Store) -> None:
+    async with make_app(store) as app:
+        await asyncio.gather(*(app.run("note", {}, user_id="ada", session_id=f"{n:03}") for n in range(50)))
+        await app.run("note", {}, user_id="grace", session_id="s")
+        found: list[ThreadKey] = []
+        while page := [key async for key in app.threads(user_id="ada", after=found[-1] if found else None, limit=7)]:
+            found += page
+        assert [key.name for key in found] == [f"ada:{n:03}" for n in range(50)]
+
+
+# Inner kinds
+
+
+async def test_nobody_sees_or_reaches_what_plait_keeps_for_itself(store: Store) -> None:
+    app = make_app(store)
+    async with app, httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as web:
+        await app.run("note", {}, thread="one", user_id="ada")
+        await app.user("ada").set("n", 1)
+        assert await names(app) == ["one"]
+        assert await names(app, kind="plait-user") == []
+        for kind, name in (("plait-kv", "some"), ("plait-user", "ada:")):
+            for method, path in (("GET", ""), ("PUT", ""), ("DELETE", ""), ("GET", "/changes"), ("POST", "/rpc/get")):
+                answer = await web.request(method, f"/threads/{kind}/{name}{path}", json=[])
+                assert answer.status_code == 404, (method, path)
+        assert (await app.kv.get("some", "key")).data == 1
+        assert await app.user("ada").get("n") == 1
+
+
+@pytest.mark.parametrize("name", ["plait-kv", "plait-user"])
+def test_a_class_cannot_have_a_kind_of_plaits_own(name: str) -> None:
+    mine = type("Mine", (Thread,), {"kind": name})
+    with pytest.raises(ValueError, match=name):
+        Plait(mine, store="memory:")
+
+
+# From outside
+
+
+async def test_values_are_read_and_written_from_outside_and_reading_begins_no_thread(store: Store) -> None:
+    async with make_app(store) as app:
+        room = app.thread(Room, "one")
+        assert await room.values.get("n") is None
+        assert await room.values.metadata() == {}
+        assert await names(app) == []
+        await room.values.set("n", 1)
+        await room.values.push("log", "x", max_records=3)
+        assert await room.values.update("n", lambda n: n + 1) == 2
+        await room.values.set_metadata({"topic": "tea"})
+        await app.thread(Hall, "one").notes.set("k", "v")
+    async with make_app(store) as app:
+        assert await app.thread(Room, "one").values.items() == [("n", 2), ("log", ["x"])]
+        assert await app.thread(Room, "one").values.metadata() == {"topic": "tea"}
+        assert await app.thread(Hall, "one").notes.get("k") == "v"
+        with pytest.raises(AttributeError, match="values"):
+            _ = app.thread(Hall, "one").values
+
+
+async def test_what_is_written_from_outside_during_a_run_stays_and_the_run_is_not_seen_before_its_end(
+    store: Store,
+) -> None:
+    app = make_app(store)
+    started, ending = asyncio.Event(), asyncio.Event()
+
+    @app.agent("slow", thread=Room)
+    async def slow(ctx: Context) -> None:
+        await ctx.thread.values.set("a", "of the run")
+        await ctx.thread.values.push("log", "of the run")
+        assert await ctx.thread.values.get("a") == "of the run"
+        started.set()
+        await ending.wait()
+
+    async with app:
+        room = app.thread(Room, "one")
+        running = asyncio.create_task(app.run("slow", thread="one"))
+        await started.wait()
+        await room.values.set("b", "from outside")
+        await room.values.push("log", "from outside")
+        assert await room.values.items() == [("b", "from outside"), ("log", ["from outside"])]
+        ending.set()
+        await running
+        assert dict(await room.values.items()) == {
+            "a": "of the run",
+            "b": "from outside",
+            "log": ["from outside", "of the run"],
+        }
+
+
+async def test_what_a_run_does_to_its_own_thread_by_a_handle_is_committed_with_the_run(store: Store) -> None:
+    app = make_app(store)
+
+    @app.agent("own", thread=Room)
+    async def own(ctx: Context, fails: bool) -> None:
+        await app.thread(Room, ctx.thread.name).values.set("n", 1)
+        if fails:
+            raise LookupError
+
+    async with app:
+        with pytest.raises(LookupError):
+            await app.run("own", True, thread="one")
+        assert await app.thread(Room, "one").values.get("n") is None
+        await app.run("own", False, thread="one")
+        assert await app.thread(Room, "one").values.get("n") == 1
