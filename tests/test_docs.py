@@ -78,7 +78,8 @@ def test_the_programs_of_a_page_run_one_after_the_other(page: str, tmp_path: Pat
             file.write_text(code)
             if Block(title, code).is_app:
                 stack.close()
-                server = stack.enter_context(Process(f"{file.stem}:app", cwd=tmp_path))
+                secret = {"PLAIT_SECRET": "of the docs"}
+                server = stack.enter_context(Process(f"{file.stem}:app", cwd=tmp_path, environment=secret))
                 continue
             assert server is not None
             if "localhost:8000" in code:

@@ -33,6 +33,7 @@ LAYERS = (
 
 # Who may import what from outside, beside msgspec and the standard library, which are for all.
 OUTSIDE = {
+    "ag_ui": ("plait.adapters.ag_ui",),
     "aiosqlite": ("plait.store.sqlite",),
     "cyclopts": ("plait.cli",),
     "httptools": ("plait.web",),
@@ -40,9 +41,10 @@ OUTSIDE = {
     "langgraph": ("plait.adapters.langgraph",),
     "opentelemetry": ("plait.adapters.otel",),
     "prometheus_client": ("plait.adapters.metrics",),
+    "pydantic": ("plait.adapters.ag_ui",),
     "pydantic_ai": ("plait.adapters.pydantic_ai",),
     "pydantic_core": ("plait.adapters.pydantic_ai",),
-    "starlette": ("plait.web", "plait.app", "plait.cli"),
+    "starlette": ("plait.web", "plait.app", "plait.cli", "plait.adapters.ag_ui"),
     "uvicorn": ("plait.web", "plait.app", "plait.cli"),
     "watchfiles": ("plait.cli",),
     "websockets": ("plait.web",),
