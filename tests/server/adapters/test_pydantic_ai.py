@@ -59,7 +59,7 @@ def prompts(messages: list[ModelMessage]) -> list[object]:
 
 
 def make_app(agent: Agent[Any, Any], store: str = "memory:", **options: Any) -> Plait:
-    app = Plait(Conversation, store=store)
+    app = Plait(Conversation, store=store, secret="agents")
 
     @app.agent("talk", thread=Conversation)
     async def talk(ctx: Context, prompt: str) -> str:
