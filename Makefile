@@ -8,7 +8,7 @@ WORKERS ?= 4
 # Without .pyc files, each of the hundreds of servers that tests start would compile all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check client pytest bench docs clean system
+.PHONY: demo test test-all check client pytest adapters bench docs clean system
 
 # The examples on one index page, kept in plait-demo.db.
 demo: $(VENV)/.installed
@@ -18,8 +18,8 @@ demo: $(VENV)/.installed
 test: system
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.installed-dev client/js/dist/index.js
 	@echo "testing with `$(BIN)/python -V` ($(BIN)/python)"
-	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target pytest check client
-	@echo "tested with `$(BIN)/python -V`: pytest, checks and the TypeScript client passed"
+	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target pytest adapters check client
+	@echo "tested with `$(BIN)/python -V`: pytest, the adapters, checks and the TypeScript client passed"
 
 # Everything, and pytest with each newer Python that is there.
 test-all: test
@@ -32,6 +32,10 @@ test-all: test
 
 pytest: system $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# The tests of adapters whose packages are large, or want older versions of others, in an environment of their own.
+adapters: $(VENV)-adapters/.installed
+	$(VENV)-adapters/bin/python -m pytest tests/server/adapters/apart
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -68,6 +72,12 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
 $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --group dev
 	@touch $(VENV)/.installed $@
+
+$(VENV)-adapters/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-adapters
+	$(VENV)-adapters/bin/python -m pip install --quiet --upgrade pip
+	$(VENV)-adapters/bin/python -m pip install --quiet --editable . --group adapters
+	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --group docs

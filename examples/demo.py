@@ -1,10 +1,20 @@
-"""Serves the pad, the board, the game and the counter from one index page."""
+"""Serves the assistant, the pad, the board, the game and the counter from one index page."""
+
+from secrets import token_hex
 
 from plait import Plait
 
+from .assistant import Assistant, add_assistant
 from .board import Board, BoardMemory
 from .counter import PAGES, Counter
 from .pad import Pad
 from .tictactoe import TicTacToe
 
-app = Plait(Pad, Board, BoardMemory, TicTacToe, Counter, store="sqlite:///plait-demo.db", static=PAGES)
+app = Plait(
+    *(Assistant, Pad, Board, BoardMemory, TicTacToe, Counter),
+    store="sqlite:///plait-demo.db",
+    static=PAGES,
+    # Pages name their threads themselves, so the secret for signed ids need not be kept.
+    secret=token_hex(),
+)
+add_assistant(app)

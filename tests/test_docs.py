@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {path.stem: path for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
 DOCS = "\n".join(path.read_text() for path in PAGES.values())
+# Signs the ids of threads on the pages whose apps have agents.
+SECRET = {"PLAIT_SECRET": "a secret of the docs"}
 PROGRAM_PATH = os.pathsep.join(str(ROOT / each) for each in ("server", "client/python", "schemas"))
 
 
@@ -78,7 +80,7 @@ def test_the_programs_of_a_page_run_one_after_the_other(page: str, tmp_path: Pat
             file.write_text(code)
             if Block(title, code).is_app:
                 stack.close()
-                server = stack.enter_context(Process(f"{file.stem}:app", cwd=tmp_path))
+                server = stack.enter_context(Process(f"{file.stem}:app", cwd=tmp_path, environment=SECRET))
                 continue
             assert server is not None
             if "localhost:8000" in code:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("plait_schemas",),
     ("plait.errors", "plait.instruments", "plait.limits", "plait.settings", "plait.spelling"),
-    ("plait.adapters",),
+    ("plait.adapters.metrics", "plait.adapters.otel"),
     ("plait.store",),
     ("plait.state",),
     ("plait.actor",),
@@ -27,16 +27,24 @@ LAYERS = (
     ("plait.app",),
     ("plait.cli",),
     ("plait",),
+    # Those for other projects' agents use plait as its users do.
+    ("plait.adapters",),
 )
 
 # Who may import what from outside, beside msgspec and the standard library, which are for all.
 OUTSIDE = {
+    "ag_ui": ("plait.adapters.ag_ui",),
     "aiosqlite": ("plait.store.sqlite",),
     "cyclopts": ("plait.cli",),
     "httptools": ("plait.web",),
+    "langchain_core": ("plait.adapters.langgraph",),
+    "langgraph": ("plait.adapters.langgraph",),
     "opentelemetry": ("plait.adapters.otel",),
     "prometheus_client": ("plait.adapters.metrics",),
-    "starlette": ("plait.web", "plait.app", "plait.cli"),
+    "pydantic": ("plait.adapters.ag_ui",),
+    "pydantic_ai": ("plait.adapters.pydantic_ai",),
+    "pydantic_core": ("plait.adapters.pydantic_ai",),
+    "starlette": ("plait.web", "plait.app", "plait.cli", "plait.adapters.ag_ui"),
     "uvicorn": ("plait.web", "plait.app", "plait.cli"),
     "watchfiles": ("plait.cli",),
     "websockets": ("plait.web",),

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plait.actor.client_types import make_types_files
 from plait.actor.events import Events
@@ -230,6 +230,12 @@ class Plait(AgentHost):
     def addresses(self) -> Addresses:
         """The number of connections of each address, for a server that also counts those without a request."""
         return self._context.addresses
+
+    def mount(self, path: str, app: ASGIApp) -> None:
+        """Serve another ASGI application under a path, as with `app.mount("/ag-ui", AgUi(app))`."""
+        if not path.startswith("/") or path.endswith("/"):
+            raise ValueError(f"{path!r} is not a path to mount at: use one such as '/ag-ui'")
+        self._asgi.router.routes.insert(0, Mount(path, app))
 
     # Threads
 

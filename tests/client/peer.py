@@ -202,7 +202,11 @@ class Peer:
         match frame.method:
             case "add":
                 link.send(_result(frame.ref, sum(args), done=True))
-            case "count":
+            case "run:echo":
+                link.send(_result(frame.ref, {"given": args}, done=True))
+            case "run:interrupt":
+                link.send(_result(frame.ref, args == ["stop"], done=True))
+            case "count" | "run:count":
                 for number in range(args[0]):
                     link.send(_result(frame.ref, number, done=False))
                 link.send(messages.Result(frame.ref, done=True))

@@ -403,6 +403,18 @@ async def test_a_stream_gives_what_comes(server: Server) -> None:
         assert [number async for number in room.stream("add", 1, 2)] == [3]
 
 
+async def test_a_run_is_a_call_with_the_input_as_its_argument(server: Server) -> None:
+    async with connect(server.url) as room:
+        assert await soon(room.run("echo", {"message": "hi"})) == {"given": [{"message": "hi"}]}
+        assert await soon(room.run("echo")) == {"given": []}
+        assert await soon(room.run("count", 3)) == [0, 1, 2]
+        assert await soon(room.run("count", 0)) == []
+        assert [number async for number in room.run_stream("count", 3)] == [0, 1, 2]
+        assert (await soon(room.interrupt("stop")), await soon(room.interrupt())) == (True, False)
+        with pytest.raises(CallError, match="there is no run:nothing"):
+            await soon(room.run("nothing"))
+
+
 async def test_leaving_a_stream_cancels_it(server: Server) -> None:
     async with connect(server.url) as room:
         async with aclosing(room.stream("begin")) as values:

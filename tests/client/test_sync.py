@@ -49,6 +49,16 @@ def test_entering_waits_for_the_state_and_leaving_leaves_no_thread(other_server:
     room.close()
 
 
+def test_agents_run_without_asyncio_too(other_server: Server) -> None:
+    with connect_sync(other_server.url) as room:
+        assert room.run("echo", "hi") == {"given": ["hi"]}
+        assert room.run("count", 2) == [*room.run_stream("count", 2)] == [0, 1]
+        assert room.interrupt("stop")
+        for value in room.run_stream("count", 5):
+            if value == 1:
+                break
+
+
 def test_after_the_end_what_is_known_is_read_and_all_else_raises(other_server: Server) -> None:
     with connect_sync(other_server.url, state_type=Note) as room:
         changes = room.changes(timeout=TIMEOUT)
@@ -57,6 +67,8 @@ def test_after_the_end_what_is_known_is_read_and_all_else_raises(other_server: S
     uses: list[Any] = [
         lambda: room.update("/n", 3),
         lambda: room.call("add", 1),
+        lambda: room.run("echo", 1),
+        room.interrupt,
         lambda: list(room.stream("count", 1)),
         lambda: room.wait_for(lambda note: note.n == 9),
         lambda: room.send(1),

@@ -1,16 +1,17 @@
 """The published client, AgentClient: connections, states, calls and messages."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
-from tests.integration.agents_client.app import KINDS
+from tests.integration.agents_client.app import KINDS, Calls
 from tests.integration.agents_client.playing import Agents, play
 from tests.running import running
 
-from plait import Plait, Principal, ThreadKey
+from plait import Context, MemoryStore, Plait, Principal, ThreadKey
 
 pytest_plugins = ["tests.integration.agents_client.fixtures"]
 
@@ -327,6 +328,32 @@ async def test_chunks_and_states_of_a_stream_come_in_the_order_in_which_they_wer
 
 async def test_two_streams_of_one_connection_do_not_mix(agents: Agents) -> None:
     assert await agents.play("rpcs", "two_streams", upto=100) == [list(range(100))] * 2
+
+
+# Agents of the app
+
+
+async def test_an_agent_of_the_app_runs_by_a_call(agents_package: Path) -> None:
+    app = Plait(Calls, store=MemoryStore(), secret="of the test")
+
+    @app.agent("support", thread=Calls)
+    async def support(ctx: Context, input: dict[str, str]) -> str:
+        ctx.thread.set_state({"n": 1})
+        return f"You asked: {input['message']}"
+
+    @app.agent("count", thread=Calls)
+    async def count(ctx: Context, upto: int) -> AsyncIterator[int]:
+        for number in range(upto):
+            yield number
+
+    async with running(app) as address:
+        calls = [("run:support", [{"message": "why?"}]), ("run:support", [1]), ("run:nothing", [])]
+        answer, wrong, missing = await play(address, "rpcs", "calls", calls=calls)
+        assert answer["result"] == "You asked: why?"
+        assert wrong["error"] == "support: the input: Expected `object`, got `int`"
+        assert "run:nothing" in missing["error"]
+        streamed = await play(address, "rpcs", "stream", method="run:count", args=[3])
+        assert streamed["told"] == [*(["chunk", number] for number in range(3)), ["done", "nothing"]]
 
 
 # Messages

@@ -11,7 +11,8 @@ PHONE = 360
 SMALLEST = 320
 # What each page shows when its thread is as it was made.
 CONTENT = {
-    "": (".tile", 4),
+    "": (".tile", 5),
+    "assistant/": ("#ideas button:visible", 4),
     "pad/": ("[data-document]:visible", 2),
     "board/": ("[data-card] .card-title:visible", 5),
     "tictactoe/": ("[data-cell][data-mark='']:visible", 9),
@@ -31,6 +32,8 @@ pages = pytest.mark.parametrize("path", CONTENT, ids=lambda path: path.strip("/"
 windows = pytest.mark.parametrize("width", [DESK, PHONE, SMALLEST])
 # What can be pressed, and what it lies on.
 CONTROLS = [
+    ("assistant/", "#ideas button", "body"),
+    ("assistant/", ".box", "body"),
     ("board/", ".add-card input", ".column"),
     ("board/", "#add-column input", "body"),
     ("board/", "#open-history", "body"),
@@ -115,6 +118,23 @@ def test_long_words_do_not_make_a_game_wider_than_its_window(demo: Demo, width: 
 
 
 @windows
+def test_long_words_do_not_make_a_conversation_wider_than_its_window(demo: Demo, width: int) -> None:
+    page = demo.open("assistant/", width=width, touch=width <= PHONE, room=demo.room.replace("-", "").ljust(100, "r"))
+    page.fill("#name", "N" * 40)
+    page.press("#name", "Enter")
+    page.fill("#message", "Count to 1000 " + "W" * 300)
+    page.click("#send")
+    page.fill("#message", "M" * 300)
+    expect(page.locator(".turn[data-status=answering] .answer-text")).to_contain_text("3,")
+    check_width(page, width)
+    page.click("#send")
+    expect(page.locator(".turn[data-status=waiting]")).to_have_count(1)
+    page.click("#stop")
+    expect(page.locator(".turn[data-status=stopped] .end")).to_contain_text(f"Stopped by {'N' * 40}")
+    check_width(page, width)
+
+
+@windows
 def test_a_long_number_does_not_make_a_counter_wider_than_its_window(demo: Demo, width: int) -> None:
     page = demo.open("counter/", width=width, touch=width <= PHONE)
     page.fill("#value", "9007199254740991")
@@ -142,14 +162,14 @@ def test_a_page_has_an_icon(demo: Demo, path: str) -> None:
     assert page.request.get(icon).headers["content-type"].startswith("image/svg+xml")
 
 
-@pytest.mark.parametrize("title", ["Pad", "Board", "Tic-tac-toe", "Counter"])
+@pytest.mark.parametrize("title", ["Assistant", "Pad", "Board", "Tic-tac-toe", "Counter"])
 def test_the_index_leads_to_every_example_and_back(demo: Demo, title: str) -> None:
     page = demo.open("")
     page.get_by_role("link", name=title).click()
     expect(page.locator("#status")).to_have_attribute("data-status", "online")
     expect(page.locator("#room")).to_have_text("lobby")
     page.click(".home")
-    expect(page.locator(".tile")).to_have_count(4)
+    expect(page.locator(".tile")).to_have_count(5)
 
 
 def check_width(page: Page, width: int) -> None:

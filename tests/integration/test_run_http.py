@@ -280,6 +280,25 @@ async def test_a_session_id_addresses_a_session_of_the_user() -> None:
         assert answer.json() == {"interrupted": False}
 
 
+async def test_a_session_is_its_users_alone_though_its_name_can_be_guessed() -> None:
+    chat = make_app(authenticate=authenticate)
+    async with running(chat.app) as address, http(address) as web:
+        await web.post("/run/count?session_id=s1", headers={"authorization": "alice"})
+        await chat.app.run("count", session_id="s1")
+        for name, user in (("alice:s1", "bob"), (":s1", "bob"), ("bob:s1", "alice")):
+            path, mine = f"/threads/room/{name}", {"authorization": user}
+            for answer in (
+                await web.get(path, headers=mine),
+                await web.put(path, json={"n": 5}, headers=mine),
+                await web.post(f"{path}/run/count", headers=mine),
+                await web.post(f"{path}/interrupt", headers=mine),
+                await web.delete(path, headers=mine),
+            ):
+                assert error_of(answer) == (403, "forbidden")
+        assert (await web.get("/threads/room/alice:s1", headers={"authorization": "alice"})).json() == {"n": 0}
+        assert (await web.post("/threads/room/open/run/count", headers={"authorization": "bob"})).json() == 1
+
+
 async def test_nobody_has_no_sessions_to_address() -> None:
     chat = make_app()
     async with running(chat.app) as address, http(address) as web:

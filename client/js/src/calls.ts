@@ -28,8 +28,17 @@ export class Calls {
 
   /** Calls a method. A failure that nobody awaits is an unhandled rejection, unless the user closed or cancelled. */
   call(method: string, options: CallOptions): Promise<unknown> {
+    return this.#settled(this.stream(method, options).result, options);
+  }
+
+  /** Calls a method as `call` does; of one that streams, the result is a list of its chunks. */
+  gather(method: string, options: CallOptions): Promise<unknown> {
+    return this.#settled(gather(this.stream(method, options)), options);
+  }
+
+  #settled(ended: Promise<unknown>, options: CallOptions): Promise<unknown> {
     const result = new Deferred<unknown>();
-    this.stream(method, options).result.then(result.resolve, (error: unknown) => {
+    ended.then(result.resolve, (error: unknown) => {
       const isClosed = this.#link.status === "closed" && !this.#link.error;
       if (isClosed || options.signal?.aborted) result.reject(error);
       else result.raise(error);
@@ -80,6 +89,14 @@ export class Calls {
     for (const chunks of this.#open.values()) chunks.fail(error);
     this.#open.clear();
   }
+}
+
+/** Returns what a stream ends with, or else its chunks. */
+async function gather(stream: RpcStream<unknown, unknown>): Promise<unknown> {
+  const chunks: unknown[] = [];
+  for await (const chunk of stream) chunks.push(chunk);
+  const final = await stream.result;
+  return final === undefined ? chunks : final;
 }
 
 /**

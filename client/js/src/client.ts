@@ -23,6 +23,7 @@ import type { Document, TextEdit } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
+import type { AgentOf, InputOf, OutputOf, YieldOf } from "./runs.js";
 import type { Session } from "./session.js";
 import { Texts } from "./texts.js";
 import type { TextChange } from "./texts.js";
@@ -223,6 +224,30 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     ...args: ArgsOf<Rpcs, Name>
   ): RpcStream<ChunkOf<Rpcs, Name>, ResultOf<Rpcs, Name>> {
     return this.#calls.stream(method, { args }) as RpcStream<ChunkOf<Rpcs, Name>, ResultOf<Rpcs, Name>>;
+  }
+
+  // Running agents
+
+  /**
+   * Runs an agent in this thread, as `call` calls a method. Resolves to its output; of one that streams, to a list. Of a
+   * run that was interrupted it is an Interruption, which is the last element of such a list.
+   */
+  run<Name extends AgentOf<Rpcs>>(agent: Name, ...input: InputOf<Rpcs, Name>): Promise<OutputOf<Rpcs, Name>> {
+    return this.#calls.gather(`run:${agent}`, { args: input }) as Promise<OutputOf<Rpcs, Name>>;
+  }
+
+  /** Runs an agent that streams. The run begins at once; leaving the loop interrupts the agent. */
+  runStream<Name extends AgentOf<Rpcs>>(
+    agent: Name,
+    ...input: InputOf<Rpcs, Name>
+  ): RpcStream<YieldOf<Rpcs, Name>, undefined> {
+    return this.#calls.stream(`run:${agent}`, { args: input }) as RpcStream<YieldOf<Rpcs, Name>, undefined>;
+  }
+
+  /** Interrupts the agent that runs in this thread, whoever began that; resolves to whether one runs. */
+  interrupt(message?: unknown): Promise<boolean> {
+    const args = message === undefined ? [] : [message];
+    return this.#calls.call("run:interrupt", { args }) as Promise<boolean>;
   }
 
   // Messages and presence

@@ -14,6 +14,7 @@ export type { TextEdit } from "./patch.js";
 export type { PresenceRecord } from "./presence.js";
 export type { Op } from "./protocol.js";
 export type { AnyRpcs, RpcFace } from "./rpc.js";
+export type { Interruption } from "./runs.js";
 export type { WebSocketClass, WebSocketLike } from "./socket.js";
 export type { StorageLike } from "./storage.js";
 export type { TextChange } from "./texts.js";

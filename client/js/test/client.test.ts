@@ -22,6 +22,8 @@ interface Note {
 interface Rpcs {
   add_player(name: string): number;
   count(to: number): AsyncIterable<number>;
+  "run:support"(input: { message: string }): string;
+  "run:count"(upto?: number): AsyncIterable<number>;
 }
 
 serving();
@@ -538,6 +540,55 @@ test("leaving a stream's loop cancels the call", async () => {
   }
   expect((await peer.take("cancel")).ref).toBe(ref);
   await expect(stream.result).rejects.toMatchObject({ code: "cancelled" });
+});
+
+test("a run is a call with the input as its only argument, and of an agent that streams gives a list", async () => {
+  const [client, peer] = await joined();
+  const answer = client.run("support", { message: "hi" });
+  const call = await peer.take("call");
+  expect(call).toMatchObject({ method: "run:support", args: [{ message: "hi" }] });
+  peer.send({ type: "result", ref: call.ref, value: null, done: true });
+  expect(await answer).toBe(null);
+  const chunks = client.run("count");
+  const { ref, args } = await peer.take("call");
+  expect(args ?? []).toEqual([]);
+  for (const value of [1, 2]) peer.send({ type: "result", ref, value, done: false });
+  peer.send({ type: "result", ref, done: true });
+  expect(await chunks).toEqual([1, 2]);
+});
+
+test("a run that fails and that nobody awaits is heard of", async () => {
+  const others = await uncaught("unhandledRejection", async (heard) => {
+    const [client, peer] = await joined();
+    void client.run("support", { message: "hi" });
+    peer.send({ type: "error", ref: (await peer.take("call")).ref, code: "too_many", message: "no" });
+    expect(await heard.take()).toMatchObject({ code: "too_many" });
+  });
+  expect(others).toEqual([]);
+});
+
+test("what an agent yields is iterated, and leaving the loop cancels the call", async () => {
+  const [client, peer] = await joined();
+  const stream = client.runStream("count", 3);
+  const { ref, method } = await peer.take("call");
+  expect(method).toBe("run:count");
+  peer.send({ type: "result", ref, value: 1, done: false });
+  for await (const chunk of stream) {
+    expect(chunk).toBe(1);
+    break;
+  }
+  expect((await peer.take("cancel")).ref).toBe(ref);
+});
+
+test("an interrupt is a call with the message, if there is one", async () => {
+  const [client, peer] = await joined();
+  for (const args of [["stop"], []]) {
+    const interrupted = client.interrupt(...args);
+    const call = await peer.take("call");
+    expect([call.method, call.args ?? []]).toEqual(["run:interrupt", args]);
+    peer.send({ type: "result", ref: call.ref, value: true, done: true });
+    expect(await interrupted).toBe(true);
+  }
 });
 
 test("a stream throws what the method failed with after the chunks before it, once", async () => {

@@ -1,6 +1,6 @@
 import { expectTypeOf, test } from "vitest";
 
-import type { RpcStream, ThreadClient } from "../src/index.js";
+import type { Interruption, RpcStream, ThreadClient } from "../src/index.js";
 import type { useRpc, useThread, useThreadEvent, useThreadState } from "../src/react.js";
 
 interface Game {
@@ -145,6 +145,48 @@ test("what plait types writes gives methods, streams and calls by name their typ
   expectTypeOf<Parameters<ThreadClient<Game, GeneratedRpcs>["rpc"]["addCard"]>>().toEqualTypeOf<
     [card: Card, function_?: number]
   >();
+});
+
+/** As `plait types` writes the agents of a thread. */
+interface GeneratedRuns {
+  add_card(card: Card): number;
+  "run:count"(input: number): AsyncIterable<Card>;
+  "run:interrupt"(message?: unknown): boolean;
+  "run:support"(input: { message: string }): string;
+  "run:tidy"(): void;
+}
+
+// Only looked at by the type checker.
+function runs(
+  room: ThreadClient<Game, GeneratedRuns>,
+  any: ThreadClient,
+  use: typeof useRpc<Game, GeneratedRuns, "run:support">,
+) {
+  // @ts-expect-error: add_card is no agent.
+  void room.run("add_card", { title: "x" });
+  // @ts-expect-error: and so is this, which has a method of its own.
+  void room.run("interrupt");
+  // @ts-expect-error: the input is missing.
+  void room.run("support");
+  // @ts-expect-error: the input is of another type.
+  void room.run("support", "hi");
+  void room.run("tidy");
+  return {
+    answer: room.run("support", { message: "hi" }),
+    all: room.run("count", 3),
+    stream: room.runStream("count", 3),
+    anything: any.run("support", 1),
+    used: use(room, "run:support"),
+  };
+}
+
+test("an agent is run with its input, and gives its output or what it yields", () => {
+  type Made = ReturnType<typeof runs>;
+  expectTypeOf<Made["answer"]>().toEqualTypeOf<Promise<string | Interruption>>();
+  expectTypeOf<Made["all"]>().toEqualTypeOf<Promise<(Card | Interruption)[]>>();
+  expectTypeOf<Made["stream"]>().toEqualTypeOf<RpcStream<Card | Interruption, undefined>>();
+  expectTypeOf<Made["anything"]>().toEqualTypeOf<Promise<any>>();
+  expectTypeOf<Made["used"]["data"]>().toEqualTypeOf<string | undefined>();
 });
 
 test("without types a stream gives anything", () => {

@@ -175,7 +175,7 @@ class Room(Generic[S]):
             if self._shown.takes(self.shown()):
                 raise Refused("invalid_state", str(error)) from error
 
-    # Calling and sending
+    # Calling
 
     async def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method and return its result; of one that streams, what comes with its end.
@@ -199,6 +199,39 @@ class Room(Generic[S]):
         async with aclosing(self._live.calls.run(method, args, kwargs)) as results:
             async for _, value in results:
                 yield value
+
+    # Running agents
+
+    async def run(self, agent: str, /, input: Any = None) -> Any:
+        """Run an agent in this thread and return its output; of one that streams, a list.
+
+        Of a run that was interrupted it is `{"interrupted": True, "message": …, "output": …}`, which is the last
+        element of such a list. Raises as `call` does; a run that has begun goes on when this is cancelled.
+        """
+        chunks = []
+        self._live.check_open()
+        async with aclosing(self._live.calls.run(f"run:{agent}", _given(input), {})) as results:
+            async for is_last, value in results:
+                if is_last:
+                    return value
+                chunks.append(value)
+        return chunks
+
+    def run_stream(self, agent: str, /, input: Any = None) -> AsyncGenerator[Any, None]:
+        """Run an agent in this thread and iterate over what it yields. Raises as `call` does.
+
+        Closing it interrupts the agent, as `stream` cancels a call.
+        """
+        return self.stream(f"run:{agent}", *_given(input))
+
+    async def interrupt(self, message: Any = None) -> bool:
+        """Interrupt the agent that runs in this thread, whoever began that, and return whether one runs.
+
+        The agent is given `message`. Raises as `call` does.
+        """
+        return bool(await self.call("run:interrupt", *_given(message)))
+
+    # Sending
 
     def send(self, data: Any) -> None:
         """Send a message to the thread, bytes as a binary one.
@@ -271,3 +304,8 @@ class Room(Generic[S]):
         Changes that still have no answer, or for which there is no connection, raise Unanswered.
         """
         await self._live.close()
+
+
+def _given(value: Any) -> tuple[Any, ...]:
+    """Return the arguments of a method that may be called without one."""
+    return () if value is None else (value,)

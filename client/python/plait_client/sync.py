@@ -1,7 +1,7 @@
 """Working with a thread without asyncio, for scripts and notebooks: everything returns when it is done."""
 
 import weakref
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import Any, Final, Generic, TypeVar, Unpack, overload
@@ -160,7 +160,7 @@ class SyncRoom(Generic[S]):
 
         return Edit(*self._loop.do(lambda: (self._room.shown(), self._room.keys())), push)
 
-    # Calling and sending
+    # Calling
 
     def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method and return its result. Raises CallError, TooLarge, Disconnected."""
@@ -168,13 +168,31 @@ class SyncRoom(Generic[S]):
 
     def stream(self, method: str, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         """Call a method and iterate over all that it gives. Closing it, or leaving the loop, cancels the call."""
-        values = self._room.stream(method, *args, **kwargs)
+        return self._iterate(method, self._room.stream(method, *args, **kwargs))
+
+    def _iterate(self, name: str, values: AsyncGenerator[Any]) -> Generator[Any, None, None]:
         try:
-            while (value := self._wait(lambda: anext(values, _END), f"nothing from {method}")) is not _END:
+            while (value := self._wait(lambda: anext(values, _END), f"nothing from {name}")) is not _END:
                 yield value
         finally:
             with suppress(Closed):
-                self._wait(values.aclose, f"no end of {method}")
+                self._wait(values.aclose, f"no end of {name}")
+
+    # Running agents
+
+    def run(self, agent: str, /, input: Any = None) -> Any:
+        """Run an agent in this thread and return its output, as Room does. Raises CallError, TooLarge, Disconnected."""
+        return self._wait(lambda: self._room.run(agent, input), f"no result of {agent}")
+
+    def run_stream(self, agent: str, /, input: Any = None) -> Generator[Any, None, None]:
+        """Run an agent in this thread and iterate over what it yields. Closing it interrupts the agent."""
+        return self._iterate(agent, self._room.run_stream(agent, input))
+
+    def interrupt(self, message: Any = None) -> bool:
+        """Interrupt the agent that runs in this thread, and return whether one runs."""
+        return self._wait(lambda: self._room.interrupt(message), "no answer to the interrupt")
+
+    # Sending
 
     def send(self, data: Any) -> None:
         """See Room."""

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, get_args
 
 from plait.actor.kind import Kind
 from plait.actor.rpc import Method, Stream
@@ -92,8 +92,8 @@ def _read_surface(kind: Kind, taken: set[str]) -> _Surface:
 
 
 def _read_rpc(method: Method) -> _Rpc:
-    hints = get_type_hints(method.described, include_extras=True)
-    parameters = list(inspect.signature(method.described).parameters.values())[1:]
+    function, hints = method.read_types()
+    parameters = list(inspect.signature(function).parameters.values())[1:]
     arguments = [
         _Argument(
             each.name,
@@ -110,7 +110,7 @@ def _read_rpc(method: Method) -> _Rpc:
         result = next(iter(get_args(result)), Any) if method.is_generator else Any
     elif result is type(None):
         result = None
-    return _Rpc(method.name, inspect.getdoc(method.described) or "", arguments, result, method.is_stream)
+    return _Rpc(method.name, inspect.getdoc(function) or "", arguments, result, method.is_stream)
 
 
 # TypeScript

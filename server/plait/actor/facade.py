@@ -353,6 +353,23 @@ class Facade:
         self.turns.begin(turn, done, is_gated=True)
         return turn
 
+    def visit(self, name: str, work: Callable[[Thread[Any]], Awaitable[object]], done: Done) -> RunningCall:
+        """Run server code in the thread beside its turns, and call `done` when the changes before its end are durable.
+
+        It has the rights of the calling code.
+        """
+        trace = None if self.instruments is None else find_trace(self.instruments, "server")
+        turn = Turn(
+            name,
+            partial(work, self.thread),
+            owner=self,
+            parent=current_turn(),
+            origin=find_client_turn(),
+            trace=trace,
+        )
+        self.turns.begin(turn, done, is_gated=True, is_concurrent=True)
+        return turn
+
     def is_readonly(self, connection: Connection, request: Request) -> Awaitable[bool]:
         """Run `should_be_readonly` for a request."""
         return self.hooks.is_readonly(connection, request)

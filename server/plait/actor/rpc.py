@@ -88,8 +88,6 @@ class Method:
         self.name = name
         self.attribute = attribute
         self.function = function
-        # The function whose signature and docstring clients are told.
-        self.described = function
         self.is_generator = inspect.isasyncgenfunction(function)
         self._positional: list[str] = []
         self._required: set[str] = set()
@@ -122,6 +120,13 @@ class Method:
         if missing := self._required - values.keys():
             raise InvalidArguments(f"{self.name}: {min(missing)!r} is missing", path=f"/{min(missing)}")
         return [], values
+
+    def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the author's function, whose first parameter clients do not give, and the types of the others.
+
+        The type that it returns is that of "return".
+        """
+        return self.function, get_type_hints(self.function, include_extras=True)
 
     def with_stream(self, args: list[Any], kwargs: dict[str, Any], stream: Stream) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with `stream` inserted for its parameter."""

@@ -1,1 +1,1 @@
-"""Instruments for what others have made; each needs an extra of the distribution."""
+"""Instruments, and agents of other projects in threads; each needs an extra of the distribution."""

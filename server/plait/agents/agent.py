@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import GenericAlias
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -159,7 +160,6 @@ class AgentMethod(Method):
         self.agent = agent
         self.name = self.attribute = f"run:{agent.name}"
         self.function = function
-        self.described = agent.function
         self.is_generator = self.is_stream = agent.is_stream
         self.is_concurrent = True
         self.stream_parameter = None
@@ -173,3 +173,10 @@ class AgentMethod(Method):
         if len(given) > 1 or (kwargs and [*kwargs] != [agent.parameter]):
             raise InvalidArguments(f"{self.name} takes one argument, {agent.parameter!r}")
         return [Given(input=agent.decode(given[0] if given else b"", depth=depth))], {}
+
+    def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the agent's function, and the types of its input and of its output."""
+        agent = self.agent
+        types = dict.fromkeys(list(inspect.signature(agent.function).parameters)[1:], agent.input_type)
+        types["return"] = GenericAlias(AsyncIterator, (agent.output_type,)) if agent.is_stream else agent.output_type
+        return agent.function, types

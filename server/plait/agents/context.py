@@ -73,7 +73,6 @@ class Context(Generic[ThreadT]):
     ) -> None:
         self._run = run
         self._caller = caller
-        # Of the agent's class, which a type checker does not know here.
         self.thread = thread
         self.user = user
         self.kv = kv

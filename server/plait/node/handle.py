@@ -4,13 +4,14 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.facade import Facade
 from plait.actor.kind import Kind
 from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Method, Sent
+from plait.actor.thread import Thread
 from plait.errors import CallFailed
 from plait.limits import Limits
 from plait.node.export import export_thread
@@ -18,7 +19,9 @@ from plait.parts.part import Part
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
-__all__ = ["Handle", "read_stream"]
+__all__ = ["Handle", "read_stream", "visit"]
+
+T = TypeVar("T")
 
 # Chunks that a generator may be ahead of its reader before it waits.
 _AHEAD: Final = 16
@@ -154,6 +157,22 @@ class _PartHandle:
 
     def __repr__(self) -> str:
         return f"<{self._part} of {self._key}>"
+
+
+async def visit(handle: Handle, name: str, work: Callable[[Thread[Any]], Awaitable[T]]) -> T:
+    """Run server code in a thread, which is woken if needed, beside its turns; no client can call it.
+
+    Returns its result when the changes that it made are durable. `name` is for logs and traces. A caller that is
+    cancelled cancels the work.
+    """
+    actor = await handle._node.actor(handle._key)
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    turn = actor.visit(name, work, make_resolver(future))
+    try:
+        return await future
+    except asyncio.CancelledError:
+        turn.cancel()
+        raise
 
 
 async def read_stream(actor: Facade, method: Method, args: list[Any], kwargs: dict[str, Any]) -> AsyncIterator[Any]:

@@ -114,6 +114,13 @@ class Node:
         self._expiry.start()
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop in which the threads run. Raises RuntimeError while they do not."""
+        if self._sweeper is None:
+            raise RuntimeError("the app does not run")
+        return self._sweeper.get_loop()
+
+    @property
     def actors(self) -> list[Actor]:
         """The threads that are awake."""
         return list(self._actors.values())

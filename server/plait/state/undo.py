@@ -200,9 +200,16 @@ def _invert_changes(targets: Sequence[ChangeRow], before: Any, later: Sequence[C
             continue
         document = work.apply(document, step.ops, own)
         result = work.rebase(ops, step.ops, document)
-        # Both changes removed the same, and an undo has put it back: the inverse has no operation left for it.
-        is_back = len(result.ops) < len(ops) and any(each.first <= step.version <= each.last for each in taken)
+        # Both changes removed the same, and an undo has put it back, where the inverse does not find it.
+        is_back = _count_removed(result.ops) < _count_removed(ops) and any(
+            each.first <= step.version <= each.last for each in taken
+        )
         if result.is_lost or is_back or (result.conflicts and step.source != targets[0].source):
             raise Conflict("somebody else has changed the same place since", path=next(iter(result.conflicts), None))
         ops = result.ops
     return ops
+
+
+def _count_removed(ops: Iterable[Op]) -> int:
+    """Return how many characters operations remove from texts; each other operation counts as one."""
+    return sum((op.remove or 0) if op.op == "splice" else 1 for op in ops)

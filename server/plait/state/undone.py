@@ -102,8 +102,9 @@ class _Walk:
         self._taking = frozenset(undone.values())
         self._document = document
         self._owned: Owned = {}
-        # The operations that lead to the document without what is left out: the inverse of each change left out, the
-        # last one first.
+        # The operations that lead to the document without what is left out: the inverses of the changes left out, the
+        # last one first. Those next to each other that one undo takes back are one, as in that undo: what others insert
+        # then comes to the same place.
         self._inverses: list[_Inverse] = []
 
     def take(self, step: Step) -> Step | None:
@@ -111,10 +112,10 @@ class _Walk:
         if step.version in self._undone:
             before, self._owned = self._document, {}  # The inverse may share parts with the document.
             self._apply(step.ops)
-            self._inverses.insert(0, (self._undone[step.version], invert(before, step.ops)))
+            self._inverses = _join([(self._undone[step.version], invert(before, step.ops))], self._inverses)
         elif step.version in self._taking:
             self._apply(step.ops)
-            self._drop_inverses(step.version, step.ops)
+            self._drop_inverse(step.version, step.ops)
         else:
             return self._keep(step)
         return None
@@ -124,15 +125,14 @@ class _Walk:
         self._inverses, ops = self._bring_past(self._inverses, step.ops)
         return step._replace(ops=ops)
 
-    def _drop_inverses(self, version: int, ops: Sequence[Op]) -> None:
-        """Drop the inverses of what `ops` have taken back, and rebase the inverses before them over `ops`."""
+    def _drop_inverse(self, version: int, ops: Sequence[Op]) -> None:
+        """Drop the inverse of what `ops` have taken back, and rebase the inverses before it over `ops`."""
         versions = [each for each, _ in self._inverses]
-        start, end = versions.index(version), versions.index(version) + versions.count(version)
-        dropped = [op for _, inverse in self._inverses[start:end] for op in inverse]
-        moved, ops = self._bring_past(self._inverses[:start], ops)
-        if version in versions[end:] or set(versions[start:end]) != {version} or compact(dropped) != compact(ops):
+        index = versions.index(version)
+        moved, ops = self._bring_past(self._inverses[:index], ops)
+        if versions.count(version) > 1 or compact(self._inverses[index][1]) != compact(ops):
             raise _NeededError(version)  # It was incomplete, or restored something at another place.
-        self._inverses = [*moved, *self._inverses[end:]]
+        self._inverses = _join(moved, self._inverses[index + 1 :])
 
     def _bring_past(self, inverses: Sequence[_Inverse], ops: Sequence[Op]) -> tuple[list[_Inverse], Sequence[Op]]:
         """Return inverses as they are after the last change, `ops`, and that as it is after the inverses.
@@ -152,3 +152,11 @@ class _Walk:
 
     def _apply(self, ops: Sequence[Op]) -> None:
         self._document = self._work.apply(self._document, ops, self._owned)
+
+
+def _join(first: Sequence[_Inverse], second: Sequence[_Inverse]) -> list[_Inverse]:
+    """Return inverses one after the other; the two in the middle become one if they have the same undo."""
+    if first and second and first[-1][0] == second[0][0]:
+        version, ops = first[-1]
+        return [*first[:-1], (version, compact([*ops, *second[0][1]])), *second[1:]]
+    return [*first, *second]

@@ -73,8 +73,12 @@ class Requests:
 
     def charge(self, request: Request, principal: Principal | None, size: int) -> None:
         """Charge a request for a body of `size` bytes, as for a message on a socket."""
+        self.charge_messages(request, principal, count_extra_messages(size))
+
+    def charge_messages(self, request: Request, principal: Principal | None, count: float) -> None:
+        """Charge a request as for so many more messages on a socket."""
         if self._buckets is not None:
-            self._bucket(request, principal, self._buckets).charge(count_extra_messages(size))
+            self._bucket(request, principal, self._buckets).charge(count)
 
     def _bucket(self, request: Request, principal: Principal | None, buckets: TokenBuckets) -> TokenBucket:
         host = request.client.host if request.client else ""

@@ -10,7 +10,7 @@ from plait.actor.kind import check_name
 from plait.errors import NotFound
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Address", "find_thread", "is_run_path", "is_thread_path", "read_address", "read_run"]
+__all__ = ["Address", "find_thread", "is_run_path", "is_thread_path", "read_address", "read_run", "split_path"]
 
 _PREFIXES: Final = ("threads", "agents")
 _RUN: Final = "run"
@@ -29,7 +29,7 @@ def read_address(scope: Scope) -> Address:
     The path is split before it is decoded, so a name may contain an encoded slash. Empty segments are ignored, as in
     Cloudflare's router, since the `basePath` of its client makes some. Raises NotFound.
     """
-    parts = _split(scope)
+    parts = split_path(scope)
     if len(parts) < 3 or parts[0] not in _PREFIXES:
         raise NotFound("the URL of a thread is /threads/{kind}/{name}")
     try:
@@ -49,7 +49,7 @@ def find_thread(scope: Scope) -> ThreadKey | None:
 
 def read_run(scope: Scope) -> tuple[str, str]:
     """Read `/run/{agent}`: the agent, and the rest of the path. Raises NotFound."""
-    parts = _split(scope)
+    parts = split_path(scope)
     if len(parts) < 2 or parts[0] != _RUN:
         raise NotFound("the URL of an agent is /run/{agent}")
     return unquote(parts[1]), "/".join(parts[2:])
@@ -65,15 +65,15 @@ def is_run_path(scope: Scope) -> bool:
     return _begins_with(scope, (_RUN,))
 
 
-def _begins_with(scope: Scope, prefixes: Collection[str]) -> bool:
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    first, slash, _ = path.lstrip("/").partition("/")
-    return first in prefixes and bool(slash)
-
-
-def _split(scope: Scope) -> list[str]:
-    """Return the segments of a path, still encoded."""
+def split_path(scope: Scope) -> list[str]:
+    """Return the segments of a path below where the app is mounted, still encoded, without the empty ones."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     root: str = scope.get("root_path", "")
     path = raw.partition(b"?")[0].decode("latin-1").removeprefix(quote(root) if root else "")
     return [part for part in path.split("/") if part]
+
+
+def _begins_with(scope: Scope, prefixes: Collection[str]) -> bool:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    first, slash, _ = path.lstrip("/").partition("/")
+    return first in prefixes and bool(slash)

@@ -359,37 +359,36 @@ async def test_agents_that_call_each_other_through_threads_do_not_wait_for_thems
         assert await lab.do(outer, "a") == (("a", "b"), "a")
 
 
-async def test_a_thousand_runs_with_cancellations_and_errors_leave_the_counts_of_those_that_succeeded() -> None:
+async def test_a_thousand_runs_with_cancellations_and_errors_leave_the_counts_of_those_that_succeeded(lab: Lab) -> None:
     chance = random.Random(7)
-    async with open_lab(CountingMemory()) as lab:
-        succeeded: dict[str, int] = {}
-        order: dict[str, list[int]] = {}
+    succeeded: dict[str, int] = {}
+    order: dict[str, list[int]] = {}
 
-        def make(number: int, fails: bool) -> Any:
-            async def work(ctx: Context[Conversation]) -> None:
-                order.setdefault(ctx.thread.name, []).append(number)
-                count = await ctx.thread.values.get("count", 0)
-                await asyncio.sleep(0)
-                await ctx.thread.values.set("count", count + 1)
-                if fails:
-                    raise ZeroDivisionError
-                succeeded[ctx.thread.name] = succeeded.get(ctx.thread.name, 0) + 1
+    def make(number: int, fails: bool) -> Any:
+        async def work(ctx: Context[Conversation]) -> None:
+            order.setdefault(ctx.thread.name, []).append(number)
+            count = await ctx.thread.values.get("count", 0)
+            await asyncio.sleep(0)
+            await ctx.thread.values.set("count", count + 1)
+            if fails:
+                raise ZeroDivisionError
+            succeeded[ctx.thread.name] = succeeded.get(ctx.thread.name, 0) + 1
 
-            return work
+        return work
 
-        tasks = []
-        for number in range(1000):
-            fails, thread = chance.random() < 0.1, str(number % 20)
-            tasks.append(asyncio.create_task(lab.do(make(number, fails), thread)))
-            if chance.random() < 0.05:
-                await asyncio.sleep(0)
-            if chance.random() < 0.1:
-                chance.choice(tasks).cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert {type(each) for each in results if each is not None} <= {ZeroDivisionError, asyncio.CancelledError}
-        for name in map(str, range(20)):
-            assert await lab.values(name) == {"count": succeeded[name]}
-            assert order[name] == sorted(order[name])
+    tasks = []
+    for number in range(1000):
+        fails, thread = chance.random() < 0.1, str(number % 20)
+        tasks.append(asyncio.create_task(lab.do(make(number, fails), thread)))
+        if chance.random() < 0.05:
+            await asyncio.sleep(0)
+        if chance.random() < 0.1:
+            chance.choice(tasks).cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(each) for each in results if each is not None} <= {ZeroDivisionError, asyncio.CancelledError}
+    for name in map(str, range(20)):
+        assert await lab.values(name) == {"count": succeeded[name]}
+        assert order[name] == sorted(order[name])
 
 
 # Streams

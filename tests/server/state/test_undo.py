@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import open_house
@@ -869,14 +869,68 @@ async def test_redo_where_others_have_changed_the_same_is_refused(clock: Callabl
         assert made.state["n"] == 2
 
 
+async def test_what_was_deleted_comes_back_before_what_others_typed_after_it_and_can_be_undone_further(
+    clock: Callable[[float], None],
+) -> None:
+    async with pad() as made:
+        type_letters(made, "ada", "abc")
+        await made.undo("ada")
+        await made.redo("ada")
+        made.change("ada", typed(2, remove=1))
+        made.change("ada", typed(2, "d"))
+        made.change("bob", typed(3, "X"))
+        for note in ["abcX", "X"]:
+            assert await made.undo("ada") is not None
+            assert made.state["note"] == note
+        assert await made.undo("ada") is None
+        for note in ["abcX", "abdX"]:
+            assert await made.redo("ada") is not None
+            assert made.state["note"] == note
+
+
+# What somebody does in a text, and where: type a letter, delete one, undo or redo.
+TextMove = tuple[str, str, int]
+
+# A letter that was deleted comes back beside one that somebody else has typed.
+DELETED_AND_BACK: list[TextMove] = [
+    *[("ada", "t", 0)] * 3,
+    ("ada", "u", 0),
+    ("ada", "r", 0),
+    ("ada", "d", 2),
+    ("ada", "t", 2),
+    ("bob", "t", 3),
+]
+# Where a letter was deleted, somebody else takes back an undo: nothing tells which of the two was first.
+REDONE_WHERE_DELETED: list[TextMove] = [
+    *[("ada", "t", 0)] * 2,
+    ("ada", "u", 0),
+    ("ada", "r", 0),
+    ("bob", "t", 2),
+    ("ada", "t", 0),
+    ("bob", "u", 0),
+    ("ada", "d", 2),
+    ("bob", "r", 0),
+]
+
+
 @settings(max_examples=150, deadline=None)
 @given(moves=st.lists(st.tuples(st.sampled_from(["ada", "bob"]), st.sampled_from("tttduur"), st.integers(0, 9))))
-def test_undo_and_redo_take_only_ones_own_letters(moves: list[tuple[str, str, int]]) -> None:
-    """Each letter is there once; all that a source has typed goes when it undoes all, and comes back with redo."""
+@example(DELETED_AND_BACK)
+@example(REDONE_WHERE_DELETED)
+def test_undo_and_redo_take_only_ones_own_letters(moves: list[TextMove]) -> None:
+    """Each letter is there once; all that a source has typed goes when it undoes all, and comes back with redo.
+
+    An undo may be refused only where both have taken back, and one of them has redone.
+    """
     asyncio.run(take_back_and_forth(moves))
 
 
-async def take_back_and_forth(moves: list[tuple[str, str, int]]) -> None:
+def may_be_refused(moves: list[TextMove]) -> bool:
+    """Tell whether both have taken back, in another order, what is at one place."""
+    return {who for who, move, _ in moves if move in "ur"} == {"ada", "bob"} and "r" in {move for _, move, _ in moves}
+
+
+async def take_back_and_forth(moves: list[TextMove]) -> None:
     async with pad() as made:
         owners: dict[str, str] = {}
         deletes = False
@@ -893,8 +947,8 @@ async def take_back_and_forth(moves: list[tuple[str, str, int]]) -> None:
                 others = [letter for letter in note if owners[letter] != who]
                 try:
                     await (made.undo if move == "u" else made.redo)(who)
-                except Conflict:  # Both have taken back and forth, in another order, what is at one place.
-                    assert {"u", "r"} <= {each[1] for each in moves}
+                except Conflict:
+                    assert may_be_refused(moves)
                     assert made.state["note"] == note
                     return
                 assert [letter for letter in made.state["note"] if owners[letter] != who] == others
@@ -905,7 +959,7 @@ async def take_back_and_forth(moves: list[tuple[str, str, int]]) -> None:
             while await made.undo("ada") is not None:
                 count += 1
         except Conflict:
-            assert {"u", "r"} <= {each[1] for each in moves}
+            assert may_be_refused([*moves, ("ada", "u", 0)])
             return
         assert [letter for letter in made.state["note"] if owners[letter] == "ada"] == []
         for _ in range(count):

@@ -1,9 +1,10 @@
 """A thread for the tests of the JavaScript client."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from plait import Connection, Limits, Plait, Reject, Source, Thread, rpc
+from plait import Connection, Context, Limits, Plait, Reject, Source, Thread, rpc
 
 
 class Note(Thread[dict]):
@@ -33,4 +34,19 @@ class Note(Thread[dict]):
         self.broadcast(data)
 
 
-app = Plait(Note, limits=Limits(messages_per_second=float("inf")))
+app = Plait(Note, limits=Limits(messages_per_second=float("inf")), secret="of the test")
+
+
+@app.agent("write", thread=Note)
+async def write(ctx: Context, words: int) -> str:
+    for number in range(words):
+        ctx.thread.update("/text", f"{number}")
+        await ctx.checkpoint()
+    return "done"
+
+
+@app.agent("count", thread=Note)
+async def count(ctx: Context, upto: int) -> AsyncIterator[int]:
+    for number in range(upto):
+        yield number
+        await asyncio.sleep(0)

@@ -11,6 +11,7 @@ interface Note {
   n: number;
   items: string[];
   fields: Record<string, unknown>;
+  text: string;
 }
 
 const server = new Process();
@@ -167,6 +168,21 @@ describe.runIf(HAS_SERVER)("with a plait server", () => {
     expect(numbers).toEqual([1, 2, 3]);
     await expect(ada.call("count_to", "x")).rejects.toMatchObject({ code: "invalid_arguments" });
     await expect(ada.call("nothing")).rejects.toMatchObject({ code: "method_not_found" });
+  });
+
+  test("agents run, stream, and are interrupted by anybody", async () => {
+    const [ada, grace] = await pair();
+    expect(await ada.run("count", 3)).toEqual([0, 1, 2]);
+    const chunks: unknown[] = [];
+    for await (const chunk of ada.runStream("count", 1_000_000)) if (chunks.push(chunk) === 3) break;
+    expect(chunks).toEqual([0, 1, 2]);
+    const written = ada.run("write", 1_000_000);
+    await grace.waitFor((note) => Number(note.text) > 10);
+    expect(await grace.interrupt("enough")).toBe(true);
+    expect(await written).toEqual({ message: "enough", output: null, interrupted: true });
+    expect(Number(ada.state?.text)).toBeGreaterThan(10);
+    expect(await grace.interrupt()).toBe(false);
+    await expect(ada.run("write", "many")).rejects.toMatchObject({ code: "invalid_arguments" });
   });
 
   test("events, messages and presence reach the others", async () => {

@@ -1,0 +1,36 @@
+/** The types of a thread's agents, which clients call as the methods `run:` and their names. */
+
+import type { ArgsOf, ChunkOf, ResultOf } from "./rpc.js";
+
+/** The result of a run that was interrupted: the message with which, and what the agent returned, if anything. */
+export interface Interruption {
+  message: unknown;
+  output: unknown;
+  interrupted: true;
+}
+
+/** The names of the agents among the methods of a thread. */
+export type AgentOf<Rpcs> = string extends keyof Rpcs
+  ? string
+  : keyof Rpcs extends infer Method
+    ? Method extends `run:${infer Name}`
+      ? Exclude<Name, "interrupt">
+      : never
+    : never;
+
+type MethodOf<Rpcs, Name extends string> = `run:${Name}` & keyof Rpcs;
+
+/** The input of an agent, as the arguments after its name. */
+export type InputOf<Rpcs, Name extends string> = ArgsOf<Rpcs, MethodOf<Rpcs, Name>>;
+
+type Chunk<Rpcs, Name extends string> = ChunkOf<Rpcs, MethodOf<Rpcs, Name>>;
+
+/** What a run of an agent that streams yields. */
+export type YieldOf<Rpcs, Name extends string> = Chunk<Rpcs, Name> | Interruption;
+
+/** What a run gives; of an agent that streams, a list. */
+export type OutputOf<Rpcs, Name extends string> = [Chunk<Rpcs, Name>] extends [never]
+  ? ResultOf<Rpcs, MethodOf<Rpcs, Name>> | Interruption
+  : 0 extends 1 & Chunk<Rpcs, Name>
+    ? any
+    : YieldOf<Rpcs, Name>[];

@@ -1,0 +1,178 @@
+// @ts-check
+/** The assistant's page: questions that wait for their turn, and answers that are written while everybody looks. */
+
+import { renderMarkdown } from "../pad/markdown.js";
+import { People } from "../people.js";
+import { avatar, clone, find, hue, join, loadPerson, notify, openRoom, randomId, write } from "../room.js";
+
+/**
+ * @typedef {"waiting" | "answering" | "done" | "stopped" | "cut off"} Status
+ * @typedef {{id: string, by: string, name: string, question: string, answer: string, status: Status, stopped_by: string}} Turn
+ * @typedef {{turns: Turn[]}} Conversation
+ */
+
+const NEAR = 120;
+const ENDINGS = { stopped: "Stopped", "cut off": "Cut off: the server was stopped in the middle" };
+const person = loadPerson();
+const message = /** @type {HTMLTextAreaElement} */ (find("#message"));
+/** The turns that are shown, and what they show. @type {Map<string, {element: HTMLElement, look: string}>} */
+const shown = new Map();
+/** The questions to which this page has asked for an answer since it came online. @type {Set<string>} */
+const asked = new Set();
+let hasJustJoined = true;
+
+/** @type {import("/plait/client.js").ThreadClient<Conversation>} */
+const client = join("assistant", () => render(), (error) => notify(`The server refused: ${error.message}.`, { refused: true }));
+const people = new People(client, person, {});
+
+// Asking
+
+/** Put a question where everybody sees it. @param {string} question */
+function ask(question) {
+  const turn = { id: randomId(), by: person.id, name: person.name, question, answer: "", status: "waiting", stopped_by: "" };
+  client.update("/turns/-", turn).catch(() => {});
+  scrollTo({ top: document.body.scrollHeight });
+}
+
+/**
+ * Ask for the answers to what this person has asked; after a join, to all that waits, as the server may have been
+ * started again. To one that has been given already, the server gives none.
+ */
+function runAgent() {
+  if (client.status !== "online") {
+    hasJustJoined = true;
+    asked.clear();
+    return;
+  }
+  for (const { id, by, status } of client.confirmed?.turns ?? []) {
+    if (status !== "waiting" || asked.has(id) || !(by === person.id || hasJustJoined)) continue;
+    asked.add(id);
+    client.run("answer", id).catch((error) => {
+      // It is asked for again when this page is back.
+      if (!["disconnected", "closed", "unavailable"].includes(error.code)) notify(`No answer: ${error.message}.`, { refused: true });
+    });
+  }
+  hasJustJoined = false;
+}
+
+/** @param {string} id */
+function takeBack(id) {
+  const isIt = (/** @type {Turn} */ turn) => turn.id === id && turn.status === "waiting";
+  client.edit((draft) => void (draft.turns = draft.turns.filter((turn) => !isIt(turn)))).catch(() => {});
+}
+
+async function stop() {
+  try {
+    await client.interrupt(person.name);
+  } catch (error) {
+    notify(`The answer goes on: ${/** @type {Error} */ (error).message}.`, { refused: true });
+  }
+}
+
+// Showing
+
+function render() {
+  const { state } = client;
+  if (!state) return;
+  people.render();
+  runAgent();
+  const isAtEnd = isNearEnd();
+  const turns = /** @type {Turn[]} */ (state.turns);
+  const waiting = turns.filter(({ status }) => status === "waiting").map(({ id }) => id);
+  const answering = turns.find(({ status }) => status === "answering");
+  for (const turn of turns) renderTurn(turn, waiting.indexOf(turn.id) + (answering ? 1 : 0));
+  for (const [id, { element }] of shown) {
+    if (turns.some((turn) => turn.id === id)) continue;
+    element.remove();
+    shown.delete(id);
+  }
+  find("#turns").append(...misplaced(turns));
+  find("#welcome").hidden = turns.length > 0;
+  find("#stop").hidden = !answering;
+  find("#stop").toggleAttribute("disabled", client.status !== "online");
+  message.placeholder = client.status !== "online" ? "Ask; it is sent later" : answering ? "Ask the next thing" : "Ask something";
+  write(find("#doing"), answering ? `The assistant is answering ${answering.name}.` : turns.length ? "The assistant is silent." : "");
+  if (isAtEnd) scrollTo({ top: document.body.scrollHeight });
+  showLatest();
+}
+
+/** Return the turns from the first on that is not where it should be. @param {Turn[]} turns */
+function misplaced(turns) {
+  const { children } = find("#turns");
+  const elements = turns.map(({ id }) => /** @type {{element: HTMLElement}} */ (shown.get(id)).element);
+  const first = elements.findIndex((element, index) => children[index] !== element);
+  return first < 0 ? [] : elements.slice(first);
+}
+
+/** @param {Turn} turn @param {number} before how many answers come before */
+function renderTurn(turn, before) {
+  const known = shown.get(turn.id) ?? { element: makeTurn(turn), look: "" };
+  const look = JSON.stringify([turn.answer, turn.status, turn.stopped_by, turn.status === "waiting" && before]);
+  shown.set(turn.id, known);
+  if (known.look === look) return;
+  known.look = look;
+  const { element } = known;
+  element.dataset.status = turn.status;
+  element.ariaBusy = String(turn.status === "answering");
+  find(".answer-text", element).replaceChildren(renderMarkdown(turn.answer));
+  write(find(".place span", element), before > 1 ? `Waiting: ${before} before it` : "Waiting: next");
+  const by = turn.stopped_by ? ` by ${turn.stopped_by}` : "";
+  if (turn.status === "stopped" || turn.status === "cut off") write(find(".end span", element), ENDINGS[turn.status] + by);
+}
+
+/** @param {Turn} turn */
+function makeTurn({ id, by, name, question }) {
+  const element = clone("#turn");
+  const isMine = by === person.id;
+  const label = document.createElement("span");
+  label.textContent = isMine ? `${name} (you)` : name;
+  element.dataset.turn = id;
+  element.style.setProperty("--hue", String(hue(by)));
+  find(".who", element).append(avatar({ id: by, name }), label);
+  find(".bubble", element).textContent = question;
+  find(".take-back", element).hidden = !isMine;
+  find(".take-back", element).addEventListener("click", () => takeBack(id));
+  find(".again", element).addEventListener("click", () => ask(question));
+  return element;
+}
+
+// Scrolling
+
+function isNearEnd() {
+  return innerHeight + scrollY > document.body.scrollHeight - NEAR;
+}
+
+function showLatest() {
+  find("#latest").hidden = isNearEnd();
+}
+
+// The box
+
+/** @param {Event} event */
+function send(event) {
+  event.preventDefault();
+  const question = message.value.trim();
+  if (!question || !client.state) return;
+  message.value = "";
+  ask(question);
+}
+
+/** @param {KeyboardEvent} event */
+function pressed(event) {
+  // A finger has a button for it, and an input method is not done.
+  const isSent = event.key === "Enter" && !event.shiftKey && !event.isComposing && !matchMedia("(pointer: coarse)").matches;
+  if (isSent) send(event);
+}
+
+openRoom("Assistant");
+find("#composer").addEventListener("submit", send);
+message.addEventListener("keydown", pressed);
+find("#stop").addEventListener("click", stop);
+find("#latest").addEventListener("click", () => scrollTo({ top: document.body.scrollHeight, behavior: "smooth" }));
+addEventListener("scroll", showLatest, { passive: true });
+addEventListener("resize", showLatest);
+addEventListener("keydown", ({ key }) => void (key === "Escape" && !find("#stop").hidden && stop()));
+for (const idea of document.querySelectorAll("#ideas button")) {
+  idea.addEventListener("click", () => ask(idea.textContent ?? ""));
+}
+message.focus({ preventScroll: true });

@@ -1,0 +1,34 @@
+"""A thread for each user: ids that are made from those of one's own system, in the place of signed ones."""
+
+import hashlib
+from secrets import token_hex
+
+from starlette.requests import Request
+
+from plait import Context, Plait, Thread, Values
+
+
+class Conversation(Thread[None]):
+    """One conversation."""
+
+    values = Values()
+
+
+def find_thread_id(request: Request) -> str:
+    """Return the same id for all requests of a user, and a new one for those of nobody.
+
+    The header stands for what has been verified, as `request.state.principal` is by `authenticate`.
+    """
+    user = request.headers.get("x-user-id")
+    return f"thrd_{hashlib.sha256(user.encode()).hexdigest()[:27] if user else token_hex(16)}"
+
+
+app = Plait(Conversation, thread_ids=find_thread_id)
+
+
+@app.agent("count", thread=Conversation)
+async def count(ctx: Context[Conversation]) -> int:
+    """Count the requests of a conversation."""
+    requests: int = await ctx.thread.values.get("requests", 0) + 1
+    await ctx.thread.values.set("requests", requests)
+    return requests

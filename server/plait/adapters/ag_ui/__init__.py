@@ -1,0 +1,250 @@
+"""Agents of an app for clients of AG-UI 1.0, over server-sent events."""
+
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+from ag_ui.core import BaseEvent, Interrupt, RunAgentInput
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection, Rights
+from plait.actor.kind import check_name
+from plait.adapters.ag_ui.events import Cursor
+from plait.adapters.ag_ui.feed import feed_of
+from plait.adapters.ag_ui.push import push_state
+from plait.adapters.ag_ui.run import EventRun
+from plait.adapters.ag_ui.viewer import Viewer
+from plait.agents.agent import Agent, Given
+from plait.agents.context import Context
+from plait.app import Plait
+from plait.errors import InvalidArguments, NotFound, PlaitError
+from plait.instruments import TRACE
+from plait.store.protocol import ThreadKey
+from plait.web.context import ServerContext
+from plait.web.http.endpoint import Endpoint, Headers
+from plait.web.http.streamed import Lines, Streamed
+from plait.web.identity import Action
+from plait.web.thread_urls import split_path
+from plait_schemas.codec import nests_deeper
+
+__all__ = ["AgUi", "ask", "emit"]
+
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+def emit(context: Context[Any], *events: BaseEvent) -> None:
+    """Send events of AG-UI, such as those of tool calls, to those who watch a run, after all changes made so far.
+
+    Does nothing in a run that did not come by AG-UI. Raises ValueError for events of runs and of the state, which are
+    sent by themselves.
+    """
+    if (run := context.get(EventRun)) is not None:
+        run.emit(*events)
+
+
+def ask(context: Context[Any], *interrupts: Interrupt) -> None:
+    """Let the run end with the outcome `interrupt`: its client is to answer these with the next run, by `resume`.
+
+    Does nothing in a run that did not come by AG-UI.
+    """
+    if (run := context.get(EventRun)) is not None:
+        run.asked += interrupts
+
+
+class _Asked(NamedTuple):
+    """A request to an agent in one thread."""
+
+    request: Request
+    agent: Agent
+    key: ThreadKey
+    principal: Any
+
+
+class AgUi:
+    """Serves the agents of an app by AG-UI 1.0: an ASGI application, `app.mount("/ag-ui", AgUi(app))`.
+
+    `POST /ag-ui/{agent}/{name}` runs an agent in the thread of that name and streams its events; they go on without the
+    client. `GET /ag-ui/{agent}/{name}/events` streams them to anybody else, or to who comes back with `Last-Event-ID`;
+    `POST /ag-ui/{agent}/{name}/interrupt` interrupts the run. `input` makes an agent's input of the RunAgentInput, by
+    default the text of the last message of the user; the agent finds all of it by `ctx.get(RunAgentInput)`.
+    """
+
+    def __init__(self, app: Plait, *, input: Callable[[RunAgentInput], Any] | None = None) -> None:
+        self._app = app
+        self._context: ServerContext = app._context
+        self._endpoint = Endpoint(self._context, self._find_place, self._answer)
+        self._make_input = input or _read_last_text
+        app.on("agent.started", _start)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"AG-UI is served over HTTP, not {scope['type']}")
+        await self._endpoint(scope, receive, send)
+
+    async def _answer(self, request: Request, headers: Headers) -> Response:
+        context = self._context
+        context.hosts.check(request)
+        if request.method != "GET":
+            context.identity.check_origin(request)
+        principal = await context.identity.principal(request)
+        if isinstance(principal, Response):
+            return principal
+        context.requests.take(request, principal)
+        match request.method, _read_path(request.scope):
+            case "POST", [agent, name]:
+                return await self._run(self._find(request, agent, name, principal))
+            case "GET", [agent, name, "events"]:
+                return await self._watch(self._find(request, agent, name, principal))
+            case "POST", [agent, name, "interrupt"]:
+                return await self._interrupt(self._find(request, agent, name, principal))
+            case _:
+                raise NotFound("the URLs of AG-UI are POST /{agent}/{name} and GET /{agent}/{name}/events")
+
+    def _find(self, request: Request, agent: str, name: str, principal: Any) -> _Asked:
+        found = self._app._runs.agents.get(agent)
+        if found is None:
+            raise NotFound(f"there is no agent {agent!r}")
+        return _Asked(request, found, ThreadKey(found.kind.name, check_name(name)), principal)
+
+    async def _run(self, asked: _Asked) -> Response:
+        """Begin a run, and stream its events to who has asked for it."""
+        await self._check(asked, "call")
+        await self._check(asked, "read")
+        body = await self._read_body(asked)
+        given = _parse(body, self._context.limits.depth)
+        input = asked.agent.convert(self._make_input(given) if asked.agent.takes_input else None)
+        actor, connection = await self._enter(asked)
+        with actor.keep_awake():
+            if await actor.is_readonly(connection, asked.request):
+                connection.readonly = True
+            run = EventRun(feed_of(actor), given.thread_id, given.run_id)
+            viewer = await self._open(asked, actor, run=run)
+            try:
+                charge = partial(self._context.requests.charge_messages, asked.request, asked.principal)
+                await push_state(actor, given, connection, self._context.turns, charge)
+                await actor.store()  # Others may watch the first run of a thread, too.
+                self._begin(asked, actor, connection, run, Given(input=input, attributes=(run, given)))
+            except PlaitError as error:
+                run.refuse(error)
+            except BaseException:
+                viewer.close(1011, "")
+                raise
+        return _stream(viewer)
+
+    def _begin(self, asked: _Asked, actor: Actor, connection: Connection, run: EventRun, given: Given) -> None:
+        """Begin a run, which waits for its turn; nobody's leaving ends it."""
+        method = asked.agent.kind.method(f"run:{asked.agent.name}")
+        actor.call(
+            method,
+            ([given], {}),
+            run.done,
+            sink=run.take,
+            connection=connection,
+            request=asked.request,
+            by_client=True,
+        )
+
+    async def _watch(self, asked: _Asked) -> Response:
+        """Stream the events of a run to another viewer, or to one that comes back."""
+        await self._check(asked, "read")
+        id = asked.request.headers.get("last-event-id")
+        cursor = Cursor.parse(id, "Last-Event-ID") if id else None
+        actor = await self._context.node.stored_actor(asked.key)
+        with actor.keep_awake():
+            return _stream(await self._open(asked, actor, cursor=cursor))
+
+    async def _interrupt(self, asked: _Asked) -> Response:
+        await self._check(asked, "call")
+        body = await self._read_body(asked)
+        try:
+            message = msgspec.json.decode(body).get("message") if body.strip() else None
+        except (msgspec.DecodeError, AttributeError, RecursionError):
+            raise InvalidArguments('the body must be empty, or {"message": …}', path="") from None
+        return JSONResponse({"interrupted": await self._app.interrupt(asked.key, message)})
+
+    # Inside
+
+    def _find_place(self, scope: Scope) -> ThreadKey | None:
+        """Return the thread that a URL names, None if it names none."""
+        try:
+            agent, name, *_ = _read_path(scope)
+            return ThreadKey(self._app._runs.agents[agent].kind.name, check_name(name))
+        except (NotFound, ValueError, KeyError):
+            return None
+
+    async def _check(self, asked: _Asked, action: Action) -> None:
+        await self._context.identity.check(asked.principal, asked.key, action)
+
+    async def _read_body(self, asked: _Asked) -> bytes:
+        body = await asked.request.body()
+        self._context.requests.charge(asked.request, asked.principal, len(body))
+        return body
+
+    async def _enter(self, asked: _Asked) -> tuple[Actor, Connection]:
+        """Return the thread, and a connection that stands for the request. Use it before awaiting anything else."""
+        may_write = await self._context.identity.may(asked.principal, asked.key, "write")
+        actor = await self._context.actor(asked.principal, asked.key)
+        assert isinstance(actor, Actor)
+        lines = Lines(self._context.limits.write_buffer)
+        connection = actor.make_connection(
+            f"http-{secrets.token_hex(8)}", lines, rights=Rights(asked.principal, may_write)
+        )
+        connection.trace = asked.request.scope.get(TRACE)
+        return actor, connection
+
+    async def _open(
+        self, asked: _Asked, actor: Actor, *, run: EventRun | None = None, cursor: Cursor | None = None
+    ) -> Viewer:
+        """Return a viewer that has joined, which counts as a socket of its address."""
+        if (refusal := actor.refusal()) is not None:
+            raise refusal
+        request, addresses = asked.request, self._context.addresses
+        host = request.client.host if request.client else ""
+        id, ended = f"http-{secrets.token_hex(8)}", partial(addresses.leave, host)
+        viewer = Viewer(actor, feed_of(actor), id, asked.principal, ended=ended)
+        addresses.enter(host)
+        await viewer.open(request, run=run, cursor=cursor)
+        return viewer
+
+
+def _stream(viewer: Viewer) -> Response:
+    ended = partial(viewer.close, 1000, "")
+    return Streamed(viewer.frames(), media_type="text/event-stream", ended=ended, headers=_HEADERS)
+
+
+async def _start(context: Context[Any]) -> None:
+    if (run := context.get(EventRun)) is not None:
+        run.start()
+
+
+def _read_path(scope: Scope) -> list[str]:
+    try:
+        return [unquote(each, errors="strict") for each in split_path(scope)]
+    except UnicodeDecodeError:
+        raise NotFound("the URL is not UTF-8") from None
+
+
+def _parse(body: bytes, depth: int) -> RunAgentInput:
+    if len(body) > depth and nests_deeper(body, depth):
+        raise InvalidArguments(f"the body is nested more than {depth} deep", path="")
+    try:
+        return RunAgentInput.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = "".join(f"/{part}" for part in first["loc"])
+        raise InvalidArguments(f"the body is no RunAgentInput: {first['msg']}", path=path) from None
+
+
+def _read_last_text(given: RunAgentInput) -> str:
+    """Return the text of the user's last message, empty if there is none."""
+    content = next((each.content for each in reversed(given.messages) if each.role == "user"), "")
+    if isinstance(content, str):
+        return content
+    return "".join(part.text for part in content or () if part.type == "text")

@@ -1,0 +1,151 @@
+"""The events of AG-UI as frames of server-sent events, without their ids."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Self
+
+import msgspec
+from ag_ui.core import (
+    BaseEvent,
+    EventType,
+    ReasoningEndEvent,
+    ReasoningMessageEndEvent,
+    StepFinishedEvent,
+    TextMessageEndEvent,
+    ToolCallEndEvent,
+)
+from ag_ui.encoder import EventEncoder
+
+from plait.errors import InvalidArguments
+from plait.state.revision import Revision
+from plait_schemas.codec import encode_json
+from plait_schemas.messages import Version
+from plait_schemas.patch import Op, decode_ops, find, parse
+
+__all__ = [
+    "Cursor",
+    "Opened",
+    "encode",
+    "encode_custom",
+    "encode_delta",
+    "encode_snapshot",
+    "find_closed",
+    "find_opened",
+]
+
+_ENCODER: Final = EventEncoder()
+_CURSOR: Final = re.compile(r"(.+):(\d{1,18})(?::([0-9a-f]+)\.(\d{1,18})(?:\.(start|end))?)?", re.DOTALL)
+
+# What must be ended before its run: the events that begin it and end it, and the member that names it.
+_PAIRS: Final[dict[EventType, tuple[Callable[..., BaseEvent], str]]] = {
+    EventType.TEXT_MESSAGE_START: (TextMessageEndEvent, "message_id"),
+    EventType.TOOL_CALL_START: (ToolCallEndEvent, "tool_call_id"),
+    EventType.STEP_STARTED: (StepFinishedEvent, "step_name"),
+    EventType.REASONING_START: (ReasoningEndEvent, "message_id"),
+    EventType.REASONING_MESSAGE_START: (ReasoningMessageEndEvent, "message_id"),
+}
+# The events that continue or end something, by the event that begins it.
+_BEGUN_BY: Final = {
+    EventType.TEXT_MESSAGE_CONTENT: EventType.TEXT_MESSAGE_START,
+    EventType.TEXT_MESSAGE_END: EventType.TEXT_MESSAGE_START,
+    EventType.TOOL_CALL_ARGS: EventType.TOOL_CALL_START,
+    EventType.TOOL_CALL_END: EventType.TOOL_CALL_START,
+    EventType.STEP_FINISHED: EventType.STEP_STARTED,
+    EventType.REASONING_END: EventType.REASONING_START,
+    EventType.REASONING_MESSAGE_CONTENT: EventType.REASONING_MESSAGE_START,
+    EventType.REASONING_MESSAGE_END: EventType.REASONING_MESSAGE_START,
+}
+
+
+class Cursor(NamedTuple):
+    """How far a viewer has come: `epoch:version`, and for a frame that is no version `:feed.position` and a mark.
+
+    The mark is `start` after RUN_STARTED, when the state has not come yet, and `end` after the last event of a run.
+    """
+
+    version: Version
+    feed: str | None = None
+    position: int = 0
+    mark: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Self:
+        """Read a cursor. Raises InvalidArguments, which names where it was sent."""
+        if (match := _CURSOR.fullmatch(text)) is None:
+            raise InvalidArguments(f"{name}={text[:80]}: that is not epoch:version", path=f"/{name}")
+        epoch, version, feed, position, mark = match.groups()
+        return cls((epoch, int(version)), feed, int(position or 0), mark)
+
+
+class Opened(NamedTuple):
+    """Something that an event begins: a text, a tool call, a step."""
+
+    type: EventType
+    id: str
+
+    def end(self) -> BaseEvent:
+        """Return the event that ends it."""
+        make, member = _PAIRS[self.type]
+        return make(**{member: self.id})
+
+
+def find_opened(event: BaseEvent) -> Opened | None:
+    """Return what an event begins, None if it begins nothing that must be ended."""
+    pair = _PAIRS.get(event.type)
+    return None if pair is None else Opened(event.type, getattr(event, pair[1]))
+
+
+def find_closed(event: BaseEvent) -> Opened | None:
+    """Return what an event continues or ends, None for one that stands alone."""
+    begun_by = _BEGUN_BY.get(event.type)
+    return None if begun_by is None else Opened(begun_by, getattr(event, _PAIRS[begun_by][1]))
+
+
+def encode(event: BaseEvent) -> bytes:
+    """Return the frame of an event."""
+    return _ENCODER.encode(event).encode()
+
+
+def encode_custom(name: str, value: Any) -> bytes:
+    """Return the frame of a CUSTOM event. Raises TypeError or ValueError for a value that cannot be JSON."""
+    return b'data: {"type":"CUSTOM","name":%b,"value":%b}\n\n' % (encode_json(name), encode_json(value))
+
+
+def encode_snapshot(epoch: str, revision: Revision) -> bytes:
+    """Return the frame of a whole state."""
+    json = revision.require_json().translate(None, b"\r\n")  # There are none inside of tokens.
+    return b'data: {"type":"STATE_SNAPSHOT","snapshot":%b,%b}\n\n' % (json, _metadata(epoch, revision.version))
+
+
+def encode_delta(epoch: str, revision: Revision) -> bytes:
+    """Return the frame of a change, as JSON Patch (RFC 6902) with only `add`, `remove` and `replace`."""
+    assert revision.change is not None
+    ops = revision.change.ops
+    if b'"splice"' in ops or b'"moved"' in ops:
+        ops = encode_json(_write_plain(decode_ops(ops), revision))
+    return b'data: {"type":"STATE_DELTA","delta":%b,%b}\n\n' % (
+        ops.translate(None, b"\r\n"),
+        _metadata(epoch, revision.version),
+    )
+
+
+def _metadata(epoch: str, version: int) -> bytes:
+    return b'"metadata":{"stateVersion":%b}' % encode_json(f"{epoch}:{version}")
+
+
+def _write_plain(ops: list[Op], revision: Revision) -> list[Op]:
+    """Return operations of JSON Patch for those that led to a revision, with whole texts in the place of splices.
+
+    Where a text may have moved in the same change, the whole state is replaced.
+    """
+    texts = dict.fromkeys(op.path for op in ops if op.op == "splice")
+    plain = [msgspec.structs.replace(op, moved=msgspec.UNSET) for op in ops if op.op != "splice"]
+    if any(_may_move(op, path) for op in plain for path in texts):
+        return [Op("replace", "", msgspec.Raw(revision.require_json()))]
+    return plain + [Op("replace", path, find(revision.tree, parse(path))) for path in texts]
+
+
+def _may_move(op: Op, path: str) -> bool:
+    """Whether an operation may change where a place is, or what is there."""
+    around = op.path if op.op == "replace" else op.path.rpartition("/")[0]
+    return path == around or path.startswith(f"{around}/")

@@ -1,0 +1,162 @@
+"""The events of the runs of one thread, and the changes of its state meanwhile, in one order for all viewers."""
+
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from plait.actor.actor import Actor
+from plait.actor.connection import PlainWire
+from plait.actor.facade import Facade
+from plait.actor.transport import HIGH_WATER, Frame
+from plait.adapters.ag_ui.events import Cursor, Opened, encode_delta
+from plait.state.revision import Revision
+
+__all__ = ["Change", "Feed", "RunEvent", "feed_of"]
+
+# The name of a thread's feed among its parts; no attribute can have it.
+_PART: Final = "ag-ui feed"
+# Bytes that an entry counts in addition to its frame.
+_ENTRY: Final = 200
+
+
+class RunEvent(NamedTuple):
+    """One event of a run, as a frame without its id."""
+
+    run: object
+    frame: bytes
+    # Whether it is the first or the last one of its run.
+    is_first: bool = False
+    is_last: bool = False
+    # What it begins, and what it continues or ends.
+    opens: Opened | None = None
+    of: Opened | None = None
+
+
+class Change:
+    """A version of the state in a run. The frames of older ones are dropped, as they may have whole texts."""
+
+    __slots__ = ("frame", "run", "version")
+
+    def __init__(self, run: object, version: int, frame: bytes) -> None:
+        self.run = run
+        self.version = version
+        self.frame: bytes | None = frame
+
+
+class _Wire(PlainWire):
+    """Puts each change into the feed, once for all viewers."""
+
+    def __init__(self, put: Callable[[Revision], None]) -> None:
+        self._put = put
+
+    def encode_change(self, revision: Revision) -> Frame | None:
+        self._put(revision)
+        return _NOTHING
+
+
+# The feed has the frame.
+_NOTHING: Final = Frame(b"")
+
+
+class Feed:
+    """What has happened in the last runs of a thread, up to a number of bytes; the oldest is dropped first."""
+
+    def __init__(self, actor: Facade) -> None:
+        self.actor = actor
+        self.wire = _Wire(self._put_change)
+        # Names this feed in cursors, as there is a new one when the thread wakes.
+        self.id = secrets.token_hex(4)
+        # The run that has started and not ended, its first frame, and the position after that.
+        self.run: object = None
+        self.started = b""
+        self.start = 0
+        self._entries: deque[RunEvent | Change] = deque()
+        # The position of the first entry that is kept, and the bytes of all.
+        self.first = 0
+        self._size = 0
+        self._changes: deque[Change] = deque()
+        self._changes_size = 0
+        # Called when there is more.
+        self._viewers: set[Callable[[], None]] = set()
+
+    @property
+    def next(self) -> int:
+        """The position of the entry that will come next."""
+        return self.first + len(self._entries)
+
+    def entry(self, position: int) -> RunEvent | Change:
+        """Return the entry at a position, which must be kept."""
+        return self._entries[position - self.first]
+
+    def begin(self, run: object, frame: bytes) -> None:
+        """Begin a run with its first frame."""
+        self.run, self.started = run, frame
+        self.put(RunEvent(run, frame, is_first=True))
+        self.start = self.next
+
+    def put(self, event: RunEvent) -> None:
+        """Append an event of a run."""
+        self._append(event, len(event.frame))
+        if event.is_last and event.run is self.run:
+            self.run, self.started = None, b""
+
+    def find(self, cursor: Cursor) -> int | None:
+        """Return the position at which a viewer goes on, None if what it has missed is not kept."""
+        epoch, version = cursor.version
+        if epoch != self.actor.epoch:
+            return None
+        if cursor.feed is not None:
+            is_kept = cursor.feed == self.id and self.first <= cursor.position <= self.next
+            return cursor.position if is_kept else None
+        for index, entry in enumerate(self._entries, self.first + 1):
+            if isinstance(entry, Change) and entry.version == version:
+                return index
+        return None
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever there is more."""
+        self._viewers.add(wake)
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` no more."""
+        self._viewers.discard(wake)
+
+    def wake(self) -> None:
+        """Call all viewers."""
+        for wake in tuple(self._viewers):
+            wake()
+
+    # Inside
+
+    def _put_change(self, revision: Revision) -> None:
+        if self.run is None:
+            return
+        change = Change(self.run, revision.version, encode_delta(self.actor.epoch, revision))
+        self._append(change, 0)
+        assert change.frame is not None
+        self._changes.append(change)
+        self._changes_size += len(change.frame)
+        while self._changes_size > HIGH_WATER and len(self._changes) > 1:
+            oldest = self._changes.popleft()
+            assert oldest.frame is not None
+            self._changes_size -= len(oldest.frame)
+            oldest.frame = None
+
+    def _append(self, entry: RunEvent | Change, size: int) -> None:
+        self._entries.append(entry)
+        self._size += size + _ENTRY
+        while self._size > self.actor.limits.write_buffer and len(self._entries) > 1:
+            dropped = self._entries.popleft()
+            self.first += 1
+            self._size -= _ENTRY + (len(dropped.frame) if isinstance(dropped, RunEvent) else 0)
+        self.wake()
+
+
+def feed_of(actor: Any) -> Feed:
+    """Return the feed of an awake thread."""
+    assert isinstance(actor, Actor)
+    feed: Feed | None = actor.parts.get(_PART)
+    if feed is None:
+        feed = actor.parts[_PART] = Feed(actor)
+    return feed

@@ -1,0 +1,75 @@
+"""The state that a client of AG-UI sends: a push against the version that it had."""
+
+from collections.abc import Callable
+
+from ag_ui.core import RunAgentInput
+
+from plait.actor.connection import Connection
+from plait.actor.facade import Facade
+from plait.actor.logs import log_error
+from plait.adapters.ag_ui.events import Cursor
+from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
+from plait.state.commit import Commit
+from plait.state.revision import Revision
+from plait.state.types import MOST_OPS
+from plait.web.turns import Turns
+from plait_schemas.codec import encode_json
+from plait_schemas.diff import diff
+from plait_schemas.patch import PatchError
+
+__all__ = ["push_state"]
+
+
+async def push_state(
+    actor: Facade, given: RunAgentInput, connection: Connection, turns: Turns, charge: Callable[[float], None]
+) -> None:
+    """Change the state as a client has changed it since the version in `forwardedProps.stateVersion`.
+
+    Without a version its state is ignored: nobody can tell what it has changed. Raises PlaitError when it is refused.
+    """
+    props = given.forwarded_props
+    have = props.get("stateVersion") if isinstance(props, dict) else None
+    if have is None or given.state is None:
+        return
+    if not isinstance(have, str):
+        raise InvalidArguments("forwardedProps.stateVersion must be a str", path="/forwardedProps/stateVersion")
+    epoch, version = Cursor.parse(have, "forwardedProps/stateVersion").version
+    try:
+        if epoch != actor.epoch:
+            raise NotFound("its history is gone")
+        before = await actor.json_at(version)
+    except NotFound as error:
+        raise Conflict(f"the state cannot be compared with that at {have[:80]}: {error}") from None
+    await turns.turn()
+    try:
+        with turns.measure():
+            commit = _merge(actor, before, encode_json(given.state), connection, charge)
+    except PlaitError:
+        raise
+    except PatchError as error:
+        raise Conflict(str(error)) from None
+    except Exception as error:  # validate_state_change may refuse with any exception.
+        log_error(error, actor.key, connection)
+        raise Reject("State update rejected") from None
+    if commit is not None:
+        await commit
+
+
+def _merge(
+    actor: Facade, before: bytes, after: bytes, connection: Connection, charge: Callable[[float], None]
+) -> Commit | None:
+    base = _decode(actor, before)
+    ops = diff(base.tree, _decode(actor, after).tree, actor.kind.state_type.keys, most=MOST_OPS)
+    if not ops:
+        return None
+    if connection.readonly:
+        raise Readonly("Connection is readonly")
+    return actor.merge(ops, base, connection, charge)
+
+
+def _decode(actor: Facade, data: bytes) -> Revision:
+    type_ = actor.kind.state_type
+    state, json = type_.from_json(data, actor.limits, drops_unknown=True)
+    if type_.is_plain:
+        return Revision(type_, json=json, document=type_.read(json, actor.limits))
+    return Revision(type_, json=json, state=state)

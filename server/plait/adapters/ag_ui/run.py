@@ -1,0 +1,183 @@
+"""One run that a client of AG-UI has begun, as the events that its viewers see."""
+
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from ag_ui.core import (
+    BaseEvent,
+    EventType,
+    Interrupt,
+    RunErrorEvent,
+    RunFinishedCancelledOutcome,
+    RunFinishedEvent,
+    RunFinishedInterruptOutcome,
+    RunStartedEvent,
+    TextMessageContentEvent,
+    TextMessageStartEvent,
+)
+
+from plait.actor.logs import log_error
+from plait.adapters.ag_ui.events import Opened, encode, encode_custom, find_closed, find_opened
+from plait.adapters.ag_ui.feed import Feed, RunEvent
+from plait.agents.run import Interruption
+from plait.errors import CallFailed, PlaitError, StoreError, public_message
+
+__all__ = ["EventRun"]
+
+# What only this module sends.
+_RESERVED: Final = frozenset(
+    {
+        EventType.RUN_STARTED,
+        EventType.RUN_FINISHED,
+        EventType.RUN_ERROR,
+        EventType.STATE_SNAPSHOT,
+        EventType.STATE_DELTA,
+    }
+)
+
+
+class EventRun:
+    """Makes events of what an agent yields and emits, and of how it ends."""
+
+    def __init__(self, feed: Feed, thread_id: str, run_id: str) -> None:
+        self._feed = feed
+        self._thread_id = thread_id
+        self._run_id = run_id
+        # What the agent waits for.
+        self.asked: list[Interrupt] = []
+        # The frame of the error for which it was not let in; only who has begun it is told.
+        self.refusal: bytes | None = None
+        # Whether its client needs the state, as its own was refused.
+        self.shows_state = False
+        self._has_started = False
+        self._is_over = False
+        self._is_cancelled = False
+        # What has begun and must be ended before the run, in order; and the text that is being streamed.
+        self._open: dict[Opened, None] = {}
+        self._text: Opened | None = None
+
+    def start(self) -> None:
+        """Tell that the agent has been let in."""
+        if self._has_started:  # It has called another one.
+            return
+        self._has_started = True
+        self._feed.actor.after(lambda _: self._feed.begin(self, self.first_frame()))
+
+    def first_frame(self) -> bytes:
+        """Return the frame of RUN_STARTED."""
+        return encode(RunStartedEvent(thread_id=self._thread_id, run_id=self._run_id, protocol_version="1.0"))
+
+    def refuse(self, error: PlaitError) -> None:
+        """Show the state as it is, and end the run before it has begun."""
+        self.shows_state = True
+        self._fail(RunErrorEvent(message=public_message(error), code=error.code))
+
+    def emit(self, *events: BaseEvent) -> None:
+        """Send events when all changes made so far are durable."""
+        for event in events:
+            _check(event)
+        self._feed.actor.after(lambda error: None if error else self._put_all(events))
+
+    def take(self, what: str, value: Any) -> Callable[[], None]:
+        """Return what sends a chunk, as a sink of streams does."""
+        match what, value:
+            case "chunk", str():
+                return partial(self._put_text, value)
+            case "chunk", Interruption():
+                return self._cancel
+            case "chunk", BaseEvent():
+                _check(value)
+                return partial(self._put_all, (value,))
+            case "chunk", _:
+                return partial(self._put, encode_custom("chunk", value))
+            case "error", _:
+                return partial(self._fail, RunErrorEvent(message=value, code=StoreError.code))
+            case _:
+                return lambda: None
+
+    def done(self, result: Any, error: BaseException | None) -> None:
+        """End the run with its outcome."""
+        if error is not None:
+            if not isinstance(error, PlaitError):
+                log_error(error, self._feed.actor.key, None)
+            code = error.code if isinstance(error, PlaitError) else CallFailed.code
+            self._fail(RunErrorEvent(message=public_message(error), code=code))
+            return
+        outcome: RunFinishedCancelledOutcome | RunFinishedInterruptOutcome | None = None
+        if self._is_cancelled or isinstance(result, Interruption):
+            outcome, result = RunFinishedCancelledOutcome(), None
+        elif self.asked:
+            outcome = RunFinishedInterruptOutcome(interrupts=self.asked)
+        try:
+            plain = msgspec.to_builtins(result)
+            finished = encode(self._finished(plain, outcome))
+        except (TypeError, ValueError) as failure:
+            log_error(failure, self._feed.actor.key, None)
+            self._fail(RunErrorEvent(message=f"the result is not JSON: {failure}", code=CallFailed.code))
+            return
+        if isinstance(plain, str) and plain:
+            self._put_text(plain)
+        for opened in reversed(tuple(self._open)):
+            self._put_event(opened.end())
+        self._end(finished)
+
+    # Inside
+
+    def _finished(self, result: Any, outcome: Any) -> RunFinishedEvent:
+        return RunFinishedEvent(thread_id=self._thread_id, run_id=self._run_id, result=result, outcome=outcome)
+
+    def _cancel(self) -> None:
+        self._is_cancelled = True
+
+    def _put_text(self, text: str) -> None:
+        """Append to the text that is being streamed, or begin one."""
+        if not text:
+            return
+        if self._text is None:
+            start = TextMessageStartEvent(message_id=f"msg_{secrets.token_hex(16)}", role="assistant")
+            self._put_event(start)
+            self._text = find_opened(start)
+        assert self._text is not None
+        self._put_event(TextMessageContentEvent(message_id=self._text.id, delta=text))
+
+    def _put_all(self, events: tuple[BaseEvent, ...]) -> None:
+        for event in events:
+            if self._text is not None and event.type in (EventType.TEXT_MESSAGE_START, EventType.TOOL_CALL_START):
+                # What is yielded after it is another message.
+                self._put_event(self._text.end())
+            self._put_event(event)
+
+    def _put_event(self, event: BaseEvent) -> None:
+        opens, of = find_opened(event), find_closed(event)
+        if opens is not None:
+            self._open[opens] = None
+        elif of is not None and of.end().type == event.type:
+            self._open.pop(of, None)
+            if of == self._text:
+                self._text = None
+        self._put(encode(event), opens=opens, of=of)
+
+    def _put(self, frame: bytes, *, opens: Opened | None = None, of: Opened | None = None) -> None:
+        if not self._is_over:
+            self._feed.put(RunEvent(self, frame, opens=opens, of=of))
+
+    def _fail(self, error: RunErrorEvent) -> None:
+        self._end(encode(error))
+
+    def _end(self, frame: bytes) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._has_started:
+            self._feed.put(RunEvent(self, frame, is_last=True))
+        else:
+            self.refusal = frame
+            self._feed.wake()
+
+
+def _check(event: BaseEvent) -> None:
+    if event.type in _RESERVED:
+        raise ValueError(f"{event.type.value} is sent by itself, from the run and the state of its thread")

@@ -1,0 +1,217 @@
+"""One viewer of the runs of a thread: its stream of server-sent events."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Final
+
+from ag_ui.core import RunErrorEvent
+from starlette.requests import Request
+
+from plait.actor.connection import Principal, Rights
+from plait.actor.facade import Facade
+from plait.actor.outcome import make_resolver
+from plait.actor.transport import Frame
+from plait.adapters.ag_ui.events import Cursor, Opened, encode, encode_snapshot
+from plait.adapters.ag_ui.feed import Change, Feed, RunEvent
+from plait.adapters.ag_ui.run import EventRun
+from plait.session.native.tokens import seconds_left
+from plait.state.history import Link
+from plait.web.http.streamed import Lines
+from plait_schemas.codes import INTERNAL_ERROR, UNAUTHENTICATED
+
+__all__ = ["Viewer"]
+
+# Seconds of silence after which a comment is sent, so that proxies keep the stream open.
+_SILENCE: Final = 20.0
+
+# An empty id lets the viewer come back as a new one.
+_LOST: Final = b"id:\n" + encode(
+    RunErrorEvent(message="the events of this run are no longer kept; connect anew", code="gone")
+)
+
+
+class Viewer(Lines):
+    """Reads the feed of a thread to the end of one run: `run`, the one of its cursor, the present or the next one.
+
+    It is a connection of the thread, and its session.
+    """
+
+    def __init__(
+        self, actor: Facade, feed: Feed, id: str, principal: Principal | None, *, ended: Callable[[], None]
+    ) -> None:
+        super().__init__(actor.limits.write_buffer)
+        self._actor = actor
+        self._feed = feed
+        # Called when the stream is closed, even if it could not be opened.
+        self._ended = ended
+        self.connection = actor.make_connection(
+            id, self, rights=Rights(principal, may_write=False, may_call=False), wire=feed.wire
+        )
+        self._run: object = None
+        # The position in the feed, and the version of the state, that the viewer has.
+        self._position = 0
+        self._version = 0
+        self._has_state = False
+        # Whether the run is to be announced, as the viewer came after its beginning.
+        self._is_late = False
+        # What has begun since the viewer came, if it has not seen the beginning of the run; None for all.
+        self._opened: set[Opened] | None = None
+        self._is_lost = False
+        self._is_closed = False
+        self._wake = asyncio.Event()
+        self._expiry: asyncio.TimerHandle | None = None
+
+    async def open(self, request: Request, *, run: object = None, cursor: Cursor | None = None) -> None:
+        """Join the thread. Raises StoreError, and whatever the thread's hooks raise."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._feed.watch(self._wake.set)
+        try:
+            self._actor.join(
+                self.connection,
+                self,
+                request,
+                welcome=partial(self._begin, run, cursor),
+                done=partial(make_resolver(future), None),
+            )
+            await future
+        except BaseException:
+            self.close(INTERNAL_ERROR, "")
+            raise
+        left = seconds_left(self.connection.principal)
+        if left is not None and not self._is_closed:
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(left, self.close, UNAUTHENTICATED, "the token has expired")
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Yield the events until the run has ended, or the stream is closed."""
+        while True:
+            self._wake.clear()
+            for frame in self._take():
+                yield frame
+            if self._is_closed:
+                return
+            try:
+                async with asyncio.timeout(_SILENCE):
+                    await self._wake.wait()
+            except TimeoutError:
+                yield b": \n\n"
+
+    # The transport of the connection, and its session
+
+    def close(self, code: int, reason: str) -> None:
+        """Leave the thread."""
+        if self._is_closed:
+            return
+        self._is_closed = self.connection.is_closed = True
+        self._feed.unwatch(self._wake.set)
+        self._wake.set()
+        self._ended()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self.connection.session is not None:
+            self._actor.leave(self.connection, code, reason)
+
+    def deliver(self, frame: Frame, link: Link) -> None:
+        """Do nothing: the feed has the change."""
+
+    def finish(self) -> None:
+        """Do nothing, as nothing waits."""
+
+    def send_presence(self, frame: Frame) -> None:
+        """Do nothing: AG-UI has no presence."""
+
+    # Inside
+
+    def _begin(self, run: object, cursor: Cursor | None) -> None:
+        """Find the place in the feed."""
+        feed = self._feed
+        found = None if cursor is None else feed.find(cursor)
+        self._run, self._position = run, feed.next
+        if cursor is not None and found is not None:
+            self._position, self._version = found, cursor.version[1]
+            self._has_state = cursor.mark != "start"
+            if cursor.mark != "end":
+                self._run = feed.entry(found).run if found < feed.next else feed.run
+        elif cursor is not None and cursor.mark != "end":
+            self._is_lost = True
+        elif run is None and feed.run is not None:
+            self._run, self._is_late = feed.run, True
+            self._position = max(feed.start, feed.first)
+            self._opened = None if self._position == feed.start else set()
+
+    def _take(self) -> Iterator[bytes]:
+        """Yield what has come."""
+        if self._is_lost:
+            yield _LOST
+            self.close(1000, "")
+        elif self._is_late:
+            self._is_late = False
+            yield from self._announce(self._feed.started)
+        elif isinstance(self._run, EventRun) and self._run.refusal is not None:
+            if self._run.shows_state:
+                yield from self._announce(self._run.first_frame())
+            yield self._with_id(self._run.refusal, b".end")
+            self.close(1000, "")
+        while not self._is_closed and self._position < self._feed.next:
+            if self._position < self._feed.first:
+                if self._actor.instruments is not None:
+                    self._actor.instruments.limit_hit("write_buffer")
+                self.close(1013, "the client reads too slowly")
+                return
+            entry = self._feed.entry(self._position)
+            self._position += 1
+            yield from self._read(entry)
+        is_running = not self._is_closed and self._run is not None and self._run is self._feed.run
+        if is_running and (not self._has_state or self._version < self._actor.durable.version):
+            yield from self._snapshot()  # What it has missed is not in the feed.
+
+    def _read(self, entry: RunEvent | Change) -> Iterator[bytes]:
+        if isinstance(entry, Change):
+            if entry.run is self._run and self.connection.protocol_enabled:
+                yield from self._read_change(entry)
+            return
+        if self._run is None and entry.is_first:
+            self._run = entry.run
+        if entry.run is not self._run:
+            return
+        if entry.is_first:
+            yield from self._announce(entry.frame)
+        elif entry.is_last:
+            yield self._with_id(entry.frame, b".end")
+            self.close(1000, "")
+        elif self._knows(entry):
+            yield self._with_id(entry.frame)
+
+    def _read_change(self, change: Change) -> Iterator[bytes]:
+        if change.version <= self._version and self._has_state:
+            return
+        if change.frame is None or change.version != self._version + 1 or not self._has_state:
+            yield from self._snapshot()
+            return
+        self._version = change.version
+        yield b"id: %b:%d\n%b" % (self._actor.epoch.encode(), change.version, change.frame)
+
+    def _announce(self, frame: bytes) -> Iterator[bytes]:
+        """Yield RUN_STARTED and the state."""
+        self._has_state = False
+        yield self._with_id(frame, b".start")
+        yield from self._snapshot()
+
+    def _snapshot(self) -> Iterator[bytes]:
+        durable = self._actor.durable
+        self._has_state, self._version = True, durable.version
+        if durable.has_state and self.connection.protocol_enabled:
+            yield self._with_id(encode_snapshot(self._actor.epoch, durable))
+
+    def _knows(self, event: RunEvent) -> bool:
+        """Whether the viewer has the beginning of what an event continues."""
+        if self._opened is None:
+            return True
+        if event.opens is not None:
+            self._opened.add(event.opens)
+        return event.of is None or event.of in self._opened
+
+    def _with_id(self, frame: bytes, mark: bytes = b"") -> bytes:
+        epoch, feed = self._actor.epoch.encode(), self._feed.id.encode()
+        return b"id: %b:%d:%b.%d%b\n%b" % (epoch, self._version, feed, self._position, mark, frame)

@@ -1,0 +1,294 @@
+"""A checkpoint saver for LangGraph, with the extra `plait[langgraph]`: each of its threads is one of plait's."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from plait import Plait, Thread
+from plait.actor.thread import Core
+from plait.adapters.checkpoints import Loaded, Saved, SavedWrite, ThreadCheckpoints
+from plait.node.handle import visit
+from plait.parts.part import Part
+
+__all__ = ["Checkpoints", "PlaitSaver"]
+
+T = TypeVar("T")
+
+# What a graph does without a namespace is in the root one.
+_ROOT: Final = ""
+
+
+class Checkpoints(Part[ThreadCheckpoints]):
+    """Declares checkpoints: `checkpoints = Checkpoints()` in a Thread class, for a `PlaitSaver`."""
+
+    def bind(self, core: Core) -> ThreadCheckpoints:
+        return ThreadCheckpoints(core, self.name)
+
+
+class PlaitSaver(BaseCheckpointSaver[str]):
+    """Saves the checkpoints of graphs: those of LangGraph's thread `x` in the thread `x` of a class with `Checkpoints`.
+
+    Every checkpoint is durable when `aput` returns, also in a run of an agent that fails later: the graph continues
+    from there. The methods without `a` are for other OS threads than the one in which the app runs.
+    """
+
+    def __init__(self, app: Plait, thread: type[Thread[Any]], *, serde: SerializerProtocol | None = None) -> None:
+        super().__init__(serde=serde)
+        self._app = app
+        self._thread = thread
+        self._part = _find_part(thread)
+
+    # Reading
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return the checkpoint of a config, the last one if it names none; None if there is none."""
+        thread_id, namespace = _read(config)
+        checkpoint_id = get_checkpoint_id(config)
+        found = await self._visit(thread_id, lambda checkpoints: checkpoints.find(namespace, checkpoint_id))
+        return None if found is None else self._make_tuple(thread_id, found)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Iterate over the checkpoints of a thread, or of all if there is no config, the last ones of each first.
+
+        `filter` has what their metadata must have. Those that are deleted meanwhile are left out.
+        """
+        namespace = None if config is None else _configurable(config).get("checkpoint_ns")
+        only = None if config is None else get_checkpoint_id(config)
+        until = None if before is None else get_checkpoint_id(before)
+        left = limit
+        async for thread_id in self._thread_ids(config):
+            for saved in await self._visit(thread_id, lambda checkpoints: checkpoints.find_all(namespace)):
+                if (only and saved.id != only) or (until and saved.id >= until):
+                    continue
+                metadata = self.serde.loads_typed(saved.metadata)
+                if filter and any(metadata.get(key) != value for key, value in filter.items()):
+                    continue
+                if left is not None and left <= 0:
+                    return
+                find = partial(ThreadCheckpoints.find, namespace=saved.namespace, id=saved.id)
+                if (found := await self._visit(thread_id, find)) is not None:
+                    yield self._make_tuple(thread_id, found)
+                    left = None if left is None else left - 1
+
+    # Writing
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Save a checkpoint with the channels that have new versions, and return its config."""
+        thread_id, namespace = _read(config)
+        values = checkpoint["channel_values"]
+        described = get_checkpoint_metadata(config, metadata)
+        found = Saved(
+            namespace=namespace,
+            id=checkpoint["id"],
+            parent=get_checkpoint_id(config),
+            run_id=described.get("run_id"),
+            versions={channel: str(version) for channel, version in checkpoint["channel_versions"].items()},
+            deltas=list(described.get("counters_since_delta_snapshot") or ()),
+            checkpoint=self.serde.dumps_typed({**checkpoint, "channel_values": {}}),
+            metadata=self.serde.dumps_typed(described),
+        )
+        changed = {
+            (channel, str(version)): self.serde.dumps_typed(values[channel])
+            for channel, version in new_versions.items()
+            if channel in values
+        }
+        await self._visit(thread_id, lambda checkpoints: checkpoints.put(found, changed))
+        return _make_config(thread_id, namespace, found.id)
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Save what a task has written after a checkpoint; what is saved of it already stays."""
+        thread_id, namespace = _read(config)
+        saved = [
+            SavedWrite(
+                task_path=task_path,
+                task_id=task_id,
+                index=WRITES_IDX_MAP.get(channel, index),
+                channel=channel,
+                value=self.serde.dumps_typed(value),
+            )
+            for index, (channel, value) in enumerate(writes)
+        ]
+        checkpoint_id = _configurable(config)["checkpoint_id"]
+        await self._visit(thread_id, lambda checkpoints: checkpoints.put_writes(namespace, checkpoint_id, saved))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete all checkpoints of a thread; what else it has stays."""
+        await self._visit(thread_id, lambda checkpoints: checkpoints.clear())
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints of some of LangGraph's runs, in all threads, which are woken for that."""
+        doomed = frozenset(run_ids)
+        if doomed:
+            async for thread_id in self._thread_ids(None):
+                await self._visit(thread_id, lambda checkpoints: checkpoints.delete_runs(doomed))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy all checkpoints of a thread to another one."""
+        records = await self._visit(source_thread_id, lambda checkpoints: checkpoints.export())
+        await self._visit(target_thread_id, lambda checkpoints: checkpoints.load(records))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Delete all checkpoints of threads but the last of each namespace and what it is rebuilt from, or all."""
+        if strategy not in ("keep_latest", "delete"):
+            raise ValueError(f"strategy must be 'keep_latest' or 'delete', not {strategy!r}")
+        for thread_id in thread_ids:
+            if strategy == "delete":
+                await self.adelete_thread(thread_id)
+            else:
+                await self._visit(thread_id, lambda checkpoints: checkpoints.keep_latest())
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """Return a version after `current` that no other branch of the thread has."""
+        number = 0 if current is None else int(str(current).partition(".")[0])
+        return f"{number + 1:032}.{secrets.token_hex(8)}"
+
+    # From other OS threads
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Do what `aget_tuple` does."""
+        return self._wait(self.aget_tuple(config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Return what `alist` iterates over."""
+
+        async def collect() -> Collection[CheckpointTuple]:
+            return [each async for each in self.alist(config, filter=filter, before=before, limit=limit)]
+
+        return iter(self._wait(collect()))
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Do what `aput` does."""
+        return self._wait(self.aput(config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Do what `aput_writes` does."""
+        self._wait(self.aput_writes(config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Do what `adelete_thread` does."""
+        self._wait(self.adelete_thread(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Do what `adelete_for_runs` does."""
+        self._wait(self.adelete_for_runs(run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Do what `acopy_thread` does."""
+        self._wait(self.acopy_thread(source_thread_id, target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Do what `aprune` does."""
+        self._wait(self.aprune(thread_ids, strategy=strategy))
+
+    # Inside
+
+    async def _visit(self, thread_id: str, work: Callable[[ThreadCheckpoints], Awaitable[T]]) -> T:
+        """Do something with the checkpoints of a thread, in it."""
+        handle = self._app.thread(self._thread, str(thread_id))
+        return await visit(handle, "checkpoints", lambda thread: work(self._part.__get__(thread, type(thread))))
+
+    async def _thread_ids(self, config: RunnableConfig | None) -> AsyncIterator[str]:
+        if config is not None:
+            yield _read(config)[0]
+            return
+        async for key in self._app.threads(kind=self._thread):
+            yield key.name
+
+    def _make_tuple(self, thread_id: str, found: Loaded) -> CheckpointTuple:
+        saved, load = found.saved, self.serde.loads_typed
+        checkpoint: Checkpoint = load(saved.checkpoint)
+        checkpoint["channel_values"] = {channel: load(value) for channel, value in found.values.items()}
+        return CheckpointTuple(
+            config=_make_config(thread_id, saved.namespace, saved.id),
+            checkpoint=checkpoint,
+            metadata=load(saved.metadata),
+            parent_config=_make_config(thread_id, saved.namespace, saved.parent) if saved.parent else None,
+            pending_writes=[(each.task_id, each.channel, load(each.value)) for each in found.writes],
+        )
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the loop in which the app runs, and wait for it."""
+        try:
+            loop = self._app._node.loop
+            if loop is _find_running_loop():
+                raise RuntimeError("this would block the loop in which the app runs: use `ainvoke`, `aget_state`, …")
+        except RuntimeError:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+def _find_part(thread: type[Thread[Any]]) -> Checkpoints:
+    for cls in thread.__mro__:
+        for attribute in vars(cls).values():
+            if isinstance(attribute, Checkpoints):
+                return attribute
+    raise TypeError(f"{thread.__name__} needs `checkpoints = Checkpoints()`")
+
+
+def _find_running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _read(config: RunnableConfig) -> tuple[str, str]:
+    """Return the thread and the namespace of a config."""
+    configurable = _configurable(config)
+    return str(configurable["thread_id"]), configurable.get("checkpoint_ns", _ROOT)
+
+
+def _configurable(config: RunnableConfig) -> dict[str, Any]:
+    return config.get("configurable", {})
+
+
+def _make_config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
+    return {
+        "configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id},
+    }
