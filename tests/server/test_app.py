@@ -78,7 +78,7 @@ async def names(app: Plait, **options: Any) -> list[str]:
 
 
 async def test_an_app_lists_the_threads_that_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.app._PAGE", 3)
+    monkeypatch.setattr("plait.node.listing._PAGE", 3)
 
     class Other(Room):
         pass
