@@ -88,20 +88,20 @@ export class Chain {
     if (!found) return undefined;
     const { index, ops, moved } = found;
     this.#entries.splice(index, 1);
-    moved.forEach((each, offset) => ((this.#entries[index + offset] as Entry).ops = each));
+    for (const each of moved) each.entry.ops = each.ops;
     return ops;
   }
 
   /** Returns what takes an entry back before those above it, and what then takes those back. */
   #raise(index: number, above: readonly Above[], before: Document): Raised | undefined {
     let { ops } = this.#entries[index] as Entry;
-    const moved: (readonly Op[])[] = [];
+    const moved: Moved[] = [];
     // Each entry above it is to be taken back after it, in place of before.
     for (const { entry, document: there } of above) {
       const raised = rebase(ops, invert(there, entry.ops), there);
       if (raised.isLost || raised.conflicts.length > 0) return undefined;
       const left = apply(before, ops);
-      moved.push(invert(left, raised.over));
+      moved.push({ entry, ops: invert(left, raised.over) });
       ops = raised.ops;
       before = there;
     }
@@ -167,7 +167,13 @@ interface Above {
 interface Raised {
   readonly index: number;
   readonly ops: readonly Op[];
-  readonly moved: readonly (readonly Op[])[];
+  readonly moved: readonly Moved[];
+}
+
+/** An entry, and what takes it back once one below it has been taken back. */
+interface Moved {
+  readonly entry: Entry;
+  readonly ops: readonly Op[];
 }
 
 /** Returns where a place comes to be by operations that lead to a document; undefined where they remove it. */

@@ -12,6 +12,9 @@ import { clients, server, serving } from "./serving.js";
 
 serving();
 
+// jsdom has no layout: where an editor measures its text, nothing has a size.
+Range.prototype.getClientRects = () => Object.assign([], { item: () => null }) as unknown as DOMRectList;
+
 const views: EditorView[] = [];
 let seen: Transaction[] = [];
 /** Which editors have heard that they have the focus. */

@@ -1,8 +1,9 @@
-import { execFileSync } from "node:child_process";
+import { execFile } from "node:child_process";
 import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, test } from "vitest";
 
 const CLIENT = fileURLToPath(new URL("..", import.meta.url));
@@ -46,31 +47,42 @@ const FILES = {
   `,
 };
 
+const execute = promisify(execFile);
+
 /** Runs a program, and returns what it writes; what it complains of is in the error. */
-function run(cwd: string, program: string, ...args: readonly string[]): string {
+async function run(cwd: string, program: string, ...args: readonly string[]): Promise<string> {
   try {
-    return execFileSync(program, args, { cwd, encoding: "utf8", stdio: "pipe" });
+    return (await execute(program, args, { cwd })).stdout;
   } catch (error) {
     const { stdout, stderr } = error as { stdout: string; stderr: string };
     throw new Error(`${program} ${args.join(" ")}\n${stdout}${stderr}`);
   }
 }
 
-const compile = (cwd: string, ...args: readonly string[]) =>
+const compile = (cwd: string, ...args: readonly string[]): Promise<string> =>
   run(cwd, process.execPath, join(MODULES, "typescript/bin/tsc"), ...args);
 
 /** A project of its own in which the package is installed, with other packages beside it. */
 class Project {
   readonly #folder: string;
 
-  constructor(name: string, packages: readonly string[]) {
+  private constructor(name: string) {
     this.#folder = join(folder, name);
+  }
+
+  static async make(name: string, packages: readonly string[]): Promise<Project> {
+    const project = new Project(name);
+    await project.#install(packages);
+    return project;
+  }
+
+  async #install(packages: readonly string[]): Promise<void> {
     mkdirSync(this.#folder);
-    const settings = { name, private: true, type: "module" };
+    const settings = { name: "project", private: true, type: "module" };
     for (const [file, text] of Object.entries({ ...FILES, "package.json": JSON.stringify(settings) })) {
       writeFileSync(join(this.#folder, file), text);
     }
-    run(this.#folder, "npm", "install", "--offline", "--no-audit", "--no-fund", join(packed, tarball));
+    await run(this.#folder, "npm", "install", "--offline", "--no-audit", "--no-fund", join(packed, tarball));
     for (const each of packages) {
       const place = join(this.#folder, "node_modules", each);
       mkdirSync(dirname(place), { recursive: true });
@@ -78,7 +90,7 @@ class Project {
     }
   }
 
-  check(files: readonly string[], ...options: readonly string[]): void {
+  async check(files: readonly string[], ...options: readonly string[]): Promise<void> {
     const strict = [
       "--noEmit",
       "--skipDefaultLibCheck",
@@ -87,47 +99,47 @@ class Project {
       "--target",
       "es2022",
     ];
-    compile(this.#folder, ...strict, ...options, ...files);
+    await compile(this.#folder, ...strict, ...options, ...files);
   }
 
-  bundle(files: readonly string[]): void {
-    run(this.#folder, join(MODULES, ".bin/esbuild"), ...files, "--bundle", "--format=esm", "--outdir=built");
+  async bundle(files: readonly string[]): Promise<void> {
+    await run(this.#folder, join(MODULES, ".bin/esbuild"), ...files, "--bundle", "--format=esm", "--outdir=built");
   }
 
   /** Imports an entry in Node, and returns the names that it exports. */
-  import(entry: string): string {
+  async import(entry: string): Promise<string> {
     const script = `console.log(Object.keys(await import(${JSON.stringify(entry)})).join())`;
-    return run(this.#folder, process.execPath, "--input-type=module", "--eval", script).trim();
+    return (await run(this.#folder, process.execPath, "--input-type=module", "--eval", script)).trim();
   }
 }
 
-beforeAll(() => {
+beforeAll(async () => {
   mkdirSync(packed);
   // Not `npm pack` in place: before that, the bundle of the repository would be built.
   for (const name of ["package.json", "README.md", "LICENSE", "src"]) {
     cpSync(join(CLIENT, name), join(packed, name), { recursive: true });
   }
-  compile(CLIENT, "-p", "tsconfig.build.json", "--outDir", join(packed, "dist"));
-  tarball = run(packed, "npm", "pack", "--ignore-scripts", "--silent").trim();
+  await compile(CLIENT, "-p", "tsconfig.build.json", "--outDir", join(packed, "dist"));
+  tarball = (await run(packed, "npm", "pack", "--ignore-scripts", "--silent")).trim();
 }, 120_000);
 
 afterAll(() => rmSync(folder, { recursive: true }));
 
-test("the package is used without its optional peers, and in Node without the types of pages", () => {
-  const project = new Project("bare", ["@types/node", "undici-types"]);
-  expect(project.import("plait-client")).toBe("PlaitError,ThreadClient,bindText");
-  expect(() => project.import("plait-client/react")).toThrow("Cannot find package 'react'");
-  expect(() => project.import("plait-client/dist/fold.js")).toThrow("ERR_PACKAGE_PATH_NOT_EXPORTED");
-  project.check(["node.ts"], "--module", "nodenext", "--lib", "es2022", "--types", "node");
+test("the package is used without its optional peers, and in Node without the types of pages", async () => {
+  const project = await Project.make("bare", ["@types/node", "undici-types"]);
+  expect(await project.import("plait-client")).toBe("PlaitError,ThreadClient,bindText");
+  await expect(project.import("plait-client/react")).rejects.toThrow("Cannot find package 'react'");
+  await expect(project.import("plait-client/dist/fold.js")).rejects.toThrow("ERR_PACKAGE_PATH_NOT_EXPORTED");
+  await project.check(["node.ts"], "--module", "nodenext", "--lib", "es2022", "--types", "node");
 }, 120_000);
 
-test("its entries for React and CodeMirror are used with their peers", () => {
+test("its entries for React and CodeMirror are used with their peers", async () => {
   const react = ["react", "@types/react", "csstype"];
   const codemirror = ["@codemirror/state", "@codemirror/view", "@marijn/find-cluster-break", "style-mod"];
-  const project = new Project("peers", [...react, ...codemirror, "w3c-keyname", "crelt"]);
-  expect(project.import("plait-client/react")).toContain("useThread");
-  expect(project.import("plait-client/codemirror")).toBe("plaitText");
+  const project = await Project.make("peers", [...react, ...codemirror, "w3c-keyname", "crelt"]);
+  expect(await project.import("plait-client/react")).toContain("useThread");
+  expect(await project.import("plait-client/codemirror")).toBe("plaitText");
   const files = Object.keys(FILES);
-  project.check(files, "--module", "esnext", "--moduleResolution", "bundler", "--lib", "es2022,dom");
-  project.bundle(files);
+  await project.check(files, "--module", "esnext", "--moduleResolution", "bundler", "--lib", "es2022,dom");
+  await project.bundle(files);
 }, 120_000);

@@ -374,3 +374,24 @@ test("what cannot be undone before a later change is not said to be", () => {
   expect(page.undo()).toBe(true);
   expect([can(), page.undo("/x"), can()]).toEqual([true, true, false]);
 });
+
+test("a burst that has taken itself back leaves those around it as they were", () => {
+  for (const at of [0, 4]) {
+    const page = new Page({ a: "", b: "", note: "good" });
+    const write = (path: string, insert: string, remove = 0, from = 0): void => {
+      page.push(spliceUnits(page.shown, path, [{ at: from, remove, insert }]));
+    };
+    write("/a", "x");
+    page.now += 2000;
+    write("/b", "y");
+    write("/b", "", 1);
+    page.now += 2000;
+    write("/note", "Z", 0, at);
+    expect(page.undo("/a")).toBe(true);
+    expect(page.shown).toEqual({ a: "", b: "", note: at === 0 ? "Zgood" : "goodZ" });
+    while (page.undo());
+    expect(page.shown).toEqual({ a: "", b: "", note: "good" });
+    while (page.redo());
+    expect(page.shown).toEqual({ a: "x", b: "", note: at === 0 ? "Zgood" : "goodZ" });
+  }
+});

@@ -59,6 +59,7 @@ class Turn:
         "_is_cancelled",
         "by_client",
         "connection",
+        "hurry",
         "instruments",
         "is_abandoned",
         "is_expired",
@@ -106,6 +107,8 @@ class Turn:
         self.is_running = False
         # Whether the caller has stopped waiting: the turn is skipped if it has not begun.
         self.is_abandoned = False
+        # Lets a turn that streams wait for its reader no more; None for others.
+        self.hurry: Callable[[], None] | None = None
         # Called when the caller has stopped waiting, for a turn that decides itself what becomes of it; with whether
         # that was because the caller's socket was closed.
         self.on_abandon: Callable[[bool], None] | None = None

@@ -19,7 +19,7 @@ _CHUNKS_AT_ONCE: Final = 64
 class Streaming:
     """Runs a method that streams, passes what it sends to `sink`, and its outcome to `done`."""
 
-    __slots__ = ("_connection", "_done", "_drain", "_failed", "_gate", "_report", "_sink", "_stream")
+    __slots__ = ("_connection", "_done", "_drain", "_draining", "_failed", "_gate", "_report", "_sink", "_stream")
 
     def __init__(
         self,
@@ -37,6 +37,8 @@ class Streaming:
         self._connection = connection
         # Called after each yielded chunk; waits while the reader is too slow.
         self._drain = drain if connection is None else connection.drain
+        # The task that waits for the reader, while it does.
+        self._draining: asyncio.Task[Any] | None = None
         # Called with an error that was raised after the stream had ended.
         self._report = report
         self._stream = Stream(self._emit)
@@ -60,6 +62,12 @@ class Streaming:
         if not stream.is_ended:
             stream.end() if result is None else stream.end(result)
 
+    def hurry(self) -> None:
+        """Wait for the reader no more: what comes is the end of the stream."""
+        if self._drain is not None and self._draining is not None:
+            self._draining.cancel()
+        self._drain = None
+
     def finish(self, result: Any, error: BaseException | None) -> None:
         """Call `done` with the outcome, unless the stream has ended with an error of the store."""
         if not self._failed:
@@ -76,9 +84,20 @@ class Streaming:
                 count += 1
                 if count % _CHUNKS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                if self._drain is not None:
-                    await self._drain()
+                await self._wait_for_reader()
         self._stream.end()
+
+    async def _wait_for_reader(self) -> None:
+        if self._drain is None:
+            return
+        self._draining = task = asyncio.current_task()
+        try:
+            await self._drain()
+        except asyncio.CancelledError:
+            if self._drain is not None or task is None or task.uncancel() > 0:
+                raise
+        finally:
+            self._draining = None
 
     def _emit(self, what: Sent, value: Any) -> None:
         go = self._sink(what, value)

@@ -76,7 +76,9 @@ class Agent:
             ("wait_timeout", wait_timeout, 0),
             ("timeout", timeout, 0),
         ):
-            if value is not None and not (isinstance(value, int | float) and least <= value and not math.isnan(value)):
+            if (value is not None or option != "timeout") and not (
+                isinstance(value, int | float) and least <= value and not math.isnan(value)
+            ):
                 raise ValueError(f"{option} of the agent {name!r} must be a number from {least} on, not {value!r}")
         self.name = name
         self.function = function

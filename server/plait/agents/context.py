@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, Final, Generic, Protocol, TypeVar, overload
 
 import msgspec
@@ -12,7 +12,7 @@ from starlette.requests import Request
 from plait.actor.connection import Connection
 from plait.actor.thread import Thread
 from plait.agents.kv import KV
-from plait.agents.run import Run, enter_background
+from plait.agents.run import Run
 from plait.agents.session import Session
 from plait.agents.user import User
 
@@ -183,19 +183,22 @@ class Context(Generic[ThreadT]):
         return self._caller.stream_for(self, agent, input)
 
     def wait_until(self, work: Coroutine[Any, Any, object] | Callable[[], Awaitable[object]]) -> None:
-        """Do work in the background: the answer does not wait for it, but the thread's next run does.
+        """Do work in the background when the run has ended: the thread's next run waits for it, but not the answer.
 
-        What it writes is stored when it ends; an error is logged. It may call this, too.
+        It finds what the run has stored, and is done also when the run has raised. What it writes is stored when it
+        ends; an error is logged. It may call this, too.
         """
         coroutine = work() if callable(work) else work
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"wait_until takes a coroutine, or an async function without arguments, not {work!r}")
-        tasks = self._run.outermost.background
-        task = asyncio.get_running_loop().create_task(self._work(coroutine), name=f"background of {self.run_id}")
-        tasks.add(task)
+        loop, variables = asyncio.get_running_loop(), copy_context()
+
+        def begin() -> asyncio.Task[None]:
+            return loop.create_task(self._work(coroutine), name=f"background of {self.run_id}", context=variables)
+
+        self._run.outermost.begin_after(begin)
 
     async def _work(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        enter_background()
         try:
             await coroutine
         except Exception as error:

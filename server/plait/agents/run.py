@@ -2,8 +2,8 @@
 
 import asyncio
 import secrets
-from contextvars import ContextVar
-from typing import Any, Final, Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,10 +13,7 @@ from plait.agents.agent import Agent
 from plait.agents.session import Session
 from plait.parts.stage import Stage
 
-__all__ = ["Interrupted", "Interruption", "Run", "enter_background"]
-
-# Whether the calling code is background work, which is not interrupted.
-_is_background: Final[ContextVar[bool]] = ContextVar("plait_background", default=False)
+__all__ = ["Interrupted", "Interruption", "Run"]
 
 
 class Interrupted(BaseException):
@@ -65,6 +62,8 @@ class Run:
         self.stage: Stage = Stage(core.thread._core, self.check) if outer is None else outer.stage
         # The background work of the request, which the outermost run owns.
         self.background: set[asyncio.Task[None]] = set()
+        # What begins when the run has ended: each returns its task.
+        self._later: list[Callable[[], asyncio.Task[None]]] = []
         # With which message it was interrupted.
         self.interrupt_message: Any = None
         self.is_interrupted = False
@@ -87,11 +86,25 @@ class Run:
         """Let the agent be interrupted at its next checkpoint."""
         self.interrupt_message = message
         self.is_interrupted = True
+        if self.turn is not None and self.turn.hurry is not None:
+            self.turn.hurry()
+
+    def begin_after(self, begin: Callable[[], asyncio.Task[None]]) -> None:
+        """Let background work begin when the run has ended: at once, if it has."""
+        if self.is_over:
+            self.background.add(begin())
+        else:
+            self._later.append(begin)
+
+    def begin_background(self) -> None:
+        """Begin the work that has waited for the end of the run."""
+        later, self._later = self._later, []
+        self.background.update([begin() for begin in later])
 
     def check(self) -> None:
         """Raise Interrupted, once, if the request is interrupted while its agents run."""
         run = self.outermost
-        if run.is_interrupted and not run._is_told and not run.is_over and not _is_background.get():
+        if run.is_interrupted and not run._is_told and not run.is_over:
             run._is_told = True
             raise Interrupted(run.interrupt_message)
 
@@ -102,8 +115,3 @@ class Run:
         except Interrupted as interrupted:
             return interrupted
         return None
-
-
-def enter_background() -> None:
-    """Let the calling task be background work."""
-    _is_background.set(True)

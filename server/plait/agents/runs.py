@@ -106,20 +106,20 @@ class Runs:
         Raises what `run` raises. However it ends, what was written is committed.
         """
         context = await self._enter(agent, thread, given)
-        run, error = context._run, None
-        token, timer = context.enter(), asyncio.timeout(agent.timeout)
+        run, error, timer = context._run, None, asyncio.timeout(agent.timeout)
         try:
             async with timer, aclosing(agent.call(context, given.input)) as chunks:
                 while True:
-                    interrupted = run.take_interrupt()
-                    chunk = await (anext(chunks) if interrupted is None else chunks.athrow(interrupted))
+                    token, interrupted = context.enter(), run.take_interrupt()
+                    try:
+                        chunk = await (anext(chunks) if interrupted is None else chunks.athrow(interrupted))
+                    finally:
+                        context.leave(token)
                     yield agent.check_output(chunk)
         except StopAsyncIteration:
             pass
         except BaseException as failure:
             error = self._explain(run, failure, timer.expired())
-        finally:
-            context.leave(token)
         await self._finish(context, error)
         if self._ends_interrupted(run):
             yield Interruption(run.interrupt_message)
@@ -191,7 +191,9 @@ class Runs:
         session = Session(given.session_id, thread)
         run = Run(agent, core, session, turn=turn, outer=holder, caller=caller)
         context = self._make_context(run, thread, given, None)
-        if holder is None:
+        if holder is not None:
+            run.stage.enter()  # A turn of the mailbox, through which it came back, has none.
+        else:
             await self._wait(queue, run)
             try:
                 run.stage.enter()
@@ -287,18 +289,18 @@ class Runs:
             queue.is_fresh = False
 
     def _explain(self, run: Run, failure: BaseException, has_expired: bool) -> BaseException | None:
-        """Return what a run fails with, None if it was interrupted."""
+        """Return what a run fails with, None if it was interrupted; an inner one passes that on."""
         if isinstance(failure, Interrupted) or (
             isinstance(failure, asyncio.CancelledError) and run.outermost.is_cut_off
         ):
-            return None
+            return None if run.outermost is run else failure
+        if has_expired and isinstance(failure, TimeoutError | asyncio.CancelledError | GeneratorExit):
+            return TurnTimeout(f"the agent {run.agent.name} took longer than {run.agent.timeout:g} s")
         if not isinstance(failure, Exception | asyncio.CancelledError | GeneratorExit):
             # It would end the loop, and leave the caller waiting.
             error = RuntimeError(f"the agent {run.agent.name} raised {type(failure).__name__}")
             error.__cause__ = failure
             return error
-        if isinstance(failure, TimeoutError) and has_expired:
-            return TurnTimeout(f"the agent {run.agent.name} took longer than {run.agent.timeout:g} s")
         return failure
 
     def _ends_interrupted(self, run: Run) -> bool:
@@ -307,27 +309,23 @@ class Runs:
     async def _finish(self, context: Context[Any], error: BaseException | None) -> None:
         """Commit what a run has written, or drop it, and begin what follows the answer. Raises what the run raises."""
         run = context._run
+        run.is_over = True
         if run.outermost is not run:
             await self._tell(context, error)
             if error is not None:
                 raise error
-            if run.outermost.is_cut_off and run.outermost.is_interrupted:
-                raise asyncio.CancelledError
             return
         try:
-            keeps = run.agent.is_stream or not isinstance(error, Exception)
-            if not keeps:
+            if not run.agent.is_stream and error is not None and not _is_of_caller(error):
                 run.stage.drop()
             if run.is_cut_off:
                 mark(run.stage, run.id)
             failure = await self._commit(run)
-            run.is_over = True
             if error is None:
                 error = failure
             elif failure is not None:
                 log.error("what %s wrote could not be stored: %s", run.agent.name, failure)
         finally:
-            run.is_over = True
             self._follow(context, error)
         if error is not None:
             raise error
@@ -351,6 +349,7 @@ class Runs:
         run, origin = context._run, find_client_turn()
 
         def begin(*_: object) -> None:
+            run.begin_background()
             if not self._has_more(run, error):
                 self._leave(run)
                 return
@@ -417,6 +416,8 @@ class Runs:
             log.error("what followed a run of %s could not be stored: %s", run.agent.name, error, exc_info=error)
 
     def _leave(self, run: Run) -> None:
+        for task in run.background:  # What follows was cancelled before it began.
+            task.cancel()
         run.stage.is_closed = True
         run.is_over = True
         self._active.discard(run)
@@ -424,6 +425,14 @@ class Runs:
         queue.leave()
         if queue.is_empty:
             self._queues.pop(run.core, None)
+
+
+def _is_of_caller(error: BaseException) -> bool:
+    """Whether a run ends because its task is cancelled, rather than one that it waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, GeneratorExit) or (
+        isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    )
 
 
 def _leave_queue(turn: Turn, agent: Agent, is_closed: bool) -> None:

@@ -1,0 +1,179 @@
+"""Runs whose callers stall or leave, that call back into their threads, and that fail halfway."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
+from tests.server.agents.test_runs import Gate, ended
+
+from plait import Context, Interrupted, Interruption, ThreadKey, TurnTimeout, current_context
+
+ONE = ThreadKey("conversation", "one")
+
+
+async def numbers(ctx: Context[Conversation]) -> AsyncIterator[int]:
+    for number in range(1000):
+        yield number
+
+
+async def nothing(ctx: Context[Conversation]) -> str:
+    return "ran"
+
+
+async def test_a_reader_who_leaves_early_does_not_keep_the_next_run_waiting(lab: Lab) -> None:
+    chunks = lab.app.stream("stream", numbers, thread="one")
+    assert await anext(chunks) == 0
+    await chunks.aclose()
+    assert await ended(asyncio.create_task(lab.do(nothing))) == "ran"
+
+
+async def test_a_reader_who_stalls_can_be_interrupted(lab: Lab) -> None:
+    chunks = lab.app.stream("stream", numbers, thread="one")
+    assert await anext(chunks) == 0
+    assert await lab.app.interrupt(ONE, "enough")
+    assert await lab.app.interrupt(ONE, "enough")
+    assert await ended(asyncio.create_task(lab.do(nothing))) == "ran"
+    assert [chunk async for chunk in chunks][-1] == Interruption("enough")
+
+
+async def test_a_stream_whose_reader_stalls_ends_with_its_timeout() -> None:
+    async with open_lab(CountingMemory()) as lab:
+
+        @lab.app.agent("slow", thread=Conversation, timeout=0.05)
+        async def slow(ctx: Context[Conversation]) -> AsyncIterator[int]:
+            async for number in numbers(ctx):
+                yield number
+
+        chunks = lab.app.stream("slow", thread="one")
+        assert await anext(chunks) == 0
+        assert await ended(asyncio.create_task(lab.do(nothing))) == "ran"
+        with pytest.raises(TurnTimeout):
+            async for _ in chunks:
+                pass
+
+
+async def test_an_interrupt_of_an_inner_agent_ends_the_outer_one_too(lab: Lab) -> None:
+    gate = Gate()
+
+    @lab.app.agent("inner", thread=Conversation)
+    async def inner(ctx: Context[Conversation]) -> str:
+        await gate.wait()
+        await ctx.checkpoint()
+        return "inner"
+
+    async def outer(ctx: Context[Conversation]) -> str:
+        await ctx.run("inner")
+        await ctx.thread.values.set("billed", True)
+        return "outer"
+
+    async def careful(ctx: Context[Conversation]) -> str:
+        try:
+            return str(await ctx.run("inner"))
+        except Interrupted:
+            return "stopped"
+
+    for work, output in ((outer, None), (careful, "stopped")):
+        gate.arrived.clear()
+        gate._is_open.clear()
+        task = asyncio.create_task(lab.do(work))
+        await gate.somebody()
+        await lab.app.interrupt(ONE)
+        gate.open()
+        assert await ended(task) == Interruption(output=output)
+    assert await lab.values() == {}
+
+
+async def test_an_interrupt_during_the_commit_comes_too_late_and_says_so(lab: Lab) -> None:
+    submit, answers = lab.store.submit, list[bool]()
+
+    def watch(write: Any) -> Any:
+        if write.records:
+            answers.append(lab.app._runs.interrupt(ONE))
+        return submit(write)
+
+    async def work(ctx: Context[Conversation]) -> str:
+        await ctx.thread.values.set("a", 1)
+        return "done"
+
+    lab.store.submit = watch  # type: ignore[method-assign]
+    assert await lab.do(work) == "done"
+    assert answers == [False]
+
+
+async def test_a_run_that_comes_back_through_another_thread_stages_what_it_writes(lab: Lab) -> None:
+    async def inner(ctx: Context[Conversation]) -> None:
+        found = await ctx.thread.values.get("n", 0)
+        await ctx.thread.values.set("n", found + 1)
+
+    async def through(ctx: Context[Conversation]) -> None:
+        await lab.do(inner, "one")
+
+    async def outer(ctx: Context[Conversation]) -> None:
+        found = await ctx.thread.values.get("n", 0)
+        await ctx.thread.values.set("n", found + 1)
+        await lab.do(through, "two")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await lab.do(outer)
+    assert await lab.values() == {}
+
+
+async def test_a_run_that_waited_for_something_cancelled_fails_and_stores_nothing(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+        other = asyncio.create_task(asyncio.Event().wait())
+        asyncio.get_running_loop().call_soon(other.cancel)
+        await other
+
+    with pytest.raises(RuntimeError, match="cancelled"):
+        await lab.do(work)
+    assert await lab.values() == {}
+
+
+async def test_background_work_of_a_run_that_raises_is_stored_however_fast_it_is(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
+        async def later() -> None:
+            await ctx.thread.values.push("log", "later")
+
+        ctx.wait_until(later)
+        await asyncio.sleep(0.01)
+        await ctx.thread.values.push("log", "dropped")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await lab.do(work)
+    assert await lab.values() == {"log": ["later"]}
+
+
+async def test_leaving_what_another_agent_streams_leaves_its_context(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    @lab.app.agent("count", thread=Conversation)
+    async def count(ctx: Context[Conversation]) -> AsyncIterator[int]:
+        for number in range(10):
+            assert current_context().run_id == ctx.run_id
+            yield number
+
+    async def work(ctx: Context[Conversation]) -> bool:
+        async for _ in ctx.stream("count"):
+            assert current_context().run_id == ctx.run_id
+            break
+        return current_context().run_id == ctx.run_id
+
+    assert await lab.do(work)
+    assert await lab.do(nothing) == "ran"
+    assert "different Context" not in caplog.text
+
+
+@pytest.mark.parametrize("option", ["max_waiting", "wait_timeout"])
+def test_only_the_time_of_a_run_may_be_unlimited(option: str) -> None:
+    lab = Lab(CountingMemory())
+
+    async def agent(ctx: Context[Conversation]) -> None: ...
+
+    with pytest.raises(ValueError, match=option):
+        lab.app.agent("a", thread=Conversation, **{option: None})(agent)  # type: ignore[arg-type]
+    lab.app.agent("a", thread=Conversation, timeout=None)(agent)
