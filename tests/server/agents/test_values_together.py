@@ -42,6 +42,22 @@ def fail_writes(lab: Lab, failures: int = 1) -> None:
     lab.store.submit = fail  # type: ignore[method-assign]
 
 
+def hold_write(lab: Lab) -> asyncio.Future[int]:
+    """Hold the next write, which is not stored; return what becomes of it."""
+    submit = lab.store.submit
+    outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    held: list[Any] = []
+
+    def hold(write: Any) -> Any:
+        if held:
+            return submit(write)
+        held.append(write)
+        return outcome
+
+    lab.store.submit = hold  # type: ignore[method-assign]
+    return outcome
+
+
 async def outside(method: Any, *args: Any) -> Any:
     """Call a method outside of the run that calls this."""
     return await asyncio.get_running_loop().create_task(method(*args), context=contextvars.Context())
@@ -142,20 +158,59 @@ async def test_metadata_that_was_set_since_stays_when_a_flush_fails(lab: Lab) ->
     assert await (await lab.thread()).values.metadata() == {"v": 2}
 
 
-async def test_two_flushes_at_once_that_fail_put_back_all_in_order(lab: Lab) -> None:
+async def test_flushes_at_once_wait_for_each_other_and_a_failed_one_is_stored_first(lab: Lab) -> None:
     async def work(ctx: Context[Conversation]) -> Any:
         values = ctx.thread.values
-        fail_writes(lab, 2)
+        may_fail = hold_write(lab)
         flushes = []
         for number in range(3):
             await values.push("log", number)
             flushes.append(asyncio.create_task(ctx.flush()))
             await asyncio.sleep(0)
+        may_fail.set_exception(StoreError("the disk is broken"))
         ended = await asyncio.gather(*flushes, return_exceptions=True)
         return [type(each) for each in ended], values.dirty
 
-    assert await lab.do(work) == ([StoreError, StoreError, type(None)], False)
+    assert await lab.do(work) == ([StoreError, type(None), type(None)], False)
     assert await lab.values() == {"log": [0, 1, 2]}
+
+
+async def test_a_flush_with_nothing_more_waits_for_the_one_that_is_being_stored(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
+        may_fail = hold_write(lab)
+        await ctx.thread.values.set("n", 1)
+        first = asyncio.create_task(ctx.flush())
+        await asyncio.sleep(0)
+        second = asyncio.create_task(ctx.flush())
+        await asyncio.sleep(0)
+        assert not second.done()
+        may_fail.set_exception(StoreError("the disk is broken"))
+        await second
+        with pytest.raises(StoreError):
+            await first
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await lab.do(work)
+    assert await lab.values() == {"n": 1}
+
+
+async def test_what_is_changed_in_place_after_a_failed_flush_is_stored(lab: Lab) -> None:
+    thread = await lab.thread()
+
+    async def work(ctx: Context[Conversation]) -> Any:
+        log = await ctx.thread.values.get("log")
+        await ctx.thread.values.push("log", "mine")
+        fail_writes(lab)
+        with pytest.raises(StoreError):
+            await ctx.flush()
+        await outside(thread.values.push, "log", "theirs")
+        log.append("more")
+        return await ctx.thread.values.get("log") is log
+
+    await thread.values.set("log", ["first"])
+    assert await lab.do(work)
+    assert await lab.values() == {"log": ["first", "mine", "more"]}
 
 
 async def test_what_others_could_not_store_is_not_seen_after_a_failed_flush(lab: Lab) -> None:
@@ -219,6 +274,36 @@ async def test_an_update_that_changes_in_place_what_it_is_given_counts_once_each
 
     assert await lab.do(work) == (["mine"], ["mine", "mine"])
     assert await lab.values() == {"other": 1, "log": ["mine"] * 3}
+
+
+async def test_a_default_that_is_changed_in_place_is_given_anew_each_time(lab: Lab) -> None:
+    thread, default = await lab.thread(), list[str]()
+
+    def add(log: list[str]) -> list[str]:
+        log.append("mine")
+        return log
+
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.update("log", add, default)
+        await outside(thread.values.clear)
+        fail_writes(lab)
+        with pytest.raises(StoreError):
+            await ctx.flush()
+
+    await thread.values.set("log", ["theirs"])
+    await lab.do(work)
+    assert (await lab.values(), default) == ({"log": ["mine"]}, [])
+
+
+async def test_an_update_is_given_what_was_changed_in_place(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> Any:
+        values = ctx.thread.values
+        (await values.get("log")).append(2)
+        return await values.update("log", lambda log: [*log, 3])
+
+    await (await lab.thread()).values.set("log", [1])
+    assert await lab.do(work) == [1, 2, 3]
+    assert await lab.values() == {"log": [1, 2, 3]}
 
 
 async def test_what_an_update_raises_when_it_is_called_again_fails_the_run(lab: Lab) -> None:
