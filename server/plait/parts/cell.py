@@ -22,7 +22,7 @@ class Cell:
         self.is_known = False
         # The record's value, None if there is none; also while it is not known.
         self.data: bytes | None = None
-        # Done when the read that runs has ended.
+        # Done when the read that runs has ended; None also once a write has made that read out of date.
         self._loading: asyncio.Future[None] | None = None
 
     async def load(self) -> None:
@@ -37,15 +37,17 @@ class Cell:
     async def _read(self) -> None:
         loading = self._loading = asyncio.get_running_loop().create_future()
         try:
-            self.data = await self._records.read(self.part, self.name)
+            data = await self._records.read(self.part, self.name)
         except StoreError as error:
             loading.set_exception(error)
             loading.exception()  # It is nobody's if nobody else waits.
             raise
         else:
-            self.is_known = True
+            if self._loading is loading:
+                self.is_known, self.data = True, data
         finally:
-            self._loading = None
+            if self._loading is loading:
+                self._loading = None
             if not loading.done():
                 loading.set_result(None)  # After a cancellation the others try again.
 
@@ -55,8 +57,8 @@ class Cell:
 
     def submitted(self, data: bytes | None, commit: Commit) -> None:
         """Take a value that is being stored for the present one; when that fails, nothing is known any more."""
-        self.data = data
-        self.is_known = True
+        self.is_known, self.data = True, data
+        self._loading = None
         commit.then(self._finish)
 
     def _finish(self, error: Exception | None) -> None:

@@ -1,10 +1,12 @@
 """What a run does to the parts of its thread, until it is committed."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from plait.actor.thread import Core
+from plait.errors import PlaitError
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 
@@ -43,7 +45,7 @@ class Draft(Protocol):
         ...
 
     def submitted(self, commit: Commit) -> None:
-        """Begin anew after what was stored with `commit`, which may still fail."""
+        """Begin anew after what is being stored with `commit`; if that fails, it is to be stored again."""
         ...
 
 
@@ -57,6 +59,8 @@ class Stage:
         self.drafts: dict[Any, Draft] = {}
         # Whether nothing more can be staged: what is done from now on is stored at once.
         self.is_closed = False
+        # The last write.
+        self._commit: Commit | None = None
         self.around = _innermost.get()
 
     @property
@@ -74,16 +78,25 @@ class Stage:
     async def commit(self) -> None:
         """Store what was done so far, in one write; return when it is durable.
 
-        Raises StoreError, TooLarge, and TypeError for a `push` to what is no list; nothing is stored then.
+        Raises StoreError, TooLarge, TypeError for a `push` to what is no list, and what the function of an `update`
+        raises; nothing is stored then, and it stays to be stored until it is dropped.
         """
-        drafts = [draft for draft in self.drafts.values() if draft.is_dirty]
-        while waiting := [draft for draft in drafts if not draft.is_ready]:
+        while True:
+            if self._commit is not None and not self._commit.is_done:
+                # What it stores is to be stored before, and again if it fails.
+                with suppress(PlaitError):
+                    await self._commit
+                continue
+            drafts = [draft for draft in self.drafts.values() if draft.is_dirty]
+            waiting = [draft for draft in drafts if not draft.is_ready]
+            if not waiting:
+                break
             for draft in waiting:
                 await draft.prepare()
         records = [record for draft in drafts for record in draft.records()]
         if not records:
             return
-        commit = self.core.records.write(records)
+        commit = self._commit = self.core.records.write(records)
         for draft in drafts:
             draft.submitted(commit)
         await commit

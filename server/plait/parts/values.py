@@ -7,7 +7,8 @@ from plait.actor.thread import Core, check_may_write
 from plait.parts.cell import Cell
 from plait.parts.part import Part
 from plait.parts.stage import find_stage
-from plait.parts.values_draft import Clear, Delete, Push, Set, ValuesDraft, encode_key, encode_named
+from plait.parts.values_draft import ValuesDraft
+from plait.parts.values_ops import Clear, Delete, Op, Push, Set, encode_key, encode_named
 
 __all__ = ["METADATA", "ThreadValues", "Values"]
 
@@ -103,12 +104,13 @@ class ThreadValues:
     async def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> T:
         """Set a value to what a function makes of the present one, or of `default`, and return it.
 
-        Nothing comes between, so two updates at the same time both count.
+        Nothing comes between, so two updates at the same time both count: in a run, the function is called again when
+        the run commits, if the value was changed outside of the run meanwhile. What is returned stays that of the first
+        call.
         """
         check_may_write(self._core.key)
         draft = await self._loaded()
-        value = change(draft.get(key, default))
-        draft.apply(Set(encode_key(key), encode_named(key, value)))
+        value: T = draft.update(encode_key(key), change, default)
         await self._store(draft)
         return value
 
@@ -161,7 +163,7 @@ class ThreadValues:
         await draft.load()
         return draft
 
-    async def _write(self, op: Set | Delete | Clear | Push) -> None:
+    async def _write(self, op: Op) -> None:
         check_may_write(self._core.key)
         draft = self._use()
         draft.apply(op)

@@ -1,90 +1,20 @@
 """What a run has done to the values of a thread, kept as operations, so that what others store meanwhile stays."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from plait.errors import CorruptThread
 from plait.parts.cell import Cell
+from plait.parts.values_ops import Clear, Delete, Items, Op, Push, Set, Update, call_change, encode_named
 from plait.state.commit import Commit
 from plait.store.protocol import Record
-from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
+from plait_schemas.codec import decode_json, encode_json
 
-__all__ = ["Clear", "Delete", "Push", "Set", "ValuesDraft", "encode_key", "encode_named"]
-
-Items = dict[str, msgspec.Raw]
-"""The values as JSON, by keys."""
+__all__ = ["ValuesDraft"]
 
 _decode_items = msgspec.json.Decoder(Items).decode
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
-class Set(NamedTuple):
-    """Sets a value."""
-
-    key: str
-    value: msgspec.Raw
-
-    def apply(self, items: Items) -> None:
-        items[self.key] = self.value
-
-
-class Delete(NamedTuple):
-    """Removes a key."""
-
-    key: str
-
-    def apply(self, items: Items) -> None:
-        items.pop(self.key, None)
-
-
-class Clear(NamedTuple):
-    """Removes all keys."""
-
-    def apply(self, items: Items) -> None:
-        items.clear()
-
-
-class Push(NamedTuple):
-    """Appends to a list, of which the last `most` elements stay."""
-
-    key: str
-    value: msgspec.Raw
-    most: int | None
-
-    def apply(self, items: Items) -> None:
-        before = bytes(items.get(self.key, b"[]"))
-        if not before.startswith(b"["):
-            raise TypeError(f"the value {self.key!r} is no list, so nothing can be pushed to it")
-        if self.most is None:
-            comma = b"" if before == b"[]" else b","
-            items[self.key] = msgspec.Raw(b"%b%b%b]" % (before[:-1], comma, bytes(self.value)))
-        else:
-            kept = [*_decode_list(before), self.value][-self.most :]
-            items[self.key] = msgspec.Raw(encode_json(kept))
-
-
-Op = Set | Delete | Clear | Push
-
-
-def encode_key(key: str) -> str:
-    """Return a key if it can be one. Raises TypeError or ValueError."""
-    if not isinstance(key, str):
-        raise TypeError(f"a key must be a str, not {key!r}")
-    encode_named(key, key)
-    return key
-
-
-def encode_named(key: str, value: object) -> msgspec.Raw:
-    """Return a value as JSON. Raises TypeError or ValueError that names the key."""
-    try:
-        data = encode_json(value)
-    except UNENCODABLE as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"the value {key!r} is not JSON: {error}") from None
-    if b"null" in data and has_non_finite(value):
-        raise ValueError(f"the value {key!r} is not JSON: it has a number that is infinite or not a number")
-    return msgspec.Raw(data)
 
 
 class ValuesDraft:
@@ -97,6 +27,8 @@ class ValuesDraft:
         self._ops: list[Op] = []
         # The values after that; None while they are not loaded.
         self._items: Items | None = None
+        # Whether a commit has failed, so that the values may have what others could not store either.
+        self._is_stale = False
         # The lists and objects that were handed out, which may have been changed in place.
         self._shown: dict[str, Any] = {}
         self._metadata: msgspec.Raw | None = None
@@ -112,10 +44,13 @@ class ValuesDraft:
 
     async def load(self) -> None:
         """Read the values if that has not been done. Raises StoreError, and TypeError for an impossible `push`."""
-        if self._items is None:
+        if self._items is None or self._is_stale:
             await self._values.load()
             if self._items is None:  # Nobody else has done it meanwhile.
                 self._items = self._make_items()
+            elif self._is_stale:
+                self._note_edits()
+                self._refresh(self._make_items())
 
     async def load_metadata(self) -> None:
         """Read the metadata if they are not known. Raises StoreError."""
@@ -163,13 +98,24 @@ class ValuesDraft:
     def apply(self, op: Op) -> None:
         """Do an operation, also before the values are loaded. Raises TypeError for an impossible `push`."""
         self._note_edits()
-        if self._items is None:
-            if isinstance(op, Clear):
-                self._ops.clear()
-        else:
+        if self._items is not None:
             op.apply(self._items)
             self._show_again(op)
+        if isinstance(op, Clear):
+            self._ops.clear()
         self._ops.append(op)
+
+    def update(self, key: str, change: Callable[[Any], Any], default: Any) -> Any:
+        """Set one of the loaded values to what a function makes of it, and return that. Raises what the function does.
+
+        The function is called again if others have stored another value when this is committed.
+        """
+        self._note_edits()
+        assert self._items is not None
+        before = self._items.get(key)
+        value = call_change(change, before, default)
+        self.apply(Update(key, change, default, None if before is None else bytes(before), encode_named(key, value)))
+        return value
 
     # For the stage
 
@@ -204,17 +150,26 @@ class ValuesDraft:
         return found
 
     def submitted(self, commit: Commit) -> None:
-        """Begin anew after what `records` has returned."""
-        if self._ops:
+        """Begin anew after what `records` has returned; if it cannot be stored, it is to be stored again."""
+        ops, metadata = self._ops, self._metadata
+        if ops:
             self._values.submitted(self._made, commit)
             self._ops, self._made = [], None
             if self._items is not None:
                 self._refresh(self._make_items())
-        if self._metadata is not None:
-            self._cell.submitted(bytes(self._metadata), commit)
+        if metadata is not None:
+            self._cell.submitted(bytes(metadata), commit)
             self._metadata = None
+        commit.then(lambda error: None if error is None else self._take_back(ops, metadata))
 
     # Inside
+
+    def _take_back(self, ops: list[Op], metadata: msgspec.Raw | None) -> None:
+        """Put what could not be stored before what was done since."""
+        self._ops = ops + self._ops
+        if self._metadata is None:
+            self._metadata = metadata
+        self._is_stale = self._items is not None
 
     def _make_items(self) -> Items:
         """Return what is stored, with the operations done."""
@@ -241,15 +196,37 @@ class ValuesDraft:
         match op:
             case Clear():
                 self._shown.clear()
-            case Push(key=key) if key in self._shown:
-                assert self._items is not None
-                self._shown[key][:] = decode_json(bytes(self._items[key]))
-            case Set(key=key) | Delete(key=key):
+            case Push(key=key, value=value, most=most) if key in self._shown:
+                shown = self._shown[key]
+                shown.append(decode_json(bytes(value)))
+                if most is not None:
+                    del shown[:-most]
+            case Set(key=key) | Delete(key=key) | Update(key=key):
                 self._shown.pop(key, None)
 
     def _refresh(self, items: Items) -> None:
-        """Take in what others have stored meanwhile."""
-        assert self._items is not None
-        for key in [key for key in self._shown if items.get(key) != self._items[key]]:
-            del self._shown[key]
-        self._items = items
+        """Take in what others have stored meanwhile, also into what was handed out."""
+        before, self._items, self._is_stale = self._items, items, False
+        assert before is not None
+        for key in list(self._shown):
+            raw = items.get(key)
+            if raw is None or (raw != before[key] and not _replace(self._shown[key], decode_json(bytes(raw)))):
+                del self._shown[key]
+
+
+def _replace(shown: Any, value: Any) -> bool:
+    """Make a list or object equal to a value, and keep the elements that are equal; return whether that is possible."""
+    match shown, value:
+        case list(), list():
+            shown[:] = [*map(_choose, shown, value), *value[len(shown) :]]
+        case dict(), dict():
+            value = {key: _choose(shown[key], each) if key in shown else each for key, each in value.items()}
+            shown.clear()
+            shown.update(value)
+        case _:
+            return False
+    return True
+
+
+def _choose(shown: Any, value: Any) -> Any:
+    return shown if encode_json(shown) == encode_json(value) else value
