@@ -37,7 +37,9 @@ def test_what_two_people_do_on_the_board_is_counted(watched: tuple[Demo, Process
     expect(other.locator(".notice")).to_contain_text("limited to 2")
     one.click("#undo")
     expect_titles(other, "doing", DOING)
-    version = int(httpx.get(f"http://{server.address}/threads/board/room-1").headers["etag"].rpartition(":")[2][:-1])
+    version = int(
+        httpx.get(f"http://{server.address}/threads/board/{demo.room}").headers["etag"].rpartition(":")[2][:-1]
+    )
     assert version == 6
 
     answer = httpx.get(f"http://{server.address}/metrics").raise_for_status()
