@@ -9,13 +9,16 @@ from plait.parts.part import Part
 from plait.parts.stage import find_stage
 from plait.parts.values_draft import Clear, Delete, Push, Set, ValuesDraft, encode_key, encode_named
 
-__all__ = ["METADATA", "ThreadValues", "Values"]
+__all__ = ["METADATA", "READING", "ThreadValues", "Values"]
 
 T = TypeVar("T")
 
 _VALUES: Final = "values"
 METADATA: Final = "metadata"
 """The key of the record with the metadata."""
+
+READING: Final = frozenset({"get", "has", "keys", "values", "items", "size", "metadata"})
+"""The methods of ThreadValues that only read, also what is not durable yet."""
 
 
 class Values(Part["ThreadValues"]):
