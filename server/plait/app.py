@@ -290,7 +290,8 @@ class Plait(AgentHost):
         An older state is migrated. Fields that the class does not have are left out, missing ones get their defaults.
         With `replace`, the state and the values of a thread that is there are replaced, in one change. Returns when it
         is durable. Raises InvalidState for JSON that is no thread of the class, NotFound for an unknown kind, Conflict
-        when there is such a thread, TooLarge, NewerState, MigrationFailed and what `validate_state_change` raises.
+        when there is such a thread, or one with a state that would get none (destroy it first), TooLarge, NewerState,
+        MigrationFailed and what `validate_state_change` raises.
         """
         key = await import_thread(self._node, data, name=name, replace=replace)
         return self._node.handle(self._node.kind(key.kind).cls, key.name)

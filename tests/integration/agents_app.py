@@ -89,6 +89,10 @@ def _add_agents(app: Plait, gate: Gate) -> None:
         said: list[str] = await values_of(ctx.thread).get("said")
         return said
 
+    @app.agent("greet", thread=Room)
+    async def greet(ctx: Context, input: str = "there") -> str:
+        return f"hi {input}"
+
     @app.agent("describe", thread=Room)
     async def describe(ctx: Context) -> dict[str, Any]:
         principal = None if ctx.connection is None else ctx.connection.principal
@@ -145,6 +149,13 @@ def _add_streams(app: Plait, gate: Gate) -> None:
                     await gate.enter("drip")
         finally:
             gate.ran.append("drip")
+
+    @app.agent("spell", thread=Room)
+    async def spell(ctx: Context) -> AsyncIterator[str]:
+        yield "a "
+        await gate.enter("spell")
+        await ctx.checkpoint()
+        yield "b "
 
     @app.agent("pour", thread=Room, wait_timeout=1000)
     async def pour(ctx: Context) -> AsyncIterator[str]:

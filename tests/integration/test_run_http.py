@@ -50,6 +50,17 @@ async def test_the_answer_is_the_output_as_json() -> None:
         assert (answer.status_code, answer.content) == (200, b"1")
 
 
+async def test_a_body_that_is_empty_is_the_default_of_the_input() -> None:
+    chat = make_app()
+    async with running(chat.app) as address, http(address) as web:
+        for prefix in ("/run", "/threads/room/one/run"):
+            for body in (b"", b" \n"):
+                answer = await web.post(f"{prefix}/greet", content=body)
+                assert (answer.status_code, answer.json()) == (200, "hi there")
+            assert (await web.post(f"{prefix}/greet", json="Ada")).json() == "hi Ada"
+            assert (await web.post(f"{prefix}/greet", content=b"null")).status_code == 422
+
+
 async def test_an_agent_of_a_named_thread_runs_in_it_without_a_signed_id() -> None:
     chat = make_app()
     async with running(chat.app) as address, http(address) as web:
@@ -278,6 +289,15 @@ async def test_a_session_id_addresses_a_session_of_the_user() -> None:
         assert (answer.status_code, answer.json()["error"]["path"]) == (422, "/session_id")
         answer = await web.post("/run/wait/interrupt?session_id=s1", headers={"authorization": "bob"})
         assert answer.json() == {"interrupted": False}
+
+
+async def test_a_session_with_a_long_id_is_remembered() -> None:
+    chat = make_app(authenticate=authenticate)
+    long = "s" * 200
+    async with running(chat.app) as address, http(address) as web:
+        for n in (1, 2):
+            assert (await web.post(f"/run/count?session_id={long}", headers={"authorization": "alice"})).json() == n
+        assert [pair async for pair in chat.app.sessions(chat.room, "alice")] == [("alice", long)]
 
 
 async def test_a_session_is_its_users_alone_though_its_name_can_be_guessed() -> None:

@@ -161,6 +161,22 @@ async def test_a_stream_that_is_interrupted_ends_with_that(headers: dict[str, st
         assert (await read_values(chat))["drip"] >= 2
 
 
+async def test_a_stream_of_text_that_is_interrupted_does_not_look_complete() -> None:
+    chat = make_app()
+    async with running(chat.app) as address, http(address) as web:
+        async with web.stream("POST", f"{ROOM}/run/spell") as stream:
+            assert stream.headers["content-type"] == "text/plain; charset=utf-8"
+            assert await chat.gate.wait() == "spell"
+            assert (await web.post(f"{ROOM}/interrupt")).json() == {"interrupted": True}
+            chat.gate.is_open.set()
+            parts = stream.aiter_text()
+            assert await anext(parts) == "a "
+            with pytest.raises(httpx.RemoteProtocolError):
+                await anext(parts)
+        answer = await web.post(f"{ROOM}/run/spell")
+        assert answer.text == "a b "
+
+
 async def test_an_interrupt_of_an_idle_thread_says_so_and_begins_none() -> None:
     chat = make_app()
     async with running(chat.app) as address, http(address) as web:

@@ -3,9 +3,10 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
-__all__ = ["Done", "make_resolver", "maybe_await"]
+__all__ = ["Done", "make_resolver", "maybe_await", "wait_for_durable"]
 
 T = TypeVar("T")
 
@@ -25,6 +26,13 @@ def make_resolver(future: asyncio.Future[Any]) -> Done:
             future.set_exception(error)
 
     return done
+
+
+async def wait_for_durable(value: T, after: Callable[[Callable[[BaseException | None], None]], None]) -> T:
+    """Return a value that was read from a thread when all that it tells is durable; `after` is the thread's."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    after(partial(make_resolver(future), value))
+    return await future
 
 
 async def maybe_await(value: Awaitable[T] | T) -> T:

@@ -171,10 +171,11 @@ class AgentMethod(Method):
         self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, depth: int
     ) -> tuple[list[Any], dict[str, Any]]:
         """Decode the input. Raises InvalidArguments."""
-        agent, given = self.agent, [*args, *(kwargs or {}).values()]
-        if len(given) > 1 or (kwargs and [*kwargs] != [agent.parameter]):
-            raise InvalidArguments(f"{self.name} takes one argument, {agent.parameter!r}")
-        return [Given(input=agent.decode(given[0] if given else b"", depth=depth))], {}
+        return [Given(input=self.agent.decode(self._find_input(args, kwargs or {}, msgspec.Raw()), depth=depth))], {}
+
+    def convert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given:
+        """Return what server code gives to a run. Raises InvalidArguments."""
+        return Given(input=self.agent.convert(self._find_input(args, kwargs, msgspec.UNSET)))
 
     def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
         """Return the agent's function, and the types of its input and of its output."""
@@ -182,3 +183,9 @@ class AgentMethod(Method):
         types = dict.fromkeys(list(inspect.signature(agent.function).parameters)[1:], agent.input_type)
         types["return"] = GenericAlias(AsyncIterator, (agent.output_type,)) if agent.is_stream else agent.output_type
         return agent.function, types
+
+    def _find_input(self, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any) -> Any:
+        given, name = [*args, *kwargs.values()], self.agent.parameter
+        if len(given) > 1 or (kwargs and [*kwargs] != [name]):
+            raise InvalidArguments(f"{self.name} takes one argument, {name!r}")
+        return given[0] if given else default

@@ -16,7 +16,7 @@ from plait.agents.kv_namespace import DUE, NAMESPACE, Description, Namespace, es
 from plait.errors import NotFound, PlaitError, TooLarge, operator_message
 from plait.limits import Limits
 from plait.store.protocol import Store, ThreadKey
-from plait_schemas.codec import UNENCODABLE, decode_json, encode_json
+from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
 
 __all__ = ["KV", "KVEntry", "KVStats"]
 
@@ -107,7 +107,8 @@ class KV:
         """Set an entry to a str, bytes, or anything that encodes as JSON.
 
         It expires after `ttl` seconds, never with None, and without `ttl` as the namespace says. Raises TypeError for
-        a value that is no JSON, and TooLarge for one of more than `Limits.record` bytes.
+        a value that is no JSON, ValueError for a number that is infinite or not a number, and TooLarge for one of more
+        than `Limits.record` bytes.
         """
         escaped = _check_key(key)
         if ttl is not msgspec.UNSET:
@@ -190,7 +191,7 @@ class KV:
             self._sweeper = None
 
     async def sweep(self) -> None:
-        """Remove entries that have expired, some of each of the next namespaces. Raises StoreError."""
+        """Remove the entries of the next namespaces that have expired. Raises StoreError."""
         rows = await self._store.threads(kind=NAMESPACE, after=self._swept, limit=_PAGE)
         self._swept = rows[-1].key if len(rows) == _PAGE else None
         for row in rows:
@@ -198,7 +199,10 @@ class KV:
             if due and read_due(due[0].key) <= self._now():
                 actor = await self._wake(row.key)
                 with actor.keep_awake():
-                    await _namespace_of(actor).sweep(self._now(), _PAGE)
+                    is_page_full = True
+                    while is_page_full:
+                        is_page_full = await _namespace_of(actor).sweep(self._now(), _PAGE) == _PAGE
+                        await asyncio.sleep(0)  # Let others run between the pages.
 
     # Inside
 
@@ -256,10 +260,13 @@ def _encode(key: str, value: Any) -> tuple[Literal["text", "json", "bytes"], byt
     if isinstance(value, bytes | bytearray | memoryview):
         return "bytes", bytes(value)
     try:
-        return "json", encode_json(value)
+        data = encode_json(value)
     except UNENCODABLE as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"the value of {key!r} is neither a str, nor bytes, nor JSON: {error}") from None
+    if b"null" in data and has_non_finite(value):
+        raise ValueError(f"the value of {key!r} is not JSON: it has a number that is infinite or not a number")
+    return "json", data
 
 
 def _decode(form: str, data: bytes) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from plait.actor.actor import Actor
+from plait.actor.outcome import wait_for_durable
 from plait.actor.thread import Thread
 from plait.agents.address import user_prefix
 from plait.parts.values import ThreadValues, Values
@@ -27,9 +28,9 @@ class UserThread(Thread[Any]):
 class User:
     """The values of a user, the same in all threads: JSON by keys, together at most `Limits.record` bytes (1 MiB).
 
-    What is written is durable when the call returns, also in a run that raises later; so what was read should be
-    changed by `update` or `push`, between which nothing comes. In a run, each call is a checkpoint. `id` is the user's.
-    The methods raise StoreError. Raises NotFound for an empty id.
+    What is written or read is durable when the call returns, also in a run that raises later; so what was read should
+    be changed by `update` or `push`, between which nothing comes. In a run, each call is a checkpoint. `id` is the
+    user's. The methods raise StoreError. Raises NotFound for an empty id.
     """
 
     def __init__(
@@ -45,31 +46,31 @@ class User:
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or `default`."""
-        return await self._do(lambda values: values.get(key, default))
+        return await self._read(lambda values: values.get(key, default))
 
     async def has(self, key: str) -> bool:
         """Whether there is a value, which may be None, for a key."""
-        return await self._do(lambda values: values.has(key))
+        return await self._read(lambda values: values.has(key))
 
     async def keys(self) -> list[str]:
         """Return the keys, in order of insertion."""
-        return await self._do(lambda values: values.keys())
+        return await self._read(lambda values: values.keys())
 
     async def values(self) -> list[Any]:
         """Return the values, in the order of `keys`."""
-        return await self._do(lambda values: values.values())
+        return await self._read(lambda values: values.values())
 
     async def items(self) -> list[tuple[str, Any]]:
         """Return the keys and values, in the order of `keys`."""
-        return await self._do(lambda values: values.items())
+        return await self._read(lambda values: values.items())
 
     async def size(self) -> int:
         """Return the number of keys."""
-        return await self._do(lambda values: values.size())
+        return await self._read(lambda values: values.size())
 
     async def metadata(self) -> dict[str, Any]:
         """Return what `set_metadata` has set, `{}` if nothing has."""
-        return await self._do(lambda values: values.metadata())
+        return await self._read(lambda values: values.metadata())
 
     # Writing
 
@@ -105,9 +106,20 @@ class User:
 
     # Inside
 
+    async def _read(self, read: Callable[[ThreadValues], Awaitable[T]]) -> T:
+        """Return what is read when it is durable."""
+        self._check()
+        actor = await self._wake(self._key)
+        with actor.keep_awake():
+            return await wait_for_durable(await read(_values_of(actor)), actor.after)
+
     async def _do(self, work: Callable[[ThreadValues], Awaitable[T]]) -> T:
         self._check()
         actor = await self._wake(self._key)
         with actor.keep_awake():
-            assert isinstance(actor.thread, UserThread)
-            return await work(actor.thread.values)
+            return await work(_values_of(actor))
+
+
+def _values_of(actor: Actor) -> ThreadValues:
+    assert isinstance(actor.thread, UserThread)
+    return actor.thread.values

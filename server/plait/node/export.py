@@ -1,15 +1,13 @@
 """A whole thread as JSON, and back."""
 
-import asyncio
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind, check_name
-from plait.actor.outcome import make_resolver
+from plait.actor.outcome import wait_for_durable
 from plait.agents.session_names import SESSION, decode_session
 from plait.errors import Conflict, InvalidState
 from plait.limits import Limits
@@ -79,9 +77,7 @@ async def export_thread(node: Node, key: ThreadKey) -> str:
                 for part, cells in parts.items()
             },
         )
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        actor.after(partial(make_resolver(future), encode_json(export).decode()))
-        return await future
+        return await wait_for_durable(encode_json(export).decode(), actor.after)
 
 
 def describe_stored(key: ThreadKey, stored: Stored, records: Iterable[Record]) -> str:
@@ -109,7 +105,8 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
     """Make a thread of an export, in one write, and return its key when that is durable.
 
     Raises InvalidState for what is no export or does not fit the class, NotFound for a kind that there is not, Conflict
-    when there is such a thread and it is not to be replaced, and what migrations, `set_state` and waking raise.
+    when there is such a thread and it is not to be replaced, or has a state and the export none, and what migrations,
+    `set_state` and waking raise.
     """
     export = _read(data)
     kind = node.kind(export.kind)
@@ -122,6 +119,8 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
         is_there = was_stored or (actor.pipeline.history.is_begun and "on_start" not in kind.overrides)
         if is_there and not replace:
             raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
+        if not has_state and actor.current.json is not None:
+            raise Conflict(f"the thread {key} has a state, and the export has none: destroy the thread first")
         cells = [(cell, _read_cell(export, cell)) for cells in _find_cells(actor).values() for cell in cells]
         records = [cell.record(value) for cell, value in cells]
         if decode_session(key.name, bytes(export.session)) is not None:

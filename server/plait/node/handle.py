@@ -9,13 +9,15 @@ from typing import Any, Final, Protocol, Self, TypeVar
 from plait.actor.actor import Actor
 from plait.actor.facade import Facade
 from plait.actor.kind import Kind
-from plait.actor.outcome import make_resolver
+from plait.actor.outcome import make_resolver, wait_for_durable
 from plait.actor.rpc import Method, Sent
 from plait.actor.thread import Thread
+from plait.agents.agent import AgentMethod
 from plait.errors import CallFailed
 from plait.limits import Limits
 from plait.node.export import export_thread
 from plait.parts.part import Part
+from plait.parts.values import READING
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
@@ -74,9 +76,7 @@ class Handle:
     async def state(self) -> Any:
         """Return the thread's state when it is durable; a copy, if it could be changed in place."""
         actor = await self._node.actor(self._key)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        actor.after(partial(make_resolver(future), actor.current.copy()))
-        return await future
+        return await wait_for_durable(actor.current.copy(), actor.after)
 
     async def set_state(self, value: Any) -> int:
         """Set the state to `value`, or to the result of a function for the current state; return the version."""
@@ -105,8 +105,13 @@ class Handle:
         return await export_thread(self._node, self._key)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call an rpc by its name for clients. The chunks of a streaming rpc are returned as a list."""
+        """Call an rpc by its name for clients. The chunks of a streaming rpc are returned as a list.
+
+        `run:` and the name of an agent runs that agent, with its input as the only argument, as `Plait.run` does.
+        """
         found = self._kind.method(method)
+        if isinstance(found, AgentMethod):
+            args, kwargs = (found.convert(args, kwargs),), {}
         if found.is_stream:
             return [chunk async for chunk in self._stream(found, args, kwargs)]
         return await self._call(found, args, kwargs)
@@ -130,7 +135,10 @@ class Handle:
         try:
             return await future
         except asyncio.CancelledError:
-            turn.skip()
+            if isinstance(method, AgentMethod):
+                turn.abandon()  # A run that waits leaves the queue.
+            else:
+                turn.skip()
             raise
 
     async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
@@ -140,7 +148,7 @@ class Handle:
 
 
 class _PartHandle:
-    """Calls the methods of a part of a thread, such as its values; what they write is durable when they return."""
+    """Calls the methods of a part of a thread, such as its values; what they write or return is durable then."""
 
     def __init__(self, node: Node, key: ThreadKey, part: str) -> None:
         self._node = node
@@ -151,7 +159,9 @@ class _PartHandle:
         async def call(*args: Any, **kwargs: Any) -> Any:
             actor = await self._node.actor(self._key)
             with actor.keep_awake():
-                return await getattr(getattr(actor.thread, self._part), name)(*args, **kwargs)
+                result = await getattr(getattr(actor.thread, self._part), name)(*args, **kwargs)
+                # What was written is durable already: a later change that fails is none of it.
+                return await wait_for_durable(result, actor.after) if name in READING else result
 
         return call
 

@@ -10,13 +10,16 @@ from plait.parts.stage import find_stage
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_ops import Clear, Delete, Op, Push, Set, encode_key, encode_named
 
-__all__ = ["METADATA", "ThreadValues", "Values"]
+__all__ = ["METADATA", "READING", "ThreadValues", "Values"]
 
 T = TypeVar("T")
 
 _VALUES: Final = "values"
 METADATA: Final = "metadata"
 """The key of the record with the metadata."""
+
+READING: Final = frozenset({"get", "has", "keys", "values", "items", "size", "metadata"})
+"""The methods of ThreadValues that only read, also what is not durable yet."""
 
 
 class Values(Part["ThreadValues"]):

@@ -1,13 +1,29 @@
 """Listing threads by user and metadata, and reading and writing them from outside."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from tests.server.fakes import TroubledStore
 
-from plait import Context, MemoryStore, NotFound, Plait, SqliteStore, Store, Thread, ThreadKey, Values
+from plait import (
+    Context,
+    InvalidArguments,
+    MemoryStore,
+    NotFound,
+    Plait,
+    SqliteStore,
+    Store,
+    StoreError,
+    Thread,
+    ThreadKey,
+    TooMany,
+    Values,
+)
 
 LONG = "x" * 200
 
@@ -23,6 +39,13 @@ class Hall(Thread[Any]):
 
 class Bare(Thread[Any]):
     initial_state = 0
+
+
+class Points(msgspec.Struct, frozen=True):
+    n: int
+
+
+DEFAULT_POINTS = Points(10)
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -173,6 +196,82 @@ async def test_values_are_read_and_written_from_outside_and_reading_begins_no_th
         assert await app.thread(Hall, "one").notes.get("k") == "v"
         with pytest.raises(AttributeError, match="values"):
             _ = app.thread(Hall, "one").values
+
+
+async def test_what_is_read_from_outside_is_durable() -> None:
+    store = TroubledStore()
+    async with make_app(store) as app:
+        values = app.thread(Room, "one").values
+        await values.set("n", 1)
+        store.is_held = True
+        writing = asyncio.create_task(values.set("n", 2))
+        while not store.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        reading = asyncio.gather(
+            *(values.get("n"), values.items(), values.keys(), values.values()),
+            *(values.has("m"), values.size()),
+            return_exceptions=True,
+        )
+        for _ in range(20):
+            await asyncio.sleep(0)
+        store.fail_next()
+        store.resume()
+        with pytest.raises(StoreError):
+            await writing
+        assert [type(each) for each in await reading] == [StoreError] * 6
+        assert await values.get("n") == 1
+
+
+async def test_a_handle_runs_an_agent_by_its_name() -> None:
+    app = make_app(MemoryStore())
+
+    @app.agent("add", thread=Room)
+    async def add(ctx: Context, points: Points = DEFAULT_POINTS) -> int:
+        total: int = await ctx.thread.values.update("n", lambda n: n + points.n, 0)
+        return total
+
+    @app.agent("count", thread=Room)
+    async def count(ctx: Context, most: int) -> AsyncIterator[int]:
+        for n in range(most):
+            yield n
+
+    async with app:
+        room = app.thread(Room, "one")
+        assert await room.call("run:add", {"n": 2}) == 2
+        assert await room.call("run:add", points=Points(3)) == 5
+        assert await room.call("run:add") == 15
+        assert await room.call("run:count", 3) == [0, 1, 2]
+        assert await room.call("run:interrupt", "stop") is False
+        for args, path in (([{"n": "x"}], "/n"), ([1, 2], None)):
+            with pytest.raises(InvalidArguments) as caught:
+                await room.call("run:add", *args)
+            assert caught.value.path == path
+
+
+async def test_a_call_by_a_handle_that_is_cancelled_takes_its_waiting_run_out_of_the_queue() -> None:
+    app = make_app(MemoryStore())
+    started, ending, ran = asyncio.Event(), asyncio.Event(), list[str]()
+
+    @app.agent("slow", thread=Room, max_waiting=1)
+    async def slow(ctx: Context, name: str) -> None:
+        started.set()
+        await ending.wait()
+        ran.append(name)
+
+    async with app:
+        room = app.thread(Room, "one")
+        first = asyncio.create_task(room.call("run:slow", "first"))
+        await started.wait()
+        second = asyncio.create_task(room.call("run:slow", "second"))
+        with pytest.raises(TooMany):
+            await asyncio.create_task(room.call("run:slow", "more"))  # Comes after the second one.
+        second.cancel()
+        await asyncio.wait([second])
+        third = asyncio.create_task(room.call("run:slow", "third"))
+        await asyncio.sleep(0)
+        ending.set()
+        await asyncio.gather(first, third)
+        assert ran == ["first", "third"]
 
 
 async def test_what_is_written_from_outside_during_a_run_stays_and_the_run_is_not_seen_before_its_end(

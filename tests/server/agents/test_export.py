@@ -181,6 +181,22 @@ async def test_a_thread_that_is_there_is_replaced_only_when_that_is_asked_for(st
         assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 4
 
 
+async def test_a_thread_with_a_state_is_not_replaced_by_one_that_has_none(stores: tuple[Store, Store]) -> None:
+    async with make_app(stores[0]) as app:
+        one, two = app.thread(Plain, "one"), app.thread(Plain, "two")
+        await one.values.set("n", 1)
+        data = await one.to_json()
+        await two.set_state({"old": 1})
+        await two.values.set("n", 2)
+        with pytest.raises(Conflict, match="plain/two has a state"):
+            await app.import_thread(data, name="two", replace=True)
+        assert await parts_of(app, Plain, "two") == ({"old": 1}, [("n", 2)], {})
+        await two.destroy()
+        await app.import_thread(data, name="two")
+        assert await parts_of(app, Plain, "two") == (None, [("n", 1)], {})
+        await app.import_thread(data, name="two", replace=True)
+
+
 async def test_a_class_with_on_start_takes_an_import_too(stores: tuple[Store, Store]) -> None:
     async with make_app(stores[0]) as app:
         data = '{"format":1,"kind":"busy","name":"one","state":5,"parts":{"values":{"values":{"n":1}}}}'

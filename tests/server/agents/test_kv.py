@@ -276,6 +276,16 @@ async def test_a_sweep_removes_what_has_expired_and_what_nobody_asks_for(store: 
             assert await kv.keys(name) == ["stays"]
 
 
+async def test_a_sweep_removes_all_that_has_expired_however_much_that_is(clock: Clock) -> None:
+    store = MemoryStore()
+    async with open_kv(store, clock) as kv:
+        await asyncio.gather(*(kv.set("ns", str(number), number, ttl=5) for number in range(2500)))
+        await kv.set("ns", "stays", 1)
+        clock.now += 100
+        await kv.sweep()
+        assert await count_records(store, "ns") == 3
+
+
 async def test_an_entry_that_is_set_often_leaves_few_records(store: Store, clock: Clock) -> None:
     async with open_kv(store, clock) as kv:
         for _ in range(500):
@@ -373,7 +383,12 @@ async def test_a_value_that_is_no_json_is_refused_and_the_key_is_named(store: St
     async with open_kv(store) as kv:
         with pytest.raises(TypeError, match="'spam'"):
             await kv.set("ns", "spam", object())
+        for number in (float("nan"), float("inf"), -float("inf")):
+            with pytest.raises(ValueError, match=r"'spam'.*infinite or not a number"):
+                await kv.set("ns", "spam", {"a": [number, None]})
         assert await kv.namespaces() == []
+        await kv.set("ns", "null", {"a": [1.5, None]})
+        assert (await kv.get("ns", "null")).data == {"a": [1.5, None]}
 
 
 async def test_a_failed_write_is_raised_and_the_old_entry_stays() -> None:

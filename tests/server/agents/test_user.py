@@ -5,8 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.fakes import TroubledStore
 
-from plait import Context, Interruption, MemoryStore, NotFound, Plait, SqliteStore, Store, Thread, TooLarge, Values
+from plait import (
+    Context,
+    Interruption,
+    MemoryStore,
+    NotFound,
+    Plait,
+    SqliteStore,
+    Store,
+    StoreError,
+    Thread,
+    TooLarge,
+    Values,
+)
 
 
 class Room(Thread[Any]):
@@ -128,6 +141,48 @@ async def test_changing_what_was_read_changes_nothing(store: Store) -> None:
         (await user.get("list")).append(2)
         (await user.items())[0][1].append(3)
         assert await user.get("list") == [1]
+
+
+async def test_what_is_read_is_durable() -> None:
+    store = TroubledStore()
+    async with Plait(Room, store=store) as app:
+        user = app.user("ada")
+        await user.set("n", 1)
+        store.is_held = True
+        writing = asyncio.create_task(user.set("n", 2))
+        while not store.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        reading = asyncio.gather(*(user.get("n"), user.items(), user.has("m"), user.size()), return_exceptions=True)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        store.fail_next()
+        store.resume()
+        with pytest.raises(StoreError):
+            await writing
+        assert [type(each) for each in await reading] == [StoreError] * 4
+        assert await user.get("n") == 1
+
+
+async def test_a_write_that_is_durable_is_told_though_a_later_one_fails() -> None:
+    store = TroubledStore()
+    async with Plait(Room, store=store) as app:
+        user = app.user("ada")
+        await user.set("n", 0)
+        store.is_held = True
+        first = asyncio.create_task(user.update("n", lambda n: n + 1))
+        while not store.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        second = asyncio.create_task(user.update("n", lambda n: n + 1))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        store.resume(1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        store.fail_next()
+        store.resume()
+        outcomes = await asyncio.gather(first, second, return_exceptions=True)
+        assert (outcomes[0], type(outcomes[1])) == (1, StoreError)
+        assert await user.get("n") == 1
 
 
 async def test_each_use_in_a_run_is_a_checkpoint() -> None:

@@ -112,10 +112,12 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
         await context.turns.turn()
     with context.turns.measure():
         method = agent.kind.method(f"run:{name}")
-        (given,), _ = method.arguments([msgspec.Raw(body.strip() or b"null")], depth=context.limits.depth)
+        (given,), _ = method.arguments([msgspec.Raw(body.strip())], depth=context.limits.depth)
     # Only for an input that fits, so that no other wakes a thread.
     actor, connection = await exchange.enter(0)
-    arguments: tuple[list[Any], dict[str, Any]] = ([msgspec.structs.replace(given, session_id=session_id)], {})
+    if session_id is not None and exchange.principal is not None:
+        given = msgspec.structs.replace(given, session_id=session_id, user_id=exchange.principal.id)
+    arguments: tuple[list[Any], dict[str, Any]] = ([given], {})
     if agent.is_stream:
         media_type, encode = _choose_form(request, agent)
         call = exchange.stream(actor, method, arguments, connection, encode)
@@ -181,7 +183,7 @@ def _encode_text(what: str, value: Any) -> tuple[bytes | None, bool]:
     match what:
         case "chunk":
             return value.encode(), False
-        case "error":
+        case "error" | "interrupted":
             return None, True
         case _:
             return b"", True
