@@ -31,7 +31,7 @@ class ReceiveQueue:
         self.take = take
         self._is_held = True
         # None when empty: an empty deque would use more memory than the rest of an idle connection.
-        self._messages: deque[tuple[bytes, bool]] | None = None
+        self._messages: deque[tuple[bytes, bool] | Callable[[], None]] | None = None
         self._size = 0
         # Hands over the next waiting messages.
         self._next: Cancellable | None = None
@@ -47,6 +47,15 @@ class ReceiveQueue:
             self._messages = deque()
         self._messages.append((data, is_text))
         self._size += len(data)
+        if self._is_full:
+            self._transport.pause()
+
+    def call_in_order(self, action: Callable[[], None]) -> None:
+        """Call `action` after the messages received so far: at once, if none of them waits."""
+        if self._messages is None:
+            action()
+            return
+        self._messages.append(action)
         if self._is_full:
             self._transport.pause()
 
@@ -94,6 +103,9 @@ class ReceiveQueue:
         while self._messages and not self._is_held and count < _AT_ONCE and size < _BYTES_AT_ONCE:
             message = self._messages.popleft()
             count += 1
+            if not isinstance(message, tuple):
+                message()
+                continue
             size += len(message[0])
             self._size -= len(message[0])
             if not self._connection.is_closed:

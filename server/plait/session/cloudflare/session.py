@@ -112,8 +112,8 @@ class CloudflareSession:
         self._queue.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
-        """Handle the answer to a ping."""
-        self._seen.pong(payload)
+        """Handle the answer to a ping, after the messages before it: they were written by who had seen less."""
+        self._queue.call_in_order(partial(self._seen.pong, payload))
 
     def close(self, code: int, reason: str) -> None:
         """Leave the thread, as the socket is closed."""
@@ -269,7 +269,8 @@ class CloudflareSession:
             self._reject(REJECTED, error, trace)
             return
         self._end_push(trace, "ok", "accepted" if is_as_sent else "rebased")
-        self._seen.note_shown(version)
+        if is_as_sent:  # Otherwise the client shows what it sent, which is no version.
+            self._seen.note_shown(version)
         if sent != self._seen.sent or not is_as_sent:
             self._send_state(None)
         else:

@@ -17,6 +17,7 @@ from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.errors import Reject
 from plait.limits import Limits
+from plait.web.turns import Turns
 
 PATIENCE = 10.0
 IDENTITY = {"type": "cf_agent_identity", "name": "one", "agent": "room"}
@@ -787,6 +788,22 @@ async def test_a_write_made_offline_over_a_newer_state_is_refused_and_the_newer_
         with a_minute_later():
             second.push("after it was seen")
         assert await house.handle(Room).state() == "after it was seen"
+
+
+async def test_an_answer_to_a_ping_does_not_overtake_a_write_that_waits_for_its_turn() -> None:
+    async with open_house(Room) as house:
+        first = await house.join(Room, "a")
+        first.leave()
+        await house.handle(Room).set_state("newer")
+        second = Client(await house.actor(Room), first.connection.id, departures=house.departures)
+        second.transport.turns = turns = Turns()
+        turns.spend(1.0)
+        second.push("made offline")
+        second.open()
+        await second.joined()
+        second.transport.answer_ping()
+        assert [await second.next(), await second.next()] == [REJECTED, state("newer")]
+        assert await house.handle(Room).state() == "newer"
 
 
 async def test_a_write_made_offline_over_the_same_state_is_taken() -> None:
