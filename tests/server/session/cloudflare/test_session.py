@@ -806,6 +806,20 @@ async def test_an_answer_to_a_ping_does_not_overtake_a_write_that_waits_for_its_
         assert await house.handle(Room).state() == "newer"
 
 
+async def test_a_write_made_offline_is_refused_where_the_last_one_was_merged_with_what_was_not_seen() -> None:
+    async with open_house(Room) as house:
+        await house.handle(Room).set_state({"a": 0, "b": 0})
+        first = await house.join(Room, "a")
+        first.transport.answer_ping()
+        await house.handle(Room).set_state({"a": 0, "b": 1})
+        first.push({"a": 1, "b": 0})
+        assert await house.handle(Room).state() == {"a": 1, "b": 1}
+        first.leave()
+        second = await back(house, first)
+        second.push({"a": 2, "b": 0})
+        assert [await second.next(), await second.next()] == [REJECTED, state({"a": 1, "b": 1})]
+
+
 async def test_a_write_made_offline_over_the_same_state_is_taken() -> None:
     async with open_house(Room) as house:
         first, other = await house.join(Room, "a"), await house.join(Room, "b")
