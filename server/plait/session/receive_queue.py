@@ -103,7 +103,7 @@ class ReceiveQueue:
         while self._messages and not self._is_held and count < _AT_ONCE and size < _BYTES_AT_ONCE:
             message = self._messages.popleft()
             count += 1
-            if not isinstance(message, tuple):
+            if callable(message):
                 message()
                 continue
             size += len(message[0])
