@@ -1,14 +1,14 @@
 """Runs whose callers stall or leave, that call back into their threads, and that fail halfway."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
-from tests.server.agents.test_runs import Gate, ended
+from tests.server.agents.test_runs import PATIENCE, Gate, ended
 
-from plait import Context, Interrupted, Interruption, ThreadKey, TurnTimeout, current_context
+from plait import Context, Interrupted, Interruption, Plait, Thread, ThreadKey, TurnTimeout, current_context, rpc
 
 ONE = ThreadKey("conversation", "one")
 
@@ -102,23 +102,33 @@ async def test_an_interrupt_during_the_commit_comes_too_late_and_says_so(lab: La
     assert answers == [False]
 
 
-async def test_a_run_that_comes_back_through_another_thread_stages_what_it_writes(lab: Lab) -> None:
-    async def inner(ctx: Context[Conversation]) -> None:
-        found = await ctx.thread.values.get("n", 0)
-        await ctx.thread.values.set("n", found + 1)
+class Between(Thread[Any]):
+    """Calls back into the thread whose run has called it."""
 
-    async def through(ctx: Context[Conversation]) -> None:
-        await lab.do(inner, "one")
+    work: Callable[[], Awaitable[Any]]
 
-    async def outer(ctx: Context[Conversation]) -> None:
-        found = await ctx.thread.values.get("n", 0)
-        await ctx.thread.values.set("n", found + 1)
-        await lab.do(through, "two")
+    @rpc
+    async def call_back(self) -> Any:
+        return await type(self).work()
+
+
+async def test_a_run_that_comes_back_through_an_rpc_of_another_thread_stages_what_it_writes() -> None:
+    app = Plait(Conversation, Between, store=CountingMemory())
+
+    @app.agent("count", thread=Conversation)
+    async def count(ctx: Context[Conversation], fails: bool) -> int:
+        await ctx.thread.values.update("n", lambda n: n + 1, 0)
+        if not fails:
+            return int(await ctx.thread.values.get("n"))
+        Between.work = lambda: app.run("count", False, thread="one")
+        found = await app.thread(Between, "between").call_back()
+        assert await ctx.thread.values.get("n") == found == 2
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        await lab.do(outer)
-    assert await lab.values() == {}
+    async with app, asyncio.timeout(PATIENCE):
+        with pytest.raises(ZeroDivisionError):
+            await app.run("count", True, thread="one")
+        assert await app.thread(Conversation, "one").values.items() == []
 
 
 async def test_a_run_that_waited_for_something_cancelled_fails_and_stores_nothing(lab: Lab) -> None:
