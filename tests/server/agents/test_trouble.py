@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
@@ -105,11 +105,12 @@ async def test_an_interrupt_during_the_commit_comes_too_late_and_says_so(lab: La
 class Between(Thread[Any]):
     """Calls back into the thread whose run has called it."""
 
-    work: Callable[[], Awaitable[Any]]
+    # What `call_back` does.
+    work: ClassVar[list[Callable[[], Awaitable[Any]]]] = []
 
     @rpc
     async def call_back(self) -> Any:
-        return await type(self).work()
+        return await self.work[0]()
 
 
 async def test_a_run_that_comes_back_through_an_rpc_of_another_thread_stages_what_it_writes() -> None:
@@ -120,7 +121,7 @@ async def test_a_run_that_comes_back_through_an_rpc_of_another_thread_stages_wha
         await ctx.thread.values.update("n", lambda n: n + 1, 0)
         if not fails:
             return int(await ctx.thread.values.get("n"))
-        Between.work = lambda: app.run("count", False, thread="one")
+        Between.work[:] = [lambda: app.run("count", False, thread="one")]
         found = await app.thread(Between, "between").call_back()
         assert await ctx.thread.values.get("n") == found == 2
         raise ZeroDivisionError
