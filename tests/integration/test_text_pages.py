@@ -305,6 +305,27 @@ def test_an_input_method_composes_undisturbed_while_another_types(notes: Notes) 
     expect(area(other)).to_have_value("before ()")
 
 
+def test_a_composition_that_takes_long_is_undone_at_once(notes: Notes) -> None:
+    notes.write("()")
+    page = notes.open()
+    area(page).focus()
+    select(page, 1)
+    keyboard = page.context.new_cdp_session(page)
+    # The clock of the undo history.
+    page.evaluate("() => { const now = performance.now.bind(performance); performance.now = () => now() + window.passed; }")
+    for passed, text in enumerate(["k", "か", "かn"]):
+        page.evaluate("(passed) => { window.passed = passed * 5000; }", passed)
+        keyboard.send("Input.imeSetComposition", {"text": text, "selectionStart": len(text), "selectionEnd": len(text)})
+        expect(area(page)).to_have_value(f"({text})")
+    keyboard.send("Input.insertText", {"text": "感"})
+    expect(area(page)).to_have_value("(感)")
+    page.evaluate("() => { window.passed = 20_000; }")
+    area(page).press_sequentially("x")
+    for expected in ("(感)", "()"):
+        area(page).press("Control+z")
+        expect(area(page)).to_have_value(expected)
+
+
 # Undo
 
 

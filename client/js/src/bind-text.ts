@@ -54,7 +54,7 @@ class Binding {
       fn: (event: HTMLElementEventMap[Name]) => void,
     ) => element.addEventListener(name, fn as (event: Event) => void, { signal });
     listen("input", () => this.#read());
-    listen("compositionstart", () => void (this.#isComposing = true));
+    listen("compositionstart", () => this.#beginComposition());
     listen("compositionend", () => this.#endComposition());
     listen("keydown", (event) => this.#handleKey(event));
     listen("beforeinput", (event) => this.#handleInput(event));
@@ -70,6 +70,7 @@ class Binding {
   /** Lets go of the element, which keeps what it shows. */
   close(): void {
     this.#closing.abort();
+    if (this.#isComposing) this.#client.resumeHistory();
     this.#field.release();
   }
 
@@ -158,9 +159,15 @@ class Binding {
 
   // Keys and input methods
 
+  #beginComposition(): void {
+    this.#isComposing = true;
+    this.#client.pauseHistory();
+  }
+
   #endComposition(): void {
     this.#isComposing = false;
     this.#read();
+    this.#client.resumeHistory();
   }
 
   #handleKey(event: KeyboardEvent): void {

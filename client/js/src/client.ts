@@ -206,6 +206,15 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#can("redo", pointer);
   }
 
+  /** Makes all changes of this page until `resumeHistory` one for `undo`, as those of a drag are, however long it lasts. */
+  pauseHistory(): void {
+    this.#history.pause();
+  }
+
+  resumeHistory(): void {
+    this.#history.resume();
+  }
+
   // Calling methods
 
   /** Calls a method, while offline at the next join. A call under way when the connection is lost rejects. */

@@ -23,6 +23,9 @@ export class UndoHistory {
   readonly #unanswered = new Map<Pending, { readonly entry: Entry; readonly isInsertion: boolean }>();
   // What is under way.
   #doing: "undo" | "redo" | undefined = undefined;
+  #isPaused = false;
+  // The entry of what was changed since the pause began.
+  #paused: Entry | undefined = undefined;
 
   /** The clock counts milliseconds. */
   constructor(now: () => number) {
@@ -47,6 +50,7 @@ export class UndoHistory {
     else {
       this.#undone.clear();
       entry = this.#extend(before, ops, back) ?? this.#add(ops, back);
+      if (this.#isPaused) this.#paused = entry;
     }
     this.#unanswered.set(push, { entry, isInsertion: ops.every(isInsertion) });
   }
@@ -58,6 +62,16 @@ export class UndoHistory {
     // can after a push that came to do nothing.
     if (found && isRefused && !found.isInsertion && push.ops.length > 0) found.entry.isRefused = true;
     this.#unanswered.delete(push);
+  }
+
+  /** Makes one entry of all changes until `resume`. */
+  pause(): void {
+    this.#isPaused = true;
+  }
+
+  resume(): void {
+    this.#isPaused = false;
+    this.#paused = undefined;
   }
 
   /** Tells whether there is something to undo or redo at a place or in it. */
@@ -97,8 +111,10 @@ export class UndoHistory {
   #extend(before: Document, ops: readonly Op[], back: readonly Op[]): Entry | undefined {
     const top = attempt(this.#done, (chain) => chain.top(before));
     const now = this.#now();
-    if (!top?.isOpen || now - top.at > PAUSE) return undefined;
-    const both = isTyping(ops) ? typedTogether(top.ops, back) : setTogether(top.ops, back);
+    const isHeld = top !== undefined && top === this.#paused;
+    if (!isHeld && (!top?.isOpen || now - top.at > PAUSE)) return undefined;
+    const joined = isTyping(ops) ? typedTogether(top.ops, back) : setTogether(top.ops, back);
+    const both = joined ?? (isHeld ? [...back, ...top.ops] : undefined);
     if (!both) return undefined;
     Object.assign(top, { ops: both, at: now });
     return top;

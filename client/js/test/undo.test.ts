@@ -96,6 +96,49 @@ test.each([
   expect(page.note).toBe("--");
 });
 
+test("all that is done in a pause of the history is one entry, however long it takes and wherever it is", () => {
+  const page = new Page({ note: "()", x: 1 });
+  page.type(1, "before");
+  page.now += 1001;
+  page.history.pause();
+  page.type(7, "k");
+  page.now += 1001;
+  page.type(7, "か", 1);
+  page.hearTyping(8, "!");
+  page.now += 1001;
+  page.type(8, "n");
+  page.now += 1001;
+  page.type(7, "感", 2);
+  page.set({ note: page.note, x: 2 });
+  page.now += 1001;
+  page.set({ note: page.note, x: 3 });
+  page.history.resume();
+  page.now += 1001;
+  page.type(0, "after");
+  expect(page.shown).toEqual({ note: "after(before感!)", x: 3 });
+  page.undo();
+  expect(page.shown).toEqual({ note: "(before感!)", x: 3 });
+  page.undo();
+  expect(page.shown).toEqual({ note: "(before!)", x: 1 });
+  page.undo();
+  expect(page.note).toBe("(!)");
+  page.redo();
+  page.redo();
+  expect(page.shown).toEqual({ note: "(before感!)", x: 3 });
+});
+
+test("what is done in a pause after an undo in it is another entry", () => {
+  const page = new Page({ note: "" });
+  page.history.pause();
+  page.type(0, "a");
+  page.undo();
+  page.type(0, "b");
+  page.now += 1001;
+  page.type(1, "c");
+  page.undo();
+  expect(page.note).toBe("");
+});
+
 test("what is typed after an undo is undone by itself, and leaves nothing to redo", () => {
   const page = new Page({ note: "" });
   page.type(0, "a");
