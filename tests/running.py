@@ -116,9 +116,18 @@ class Process:
 
     def end(self, by: signal.Signals = signal.SIGTERM, *, timeout: float = 30) -> int:
         """Send it a signal, wait until it is gone, and return its exit code."""
+        self.signal(by)
+        return self.wait(timeout=timeout)
+
+    def signal(self, by: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(by)
+
+    def wait(self, *, timeout: float = 30) -> int:
+        """Wait until it is gone, as a signal has asked it to be; return its exit code."""
         assert self._process is not None
         process, self._process = self._process, None
-        process.send_signal(by)
         code = process.wait(timeout)
         assert process.stdout is not None
         process.stdout.close()

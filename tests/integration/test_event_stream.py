@@ -334,11 +334,10 @@ async def test_a_server_that_has_nothing_but_streams_ends_at_once(tmp_path: Path
             await call(web, "set", 1)
         async with http(server.address) as web, reading(web) as reader:
             await call(web, "set", 2)
-            assert server._process is not None
-            server._process.send_signal(by)
+            server.signal(by)
             async with asyncio.timeout(9):  # Less than the 10 s of shutdown_timeout.
                 assert [frame["type"] for frame in await reader.rest()] == ["joined", "change"]
-        assert await asyncio.to_thread(server.end) == 0
+        assert await asyncio.to_thread(server.wait) == 0
         assert "Traceback" not in server.log.read_text()
         server.start()
         async with http(server.address) as web, reading(web, after=reader.id) as reader:
