@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
+from tests.integration.browser import Brake
 from tests.integration.conftest import OPTIONS
 from tests.running import Process
 
@@ -140,11 +141,18 @@ def test_what_the_tutorial_adds_to_its_first_page_and_its_script_work_one_after_
         failed: list[str] = []
         page.on("response", lambda response: failed.append(response.url) if response.status >= 400 else None)
         page.on("pageerror", lambda error: failed.append(error.message))
+        brake = Brake()
+        page.route_web_socket("**/threads/**", brake.route)
+        # The first one is written before the thread has sent its state.
+        brake.hold()
         page.goto(f"http://{server.address}/")
         for number in range(1, 6):
             page.locator("form input").fill(f"todo {number}")
             page.locator("form button").click()
+            if number == 1:
+                brake.release()
         expect(page.locator("output")).to_have_text("online, version 5, 0 on the way")
+        expect(page.locator("li").first).to_have_text("todo 1")
         page.locator("form input").fill("one too many")
         with page.expect_event("dialog") as dialog:
             page.once("dialog", lambda each: each.accept())
