@@ -93,10 +93,9 @@ class Stage:
                 break
             for draft in waiting:
                 await draft.prepare()
-        records = [record for draft in drafts for record in draft.records()]
-        if not records:
+        if not drafts:
             return
-        commit = self._commit = self.core.records.write(records)
+        commit = self._commit = self.core.records.write([record for draft in drafts for record in draft.records()])
         for draft in drafts:
             draft.submitted(commit)
         await commit

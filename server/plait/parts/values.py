@@ -178,7 +178,6 @@ class ThreadValues:
             return
         while not draft.is_ready:
             await draft.prepare()
-        if records := draft.records():
-            commit = self._core.records.write(records)
-            draft.submitted(commit)
-            await commit
+        commit = self._core.records.write(draft.records())
+        draft.submitted(commit)
+        await commit

@@ -135,7 +135,7 @@ class ValuesDraft:
         await self._values.load()
 
     def records(self) -> list[Record]:
-        """Return the records to be stored: the values, if there are other ones now, and the metadata. Raises TypeError.
+        """Return the records to be stored: the values, if they were changed, and the metadata. Raises TypeError.
 
         The operations are carried out on what is stored now.
         """
@@ -143,8 +143,7 @@ class ValuesDraft:
         if self._ops:
             items = self._make_items()
             self._made = encode_json(items) if items else None
-            if not self._values.is_known or self._made != self._values.data:
-                found.append(self._values.record(self._made))
+            found.append(self._values.record(self._made))
         if self._metadata is not None:
             found.append(self._cell.record(bytes(self._metadata)))
         return found

@@ -213,6 +213,23 @@ async def test_what_is_changed_in_place_after_a_failed_flush_is_stored(lab: Lab)
     assert await lab.values() == {"log": ["first", "mine", "more"]}
 
 
+async def test_a_write_that_changes_nothing_is_done_once_all_the_same(lab: Lab) -> None:
+    thread = await lab.thread()
+    await thread.values.set("log", [1, 1])
+
+    async def push(ctx: Context[Conversation]) -> bool:
+        values = ctx.thread.values
+        await values.push("log", 1, 2)
+        await ctx.flush()
+        is_dirty = values.dirty
+        await outside(values.set, "log", [2, 3])
+        await values.set("a", 1)
+        return is_dirty
+
+    assert await lab.do(push) is False
+    assert await lab.values() == {"log": [2, 3], "a": 1}
+
+
 async def test_what_others_could_not_store_is_not_seen_after_a_failed_flush(lab: Lab) -> None:
     thread = await lab.thread()
 
