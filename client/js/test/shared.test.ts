@@ -1,17 +1,34 @@
 // @vitest-environment jsdom
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 
+import type { ThreadClient, ThreadOptions } from "../src/index.js";
 import { SharedClients } from "../src/shared.js";
 import { MemoryStorage } from "./storages.js";
 import { jwt } from "./tokens.js";
 
 const OPTIONS = { host: "127.0.0.1:1", kind: "note", name: "a" };
 
+const opened = new Set<ThreadClient>();
+
+class Clients extends SharedClients {
+  override get(options: ThreadOptions<any>): ThreadClient {
+    const client = super.get(options);
+    opened.add(client);
+    return client;
+  }
+}
+
 beforeEach(() => void vi.useFakeTimers());
-afterEach(() => void vi.useRealTimers());
+
+afterEach(() => {
+  // One that still connects would do so after its page is gone.
+  for (const client of opened) void client.close();
+  opened.clear();
+  vi.useRealTimers();
+});
 
 test("a client that was rendered and that nobody came for is closed, and gives way to another", () => {
-  const clients = new SharedClients();
+  const clients = new Clients();
   const abandoned = clients.get(OPTIONS);
   vi.advanceTimersByTime(59_000);
   expect([clients.get(OPTIONS), abandoned.status]).toEqual([abandoned, "connecting"]);
@@ -24,7 +41,7 @@ test("a client that was rendered and that nobody came for is closed, and gives w
 });
 
 test("a client that is held stays, until a moment after it is let go", () => {
-  const clients = new SharedClients();
+  const clients = new Clients();
   const client = clients.get(OPTIONS);
   const release = clients.hold(client);
   vi.advanceTimersByTime(600_000);
@@ -36,7 +53,7 @@ test("a client that is held stays, until a moment after it is let go", () => {
 });
 
 test("a client that was let go with changes that have no answer is kept for them, and tells what it drops at last", () => {
-  const clients = new SharedClients();
+  const clients = new Clients();
   const client = clients.get(OPTIONS);
   const refused: string[] = [];
   client.onRefused(({ error }) => refused.push(error.code));
@@ -50,7 +67,7 @@ test("a client that was let go with changes that have no answer is kept for them
 });
 
 test("a client that was let go is not for another token, another storage or another id", () => {
-  const clients = new SharedClients();
+  const clients = new Clients();
   const ada = { ...OPTIONS, token: "ada", storage: new MemoryStorage() };
   const client = clients.get(ada);
   clients.hold(client)?.();
@@ -66,7 +83,7 @@ test("a client that was let go is not for another token, another storage or anot
 });
 
 test("a client that is held is not for another user either, nor for none", () => {
-  const clients = new SharedClients();
+  const clients = new Clients();
   const client = clients.get({ ...OPTIONS, token: "ada" });
   clients.hold(client);
   for (const token of ["bob", undefined, () => "ada"]) expect(clients.get({ ...OPTIONS, token })).not.toBe(client);
@@ -74,7 +91,7 @@ test("a client that is held is not for another user either, nor for none", () =>
 });
 
 test("JWTs that differ in their times are of one user, and all others are not", () => {
-  const clients = new SharedClients();
+  const clients = new Clients();
   const ada = { sub: "ada", name: "Ada \u00e9", exp: 1, iat: 1 };
   const client = clients.get({ ...OPTIONS, token: jwt(ada) });
   const isSame = (token: string) => clients.get({ ...OPTIONS, token }) === client;
