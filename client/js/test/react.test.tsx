@@ -20,6 +20,7 @@ import {
 } from "../src/react.js";
 import type { ThreadHandlers, UseThreadOptions } from "../src/react.js";
 import type { AnyRpcs } from "../src/rpc.js";
+import { SharedClients } from "../src/shared.js";
 import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
@@ -35,9 +36,14 @@ serving();
 
 let roots: Root[] = [];
 
+const shared = vi.spyOn(SharedClients.prototype, "get");
+
 afterEach(() => {
   for (const root of roots.splice(0)) root.unmount();
   document.body.replaceChildren();
+  // One that is let go would connect again for a moment, also after its page is gone.
+  for (const { value } of shared.mock.results) void (value as ThreadClient).close();
+  shared.mockClear();
 });
 
 /** Renders into a new element of the page. */
