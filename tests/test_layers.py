@@ -57,7 +57,7 @@ STARLETTE_TYPES = (
 )
 
 # Imports in a function: of what is not always installed.
-LAZY = {("plait.app", "plait.adapters.metrics"), ("plait.cli.main", "watchfiles")}
+LAZY = {("plait.app", "plait.adapters.metrics"), ("plait.cli.serving", "watchfiles")}
 
 
 # What sessions and the web may import of the threads: the facade of an actor, and what goes in and out of it.

@@ -1,68 +1,52 @@
 """Plait: the ASGI application, which combines threads, store, limits and identity."""
 
-import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, overload
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plait.actor.client_types import make_types_files
-from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
-from plait.agents.context import check_interrupt
-from plait.agents.identity import HEADER, ThreadIdProvider, ThreadIds
-from plait.agents.kv import KV
-from plait.agents.kv_namespace import Namespace
-from plait.agents.runs import Runs
+from plait.agents.identity import ThreadIdProvider, ThreadIds
 from plait.agents.session_names import find_session
-from plait.agents.user import UserThread
-from plait.errors import PlaitError, StoreError
+from plait.errors import PlaitError
 from plait.instruments import Instruments, combine_instruments
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
 from plait.node.export import import_thread
 from plait.node.handle import Handle
 from plait.node.listing import INNER_KINDS, list_threads
-from plait.node.node import Node
-from plait.settings import SettingError, Settings, find_unknown_variables, make_setting_error, split_setting
+from plait.settings import (
+    SettingError,
+    Settings,
+    as_setting_error,
+    check_types,
+    make_setting_error,
+    split_setting,
+    warn_of_unknown_variables,
+)
 from plait.state.compatibility import Compatibility
 from plait.state.migrations import Outcome, migrate_all
 from plait.store.protocol import Store, ThreadKey
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
 from plait.web.addresses import Addresses
-from plait.web.context import ServerContext, error_body, error_response
+from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
-from plait.web.http.endpoint import Endpoint, PathRoute
-from plait.web.http.routes import ThreadRequests
-from plait.web.http.runs import RunRequests
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import run_lifespan
+from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
-from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 
 __all__ = ["Plait"]
 
-log = logging.getLogger("plait.settings")
-
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
-
-# The JavaScript client as one file, for pages without a build step.
-_CLIENT: Final = Path(__file__).parent / "web" / "client.js"
 
 
 class Plait(AgentHost):
@@ -93,7 +77,7 @@ class Plait(AgentHost):
         thread_ids: ThreadIdProvider | None = None,
     ) -> None:
         functions = {"authenticate": authenticate, "authorize": authorize, "thread_ids": thread_ids}
-        _check_types(store, allowed_origins, allowed_hosts, secret, **functions)
+        check_types(store, allowed_origins, allowed_hosts, secret, **functions)
         given = Settings(
             store=store if isinstance(store, str) else "",
             allowed_origins=(allowed_origins,) if isinstance(allowed_origins, str) else tuple(allowed_origins),
@@ -107,45 +91,22 @@ class Plait(AgentHost):
             metrics=metrics,
             secret=split_setting(secret if isinstance(secret, str) else ",".join(secret)),
         )
-        self.settings = given.with_environment()
-        _warn_of_unknown_variables()
-        url = self.settings.store
-        with _as_setting_error("store"):
+        settings = self.settings = given.with_environment()
+        warn_of_unknown_variables()
+        url = settings.store
+        with as_setting_error("store"):
             self._store: Store = open_store(url) if url or isinstance(store, str) else store
-        with _as_setting_error("allowed_origins"):
-            self._identity = Identity(
-                self.settings.allowed_origins, authenticate, authorize, is_private=self._is_private
-            )
-        with _as_setting_error("allowed_hosts"):
-            self._hosts = Hosts(self.settings.allowed_hosts, is_guarded=authenticate is not None)
-            # `/metrics` asks for no credentials, even with `authenticate`.
-            self._metrics_hosts = Hosts(self.settings.allowed_hosts, is_guarded=False)
-        limits = self.settings.limits or UNLIMITED
+        limits = settings.limits or UNLIMITED
         self._kinds = _check_kinds(kinds, limits)
-        self._events = Events()
-        self._runs = Runs(self._events, make_user=self.user)
-        self._thread_ids = ThreadIds(self.settings.secret, thread_ids)
-        self._is_running = False
-        self._metrics = _make_metrics() if self.settings.metrics else None
-        told = combine_instruments(instruments, () if self._metrics is None else (self._metrics,))
-        inner = (Namespace._kind, UserThread._kind)
-        self._node = Node(self._kinds, self._store, limits, inner_kinds=inner, runs=self._runs, instruments=told)
-        self.kv = self._runs.kv = KV(
-            self._store, self._node.actor, self._node.destroy, limits=limits, check=check_interrupt
-        )
+        shown = _make_metrics() if settings.metrics else None
+        told = combine_instruments(instruments, () if shown is None else (shown,))
+        super().__init__(self._kinds, self._store, limits, told)
         self._compatibility = Compatibility(self._store)
-        self._heartbeat = Heartbeat(self.settings.ping_interval, self.settings.ping_timeout)
-        self._context = ServerContext(
-            self._node,
-            self._identity,
-            self._heartbeat,
-            hosts=self._hosts,
-            compatibility=self._compatibility,
-            runs=self._runs,
-            shutdown_timeout=self.settings.shutdown_timeout,
-        )
+        self._context = self._make_context(authenticate, authorize)
         self._sockets = SocketEndpoint(self._context)
-        self._asgi = self._make_asgi()
+        self._thread_ids = ThreadIds(settings.secret, thread_ids)
+        self._site = Site(self._context, self._store, settings, self._thread_ids, metrics=shown, lifespan=self.lifespan)
+        self._is_running = False
 
     # Running
 
@@ -161,7 +122,7 @@ class Plait(AgentHost):
         self._node.start()
         self.kv.start()
         self._context.start()
-        self._heartbeat.start()
+        self._context.heartbeat.start()
         self._is_running = True
         return self
 
@@ -171,7 +132,7 @@ class Plait(AgentHost):
         try:
             await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
-            await self._heartbeat.stop()
+            await self._context.heartbeat.stop()
         finally:
             self._is_running = False
             await self._store.__aexit__(None, None, None)
@@ -203,10 +164,11 @@ class Plait(AgentHost):
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await run_lifespan(self._asgi, scope, receive, send)
+            await run_lifespan(self._site.asgi, scope, receive, send)
         else:
-            scope["app"] = self._asgi
-            await (self._find_endpoint(scope) or self._asgi)(scope, receive, send)
+            site = self._site
+            scope["app"] = site.asgi
+            await (site.find_endpoint(scope) or site.asgi)(scope, receive, send)
 
     def drain(self) -> None:
         """Begin to shut down: accept no new threads or sockets, finish running turns, then close the sockets.
@@ -220,8 +182,7 @@ class Plait(AgentHost):
 
         In development, 404 answers list the kinds for everybody, and agents need no secret.
         """
-        self._hosts.listen(host)
-        self._metrics_hosts.listen(host, warns=False)
+        self._site.listen(host)
         self._context.lists_kinds = in_development
         if in_development and self._runs.agents and not self._thread_ids.has_secret:
             self._thread_ids.use_development_secret()
@@ -235,7 +196,7 @@ class Plait(AgentHost):
         """Serve another ASGI application under a path, as with `app.mount("/ag-ui", AgUi(app))`."""
         if not path.startswith("/") or path.endswith("/"):
             raise ValueError(f"{path!r} is not a path to mount at: use one such as '/ag-ui'")
-        self._asgi.router.routes.insert(0, Mount(path, app))
+        self._site.mount(path, app)
 
     # Threads
 
@@ -328,77 +289,21 @@ class Plait(AgentHost):
 
     # Inside
 
-    def _make_asgi(self) -> Starlette:
-        asgi = Starlette(
-            routes=self._routes(),
-            middleware=self._middleware(),
-            lifespan=self.lifespan,
-            exception_handlers={HTTPException: _answer_error},
+    def _make_context(self, authenticate: Authenticate | None, authorize: Authorize | None) -> ServerContext:
+        settings = self.settings
+        with as_setting_error("allowed_origins"):
+            identity = Identity(settings.allowed_origins, authenticate, authorize, is_private=self._is_private)
+        with as_setting_error("allowed_hosts"):
+            hosts = Hosts(settings.allowed_hosts, is_guarded=authenticate is not None)
+        return ServerContext(
+            self._node,
+            identity,
+            Heartbeat(settings.ping_interval, settings.ping_timeout),
+            hosts=hosts,
+            compatibility=self._compatibility,
+            runs=self._runs,
+            shutdown_timeout=settings.shutdown_timeout,
         )
-        asgi.router.default = _answer_not_found
-        asgi.router.redirect_slashes = False
-        return asgi
-
-    def _routes(self) -> list[BaseRoute]:
-        threads, runs = ThreadRequests(self._context), RunRequests(self._context, self._thread_ids)
-        self._threads_endpoint = Endpoint(self._context, find_thread, threads.answer)
-        self._runs_endpoint = Endpoint(self._context, runs.find_place, runs.answer)
-        routes: list[BaseRoute] = [
-            PathRoute(self._threads_endpoint, is_thread_path),
-            PathRoute(self._runs_endpoint, self._is_run_path),
-            Route("/healthz", _get_health),
-            Route("/readyz", self._get_readiness),
-            Route("/plait/client.js", _get_client),
-        ]
-        if self._metrics is not None:
-            routes.append(Route("/metrics", self._get_metrics))
-        if (folder := self.settings.static) is not None:
-            if not folder:
-                raise make_setting_error("static", "'' is not a folder; pass a folder or None")
-            if not Path(folder).is_dir():
-                remedy = f"make it with `mkdir {Path(folder).resolve()}`, or name another"
-                raise make_setting_error("static", f"{folder!r} is not a folder: {remedy}")
-            routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
-        return routes
-
-    def _find_endpoint(self, scope: Scope) -> Endpoint | None:
-        """Return what answers a request by itself, without middleware."""
-        if self.settings.allowed_origins:
-            return None
-        if is_thread_path(scope):
-            return self._threads_endpoint
-        return self._runs_endpoint if self._is_run_path(scope) else None
-
-    def _is_run_path(self, scope: Scope) -> bool:
-        return bool(self._runs.agents) and is_run_path(scope)
-
-    def _middleware(self) -> list[Middleware]:
-        if not self.settings.allowed_origins:
-            return []
-        return [
-            Middleware(
-                CORSMiddleware,
-                allow_origins=tuple(self._identity.allowed_origins),
-                allow_methods=["GET", "PUT", "POST", "PATCH", "DELETE"],
-                allow_headers=["Authorization", "Content-Type", "If-Match", "If-None-Match", "Last-Event-ID", HEADER],
-                expose_headers=["ETag", HEADER],
-            )
-        ]
-
-    async def _get_readiness(self, request: Request) -> Response:
-        if not self._node.is_serving:
-            return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
-        try:
-            await self._store.check_writes()
-        except StoreError:  # Its message is only for the log.
-            return JSONResponse(error_body("store_error", "the store cannot store changes; see the server's log"), 503)
-        return JSONResponse({"status": "ok"})
-
-    async def _get_metrics(self, request: Request) -> Response:
-        assert self._metrics is not None
-        self._metrics_hosts.check(request)
-        text, content_type = self._metrics.read(request.headers.get("accept", ""))
-        return Response(text, headers={"content-type": content_type})
 
 
 @overload
@@ -415,54 +320,6 @@ def _make_metrics() -> Any:
     except ModuleNotFoundError:
         raise make_setting_error("metrics", "needs prometheus-client: pip install 'plait[metrics]'") from None
     return Metrics()
-
-
-async def _get_client(request: Request) -> Response:
-    return FileResponse(_CLIENT, media_type="text/javascript", headers={"cache-control": "no-cache"})
-
-
-async def _get_health(request: Request) -> Response:
-    return JSONResponse({"status": "ok"})
-
-
-async def _answer_error(request: Request, error: Exception) -> Response:
-    return error_response(error)
-
-
-async def _answer_not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    await JSONResponse(error_body("not_found", "there is nothing at this URL"), 404)(scope, receive, send)
-
-
-@contextmanager
-def _as_setting_error(name: str) -> Iterator[None]:
-    """Raise a ValueError of the block as one that names the setting."""
-    try:
-        yield
-    except ValueError as error:
-        raise make_setting_error(name, str(error)) from None
-
-
-def _warn_of_unknown_variables() -> None:
-    for variable, near in find_unknown_variables().items():
-        hint = f"; did you mean {near}?" if near else ""
-        log.warning("the environment variable %s is not a setting and is ignored%s", variable, hint)
-
-
-def _check_types(
-    store: object, allowed_origins: object, allowed_hosts: object, secret: object, **functions: object
-) -> None:
-    """Raise TypeError for settings of the wrong type."""
-    if not isinstance(store, str) and not callable(getattr(store, "submit", None)):
-        raise TypeError(f"store must be a URL, such as 'sqlite:///game.db', or a Store, not {store!r}")
-    if not isinstance(allowed_origins, Iterable):
-        raise TypeError(f"allowed_origins must be a list of origins, not {allowed_origins!r}")
-    if not isinstance(allowed_hosts, Iterable):
-        raise TypeError(f"allowed_hosts must be a list of hosts, not {allowed_hosts!r}")
-    if not isinstance(secret, str | list | tuple) or not all(isinstance(each, str) for each in secret):
-        raise TypeError(f"secret must be a str or a list of them, not {type(secret).__name__}")
-    for name, function in functions.items():
-        if function is not None and not callable(function):
-            raise TypeError(f"{name} must be a function or None, not {function!r}")
 
 
 def _check_kinds(classes: Sequence[type[Thread[Any]]], limits: Limits) -> list[Kind]:

@@ -1,8 +1,10 @@
 """The settings of a server, and the environment variables that override them."""
 
+import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -14,10 +16,15 @@ __all__ = [
     "COMMAND_VARIABLES",
     "SettingError",
     "Settings",
+    "as_setting_error",
+    "check_types",
     "find_unknown_variables",
     "make_setting_error",
     "split_setting",
+    "warn_of_unknown_variables",
 ]
+
+log = logging.getLogger("plait.settings")
 
 COMMAND_VARIABLES: Final = frozenset(
     {
@@ -118,6 +125,39 @@ def find_unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[
     }
     unknown = (name for name in environment if name.startswith("PLAIT_") and name not in known)
     return {name: find_nearest(name, sorted(known)) for name in unknown}
+
+
+@contextmanager
+def as_setting_error(name: str) -> Iterator[None]:
+    """Raise a ValueError of the block as one that names the setting, as `make_setting_error` does."""
+    try:
+        yield
+    except ValueError as error:
+        raise make_setting_error(name, str(error)) from None
+
+
+def warn_of_unknown_variables() -> None:
+    """Log the variables that begin with `PLAIT_` and are not known."""
+    for variable, near in find_unknown_variables().items():
+        hint = f"; did you mean {near}?" if near else ""
+        log.warning("the environment variable %s is not a setting and is ignored%s", variable, hint)
+
+
+def check_types(
+    store: object, allowed_origins: object, allowed_hosts: object, secret: object, **functions: object
+) -> None:
+    """Raise TypeError for keywords of the wrong type that `Settings` does not check."""
+    if not isinstance(store, str) and not callable(getattr(store, "submit", None)):
+        raise TypeError(f"store must be a URL, such as 'sqlite:///game.db', or a Store, not {store!r}")
+    if not isinstance(allowed_origins, Iterable):
+        raise TypeError(f"allowed_origins must be a list of origins, not {allowed_origins!r}")
+    if not isinstance(allowed_hosts, Iterable):
+        raise TypeError(f"allowed_hosts must be a list of hosts, not {allowed_hosts!r}")
+    if not isinstance(secret, str | list | tuple) or not all(isinstance(each, str) for each in secret):
+        raise TypeError(f"secret must be a str or a list of them, not {type(secret).__name__}")
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"{name} must be a function or None, not {function!r}")
 
 
 def _explain(name: str, value: object) -> str | None:

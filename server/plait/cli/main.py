@@ -1,144 +1,34 @@
 """The command line: `plait serve`, `dev`, `demo`, `migrate`, `types`, and the commands for store files."""
 
 import asyncio
-import errno
-import logging
-import os
-import shlex
-import signal
-import ssl
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from cyclopts import App, Parameter, validators
+from cyclopts import App, Parameter
 
 from plait.actor.client_types import NoTypes
 from plait.app import Plait
-from plait.cli.loading import LoadError, check_target, find_plaits, load, load_plait
+from plait.cli.loading import LoadError, load_plait
 from plait.cli.maintenance import back_up_store, check_store, restore_store
 from plait.cli.options import StoreFile, Target, fail, find_store, give_up, show_store
+from plait.cli.serving import demo, dev, serve_command
 from plait.cli.threads import threads
 from plait.errors import PlaitError, operator_message
-from plait.limits import UNLIMITED
-from plait.settings import SettingError, Settings
 from plait.state.history import History
 from plait.state.types import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
-from plait.web.serve import LogLevel, configure_logging, listen, serve
 from plait_schemas.export import differing, write
 
 __all__ = ["main"]
 
 cli = App(name="plait", help="Live, durable, shared state: serve threads, and inspect their store.")
 
-Host = Annotated[str, Parameter(help="Address to listen on.", env_var="PLAIT_HOST")]
-Port = Annotated[
-    int,
-    Parameter(help="Port to listen on.", env_var="PLAIT_PORT", validator=validators.Number(gte=0, lte=65535)),
-]
-Level = Annotated[LogLevel, Parameter(help="The minimum level of log lines.", env_var="PLAIT_LOG_LEVEL")]
-
-
-@cli.command(name="serve")
-def serve_command(
-    target: Target,
-    *,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    workers: Annotated[int, Parameter(help="Must be 1, as a store has one writer.", env_var="PLAIT_WORKERS")] = 1,
-    tls_certificate: Annotated[
-        str | None, Parameter(help="PEM file of the certificate.", env_var="PLAIT_TLS_CERTIFICATE")
-    ] = None,
-    tls_key: Annotated[str | None, Parameter(help="PEM file of its key.", env_var="PLAIT_TLS_KEY")] = None,
-    log_level: Level = "info",
-    proxy_headers: Annotated[
-        bool, Parameter(help="Trust X-Forwarded-For and -Proto.", env_var="PLAIT_PROXY_HEADERS")
-    ] = False,
-    trusted_proxies: Annotated[
-        str, Parameter(help="Addresses of trusted proxies, comma-separated.", env_var="PLAIT_TRUSTED_PROXIES")
-    ] = "127.0.0.1",
-    metrics: Annotated[bool, Parameter(help="Serve metrics for Prometheus at /metrics.", negative="")] = False,
-    development: Annotated[bool, Parameter(show=False, negative="")] = False,
-) -> None:
-    """Serve an app: a Plait, or an ASGI app in which one is mounted."""
-    if workers != 1:
-        fail("--workers must be 1, as a store has one writer; to use more, run several servers with a store each")
-    _check_tls(tls_certificate, tls_key)
-    configure_logging(log_level)
-    if metrics:
-        os.environ["PLAIT_METRICS"] = "true"
-    try:
-        app = load(target)
-        plaits = find_plaits(app)
-        for each in plaits:
-            each.prepare_serving(host, in_development=development)
-            each.check_secret()
-            asyncio.run(each.check_store())
-        settings = plaits[0].settings if plaits else Settings().with_environment()
-    except (LoadError, PlaitError) as error:
-        give_up(error)
-    except SettingError as error:
-        fail(str(error))
-    try:
-        bound = listen(host, port)
-    except (OSError, UnicodeError) as error:
-        fail(_explain_listen_error(host, port, error))
-    scheme = "http" if tls_certificate is None else "https"
-    line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (press Ctrl+C to stop)"
-    is_started = serve(
-        app,
-        bound,
-        started=lambda: print(line, flush=True),
-        ending=lambda: _drain(plaits),
-        log_level=log_level,
-        shutdown_timeout=settings.shutdown_timeout,
-        request_timeout=settings.request_timeout,
-        limits=settings.limits or UNLIMITED,
-        addresses=plaits[0].addresses if plaits else None,
-        certificate=tls_certificate,
-        key=tls_key,
-        proxy_headers=proxy_headers,
-        trusted_proxies=trusted_proxies,
-    )
-    if not is_started:
-        raise SystemExit(3)
-
-
-@cli.command
-def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_level: Level = "debug") -> None:
-    """Serve an app, and restart when a Python file in this folder changes."""
-    try:
-        from watchfiles import PythonFilter, run_process  # noqa: PLC0415
-    except ImportError:
-        fail("`plait dev` needs watchfiles: pip install watchfiles")
-    try:
-        check_target(target)
-    except LoadError as error:
-        give_up(error)
-    # Shells make background processes ignore SIGINT, and watchfiles keeps that; `plait serve` must stop.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    # watchfiles also warns of the exception by which it stops.
-    logging.getLogger("watchfiles.main").addFilter(lambda record: "KeyboardInterrupt" not in str(record.msg))
-    command = [sys.executable, "-m", "plait.cli", "serve", target, "--development"]
-    command += ["--host", host, "--port", str(port), "--log-level", log_level]
-    run_process(".", target=shlex.join(command), target_type="command", watch_filter=PythonFilter())
-
-
-@cli.command
-def demo(*, host: Host = "127.0.0.1", port: Port = 8000, log_level: Level = "info") -> None:
-    """Serve the examples: an assistant, a pad, a board, a game and a counter, stored in plait-demo.db."""
-    for folder in (Path(__file__).parents[1], Path(__file__).parents[3]):
-        if (folder / "examples" / "demo.py").is_file():
-            sys.path.insert(0, str(folder))
-            break
-    else:
-        fail("the examples are not installed")
-    serve_command("examples.demo:app", host=host, port=port, log_level=log_level)
-
-
+cli.command(serve_command, name="serve")
+cli.command(dev)
+cli.command(demo)
 cli.command(threads)
 
 
@@ -245,37 +135,3 @@ def types(
 def main() -> None:
     """Run the command line."""
     cli()
-
-
-def _drain(plaits: list[Plait]) -> None:
-    for each in plaits:
-        each.drain()
-
-
-def _check_tls(certificate: str | None, key: str | None) -> None:
-    for file in (certificate, key):
-        if file is not None and not Path(file).is_file():
-            fail(f"there is no file {file}")
-    if certificate is None and key is None:
-        return
-    if certificate is None or key is None:
-        fail("TLS needs both --tls-certificate and --tls-key")
-    try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
-    except (ssl.SSLError, OSError) as error:
-        fail(f"cannot read {certificate} and {key} as a certificate and its key (PEM): {error.strerror or error}")
-
-
-def _explain_listen_error(host: str, port: int, error: OSError | UnicodeError) -> str:
-    if isinstance(error, UnicodeError):
-        return f"{host!r} is not a host; pass an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0"
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} is in use; stop the program that uses it, or choose another port with --port"
-    if error.errno == errno.EACCES:
-        return f"no permission to listen on port {port}; choose one above 1023 with --port"
-    remedy = "pass an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0"
-    return f"cannot listen on {_authority(host, port)}: {error.strerror or error}; {remedy}"
-
-
-def _authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -8,17 +8,21 @@ import msgspec
 
 from plait.actor.connection import Principal
 from plait.actor.events import Event, Events, Listener
+from plait.actor.kind import Kind
 from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
 from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.context import check_interrupt
 from plait.agents.kv import KV
+from plait.agents.kv_namespace import Namespace
 from plait.agents.runs import Runs
-from plait.agents.user import User
+from plait.agents.user import User, UserThread
+from plait.instruments import Instruments
+from plait.limits import Limits
 from plait.node.handle import Handle, read_stream
 from plait.node.node import Node
-from plait.store.protocol import ThreadKey
+from plait.store.protocol import Store, ThreadKey
 
 __all__ = ["AgentHost"]
 
@@ -35,9 +39,12 @@ class AgentHost:
     kv: KV
     """Durable namespaces, which `ctx.kv` has in runs."""
 
-    _node: Node
-    _runs: Runs
-    _events: Events
+    def __init__(self, kinds: Iterable[Kind], store: Store, limits: Limits, instruments: Instruments) -> None:
+        self._events = Events()
+        self._runs = Runs(self._events, make_user=self.user)
+        inner = (Namespace._kind, UserThread._kind)
+        self._node = Node(kinds, store, limits, inner_kinds=inner, runs=self._runs, instruments=instruments)
+        self.kv = self._runs.kv = KV(store, self._node.actor, self._node.destroy, limits=limits, check=check_interrupt)
 
     def agent(
         self,

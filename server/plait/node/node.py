@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from contextvars import Context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from plait.actor.actor import Actor
 from plait.actor.events import Events
@@ -17,12 +17,9 @@ from plait.actor.thread import Thread, check_may_write
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
 from plait.errors import (
-    CorruptThread,
     Destroyed,
     Fenced,
     Indeterminate,
-    MigrationFailed,
-    NewerState,
     NotFound,
     PlaitError,
     StoreError,
@@ -33,12 +30,13 @@ from plait.errors import (
 from plait.instruments import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.limits import Limits
 from plait.node.arrivals import Arrivals
+from plait.node.draining import drain_threads
 from plait.node.ending import SHUTTING_DOWN, Endings
 from plait.node.expiry import Expiry
 from plait.node.handle import Handle
-from plait.state.migrations import migrate_thread
-from plait.store.protocol import Store, ThreadKey, Write
-from plait_schemas.codes import GOING_AWAY
+from plait.node.loading import Loader
+from plait.node.stopping import Stops
+from plait.store.protocol import Store, ThreadKey
 
 __all__ = ["Node"]
 
@@ -47,11 +45,6 @@ log = logging.getLogger("plait.node")
 _SWEEP_INTERVAL = 0.5
 _SWEEP_BATCH = 1000
 _EXPIRY_INTERVAL = 30.0
-
-# Seconds for agents that are interrupted as the server shuts down.
-_GRACE = 1.0
-
-T = TypeVar("T")
 
 
 class Node:
@@ -73,32 +66,41 @@ class Node:
         self.kinds = {kind.name: kind for kind in kinds}
         self._all_kinds = self.kinds | {kind.name: kind for kind in inner_kinds}
         self._runs = runs or Runs(Events())
-        self._events = self._runs.events
         self.limits = limits
         self.instruments = instruments
         self._store = store
         self._sweep_interval = sweep_interval
         self._actors: dict[ThreadKey, Actor] = {}
-        # The tasks of threads that are waking or stopping; callers that need such a thread wait for its task. A thread
-        # stays in `_waking` until its waiting callers have resumed, and is not stopped before.
+        # The tasks of threads that are waking; callers that need such a thread wait for its task. A thread stays here
+        # until its waiting callers have resumed, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
         self._arrivals = Arrivals()
-        self._stopping: dict[ThreadKey, asyncio.Task[None]] = {}
-        # The threads that are being destroyed, which those that need such a thread wait for, too.
-        load = partial(self._load, is_used=False)
+        # Threads whose `on_start` runs.
+        self._starting: set[Actor] = set()
+        self._expiry = Expiry(self._all_kinds.values(), store, self._expire, self._rest, interval=expiry_interval)
+        self._loader = Loader(
+            store,
+            self._expiry,
+            limits,
+            make_handle=self.handle,
+            destroy=self.destroy,
+            on_lost=self._on_lost,
+            public_kinds=self.kinds,
+            events=self._runs.events,
+            instruments=instruments,
+        )
+        # The threads that are being stopped or destroyed, which those that need such a thread wait for, too.
+        self._stops = Stops(store, self._expiry, instruments)
         self._endings = Endings(
             self._all_kinds,
             store,
-            load,
+            partial(self._loader.load, is_used=False),
             self._start,
             instruments=instruments,
-            events=self._events,
+            events=self._runs.events,
             on_begin=self._forget,
         )
-        # Threads whose `on_start` or `on_stop` runs, or that were dropped while turns ran.
-        self._in_transition: set[Actor] = set()
         self._sweeper: asyncio.Task[None] | None = None
-        self._expiry = Expiry(self._all_kinds.values(), store, self._expire, self._rest, interval=expiry_interval)
         self._draining: asyncio.Task[None] | None = None
 
     @property
@@ -168,7 +170,7 @@ class Node:
                 continue
             if (actor := _find_in_call_chain(key)) is not None:
                 return actor
-            if (leaving := self._endings.get(key) or self._stopping.get(key)) is not None:
+            if (leaving := self._endings.get(key) or self._stops.get(key)) is not None:
                 await asyncio.wait([leaving])
                 continue
             waking = self._waking.get(key)
@@ -220,7 +222,7 @@ class Node:
                 except Destroyed:
                     raise _make_missing(key) from None
                 return
-            waiting = self._waking.get(key) or self._endings.get(key) or self._stopping.get(key)
+            waiting = self._waking.get(key) or self._endings.get(key) or self._stops.get(key)
             if waiting is not None:
                 await asyncio.wait([waiting])
                 continue
@@ -233,7 +235,8 @@ class Node:
         """Refuse new threads and sockets, give turns and changes `timeout` seconds to end, then close the sockets."""
         if self._draining is None:
             self._runs.refuse()
-            self._draining = asyncio.create_task(self._drain(timeout), name="plait drain")
+            work = drain_threads(self._actors, self._endings.actors, self._runs, timeout)
+            self._draining = asyncio.create_task(work, name="plait drain")
         return self._draining
 
     async def stop(self, timeout: float) -> None:
@@ -251,7 +254,7 @@ class Node:
             waking.add_done_callback(self._stop_awakened)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while ending := [*self._waking.values(), *self._stopping.values(), *self._endings.tasks]:
+        while ending := [*self._waking.values(), *self._stops.tasks, *self._endings.tasks]:
             _, late = await asyncio.wait(ending, timeout=max(deadline - loop.time(), 0))
             for task in late:
                 task.cancel()
@@ -262,30 +265,12 @@ class Node:
         if not self.is_serving:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
-    async def _drain(self, timeout: float) -> None:
-        actors = self.actors
-        for actor in actors:
-            actor.connections.close(Unavailable(SHUTTING_DOWN))
-            for connection in actor.connections:
-                connection.stop_reading()
-        busy = [*actors, *self._endings.actors]
-        if not await _wait_until_idle(busy, timeout):
-            # Agents may end in their own way, and their threads are marked.
-            self._runs.cut_off()
-            if not await _wait_until_idle(busy, _GRACE if self._runs.is_running else 0):
-                log.warning("cancelling the turns that have not ended after %g s", timeout)
-                for actor in busy:
-                    actor.cancel_turns()
-        for actor in actors:
-            for connection in actor.connections:
-                connection.leave(GOING_AWAY, SHUTTING_DOWN)
-
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
         began = time.perf_counter()
         with telling_store_errors(self.instruments):
             fence = await self._store.claim(key)
         try:
-            actor = await self._load(key, kind, fence, is_used=True)
+            actor = await self._loader.load(key, kind, fence, is_used=True)
             await self._start(actor)
         except BaseException:
             self._expiry.remember(key)  # It may be stored that it is awake.
@@ -297,43 +282,10 @@ class Node:
         self.instruments.woke(key.kind, time.perf_counter() - began)
         return actor
 
-    async def _load(self, key: ThreadKey, kind: Kind, fence: int, *, is_used: bool) -> Actor:
-        """Return a thread as it is stored, before `on_start`; one that is used is not idle from now on."""
-        marks_use = is_used and self._expiry.has(kind.name)
-        try:
-            if marks_use:
-                await self._expiry.prepare()
-            stored = await self._store.load(key)
-            if stored is not None:
-                stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
-                if marks_use:
-                    version = stored.version
-                    # When this is durable, a kill cannot make the thread expire as if it had not been used.
-                    await self._store.submit(Write(key, stored.epoch, version, version, fence=fence, idle_since=0))
-            actor = Actor(
-                key,
-                kind,
-                stored,
-                self._store,
-                self.limits,
-                fence=fence,
-                make_handle=self.handle,
-                destroy=partial(self.destroy, key),
-                on_lost=self._on_lost,
-                events=self._events if key.kind in self.kinds else None,
-                instruments=None if self.instruments is NO_INSTRUMENTS else self.instruments,
-            )
-        except StoreError as error:
-            self.instruments.store_failed(error.code)
-            if isinstance(error, CorruptThread | MigrationFailed | NewerState):
-                log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
-            raise
-        return actor
-
     async def _start(self, actor: Actor) -> None:
         """Run `on_start`. Raises what that raises, and Destroyed if it has ended the thread; the end is waited for."""
         key = actor.key
-        self._in_transition.add(actor)
+        self._starting.add(actor)
         try:
             try:
                 await actor.start()
@@ -347,38 +299,15 @@ class Node:
                 log_error(error, key, None)
             raise
         finally:
-            self._in_transition.discard(actor)
+            self._starting.discard(actor)
             if actor.is_ending and (ending := self._endings.get(key)) is not None:
                 await asyncio.wait([ending])  # It still needs the ownership, which the caller gives up.
         if actor.is_ending:
             raise Destroyed(f"{key} was destroyed")
 
     def _begin_to_stop(self, actor: Actor) -> None:
-        self._let_go(actor, self._stop(actor))
-
-    def _let_go(self, actor: Actor, work: Coroutine[Any, Any, None]) -> None:
-        """Let `work` stop a thread that is awake; callers that need the thread wait for that."""
         del self._actors[actor.key]
-        self._in_transition.add(actor)
-        # An empty context: what stops a thread must not count as caused by the turn that was running.
-        task = asyncio.create_task(work, name=f"stop {actor.key}", context=Context())
-        self._stopping[actor.key] = task
-        task.add_done_callback(lambda _: self._on_stopped(actor))
-
-    async def _stop(self, actor: Actor) -> None:
-        """Stop a thread; of one that can expire, the store is told since when it is idle."""
-        idle = asyncio.get_running_loop().time() - actor.last_used
-        since = time.time_ns() // 1000 - int(idle * 1e6)
-        await actor.stop()
-        if not self._expiry.has(actor.kind.name) or not actor.is_stored or actor.is_ending:
-            return
-        epoch, version, fence = actor.epoch, actor.durable.version, actor.pipeline.history.fence
-        try:
-            with telling_store_errors(self.instruments):
-                await self._store.submit(Write(actor.key, epoch, version, version, fence=fence, idle_since=since))
-        except StoreError as error:
-            log.warning("it is not stored that it is idle: %s", operator_message(error), extra=about(actor.key))
-            self._expiry.remember(actor.key)
+        self._stops.begin(actor)
 
     def _stop_awakened(self, waking: asyncio.Task[Actor]) -> None:
         """Stop a thread that has just woken; the turns of the callers that waited for it run first."""
@@ -386,12 +315,6 @@ class Node:
             actor = waking.result()
             if self._actors.get(actor.key) is actor:
                 self._begin_to_stop(actor)
-
-    def _on_stopped(self, actor: Actor) -> None:
-        del self._stopping[actor.key]
-        self._in_transition.discard(actor)
-        self._store.release(actor.key, actor.pipeline.history.fence)
-        self.instruments.slept(actor.key.kind)
 
     def _forget(self, actor: Actor) -> None:
         """Let nobody find a thread any more that begins to end."""
@@ -406,15 +329,15 @@ class Node:
 
     async def _rest(self, key: ThreadKey) -> bool:
         """Store that a thread that is asleep is idle from now on, if that is not stored; False while it stops."""
-        if key in self._stopping or self._endings.get(key) is not None:
+        if self._stops.get(key) is not None or self._endings.get(key) is not None:
             return False
         if self._is_asleep(key):
             await self._endings.mark_asleep(key)
         return True
 
     def _is_asleep(self, key: ThreadKey) -> bool:
-        tables = (self._actors, self._waking, self._stopping)
-        return self.is_serving and self._endings.get(key) is None and not any(key in table for table in tables)
+        is_busy = self._stops.get(key) is not None or self._endings.get(key) is not None
+        return self.is_serving and not is_busy and key not in self._actors and key not in self._waking
 
     def _on_lost(self, actor: Actor, error: StoreError) -> None:
         """Drop a thread whose state is no longer known here; the next use loads it again."""
@@ -429,7 +352,8 @@ class Node:
         is_awake = self._actors.get(actor.key) is actor
         actor.drop(reason, is_awake=is_awake)
         if is_awake:
-            self._let_go(actor, actor.finish())
+            del self._actors[actor.key]
+            self._stops.begin_dropped(actor)
         self._store.release(actor.key, actor.pipeline.history.fence)
         self._expiry.remember(actor.key)
 
@@ -437,7 +361,8 @@ class Node:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._sweep_interval)
-            for index, actor in enumerate([*self._actors.values(), *self._in_transition, *self._endings.actors]):
+            actors = [*self._actors.values(), *self._starting, *self._stops.actors, *self._endings.actors]
+            for index, actor in enumerate(actors):
                 if index % _SWEEP_BATCH == _SWEEP_BATCH - 1:
                     await asyncio.sleep(0)
                 is_idle = actor.sweep(loop.time())
@@ -449,17 +374,6 @@ _NOT_RUNNING = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
     "or enter it with `async with app:`"
 )
-
-
-async def _wait_until_idle(actors: Iterable[Actor], timeout: float) -> bool:
-    """Wait until no turn runs and all changes are durable; return whether that was so in time."""
-    try:
-        async with asyncio.timeout(timeout):
-            for actor in actors:
-                await actor.wait_until_idle()
-    except TimeoutError:
-        return False
-    return True
 
 
 def _make_missing(key: ThreadKey) -> NotFound:

@@ -11,23 +11,21 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from plait.errors import Conflict, Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments import Instruments
 from plait.limits import Limits
+from plait.state.applying import apply_ops, apply_value, drop_unpaired_moves, measure_op
 from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
-from plait.state.typed import NotTyped, apply_typed
-from plait.state.types import MOST_MOVED, MOST_OPS, UNDECODED, StateType, check_op, check_size, encode_value
+from plait.state.types import MOST_MOVED, UNDECODED, StateType, check_op, check_size, encode_value
 from plait.store.protocol import ClientRow, Record, Store, Write
 from plait.store.records import check_record
 from plait_schemas.align import Keys
-from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.diff import diff, replace
+from plait_schemas.codec import decode_json
+from plait_schemas.diff import replace
 from plait_schemas.patch import Op, PatchError, find, parse, splice
 
 __all__ = ["Pipeline"]
@@ -140,8 +138,8 @@ class Pipeline:
             current, type_ = self.current, self._type
             if callable(value):
                 value = self.ask(value, current.state)
-            if type_.is_immutable and (commit := self._set_parts(current, value, source)) is not None:
-                return commit
+            if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
+                return self._make_current(*parts, source)
             return self._set_whole(current, *type_.from_value(value, self._limits), source)
         except BaseException:
             # The function may have changed the state in place: discard that, too.
@@ -175,10 +173,10 @@ class Pipeline:
         self._check_open()
         for op in ops:
             check_op(op, self._limits)
-        ops = _drop_unpaired_moves(ops)
+        ops = drop_unpaired_moves(ops)
         try:
             most_moved = None if isinstance(source, str) else MOST_MOVED
-            after, ops = self._apply_ops(self.current, ops, drops_unknown=drops_unknown, most_moved=most_moved)
+            after, ops = apply_ops(self._type, self.current, ops, drops_unknown=drops_unknown, most_moved=most_moved)
         except PatchError as error:
             raise Conflict(str(error), path=ops[0].path if [op.op for op in ops] == ["splice"] else None) from None
         ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
@@ -328,40 +326,6 @@ class Pipeline:
             text = find(current.document, parts)  # In JSON it may be one, or inside of an array.
         return text if isinstance(text, str) else None
 
-    def _set_parts(self, current: Revision, value: object, source: Source) -> Commit | None:
-        """Set a value by its differences from the current state, with which it shares parts; None if not possible."""
-        type_ = self._type
-        if not current.has_state:
-            return None
-        try:
-            ops = diff(current.base, value, type_.keys, most=MOST_OPS)
-            for op in ops:
-                check_op(op, self._limits)
-            state, ops = apply_typed(current.base, type_.type, ops)
-        except (NotTyped, TypeError, ValueError, RecursionError):
-            return None
-        return self._make_current(Revision(type_, state=state), ops, source)
-
-    def _apply_ops(
-        self, before: Revision, ops: Sequence[Op], *, drops_unknown: bool, most_moved: int | None
-    ) -> tuple[Revision, Sequence[Op]]:
-        """Return the revision after operations, and the operations with their values as the type encodes them."""
-        type_ = self._type
-        if not type_.is_plain and before.has_state:
-            try:
-                state, ops = apply_typed(before.base, type_.type, ops, drops_unknown=drops_unknown)
-                return Revision(type_, state=state), ops
-            except NotTyped:
-                ops = [*_add_omitted(before, ops), *ops]
-        state, document = type_.apply(before.document, ops, drops_unknown=drops_unknown, most_moved=most_moved)
-        if type_.is_plain:
-            return Revision(type_, document=document), ops
-        if not before.has_state:
-            return Revision(type_, state=state), [Op("add", "", state)]
-        if any(op.op == "splice" for op in ops) and (data := encode_json(state)) == encode_json(document):
-            return Revision(type_, json=data, state=state), ops  # A difference may not tell what is inside of a text.
-        return Revision(type_, state=state), diff(before.base, state, type_.keys, most=MOST_OPS)
-
     def _set_whole(self, current: Revision, state: Any, data: bytes, source: Source) -> Commit:
         ops = self.history.diff(current, state, data, self._limits)
         return self._make_current(Revision(self._type, json=data, state=state), ops, source)
@@ -378,7 +342,7 @@ class Pipeline:
     ) -> Commit:
         """Make `after` the current revision and store it, unless it is too large, is refused, or changes nothing."""
         if not after.size:
-            after.size = self.current.size + sum(map(_size, ops))
+            after.size = self.current.size + sum(map(measure_op, ops))
         if after.size > self._limits.state:
             check_size(after.require_json(), self._limits)
         if self._transaction is not None and (transaction := self._own_transaction()) is not None:
@@ -475,40 +439,3 @@ _STOPPED: Final = "the thread has been stopped: get it from the app again"
 
 def _name(source: Source) -> str:
     return source if isinstance(source, str) else source.id
-
-
-def _drop_unpaired_moves(ops: Sequence[Op]) -> Sequence[Op]:
-    """Return the operations, with `moved` dropped from those that do not follow the `remove` of the moved element.
-
-    After the operations of another change, such an `add` would seem to move an element that the other one removed.
-    """
-    if True not in [op.moved for op in ops]:
-        return ops
-    before = [None, *ops]
-    return [
-        Op(op.op, op.path, op.value) if op.moved is True and not _is_moved(op, last) else op
-        for last, op in zip(before, ops, strict=False)
-    ]
-
-
-def _is_moved(op: Op, last: Op | None) -> bool:
-    lists = [each.path.rpartition("/")[0] for each in (op, last) if each is not None]
-    return last is not None and op.op == "add" and last.op == "remove" and lists[0] == lists[1]
-
-
-def _add_omitted(before: Revision, ops: Sequence[Op]) -> list[Op]:
-    """Return what puts the texts of splices in the document that a state has and its JSON leaves out, as defaults."""
-    found: list[Op] = []
-    for path in dict.fromkeys(op.path for op in ops if op.op == "splice"):
-        parts = parse(path)
-        text = find(before.tree, parts)
-        if isinstance(text, str) and find(before.document, parts) is msgspec.UNSET:
-            found.append(Op("add", path, text))
-    return found
-
-
-def _size(op: Op) -> int:
-    """Return about how many bytes an operation may add to a state's JSON."""
-    if op.value is msgspec.UNSET:
-        return 0 if op.insert is msgspec.UNSET else len(encode_json(op.insert))
-    return len(encode_json(op.value)) + len(op.path) - op.path.rfind("/") + 4

@@ -1,0 +1,149 @@
+"""What is served over HTTP: threads, runs, health, metrics, the JavaScript client and the app's own pages."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from plait.agents.identity import HEADER, ThreadIds
+from plait.errors import StoreError
+from plait.settings import Settings, make_setting_error
+from plait.store.protocol import Store
+from plait.web.context import ServerContext, error_body, error_response
+from plait.web.hosts import Hosts
+from plait.web.http.endpoint import Endpoint, PathRoute
+from plait.web.http.routes import ThreadRequests
+from plait.web.http.runs import RunRequests
+from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
+
+__all__ = ["Site"]
+
+# The JavaScript client as one file, for pages without a build step.
+_CLIENT: Final = Path(__file__).parent / "client.js"
+
+
+class Site:
+    """The routes of a Plait, in the Starlette application `asgi`. Raises ValueError for an invalid `static`."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        store: Store,
+        settings: Settings,
+        thread_ids: ThreadIds,
+        *,
+        metrics: Any,
+        lifespan: Callable[[Any], AbstractAsyncContextManager[None]],
+    ) -> None:
+        self._context = context
+        self._store = store
+        self._settings = settings
+        # What `/metrics` shows; None if it is not served.
+        self._metrics = metrics
+        # `/metrics` asks for no credentials, even with `authenticate`.
+        self._metrics_hosts = Hosts(settings.allowed_hosts, is_guarded=False)
+        threads, runs = ThreadRequests(context), RunRequests(context, thread_ids)
+        self._threads = Endpoint(context, find_thread, threads.answer)
+        self._runs = Endpoint(context, runs.find_place, runs.answer)
+        self.asgi = Starlette(
+            routes=self._routes(),
+            middleware=self._middleware(),
+            lifespan=lifespan,
+            exception_handlers={HTTPException: _answer_error},
+        )
+        self.asgi.router.default = _answer_not_found
+        self.asgi.router.redirect_slashes = False
+
+    def listen(self, host: str) -> None:
+        """Accept requests to the host that a server listens on."""
+        self._context.hosts.listen(host)
+        self._metrics_hosts.listen(host, warns=False)
+
+    def mount(self, path: str, app: ASGIApp) -> None:
+        """Serve another ASGI application under a path."""
+        self.asgi.router.routes.insert(0, Mount(path, app))
+
+    def find_endpoint(self, scope: Scope) -> Endpoint | None:
+        """Return what answers a request by itself, without middleware."""
+        if self._settings.allowed_origins:
+            return None
+        if is_thread_path(scope):
+            return self._threads
+        return self._runs if self._is_run_path(scope) else None
+
+    # Inside
+
+    def _routes(self) -> list[BaseRoute]:
+        routes: list[BaseRoute] = [
+            PathRoute(self._threads, is_thread_path),
+            PathRoute(self._runs, self._is_run_path),
+            Route("/healthz", _get_health),
+            Route("/readyz", self._get_readiness),
+            Route("/plait/client.js", _get_client),
+        ]
+        if self._metrics is not None:
+            routes.append(Route("/metrics", self._get_metrics))
+        if (folder := self._settings.static) is not None:
+            if not folder:
+                raise make_setting_error("static", "'' is not a folder; pass a folder or None")
+            if not Path(folder).is_dir():
+                remedy = f"make it with `mkdir {Path(folder).resolve()}`, or name another"
+                raise make_setting_error("static", f"{folder!r} is not a folder: {remedy}")
+            routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
+        return routes
+
+    def _middleware(self) -> list[Middleware]:
+        if not self._settings.allowed_origins:
+            return []
+        return [
+            Middleware(
+                CORSMiddleware,
+                allow_origins=tuple(self._context.identity.allowed_origins),
+                allow_methods=["GET", "PUT", "POST", "PATCH", "DELETE"],
+                allow_headers=["Authorization", "Content-Type", "If-Match", "If-None-Match", "Last-Event-ID", HEADER],
+                expose_headers=["ETag", HEADER],
+            )
+        ]
+
+    def _is_run_path(self, scope: Scope) -> bool:
+        return bool(self._context.runs.agents) and is_run_path(scope)
+
+    async def _get_readiness(self, request: Request) -> Response:
+        if not self._context.node.is_serving:
+            return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
+        try:
+            await self._store.check_writes()
+        except StoreError:  # Its message is only for the log.
+            return JSONResponse(error_body("store_error", "the store cannot store changes; see the server's log"), 503)
+        return JSONResponse({"status": "ok"})
+
+    async def _get_metrics(self, request: Request) -> Response:
+        self._metrics_hosts.check(request)
+        text, content_type = self._metrics.read(request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
+
+
+async def _get_client(request: Request) -> Response:
+    return FileResponse(_CLIENT, media_type="text/javascript", headers={"cache-control": "no-cache"})
+
+
+async def _get_health(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    return error_response(error)
+
+
+async def _answer_not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    await JSONResponse(error_body("not_found", "there is nothing at this URL"), 404)(scope, receive, send)
