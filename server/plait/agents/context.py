@@ -204,6 +204,21 @@ class Context(Generic[ThreadT]):
         except Exception as error:
             self.logger.error("background work of %s raised %s", self.agent, type(error).__name__, exc_info=error)
 
+    def make_inner(self, run: Run) -> "Context[ThreadT]":
+        """Return the context of an agent that this one calls in its thread and session."""
+        context = Context(
+            run,
+            self._caller,
+            thread=self.thread,
+            user=self.user,
+            kv=self.kv,
+            state=self.state,
+            request=self.request,
+            connection=self.connection,
+        )
+        context.attributes, context._typed = self.attributes, self._typed
+        return context
+
     def enter(self) -> Any:
         """Let the calling task find this context; return the token with which to `leave`."""
         return _current.set(self)

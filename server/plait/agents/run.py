@@ -11,6 +11,7 @@ from plait.actor.actor import Actor
 from plait.actor.mailbox import Turn
 from plait.agents.agent import Agent
 from plait.agents.session import Session
+from plait.errors import TurnTimeout
 from plait.parts.stage import Stage
 
 __all__ = ["Interrupted", "Interruption", "Run"]
@@ -55,9 +56,9 @@ class Run:
         self.session = session
         # The turn in which it runs.
         self.turn = turn
-        # The run that called it, in any thread, and the one of the request, in whose place in the queue it runs.
+        # The run that called it, in any thread, and the one of the request, if that is another one.
         self.caller = caller
-        self.outermost: Run = self if outer is None else outer.outermost
+        self._outermost = None if outer is None else outer.outermost
         # What is staged of the thread's parts, shared by all runs of the request.
         self.stage: Stage = Stage(core.thread._core, self.check) if outer is None else outer.stage
         # The background work of the request, which the outermost run owns.
@@ -81,6 +82,16 @@ class Run:
         if not self._id:
             self._id = f"run_{secrets.token_hex(16)}"
         return self._id
+
+    @property
+    def outermost(self) -> "Run":
+        """The run of the request, in whose place in the queue this one runs."""
+        return self if self._outermost is None else self._outermost
+
+    @property
+    def ends_interrupted(self) -> bool:
+        """Whether the request ends with an Interruption when this run ends."""
+        return self.outermost is self and self.is_interrupted
 
     def interrupt(self, message: Any = None) -> None:
         """Let the agent be interrupted at its next checkpoint."""
@@ -115,3 +126,18 @@ class Run:
         except Interrupted as interrupted:
             return interrupted
         return None
+
+    def explain(self, failure: BaseException, has_expired: bool) -> BaseException | None:
+        """Return what the run fails with, None if it was interrupted; an inner one passes that on."""
+        if isinstance(failure, Interrupted) or (
+            isinstance(failure, asyncio.CancelledError) and self.outermost.is_cut_off
+        ):
+            return None if self.outermost is self else failure
+        if has_expired and isinstance(failure, TimeoutError | asyncio.CancelledError | GeneratorExit):
+            return TurnTimeout(f"the agent {self.agent.name} took longer than {self.agent.timeout:g} s")
+        if not isinstance(failure, Exception | asyncio.CancelledError | GeneratorExit):
+            # It would end the loop, and leave the caller waiting.
+            error = RuntimeError(f"the agent {self.agent.name} raised {type(failure).__name__}")
+            error.__cause__ = failure
+            return error
+        return failure

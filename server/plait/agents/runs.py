@@ -1,7 +1,6 @@
 """Runs agents: one at a time in a thread, in order of arrival, each committed when it ends."""
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -9,23 +8,21 @@ from typing import Any, Final
 
 from plait.actor.actor import Actor
 from plait.actor.events import Events
-from plait.actor.mailbox import Turn, current_turn, find_client_turn
+from plait.actor.mailbox import Turn, current_turn
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.agents.agent import INTERRUPT, Agent, AgentMethod, Given
 from plait.agents.context import Context, find_context
-from plait.agents.cut_off import is_marked, mark
-from plait.agents.run import Interrupted, Interruption, Run
+from plait.agents.cut_off import is_marked
+from plait.agents.run import Interruption, Run
+from plait.agents.run_ends import RunEnds
 from plait.agents.run_queue import RunQueue
 from plait.agents.session import Session
 from plait.agents.session_names import remember_session
-from plait.errors import Busy, Destroyed, PlaitError, TurnTimeout, Unavailable, escape_traceback
+from plait.errors import Busy, PlaitError, Unavailable
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Runs"]
-
-log = logging.getLogger("plait.agents")
-log.addFilter(escape_traceback)
 
 # The name of a thread's queue among its parts; no attribute can have it.
 _QUEUE: Final = "run queue"
@@ -47,6 +44,7 @@ class Runs:
         self._active: set[Run] = set()
         self._queues: dict[Actor, RunQueue[Run]] = {}
         self._is_draining = False
+        self._ends = RunEnds(events, leave=self._leave)
 
     # Agents
 
@@ -94,11 +92,11 @@ class Runs:
                     output = await agent.call(context, given.input)
             output = agent.check_output(output)
         except BaseException as failure:
-            error = self._explain(run, failure, timer is not None and timer.expired())
+            error = run.explain(failure, timer is not None and timer.expired())
         finally:
             context.leave(token)
-        await self._finish(context, error)
-        return Interruption(run.interrupt_message, output) if self._ends_interrupted(run) else output
+        await self._ends.finish(context, error)
+        return Interruption(run.interrupt_message, output) if run.ends_interrupted else output
 
     async def stream(self, agent: Agent, thread: Thread[Any], given: Given) -> AsyncGenerator[Any]:
         """Run an agent that streams, when it is its turn; the last chunk is an Interruption if it was interrupted.
@@ -119,9 +117,9 @@ class Runs:
         except StopAsyncIteration:
             pass
         except BaseException as failure:
-            error = self._explain(run, failure, timer.expired())
-        await self._finish(context, error)
-        if self._ends_interrupted(run):
+            error = run.explain(failure, timer.expired())
+        await self._ends.finish(context, error)
+        if run.ends_interrupted:
             yield Interruption(run.interrupt_message)
 
     # For contexts
@@ -187,10 +185,10 @@ class Runs:
         holder = self._find_holder(queue, turn, caller)
         if holder is not None and calling is not None and calling._run.outermost is holder:
             run = Run(agent, core, calling.session, turn=turn, outer=calling._run, caller=caller)
-            return await self._start(run, self._make_context(run, thread, given, calling))
+            return await self._start(run, calling.make_inner(run))
         session = Session(given.session_id, thread)
         run = Run(agent, core, session, turn=turn, outer=holder, caller=caller)
-        context = self._make_context(run, thread, given, None)
+        context = self._make_context(run, thread, given)
         if holder is not None:
             run.stage.enter()  # A turn of the mailbox, through which it came back, has none.
         else:
@@ -214,22 +212,8 @@ class Runs:
             raise
         return context
 
-    def _make_context(self, run: Run, thread: Thread[Any], given: Given, calling: Context[Any] | None) -> Context[Any]:
-        turn = run.turn
-        if calling is not None:
-            context = Context(
-                run,
-                self,
-                thread=thread,
-                user=calling.user,
-                kv=self.kv,
-                state=calling.state,
-                request=calling.request,
-                connection=calling.connection,
-            )
-            context.attributes, context._typed = calling.attributes, calling._typed
-            return context
-        connection, request = (None, None) if turn is None else (turn.connection, turn.request)
+    def _make_context(self, run: Run, thread: Thread[Any], given: Given) -> Context[Any]:
+        connection, request = (None, None) if run.turn is None else (run.turn.connection, run.turn.request)
         user_id = given.user_id
         if user_id is None and connection is not None and connection.principal is not None:
             user_id = connection.principal.id
@@ -288,151 +272,16 @@ class Runs:
             run.follows_cut_off = await is_marked(run.core)
             queue.is_fresh = False
 
-    def _explain(self, run: Run, failure: BaseException, has_expired: bool) -> BaseException | None:
-        """Return what a run fails with, None if it was interrupted; an inner one passes that on."""
-        if isinstance(failure, Interrupted) or (
-            isinstance(failure, asyncio.CancelledError) and run.outermost.is_cut_off
-        ):
-            return None if run.outermost is run else failure
-        if has_expired and isinstance(failure, TimeoutError | asyncio.CancelledError | GeneratorExit):
-            return TurnTimeout(f"the agent {run.agent.name} took longer than {run.agent.timeout:g} s")
-        if not isinstance(failure, Exception | asyncio.CancelledError | GeneratorExit):
-            # It would end the loop, and leave the caller waiting.
-            error = RuntimeError(f"the agent {run.agent.name} raised {type(failure).__name__}")
-            error.__cause__ = failure
-            return error
-        return failure
-
-    def _ends_interrupted(self, run: Run) -> bool:
-        return run.outermost is run and run.is_interrupted
-
-    async def _finish(self, context: Context[Any], error: BaseException | None) -> None:
-        """Commit what a run has written, or drop it, and begin what follows the answer. Raises what the run raises."""
-        run = context._run
-        run.is_over = True
-        if run.outermost is not run:
-            await self._tell(context, error)
-            if error is not None:
-                raise error
-            return
-        try:
-            if not run.agent.is_stream and error is not None and not _is_of_caller(error):
-                run.stage.drop()
-            if run.is_cut_off:
-                mark(run.stage, run.id)
-            failure = await self._commit(run)
-            if error is None:
-                error = failure
-            elif failure is not None:
-                log.error("what %s wrote could not be stored: %s", run.agent.name, failure)
-        finally:
-            self._follow(context, error)
-        if error is not None:
-            raise error
-
-    async def _commit(self, run: Run) -> BaseException | None:
-        """Commit what a run has written, and begin a new thread even if it wrote nothing; return why it failed."""
-        core = run.core
-        try:
-            await run.stage.commit()
-            if not core.pipeline.history.is_begun and not core.is_ending:
-                await core.store()
-        except Destroyed:
-            run.stage.drop()  # By this run, or the run has been cancelled for that.
-        except Exception as error:
-            run.stage.drop()
-            return error
-        return None
-
-    def _follow(self, context: Context[Any], error: BaseException | None) -> None:
-        """Begin what follows the answer, when that has been given."""
-        run, origin = context._run, find_client_turn()
-
-        def begin(*_: object) -> None:
-            run.begin_background()
-            if not self._has_more(run, error):
-                self._leave(run)
-                return
-            turn = Turn(
-                f"after {run.agent.name}",
-                partial(self._do_after, context, error),
-                owner=run.core,
-                origin=origin,
-                trace=None if run.turn is None else run.turn.trace,
-            )
-            turn.on_end(lambda *_: self._leave(run))
-            run.core.turns.begin_beside(turn)
-
-        if run.turn is None:
-            begin()
-        else:
-            run.turn.on_end(begin)
-
-    def _has_more(self, run: Run, error: BaseException | None) -> bool:
-        """Whether anything follows the answer: listeners, background work, or what was written since the commit."""
-        events = self.events
-        return (
-            bool(run.background)
-            or events.has("session.completed")
-            or events.has("agent.completed" if error is None else "agent.errored")
-            or run.session.has_listeners
-            or run.stage.may_be_dirty
-        )
-
-    async def _do_after(self, context: Context[Any], error: BaseException | None) -> None:
-        run = context._run
-        run.stage.enter()
-        token = context.enter()
-        try:
-            await self._tell(context, error)
-            await run.session.complete()
-            await self.events.emit("session.completed", run.session)
-            while run.background:
-                ended, _ = await asyncio.wait(run.background, return_when=asyncio.FIRST_COMPLETED)
-                run.background -= ended
-                await self._commit_after(run)
-            await self._commit_after(run)
-        finally:
-            context.leave(token)
-            if run.background:  # The server shuts down, or the thread was destroyed.
-                for task in run.background:
-                    task.cancel()
-                await asyncio.wait(run.background)
-                await self._commit_after(run)
-
-    async def _tell(self, context: Context[Any], error: BaseException | None) -> None:
-        if error is None:
-            await self.events.emit("agent.completed", context)
-        else:
-            await self.events.emit("agent.errored", context, error)
-
-    async def _commit_after(self, run: Run) -> None:
-        try:
-            await run.stage.commit()
-        except Destroyed:
-            run.stage.drop()
-        except Exception as error:
-            run.stage.drop()
-            log.error("what followed a run of %s could not be stored: %s", run.agent.name, error, exc_info=error)
-
     def _leave(self, run: Run) -> None:
         for task in run.background:  # What follows was cancelled before it began.
             task.cancel()
-        run.stage.is_closed = True
+        run.stage.close()
         run.is_over = True
         self._active.discard(run)
         queue = self._queue(run.core)
         queue.leave()
         if queue.is_empty:
             self._queues.pop(run.core, None)
-
-
-def _is_of_caller(error: BaseException) -> bool:
-    """Whether a run ends because its task is cancelled, rather than one that it waited for."""
-    task = asyncio.current_task()
-    return isinstance(error, GeneratorExit) or (
-        isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-    )
 
 
 def _leave_queue(turn: Turn, agent: Agent, is_closed: bool) -> None:

@@ -1,0 +1,147 @@
+"""What a run ends with: its commit, its answer, and what follows that."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from plait.actor.events import Events
+from plait.actor.mailbox import Turn, find_client_turn
+from plait.agents.context import Context
+from plait.agents.cut_off import mark
+from plait.agents.run import Run
+from plait.errors import Destroyed, escape_traceback
+
+__all__ = ["RunEnds"]
+
+log = logging.getLogger("plait.agents")
+log.addFilter(escape_traceback)
+
+
+class RunEnds:
+    """Commits what runs have written; after the answer, calls listeners and waits for background work.
+
+    `leave` lets the next run of a thread in, when all that has ended.
+    """
+
+    def __init__(self, events: Events, *, leave: Callable[[Run], None]) -> None:
+        self._events = events
+        self._leave = leave
+
+    async def finish(self, context: Context[Any], error: BaseException | None) -> None:
+        """Commit what a run has written, or drop it, and begin what follows the answer. Raises what the run raises."""
+        run = context._run
+        run.is_over = True
+        if run.outermost is not run:
+            await self._tell(context, error)
+            if error is not None:
+                raise error
+            return
+        try:
+            if not run.agent.is_stream and error is not None and not _is_of_caller(error):
+                run.stage.drop()
+            if run.is_cut_off:
+                mark(run.stage, run.id)
+            failure = await self._commit(run)
+            if error is None:
+                error = failure
+            elif failure is not None:
+                log.error("what %s wrote could not be stored: %s", run.agent.name, failure)
+        finally:
+            self._follow(context, error)
+        if error is not None:
+            raise error
+
+    async def _commit(self, run: Run) -> BaseException | None:
+        """Commit what a run has written, and begin a new thread even if it wrote nothing; return why it failed."""
+        core = run.core
+        try:
+            await run.stage.commit()
+            if not core.pipeline.history.is_begun and not core.is_ending:
+                await core.store()
+        except Destroyed:
+            run.stage.drop()  # By this run, or the run has been cancelled for that.
+        except Exception as error:
+            run.stage.drop()
+            return error
+        return None
+
+    def _follow(self, context: Context[Any], error: BaseException | None) -> None:
+        """Begin what follows the answer, when that has been given."""
+        run, origin = context._run, find_client_turn()
+
+        def begin(*_: object) -> None:
+            run.begin_background()
+            if not self._has_more(run, error):
+                self._leave(run)
+                return
+            turn = Turn(
+                f"after {run.agent.name}",
+                partial(self._do_after, context, error),
+                owner=run.core,
+                origin=origin,
+                trace=None if run.turn is None else run.turn.trace,
+            )
+            turn.on_end(lambda *_: self._leave(run))
+            run.core.turns.begin_beside(turn)
+
+        if run.turn is None:
+            begin()
+        else:
+            run.turn.on_end(begin)
+
+    def _has_more(self, run: Run, error: BaseException | None) -> bool:
+        """Whether anything follows the answer: listeners, background work, or what was written since the commit."""
+        events = self._events
+        return (
+            bool(run.background)
+            or events.has("session.completed")
+            or events.has("agent.completed" if error is None else "agent.errored")
+            or run.session.has_listeners
+            or run.stage.may_be_dirty
+        )
+
+    async def _do_after(self, context: Context[Any], error: BaseException | None) -> None:
+        run = context._run
+        run.stage.enter()
+        token = context.enter()
+        try:
+            await self._tell(context, error)
+            await run.session.complete()
+            await self._events.emit("session.completed", run.session)
+            while run.background:
+                ended, _ = await asyncio.wait(run.background, return_when=asyncio.FIRST_COMPLETED)
+                run.background -= ended
+                await self._commit_after(run)
+            await self._commit_after(run)
+        finally:
+            context.leave(token)
+            if run.background:  # The server shuts down, or the thread was destroyed.
+                for task in run.background:
+                    task.cancel()
+                await asyncio.wait(run.background)
+                await self._commit_after(run)
+
+    async def _tell(self, context: Context[Any], error: BaseException | None) -> None:
+        if error is None:
+            await self._events.emit("agent.completed", context)
+        else:
+            await self._events.emit("agent.errored", context, error)
+
+    async def _commit_after(self, run: Run) -> None:
+        try:
+            await run.stage.commit()
+        except Destroyed:
+            run.stage.drop()
+        except Exception as error:
+            run.stage.drop()
+            log.error("what followed a run of %s could not be stored: %s", run.agent.name, error, exc_info=error)
+
+
+def _is_of_caller(error: BaseException) -> bool:
+    """Whether a run ends because its task is cancelled, rather than one that it waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, GeneratorExit) or (
+        isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    )
