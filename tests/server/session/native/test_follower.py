@@ -15,7 +15,10 @@ from plait.session.native.follower import PLAIT, Follower
 @pytest.fixture
 async def house() -> AsyncIterator[House]:
     async with open_house(Room) as house:
-        yield house
+        actor = await house.actor(Room)
+        # As the sockets of readers do; an unused thread keeps no recent changes in memory.
+        with actor.keep_awake():
+            yield house
 
 
 async def follow(house: House, *, text: str = "") -> tuple[Actor, FakeTransport, Follower]:
