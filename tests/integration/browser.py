@@ -110,10 +110,10 @@ class Demo(Pages):
         """The file with what the server keeps."""
         return self._server.cwd / "plait.db"
 
-    def kill(self) -> None:
-        """End the server with SIGKILL."""
+    def kill(self, by: signal.Signals = signal.SIGKILL) -> None:
+        """End the server with a signal."""
         self._had_outage = True
-        self._server.end(signal.SIGKILL)
+        self._server.end(by)
 
     def start(self) -> None:
         """Start the server again, on the same port and the same store."""

@@ -1,5 +1,6 @@
 """The assistant's page: answers that are written while several people watch, and what becomes of them."""
 
+import signal
 from itertools import pairwise
 from typing import Any
 
@@ -109,7 +110,8 @@ def test_an_answer_goes_on_over_a_reload_and_when_who_asked_has_left(demo: Demo)
     assert [turn["status"] for turn in state(demo)] == ["done", "done"]
 
 
-def test_a_conversation_survives_the_server_and_says_what_was_cut_off(demo: Demo) -> None:
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+def test_a_conversation_survives_the_server_and_says_what_was_cut_off(demo: Demo, by: signal.Signals) -> None:
     one, other = demo.open_two("assistant/")
     ask(one, "My name is Ada.")
     expect(turns(one, "done")).to_have_count(1)
@@ -117,7 +119,7 @@ def test_a_conversation_survives_the_server_and_says_what_was_cut_off(demo: Demo
     expect(answer(other, 1)).to_contain_text("1, 2, 3, 4, 5,")
     ask(other, "What is 12 * 7?")
     expect(turns(one, "waiting")).to_have_count(1)
-    demo.kill()
+    demo.kill(by)
     expect(one.locator("#status")).to_have_attribute("data-status", "offline")
     seen = answer(one, 1).inner_text().strip()
     ask(one, "Who am I?")
