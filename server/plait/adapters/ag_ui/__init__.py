@@ -43,7 +43,7 @@ def emit(context: Context[Any], *events: BaseEvent) -> None:
     """Send events of AG-UI, such as those of tool calls, to those who watch a run, after all changes made so far.
 
     Does nothing in a run that did not come by AG-UI. Raises ValueError for events of runs and of the state, which are
-    sent by themselves.
+    sent by themselves, and for those that cannot be JSON; then it sends none.
     """
     if (run := context.get(EventRun)) is not None:
         run.emit(*events)
