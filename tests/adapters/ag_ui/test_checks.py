@@ -8,9 +8,12 @@ import httpx
 import pytest
 from starlette.requests import Request
 from tests.adapters.ag_ui.streams import Served, begun, body, serving, watched
+from tests.integration.socket_client import http
 from tests.integration.test_http import error_of
+from tests.running import running
 
-from plait import Limits, Principal, ThreadKey
+from plait import Connection, Context, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey
+from plait.adapters.ag_ui import AgUi
 
 
 @pytest.mark.parametrize(
@@ -21,13 +24,32 @@ from plait import Limits, Principal, ThreadKey
         (b'{"threadId":"t","runId":"r"}', "/messages"),
         (b'{"threadId":"t","runId":1,"messages":[]}', "/runId"),
         (b"[" * 5000, ""),
+        (json.dumps(body(state={"n": 0})).replace("0", "[" * 70 + "]" * 70).encode(), ""),
     ],
 )
 async def test_a_body_that_is_no_input_is_refused_with_its_place(served: Served, content: bytes, path: str) -> None:
-    answer = await served.web.post("/ag-ui/writer/one", content=content)
+    answer = await served.web.post("/ag-ui/adder/one", content=content)
     assert error_of(answer) == (422, "invalid_arguments")
     assert answer.json()["error"]["path"] == path
     assert [each async for each in served.app.threads()] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "path"),
+    [
+        (b'{"message": "\xff"}', ""),
+        (b'{"message": ' + b"[" * 70 + b"]" * 70 + b"}", "/message"),
+        (b'{"other": 1}', ""),
+        (b"[1]", ""),
+        (b"{", ""),
+    ],
+)
+async def test_an_interrupt_is_read_as_elsewhere(served: Served, content: bytes, path: str) -> None:
+    answer = await served.web.post("/ag-ui/writer/one/interrupt", content=content)
+    assert error_of(answer) == (422, "invalid_arguments")
+    assert answer.json()["error"]["path"] == path
+    elsewhere = await served.web.post("/threads/conversation/one/interrupt", content=content)
+    assert (elsewhere.status_code, elsewhere.json()) == (422, answer.json())
 
 
 @pytest.mark.parametrize(
@@ -80,8 +102,51 @@ async def test_clients_are_asked_who_they_are_and_may_do_what_they_may() -> None
         assert '"code":"readonly"' in refused.text
         answer = await web.get("/ag-ui/adder/one/events", headers={"authorization": "caller"})
         assert error_of(answer) == (403, "forbidden")
+        # The thread is there, so nothing is left to refuse but the call.
+        assert error_of(await post("reader")) == (403, "forbidden")
         answer = await web.post("/ag-ui/adder/one/interrupt", headers={"authorization": "reader"})
         assert error_of(answer) == (403, "forbidden")
+
+
+async def test_a_session_is_its_users_alone_though_its_name_can_be_guessed() -> None:
+    async with serving(authenticate=lambda request: Principal(request.headers["authorization"])) as served:
+        web, alice = served.web, {"authorization": "alice"}
+        for name in ("alice:s1", "alice:%2573%2531"):
+            assert "RUN_FINISHED" in (await web.post(f"/ag-ui/adder/{name}", json=body(), headers=alice)).text
+            for method, path in (("POST", ""), ("GET", "/events"), ("POST", "/interrupt")):
+                content = json.dumps(body()) if path == "" else None
+                url, bob = f"/ag-ui/adder/{name}{path}", {"authorization": "bob"}
+                async with web.stream(method, url, content=content, headers=bob) as answer:
+                    assert answer.status_code == 403
+
+
+class Shown(Thread[dict[str, Any]]):
+    initial_state = {"n": 0}  # noqa: RUF012
+
+    def should_be_readonly(self, connection: Connection, request: Request) -> bool:
+        return "readonly" in request.headers
+
+
+async def test_who_is_readonly_to_the_thread_cannot_push_a_state() -> None:
+    app = Plait(Shown, store=MemoryStore(), secret="s")
+
+    @app.agent("show", thread=Shown)
+    async def show(ctx: Context[Shown]) -> dict[str, int]:
+        return ctx.thread.state
+
+    app.mount("/ag-ui", AgUi(app))
+    async with running(app) as address, http(address) as web:
+        first = await web.post("/ag-ui/show/one", json=body())
+        version = json.loads(first.text.partition('"stateVersion":')[2].partition("}")[0])
+        pushed = body(state={"n": 1}, forwardedProps={"stateVersion": version})
+        refused = await web.post("/ag-ui/show/one", json=pushed, headers={"readonly": "1"})
+        assert '"code":"readonly"' in refused.text
+        assert '"result":{"n":1}' in (await web.post("/ag-ui/show/one", json=pushed)).text
+
+
+async def test_nothing_keeps_or_delays_a_stream_on_its_way(served: Served) -> None:
+    answer = await served.web.post("/ag-ui/adder/one", json=body())
+    assert (answer.headers["cache-control"], answer.headers["x-accel-buffering"]) == ("no-store", "no")
 
 
 async def test_a_stream_ends_when_the_token_expires_and_the_run_goes_on() -> None:
@@ -106,3 +171,16 @@ async def test_large_bodies_and_too_many_viewers_are_refused() -> None:
             assert error_of(await served.web.get("/ag-ui/writer/one/events")) == (429, "rate_limited")
             served.gate.open(3)
             await stream.rest()
+
+
+async def test_requests_are_counted() -> None:
+    async with serving(limits=Limits(messages_per_second=0.001, message_burst=3)) as served:
+        answers = [await served.web.get("/ag-ui/adder/none/events") for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [404, 404, 404, 429]
+
+
+@pytest.mark.parametrize("path", ["adder/one", "adder/one/interrupt"])
+async def test_a_large_body_counts_as_many_requests(path: str) -> None:
+    async with serving(limits=Limits(messages_per_second=0.001, message_burst=20)) as served:
+        codes = [(await served.web.post(f"/ag-ui/{path}", content=b"[" + b" " * 500_000)).status_code for _ in "ab"]
+        assert codes == [422, 429]

@@ -26,7 +26,7 @@ from plait.web.thread_urls import read_run
 from plait.web.turns import LARGE
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, nests_deeper
 
-__all__ = ["RunRequests", "answer_json", "interrupt", "run_agent"]
+__all__ = ["RunRequests", "answer_json", "interrupt", "read_interrupt", "run_agent"]
 
 _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
@@ -134,15 +134,21 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
 async def interrupt(exchange: Exchange) -> Response:
     """Interrupt what runs in a thread, and answer whether anything does. No thread is woken."""
     await exchange.check("call")
-    body, depth = await exchange.body(), exchange.context.limits.depth
+    message = read_interrupt(await exchange.body(), exchange.context.limits.depth)
+    return JSONResponse({"interrupted": exchange.context.runs.interrupt(exchange.key, message)})
+
+
+def read_interrupt(body: bytes, depth: int) -> Any:
+    """Return the message in the body of an interrupt, None if it is empty. Raises InvalidArguments."""
+    if not body.strip():
+        return None
+    if len(body) > depth and nests_deeper(body, depth):
+        raise InvalidArguments(f"the message is nested more than {depth} deep", path="/message")
     try:
-        if len(body) > depth and nests_deeper(body, depth):
-            raise InvalidArguments(f"the message is nested more than {depth} deep", path="/message")
-        given = _decode_interrupt(body) if body.strip() else InterruptBody()
+        return _decode_interrupt(body).message
     except NOT_JSON as error:
         message, path = parse_json_error(error)
         raise InvalidArguments(f'the body must be {{"message": …}}: {message}', path=path) from None
-    return JSONResponse({"interrupted": exchange.context.runs.interrupt(exchange.key, given.message)})
 
 
 def answer_json(value: Any) -> Response:
