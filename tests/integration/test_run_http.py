@@ -292,6 +292,27 @@ async def test_a_session_id_addresses_a_session_of_the_user() -> None:
         assert answer.json() == {"interrupted": False}
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "session_id=%FF",
+        "session_id=a%C3",
+        "session_id=%ED%A0%BD",
+        "session_id=a&session_id=b",
+        "session_id=a&session_id=",
+    ],
+)
+async def test_a_session_id_that_is_not_one_text_is_refused(query: str) -> None:
+    chat = make_app(authenticate=authenticate)
+    async with running(chat.app) as address, http(address, headers={"authorization": "alice"}) as web:
+        for path in ("count", "count/interrupt"):
+            answer = await web.post(f"/run/{path}?{query}")
+            assert (answer.status_code, answer.json()["error"]["path"]) == (422, "/session_id")
+        assert await chat.threads() == []
+        for other in ("session_id=%C3%A9+%26&other=%FF", "other=%FF&session%5Fid=%C3%A9%20%26"):
+            assert (await web.post(f"/run/describe?{other}")).json()["session"] == "é &"
+
+
 async def test_a_session_with_a_long_id_is_remembered() -> None:
     chat = make_app(authenticate=authenticate)
     long = "s" * 200

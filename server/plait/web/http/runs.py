@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -66,7 +67,8 @@ class RunRequests:
         if isinstance(principal, Response):
             return principal
         context.requests.take(request, principal)
-        session_id = request.query_params.get("session_id") if request.scope["query_string"] else None
+        query = request.scope["query_string"]
+        session_id = _read_session_id(query) if query else None
         name = await self._name(request, principal, session_id, headers)
         agent_name, rest = read_run(request.scope)
         if request.method != "POST":
@@ -157,6 +159,21 @@ def answer_json(value: Any) -> Response:
         return Response(encode_json(value), media_type="application/json")
     except UNENCODABLE as error:
         raise CallFailed(f"the result is not JSON: {error}") from None
+
+
+def _read_session_id(query: bytes) -> str | None:
+    """Return the session id in a query, None if it has none. Raises InvalidArguments if another could be meant."""
+    # In Latin-1, each byte is a character.
+    fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
+    found = [value for name, value in fields if name == "session_id"]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise InvalidArguments("session_id is given more than once", path="/session_id")
+    try:
+        return found[0].encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise InvalidArguments("session_id is not UTF-8", path="/session_id") from None
 
 
 def _find_agent(context: ServerContext, name: str, kind: str) -> Agent:
