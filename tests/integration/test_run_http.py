@@ -9,7 +9,8 @@ import httpx
 import pytest
 from starlette.requests import Request
 from tests.integration.agents_app import SECRET, make_app
-from tests.integration.socket_client import http
+from tests.integration.native_client import NativeClient
+from tests.integration.socket_client import connected, http
 from tests.integration.test_http import error_of
 from tests.running import running
 
@@ -291,6 +292,27 @@ async def test_a_session_id_addresses_a_session_of_the_user() -> None:
         assert answer.json() == {"interrupted": False}
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "session_id=%FF",
+        "session_id=a%C3",
+        "session_id=%ED%A0%BD",
+        "session_id=a&session_id=b",
+        "session_id=a&session_id=",
+    ],
+)
+async def test_a_session_id_that_is_not_one_text_is_refused(query: str) -> None:
+    chat = make_app(authenticate=authenticate)
+    async with running(chat.app) as address, http(address, headers={"authorization": "alice"}) as web:
+        for path in ("count", "count/interrupt"):
+            answer = await web.post(f"/run/{path}?{query}")
+            assert (answer.status_code, answer.json()["error"]["path"]) == (422, "/session_id")
+        assert await chat.threads() == []
+        for other in ("session_id=%C3%A9+%26&other=%FF", "other=%FF&session%5Fid=%C3%A9%20%26"):
+            assert (await web.post(f"/run/describe?{other}")).json()["session"] == "é &"
+
+
 async def test_a_session_with_a_long_id_is_remembered() -> None:
     chat = make_app(authenticate=authenticate)
     long = "s" * 200
@@ -300,23 +322,39 @@ async def test_a_session_with_a_long_id_is_remembered() -> None:
         assert [pair async for pair in chat.app.sessions(chat.room, "alice")] == [("alice", long)]
 
 
-async def test_a_session_is_its_users_alone_though_its_name_can_be_guessed() -> None:
+# Names of sessions that can be guessed, others that look like one, and who tries them.
+OF_OTHERS = [
+    *((f"alice:{rest}", "bob") for rest in ("s1", "", "%2573%2531", "a:b", "%25FF", "*")),
+    (":s1", "bob"),
+    *((name, user) for name in ("%2561lice:s1", "carol:s1") for user in ("alice", "bob")),
+]
+
+
+@pytest.mark.parametrize(("name", "user"), OF_OTHERS)
+async def test_a_session_is_its_users_alone_though_its_name_can_be_guessed(name: str, user: str) -> None:
     chat = make_app(authenticate=authenticate)
     async with running(chat.app) as address, http(address) as web:
         await web.post("/run/count?session_id=s1", headers={"authorization": "alice"})
         await chat.app.run("count", session_id="s1")
-        for name, user in (("alice:s1", "bob"), (":s1", "bob"), ("bob:s1", "alice")):
-            path, mine = f"/threads/room/{name}", {"authorization": user}
-            for answer in (
-                await web.get(path, headers=mine),
-                await web.put(path, json={"n": 5}, headers=mine),
-                await web.post(f"{path}/run/count", headers=mine),
-                await web.post(f"{path}/interrupt", headers=mine),
-                await web.delete(path, headers=mine),
-            ):
-                assert error_of(answer) == (403, "forbidden")
+        await chat.app.run("count", thread=unquote(name))
+        path, mine = f"/threads/room/{name}", {"authorization": user}
+        for answer in (
+            await web.get(path, headers=mine),
+            await web.put(path, json={"n": 5}, headers=mine),
+            await web.post(f"{path}/run/count", headers=mine),
+            await web.post(f"{path}/interrupt", headers=mine),
+            await web.delete(path, headers=mine),
+        ):
+            assert error_of(answer) == (403, "forbidden")
+        async with connected(address, path, headers=mine) as client:
+            assert await client.until_closed() == 4403
+            assert client.received == []
+        native = NativeClient(address, path, "b", headers=mine)
+        await native.open()
+        assert (await native.until_closed(), native.frames) == (4403, [])
+        await native.close()
         assert (await web.get("/threads/room/alice:s1", headers={"authorization": "alice"})).json() == {"n": 0}
-        assert (await web.post("/threads/room/open/run/count", headers={"authorization": "bob"})).json() == 1
+        assert (await web.post("/threads/room/open/run/count", headers=mine)).json() == 1
 
 
 async def test_nobody_has_no_sessions_to_address() -> None:

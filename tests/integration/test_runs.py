@@ -42,6 +42,7 @@ async def talk(ctx: Context, words: int) -> str:
 @app.agent("tell", thread=Desk)
 async def tell(ctx: Context) -> AsyncIterator[int]:
     number = 0
+    ctx.thread.append("/answer", "listen")
     while True:
         yield number
         number += 1
@@ -79,6 +80,14 @@ async def test_leaving_a_stream_interrupts_the_agent_and_lets_the_next_run_begin
     async with connect(f"{url}/tell") as room:
         async with aclosing(room.run_stream("tell")) as numbers:
             assert [await anext(numbers) for _ in range(3)] == [0, 1, 2]
+        assert await asyncio.wait_for(room.run("count", 1), TIMEOUT) == 1
+
+
+async def test_cancelling_a_run_of_an_agent_that_streams_interrupts_it_and_lets_the_next_run_begin(url: str) -> None:
+    async with connect(f"{url}/left") as room:
+        telling = asyncio.ensure_future(room.run("tell"))
+        await room.wait_for(lambda state: bool(state["answer"]), TIMEOUT)
+        telling.cancel()
         assert await asyncio.wait_for(room.run("count", 1), TIMEOUT) == 1
 
 

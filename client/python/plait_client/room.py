@@ -206,7 +206,8 @@ class Room(Generic[S]):
         """Run an agent in this thread and return its output; of one that streams, a list.
 
         Of a run that was interrupted it is `{"interrupted": True, "message": …, "output": …}`, which is the last
-        element of such a list. Raises as `call` does; a run that has begun goes on when this is cancelled.
+        element of such a list. Raises as `call` does. When this is cancelled, a run that has begun goes on, but that
+        of an agent that streams is interrupted.
         """
         chunks = []
         self._live.check_open()

@@ -55,11 +55,18 @@ def user_prefix(user_id: str | None) -> str:
 
 
 def read_session_name(name: str) -> tuple[str | None, str] | None:
-    """Return the user and the session of a name, None for a name that has none, or not in full."""
+    """Return the user and the session of a name, None for one that `session_name` does not make, or not in full.
+
+    Says nothing of who may use it: see `is_of_another`.
+    """
     user, colon, session = name.partition(":")
     if not colon or "*" in name:
         return None
-    return (_unescape(user) if user else None), _unescape(session)
+    try:
+        found = (_unescape(user) if user else None), _unescape(session)
+        return found if session_name(*found) == name else None
+    except (UnicodeDecodeError, NotFound):
+        return None
 
 
 def is_of_another(user_id: str | None, name: str) -> bool:

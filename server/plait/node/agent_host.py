@@ -101,7 +101,7 @@ class AgentHost:
         Without `thread`, it is the one of the user's session; without a session, either, a new one. Returns an
         Interruption when the run was interrupted. Raises what the agent raises, InvalidArguments, TooMany when too many
         runs wait, Busy, Unavailable and StoreError. A caller that is cancelled leaves the queue; a run that has begun
-        goes on.
+        goes on, but that of an agent that streams is interrupted.
         """
         found = self._find_agent(agent)
         if found.is_stream:

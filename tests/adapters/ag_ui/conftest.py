@@ -1,10 +1,11 @@
-"""Fixtures for the tests with the published client of AG-UI: the installed package, and an app that is served."""
+"""Fixtures for the tests of AG-UI: the published client, and apps that are served."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.adapters.ag_ui.lab import FOLDER, Lab, make_app
+from tests.adapters.ag_ui.streams import Served, serving
 from tests.integration.builds import Builds
 from tests.running import running
 
@@ -21,3 +22,10 @@ async def lab(client_package: Path, tmp_path: Path) -> AsyncIterator[Lab]:
     app = make_app(store=f"sqlite:///{tmp_path}/plait.db")
     async with running(app) as address:
         yield Lab(app, address)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    """Serve the agents from memory."""
+    async with serving() as served:
+        yield served

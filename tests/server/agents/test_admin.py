@@ -96,6 +96,17 @@ async def test_the_sessions_of_a_user_are_exactly_that_users_with_the_original_i
             await names(app, user_id="")
 
 
+async def test_names_that_no_session_has_are_not_among_the_sessions(store: Store) -> None:
+    others = ["", "%73%31", "a:b", "s ", "%ff", "%c3", "é", "%2a", "%ED%A0%BDa%", "s" * 200]
+    async with make_app(store) as app:
+        for user, prefix in (("ada", "ada:"), (None, ":")):
+            await app.run("note", {}, user_id=user, session_id="s1")
+            for rest in others:
+                await app.run("note", {}, thread=prefix + rest)
+            assert [pair async for pair in app.sessions(Room, user)] == [(user, "s1")]
+            assert len(await names(app, user_id=user)) == len(others) + 1
+
+
 async def test_long_ids_are_known_after_a_restart_and_after_a_run_that_failed(store: Store) -> None:
     app = make_app(store)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.server.agents.lab import Conversation, Lab
 from tests.server.agents.test_runs import Gate, ended
 
-from plait import Context, Destroyed, Limits, MemoryStore, Plait, Thread, ThreadKey, Values
+from plait import Context, Destroyed, Limits, MemoryStore, Plait, Thread, ThreadKey, TooMany, Values
 from plait.store.protocol import Write
 
 HOUR = 3600
@@ -185,29 +185,40 @@ def test_an_unknown_event_is_refused_with_the_nearest() -> None:
         app.on("thread.created", "no")  # type: ignore[call-overload]
 
 
-async def test_threads_that_ran_once_do_not_stay_in_memory_and_lose_nothing(tmp_path: Path) -> None:
+async def test_threads_that_ran_once_leave_no_more_awake_than_the_limit_and_lose_nothing(tmp_path: Path) -> None:
     class Brief(Conversation):
         idle_timeout = 0.0
 
     app = Plait(Brief, store=f"sqlite:///{tmp_path / 'plait.db'}", limits=Limits(awake_threads=300))
     app._node._sweep_interval = 0.01
+    awake = list[int]()
 
     @app.agent("put", thread=Brief)
     async def put(ctx: Context[Brief], number: int) -> int:
         await ctx.thread.values.set("number", number)
+        awake.append(len(app._node.actors))
         return number
 
     @app.agent("look", thread=Brief)
     async def look(ctx: Context[Brief]) -> Any:
         return await ctx.thread.values.get("number")
 
+    async def put_all(numbers: list[int]) -> list[int]:
+        """Return those that were refused because too many threads were awake."""
+        runs = (app.run("put", number, thread=str(number)) for number in numbers)
+        results = await asyncio.gather(*runs, return_exceptions=True)
+        refused = [number for number, result in zip(numbers, results, strict=True) if isinstance(result, TooMany)]
+        assert [each for each in results if not isinstance(each, TooMany)] == sorted({*numbers} - {*refused})
+        return refused
+
     async with app:
-        for start in range(0, 3000, 100):
-            await asyncio.gather(*(app.run("put", number, thread=str(number)) for number in range(start, start + 100)))
+        left = list(range(3000))
+        while left:
+            refused = await put_all(left[:1000])
+            assert len(refused) == max(len(left[:1000]) - 300, 0)
+            left = refused + left[1000:]
             async with asyncio.timeout(10):
-                while len(app._node.actors) > 100:  # noqa: ASYNC110
+                while app._node.actors:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
+        assert max(awake) == 300
         assert [await app.run("look", thread=str(number)) for number in range(0, 3000, 100)] == [*range(0, 3000, 100)]
-        async with asyncio.timeout(10):
-            while app._node.actors:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)

@@ -112,6 +112,35 @@ async def test_a_stream_is_interrupted_at_its_next_chunk_and_says_so_last(lab: L
     assert 0 <= (await lab.values())["said"] < 99
 
 
+@pytest.mark.parametrize("agent", ["do", "stream"])
+async def test_a_caller_that_is_cancelled_interrupts_an_agent_that_streams_and_no_other(lab: Lab, agent: str) -> None:
+    gate, over = Gate(), asyncio.Event()
+
+    async def work(ctx: Context[Conversation]) -> str:
+        try:
+            await gate.wait()
+            await ctx.checkpoint()
+            return "to the end"
+        finally:
+            await ctx.thread.values.set("interrupted", ctx.interrupted)
+            over.set()
+
+    async def stream(ctx: Context[Conversation]) -> AsyncIterator[str]:
+        yield "first"
+        yield await work(ctx)
+
+    given: Any = work if agent == "do" else stream
+    task = asyncio.create_task(lab.app.run(agent, given, thread="one"))
+    await gate.somebody()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ended(task)
+    gate.open()
+    async with asyncio.timeout(10):
+        await over.wait()
+    assert await lab.values() == {"interrupted": agent == "stream"}
+
+
 async def test_background_work_is_not_interrupted(lab: Lab) -> None:
     gate = Gate()
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-import msgspec
 from ag_ui.core import BaseEvent, Interrupt, RunAgentInput
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -29,6 +28,7 @@ from plait.instruments import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext
 from plait.web.http.endpoint import Endpoint, Headers
+from plait.web.http.runs import read_interrupt
 from plait.web.http.streamed import Lines, Streamed
 from plait.web.identity import Action
 from plait.web.thread_urls import split_path
@@ -43,7 +43,7 @@ def emit(context: Context[Any], *events: BaseEvent) -> None:
     """Send events of AG-UI, such as those of tool calls, to those who watch a run, after all changes made so far.
 
     Does nothing in a run that did not come by AG-UI. Raises ValueError for events of runs and of the state, which are
-    sent by themselves.
+    sent by themselves, and for those that cannot be JSON; then it sends none.
     """
     if (run := context.get(EventRun)) is not None:
         run.emit(*events)
@@ -162,11 +162,7 @@ class AgUi:
 
     async def _interrupt(self, asked: _Asked) -> Response:
         await self._check(asked, "call")
-        body = await self._read_body(asked)
-        try:
-            message = msgspec.json.decode(body).get("message") if body.strip() else None
-        except (msgspec.DecodeError, AttributeError, RecursionError):
-            raise InvalidArguments('the body must be empty, or {"message": …}', path="") from None
+        message = read_interrupt(await self._read_body(asked), self._context.limits.depth)
         return JSONResponse({"interrupted": await self._app.interrupt(asked.key, message)})
 
     # Inside

@@ -24,13 +24,12 @@ from plait_schemas.patch import Op, decode_ops, find, parse
 
 __all__ = [
     "Cursor",
+    "Encoded",
     "Opened",
     "encode",
     "encode_custom",
     "encode_delta",
     "encode_snapshot",
-    "find_closed",
-    "find_opened",
 ]
 
 _ENCODER: Final = EventEncoder()
@@ -89,16 +88,27 @@ class Opened(NamedTuple):
         return make(**{member: self.id})
 
 
-def find_opened(event: BaseEvent) -> Opened | None:
-    """Return what an event begins, None if it begins nothing that must be ended."""
-    pair = _PAIRS.get(event.type)
-    return None if pair is None else Opened(event.type, getattr(event, pair[1]))
+class Encoded(NamedTuple):
+    """An event as it was when it was sent, as its author may change it later."""
 
+    type: EventType
+    frame: bytes
+    # What it begins; what it continues or ends; and whether it ends that.
+    opens: Opened | None
+    of: Opened | None
+    is_end: bool
 
-def find_closed(event: BaseEvent) -> Opened | None:
-    """Return what an event continues or ends, None for one that stands alone."""
-    begun_by = _BEGUN_BY.get(event.type)
-    return None if begun_by is None else Opened(begun_by, getattr(event, _PAIRS[begun_by][1]))
+    @classmethod
+    def make(cls, event: BaseEvent) -> Self:
+        """Encode an event. Raises ValueError for one that cannot be JSON, or whose beginning could not be ended."""
+        opens = of = end = None
+        if (pair := _PAIRS.get(event.type)) is not None:
+            opens = Opened(event.type, getattr(event, pair[1]))
+            opens.end()
+        elif (begun_by := _BEGUN_BY.get(event.type)) is not None:
+            of = Opened(begun_by, getattr(event, _PAIRS[begun_by][1]))
+            end = of.end()
+        return cls(event.type, encode(event), opens, of, end is not None and end.type == event.type)
 
 
 def encode(event: BaseEvent) -> bytes:

@@ -1,7 +1,7 @@
 """One run that a client of AG-UI has begun, as the events that its viewers see."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from ag_ui.core import (
 )
 
 from plait.actor.logs import log_error
-from plait.adapters.ag_ui.events import Opened, encode, encode_custom, find_closed, find_opened
+from plait.adapters.ag_ui.events import Encoded, Opened, encode, encode_custom
 from plait.adapters.ag_ui.feed import Feed, RunEvent
 from plait.agents.run import Interruption
 from plait.errors import CallFailed, PlaitError, StoreError, public_message
@@ -76,21 +76,23 @@ class EventRun:
         self._fail(RunErrorEvent(message=public_message(error), code=error.code))
 
     def emit(self, *events: BaseEvent) -> None:
-        """Send events when all changes made so far are durable."""
-        for event in events:
-            _check(event)
-        self._feed.actor.after(lambda error: None if error else self._put_all(events))
+        """Send events as they are at this moment, when all changes made so far are durable.
+
+        Raises ValueError for one that cannot be sent.
+        """
+        encoded = [_encode(event) for event in events]
+        self._feed.actor.after(lambda error: None if error else self._put_all(encoded))
 
     def take(self, what: str, value: Any) -> Callable[[], None]:
-        """Return what sends a chunk, as a sink of streams does."""
+        """Return what sends a chunk, as a sink of streams does. Raises TypeError or ValueError if it cannot be sent."""
         match what, value:
             case "chunk", str():
+                value.encode()
                 return partial(self._put_text, value)
             case "chunk", Interruption():
                 return self._cancel
             case "chunk", BaseEvent():
-                _check(value)
-                return partial(self._put_all, (value,))
+                return partial(self._put_all, [_encode(value)])
             case "chunk", _:
                 return partial(self._put, encode_custom("chunk", value))
             case "error", _:
@@ -137,28 +139,30 @@ class EventRun:
         if not text:
             return
         if self._text is None:
-            start = TextMessageStartEvent(message_id=f"msg_{secrets.token_hex(16)}", role="assistant")
-            self._put_event(start)
-            self._text = find_opened(start)
+            start = Encoded.make(TextMessageStartEvent(message_id=f"msg_{secrets.token_hex(16)}", role="assistant"))
+            self._put_encoded(start)
+            self._text = start.opens
         assert self._text is not None
         self._put_event(TextMessageContentEvent(message_id=self._text.id, delta=text))
 
-    def _put_all(self, events: tuple[BaseEvent, ...]) -> None:
+    def _put_all(self, events: Iterable[Encoded]) -> None:
         for event in events:
             if self._text is not None and event.type in (EventType.TEXT_MESSAGE_START, EventType.TOOL_CALL_START):
                 # What is yielded after it is another message.
                 self._put_event(self._text.end())
-            self._put_event(event)
+            self._put_encoded(event)
 
     def _put_event(self, event: BaseEvent) -> None:
-        opens, of = find_opened(event), find_closed(event)
-        if opens is not None:
-            self._open[opens] = None
-        elif of is not None and of.end().type == event.type:
-            self._open.pop(of, None)
-            if of == self._text:
+        self._put_encoded(Encoded.make(event))
+
+    def _put_encoded(self, event: Encoded) -> None:
+        if event.opens is not None:
+            self._open[event.opens] = None
+        elif event.of is not None and event.is_end:
+            self._open.pop(event.of, None)
+            if event.of == self._text:
                 self._text = None
-        self._put(encode(event), opens=opens, of=of)
+        self._put(event.frame, opens=event.opens, of=event.of)
 
     def _put(self, frame: bytes, *, opens: Opened | None = None, of: Opened | None = None) -> None:
         if not self._is_over:
@@ -178,6 +182,7 @@ class EventRun:
             self._feed.wake()
 
 
-def _check(event: BaseEvent) -> None:
+def _encode(event: BaseEvent) -> Encoded:
     if event.type in _RESERVED:
         raise ValueError(f"{event.type.value} is sent by itself, from the run and the state of its thread")
+    return Encoded.make(event)

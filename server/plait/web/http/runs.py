@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -26,7 +27,7 @@ from plait.web.thread_urls import read_run
 from plait.web.turns import LARGE
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, nests_deeper
 
-__all__ = ["RunRequests", "answer_json", "interrupt", "run_agent"]
+__all__ = ["RunRequests", "answer_json", "interrupt", "read_interrupt", "run_agent"]
 
 _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
@@ -66,7 +67,8 @@ class RunRequests:
         if isinstance(principal, Response):
             return principal
         context.requests.take(request, principal)
-        session_id = request.query_params.get("session_id") if request.scope["query_string"] else None
+        query = request.scope["query_string"]
+        session_id = _read_session_id(query) if query else None
         name = await self._name(request, principal, session_id, headers)
         agent_name, rest = read_run(request.scope)
         if request.method != "POST":
@@ -135,15 +137,21 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
 async def interrupt(exchange: Exchange) -> Response:
     """Interrupt what runs in a thread, and answer whether anything does. No thread is woken."""
     await exchange.check("call")
-    body, depth = await exchange.body(), exchange.context.limits.depth
+    message = read_interrupt(await exchange.body(), exchange.context.limits.depth)
+    return JSONResponse({"interrupted": exchange.context.runs.interrupt(exchange.key, message)})
+
+
+def read_interrupt(body: bytes, depth: int) -> Any:
+    """Return the message in the body of an interrupt, None if it is empty. Raises InvalidArguments."""
+    if not body.strip():
+        return None
+    if len(body) > depth and nests_deeper(body, depth):
+        raise InvalidArguments(f"the message is nested more than {depth} deep", path="/message")
     try:
-        if len(body) > depth and nests_deeper(body, depth):
-            raise InvalidArguments(f"the message is nested more than {depth} deep", path="/message")
-        given = _decode_interrupt(body) if body.strip() else InterruptBody()
+        return _decode_interrupt(body).message
     except NOT_JSON as error:
         message, path = parse_json_error(error)
         raise InvalidArguments(f'the body must be {{"message": …}}: {message}', path=path) from None
-    return JSONResponse({"interrupted": exchange.context.runs.interrupt(exchange.key, given.message)})
 
 
 def answer_json(value: Any) -> Response:
@@ -152,6 +160,21 @@ def answer_json(value: Any) -> Response:
         return Response(encode_json(value), media_type="application/json")
     except UNENCODABLE as error:
         raise CallFailed(f"the result is not JSON: {error}") from None
+
+
+def _read_session_id(query: bytes) -> str | None:
+    """Return the session id in a query, None if it has none. Raises InvalidArguments if another could be meant."""
+    # In Latin-1, each byte is a character.
+    fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
+    found = [value for name, value in fields if name == "session_id"]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise InvalidArguments("session_id is given more than once", path="/session_id")
+    try:
+        return found[0].encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise InvalidArguments("session_id is not UTF-8", path="/session_id") from None
 
 
 def _find_agent(context: ServerContext, name: str, kind: str) -> Agent:
