@@ -113,6 +113,8 @@ class Hooks:
 
     async def is_readonly(self, connection: Connection, request: Request) -> bool:
         """Run `should_be_readonly` for a request."""
+        if not self.has("should_be_readonly"):
+            return False
         answer = await self.run("should_be_readonly", connection, request, connection=connection, request=request)
         return bool(answer)
 

@@ -130,6 +130,7 @@ class Turn:
 
     def end(self, result: Any, error: BaseException | None) -> None:
         """Call the callbacks with the outcome, each once."""
+        self.on_abandon = self.hurry = None  # They may refer to this turn, which would stay as garbage.
         if self.size:
             size, self.size = self.size, 0
             self.connection.end_turn(size)

@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -18,13 +19,14 @@ __all__ = ["COOKIE", "DEVELOPMENT_SECRET", "HEADER", "Signer", "ThreadIdProvider
 log = logging.getLogger("plait.agents")
 
 HEADER: Final = "x-thread-id"
+_HEADER: Final = HEADER.encode()
 COOKIE: Final = "atid"
 DEVELOPMENT_SECRET: Final = "plait-development-secret"
 """Signs ids in development. Everybody knows it."""
 
 _MAX_AGE: Final = 7 * 24 * 3600
-# What base64 and ids have that a cookie's value may not.
-_ESCAPES: Final = str.maketrans({"+": "%2B", "/": "%2F", "=": "%3D"})
+# How many signatures are kept, as each id is verified and signed by every request.
+_MOST_KEPT: Final = 4096
 
 ThreadIdProvider = Callable[[Request], Awaitable[str] | str]
 """Returns the id of the thread of a request, `thrd_` and letters and digits; `request.state.principal` is its user."""
@@ -35,15 +37,16 @@ class Signer:
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._keys = [secret.encode() for secret in secrets]
+        self._sign = lru_cache(_MOST_KEPT)(_sign)
 
     def sign(self, id: str) -> str:
         """Return the signature of an id: base64 of HMAC-SHA256."""
-        return _sign(self._keys[0], id).decode()
+        return self._sign(self._keys[0], id).decode()
 
     def verify(self, id: str, signature: str) -> bool:
         """Whether a signature was made with one of the secrets."""
         given = signature.encode(errors="surrogatepass")
-        return any(hmac.compare_digest(_sign(key, id), given) for key in self._keys)
+        return any(hmac.compare_digest(self._sign(key, id), given) for key in self._keys)
 
 
 class ThreadIds:
@@ -75,11 +78,12 @@ class ThreadIds:
     def make_headers(self, id: str, *, is_secure: bool) -> list[tuple[bytes, bytes]]:
         """Return the headers by which a client continues a thread; the cookie is for https only if that is in use."""
         signature = self._get_signer().sign(id)
-        value = f"{id}.{signature}".translate(_ESCAPES)
-        cookie = f"{COOKIE}={value}; Max-Age={_MAX_AGE}; Path=/; HttpOnly; SameSite=Lax"
+        # What base64 has and the value of a cookie may not have.
+        escaped = signature.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
+        cookie = f"{COOKIE}={id}.{escaped}; Max-Age={_MAX_AGE}; Path=/; HttpOnly; SameSite=Lax"
         if is_secure:
             cookie += "; Secure"
-        return [(HEADER.encode(), f"{id};{signature}".encode()), (b"set-cookie", cookie.encode())]
+        return [(_HEADER, f"{id};{signature}".encode()), (b"set-cookie", cookie.encode())]
 
     # Inside
 
@@ -90,7 +94,7 @@ class ThreadIds:
 
     def _find_in_header(self, request: Request) -> str | None:
         # Several are one with commas, which no signature has.
-        value = ",".join(request.headers.getlist(HEADER))
+        value = b",".join([value for name, value in request.scope["headers"] if name == _HEADER]).decode("latin-1")
         return self._verify(f"the header {HEADER}", value, ";") if value else None
 
     def _find_in_cookie(self, request: Request) -> str | None:

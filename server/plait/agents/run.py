@@ -55,9 +55,9 @@ class Run:
         self.session = session
         # The turn in which it runs.
         self.turn = turn
-        # The run that called it, in any thread, and the one of the request, in whose place in the queue it runs.
+        # The run that called it, in any thread, and the one of the request, if that is another one.
         self.caller = caller
-        self.outermost: Run = self if outer is None else outer.outermost
+        self._outermost = None if outer is None else outer.outermost
         # What is staged of the thread's parts, shared by all runs of the request.
         self.stage: Stage = Stage(core.thread._core, self.check) if outer is None else outer.stage
         # The background work of the request, which the outermost run owns.
@@ -81,6 +81,11 @@ class Run:
         if not self._id:
             self._id = f"run_{secrets.token_hex(16)}"
         return self._id
+
+    @property
+    def outermost(self) -> "Run":
+        """The run of the request, in whose place in the queue this one runs."""
+        return self if self._outermost is None else self._outermost
 
     def interrupt(self, message: Any = None) -> None:
         """Let the agent be interrupted at its next checkpoint."""

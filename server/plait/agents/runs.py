@@ -418,7 +418,7 @@ class Runs:
     def _leave(self, run: Run) -> None:
         for task in run.background:  # What follows was cancelled before it began.
             task.cancel()
-        run.stage.is_closed = True
+        run.stage.close()
         run.is_over = True
         self._active.discard(run)
         queue = self._queue(run.core)

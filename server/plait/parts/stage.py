@@ -103,3 +103,12 @@ class Stage:
     def drop(self) -> None:
         """Forget what was not committed."""
         self.drafts.clear()
+
+    def close(self) -> None:
+        """Stage nothing more."""
+        self.is_closed = True
+        self.check = _do_nothing  # What it was refers to this stage, and would keep it until garbage is collected.
+
+
+def _do_nothing() -> None:
+    pass

@@ -10,6 +10,8 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from plait.web.headers import find_header
+
 __all__ = ["Hosts"]
 
 log = logging.getLogger("plait.sockets")
@@ -58,7 +60,7 @@ class Hosts:
     def check(self, request: Request) -> None:
         """Raise HTTPException if the request's host is not accepted."""
         # Every request from a browser has a Host header.
-        host = request.headers.get("host")
+        host = find_header(request, b"host")
         if self._takes_all or not host or host == self._last:
             return
         if self._has(_name(host)):

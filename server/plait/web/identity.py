@@ -12,6 +12,7 @@ from plait.actor.connection import Principal
 from plait.actor.outcome import maybe_await
 from plait.errors import Forbidden, Unauthenticated
 from plait.store.protocol import ThreadKey
+from plait.web.headers import find_header
 
 __all__ = ["Action", "Authenticate", "Authorize", "Identity"]
 
@@ -62,7 +63,7 @@ class Identity:
         An origin is the server's own if its host is the request's. The scheme is not compared, as a proxy may handle
         TLS.
         """
-        origin = request.headers.get("origin")
+        origin = find_header(request, b"origin")
         if origin is None or "*" in self.allowed_origins or origin.rstrip("/").lower() in self.allowed_origins:
             return
         host = _without_default_port(request.headers.get("host", ""))

@@ -1,9 +1,11 @@
 """Runs of agents: one at a time in a thread, in order, bounded; their scopes of state."""
 
 import asyncio
+import gc
 import logging
 import random
 import re
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -54,6 +56,27 @@ class Gate:
 async def ended(task: "asyncio.Task[Any]") -> Any:
     async with asyncio.timeout(PATIENCE):
         return await task
+
+
+async def test_a_run_is_freed_when_it_ends_without_the_garbage_collector(lab: Lab) -> None:
+    runs: list[weakref.ref[object]] = []
+
+    async def inner(ctx: Context[Conversation]) -> None:
+        runs.append(weakref.ref(ctx._run))
+
+    async def outer(ctx: Context[Conversation]) -> None:
+        runs.append(weakref.ref(ctx._run))
+        await ctx.thread.values.set("a", 1)
+        await lab.do(inner)
+
+    gc.collect()
+    gc.disable()
+    try:
+        await lab.do(outer)
+        await asyncio.sleep(0)
+        assert [run() for run in runs] == [None, None]
+    finally:
+        gc.enable()
 
 
 # Scopes of state

@@ -6,14 +6,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from plait.actor.logs import log_error
-from plait.errors import PlaitError, TooLarge
+from plait.errors import PlaitError
 from plait.instruments import NO_INSTRUMENTS
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, error_response
 from plait.web.http.observed import serve_observed
+from plait.web.http.request import LimitedRequest
 
 __all__ = ["Answer", "Endpoint", "Headers", "PathRoute"]
 
@@ -39,7 +40,7 @@ class Endpoint:
             await serve_observed(self._serve, self._context, scope, receive, send, place=place)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, _limit_body(receive, self._context.limits.frame), send)
+        request = LimitedRequest(scope, receive, send, limit=self._context.limits.frame)
         headers: Headers = []
         try:
             response = await self._answer(request, headers)
@@ -67,18 +68,3 @@ class PathRoute(BaseRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._endpoint(scope, receive, send)
-
-
-def _limit_body(receive: Receive, limit: int) -> Receive:
-    """Return a `receive` that raises TooLarge if the body has more than `limit` bytes."""
-    size = 0
-
-    async def receive_limited() -> Message:
-        nonlocal size
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > limit:
-            raise TooLarge(f"a body may have at most {limit} bytes", limit="frame")
-        return message
-
-    return receive_limited

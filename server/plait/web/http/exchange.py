@@ -1,7 +1,7 @@
 """One HTTP request to one thread: its checks, its body, and the outcome of what it calls."""
 
 import asyncio
-import secrets
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -61,7 +61,7 @@ class Exchange:
         may_write = await self.context.identity.may(self.principal, self.key, "write")
         actor = await self.context.actor(self.principal, self.key)
         rights = Rights(self.principal, may_write)
-        connection = actor.make_connection(f"http-{secrets.token_hex(8)}", self._lines, rights=rights)
+        connection = actor.make_connection(f"http-{os.urandom(8).hex()}", self._lines, rights=rights)
         connection.trace = self.request.scope.get(TRACE)
         # A turn of the thread, so that it does not stop before this request continues.
         if await actor.is_readonly(connection, self.request):

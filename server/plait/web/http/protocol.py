@@ -5,7 +5,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 from uvicorn.config import Config
@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 
 from plait.web.context import error_body
 from plait.web.http.half_open import HalfOpen
+from plait.web.http.head_writer import HeadWriter
 from plait.web.sockets.handshake import Handshake
 from plait_schemas.codec import encode_json
 
@@ -74,6 +75,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_lost = False
         # The request that is being answered; `cycle` is the last one received.
         self._answered: RequestResponseCycle | None = None
+        self._writer: HeadWriter | None = None
         # Bytes of answers that the peer had not read at the last check, and how many checks have found no fewer.
         self._unread = 0
         self._looks = 0
@@ -170,6 +172,8 @@ class HttpProtocol(HttpToolsProtocol):
     # Called by uvicorn
 
     def on_response_complete(self) -> None:
+        if self._writer is not None:
+            self._writer.flush()
         super().on_response_complete()
         if self.transport.is_closing() or (self._part == _IDLE and not self._is_answering):
             self._wait()
@@ -201,6 +205,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
+        self._writer = HeadWriter(self.transport, self.loop)
+        cycle.transport = cast(asyncio.Transport, self._writer)
         super()._start_asgi_task(cycle, app)
 
     # Called by HalfOpen

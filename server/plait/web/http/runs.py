@@ -88,7 +88,8 @@ class RunRequests:
     ) -> str:
         """Return the name of the thread. Raises Forbidden for a session of nobody, which everybody could name."""
         if session_id is None:
-            request.state.principal = principal
+            # It is found as `request.state.principal`.
+            request.scope.setdefault("state", {})["principal"] = principal
             id = await self._ids.find(request)
             headers += self._ids.make_headers(id, is_secure=request.scope["scheme"] == "https")
             return id

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import cached_property
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -63,9 +64,18 @@ class Lines:
         self._is_over = False
         # Whether the answer ends without an end.
         self._is_broken = False
-        # Set when there is something to read, and when there is room for more.
-        self._filled = asyncio.Event()
-        self._drained = asyncio.Event()
+
+    # Most requests are not answered in lines, and need no events.
+
+    @cached_property
+    def _filled(self) -> asyncio.Event:
+        """Set when there is something to read."""
+        return asyncio.Event()
+
+    @cached_property
+    def _drained(self) -> asyncio.Event:
+        """Set when there is room for more."""
+        return asyncio.Event()
 
     @property
     def is_backed_up(self) -> bool:

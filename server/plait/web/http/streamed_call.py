@@ -97,5 +97,6 @@ class StreamedCall:
         self._abandon()
 
     def _abandon(self) -> None:
-        if self._turn is not None:
-            self._turn.abandon()
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.abandon()

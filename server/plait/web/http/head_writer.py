@@ -1,0 +1,60 @@
+"""Writes the head of an answer and the beginning of its body at once, as each write costs a system call."""
+
+import asyncio
+from typing import Final, Protocol
+
+__all__ = ["HeadWriter"]
+
+# Larger parts of a body are not copied to be written with the head.
+_LARGE: Final = 64 * 1024
+
+
+class _Transport(Protocol):
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+    def is_closing(self) -> bool: ...
+
+
+class HeadWriter:
+    """What uvicorn uses of the transport for one answer.
+
+    The first data wait for the next ones, but no longer than until the loop's next iteration, or `flush`.
+    """
+
+    __slots__ = ("_held", "_is_new", "_loop", "_transport")
+
+    def __init__(self, transport: _Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._is_new = True
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        """Write data after those before."""
+        if self._is_new:
+            self._is_new = False
+            self._held = data
+            self._loop.call_soon(self.flush)
+            return
+        if self._held and len(data) < _LARGE:
+            data, self._held = self._held + data, b""
+        else:
+            self.flush()
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        held, self._held = self._held, b""
+        if held and not self._transport.is_closing():
+            self._transport.write(held)
+
+    def close(self) -> None:
+        """Close the connection when everything is written."""
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Return whether the connection is closed or closing."""
+        return self._transport.is_closing()

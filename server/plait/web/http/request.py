@@ -1,0 +1,61 @@
+"""A request whose body has a limit."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive, Scope, Send
+
+from plait.errors import TooLarge
+
+__all__ = ["LimitedRequest"]
+
+
+class LimitedRequest(Request):
+    """Raises TooLarge if the body has more than `limit` bytes; reads one that is small in less time than Starlette."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, limit: int) -> None:
+        super().__init__(scope, _limit_body(receive, limit), send)
+        self._whole: bytes | None = None
+        self._is_begun = False
+
+    async def body(self) -> bytes:
+        """Return the body. Raises ClientDisconnect."""
+        if self._whole is not None:
+            return self._whole
+        if self._is_begun:
+            return await super().body()
+        self._is_begun = True
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body: bytes = message.get("body", b"")
+        if message.get("more_body", False):
+            body = b"".join([body, *[chunk async for chunk in super().stream()]])
+        self._whole = body
+        return body
+
+    async def stream(self) -> AsyncGenerator[bytes, Any]:
+        """Yield the parts of the body as they come, and an empty one at the end. Raises ClientDisconnect."""
+        if self._whole is not None:
+            yield self._whole
+            yield b""
+            return
+        self._is_begun = True
+        async for chunk in super().stream():
+            yield chunk
+
+
+def _limit_body(receive: Receive, limit: int) -> Receive:
+    """Return a `receive` that raises TooLarge if the body has more than `limit` bytes."""
+    size = 0
+
+    async def receive_limited() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise TooLarge(f"a body may have at most {limit} bytes", limit="frame")
+        return message
+
+    return receive_limited
