@@ -175,6 +175,7 @@ class Turn:
             self.trace = instruments.turn_began(kind, name, self.name, began - self.since, self.trace)
         result: Any = None
         error: BaseException | None = None
+        exiting: BaseException | None = None
         try:
             result = self.work()
             if type(result) not in _NOT_AWAITABLE and inspect.isawaitable(result):
@@ -183,7 +184,12 @@ class Turn:
             error = self._explain_cancelled(cancelled, task)
             if self._is_cancelled:
                 task.uncancel()
-        except Exception as failure:
+        except StopIteration as stop:  # No future can have it as its outcome.
+            error = RuntimeError(f"{self.name} raised StopIteration")
+            error.__cause__ = stop
+        except (KeyboardInterrupt, SystemExit) as exit:
+            exiting, error = exit, asyncio.CancelledError()
+        except BaseException as failure:  # Such as Interrupted, of the run that waits for this turn.
             error = failure
         finally:
             self.is_running = False
@@ -191,6 +197,8 @@ class Turn:
         if instruments is not None:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
+        if exiting is not None:
+            raise exiting
         if task.cancelling():
             # The task was cancelled from outside, as when the loop is closed.
             raise asyncio.CancelledError

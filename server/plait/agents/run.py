@@ -67,7 +67,8 @@ class Run:
         # With which message it was interrupted.
         self.interrupt_message: Any = None
         self.is_interrupted = False
-        # Whether the agent has been told, and whether it has ended.
+        # Whether the agent has begun, has been told, and has ended.
+        self.has_begun = False
         self._is_told = False
         self.is_over = False
         # Whether it is interrupted because the server shuts down.
@@ -109,7 +110,7 @@ class Run:
     def check(self) -> None:
         """Raise Interrupted, once, if the request is interrupted while its agents run."""
         run = self.outermost
-        if run.is_interrupted and not run._is_told and not run.is_over:
+        if run.is_interrupted and run.has_begun and not run._is_told and not run.is_over:
             run._is_told = True
             raise Interrupted(run.interrupt_message)
 

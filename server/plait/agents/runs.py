@@ -212,6 +212,7 @@ class Runs:
             if run.outermost is run:
                 self._leave(run)
             raise
+        run.has_begun = True
         return context
 
     def _make_context(self, run: Run, thread: Thread[Any], given: Given, calling: Context[Any] | None) -> Context[Any]:

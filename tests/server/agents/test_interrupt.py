@@ -9,7 +9,7 @@ import pytest
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, make_store, open_lab
 from tests.server.agents.test_runs import Gate, ended
 
-from plait import Context, Interrupted, Interruption, ThreadKey, Unavailable
+from plait import Context, Interrupted, Interruption, MemoryStore, Plait, Thread, ThreadKey, Unavailable, rpc
 
 ONE = ThreadKey("conversation", "one")
 
@@ -131,6 +131,54 @@ async def test_background_work_is_not_interrupted(lab: Lab) -> None:
     gate.open()
     assert await ended(task) == Interruption()
     assert await lab.values() == {"later": 1}
+
+
+async def test_an_interrupt_ends_the_run_also_if_what_it_called_in_another_thread_is_told() -> None:
+    gate = Gate()
+
+    class Tool(Thread[Any]):
+        @rpc(concurrent=True)
+        async def look(self) -> Any:
+            await gate.wait()
+            return await app.kv.get("cache", "key")
+
+    app = Plait(Conversation, Tool, store=MemoryStore(), shutdown_timeout=1.0)
+
+    @app.agent("do", thread=Conversation)
+    async def do(ctx: Context[Conversation]) -> Any:
+        await ctx.thread.values.set("kept", 1)
+        return await app.thread(Tool, "tool").look()
+
+    async with app:
+        task = asyncio.create_task(app.run("do", thread="one"))
+        await gate.somebody()
+        assert await app.interrupt(ONE, "stop")
+        gate.open()
+        assert await ended(task) == Interruption("stop")
+        assert await app.thread(Conversation, "one").values.items() == [("kept", 1)]
+
+
+@pytest.mark.parametrize("event", ["session.started", "agent.started"])
+async def test_an_interrupt_before_the_agent_begins_is_not_raised_in_listeners(event: Any) -> None:
+    gate, told = Gate(), list[Any]()
+
+    async def tell(about: Any) -> None:
+        await gate.wait()
+        told.append(await about.thread.values.get("n", 0))
+
+    async def work(ctx: Context[Conversation]) -> None:
+        told.append("begun")
+        await ctx.checkpoint()
+
+    async with open_lab(CountingMemory()) as lab:
+        lab.app.on(event, tell)
+        task = asyncio.create_task(lab.do(work))
+        await gate.somebody()
+        assert await lab.app.interrupt(ONE, "stop")
+        gate.open()
+        assert await ended(task) == Interruption("stop")
+        assert told == [0]
+        assert await ended(asyncio.create_task(lab.values())) == {}
 
 
 # Shutdown
