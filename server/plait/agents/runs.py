@@ -291,6 +291,8 @@ class Runs:
 
     def _explain(self, run: Run, failure: BaseException, has_expired: bool) -> BaseException | None:
         """Return what a run fails with, None if it was interrupted; an inner one passes that on."""
+        if isinstance(failure, BaseExceptionGroup):
+            failure = _take_out_interrupts(failure)
         if isinstance(failure, Interrupted) or (
             isinstance(failure, asyncio.CancelledError) and run.outermost.is_cut_off
         ):
@@ -426,6 +428,17 @@ class Runs:
         queue.leave()
         if queue.is_empty:
             self._queues.pop(run.core, None)
+
+
+def _take_out_interrupts(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the other errors of a group, as a task group raises it, or Interrupted if there are none."""
+    interrupt, others = group.split(Interrupted)
+    if others is not None:
+        return others
+    while isinstance(interrupt, BaseExceptionGroup):
+        interrupt = interrupt.exceptions[0]
+    assert interrupt is not None
+    return interrupt
 
 
 def _is_of_caller(error: BaseException) -> bool:

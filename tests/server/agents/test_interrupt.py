@@ -112,6 +112,61 @@ async def test_a_stream_is_interrupted_at_its_next_chunk_and_says_so_last(lab: L
     assert 0 <= (await lab.values())["said"] < 99
 
 
+@pytest.mark.parametrize("how", ["run", "inner", "stream", "nested"])
+async def test_an_interrupt_in_a_task_group_keeps_what_the_run_wrote(lab: Lab, how: str) -> None:
+    gate = Gate()
+
+    async def check(ctx: Context[Conversation]) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.checkpoint())
+
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("kept", how)
+        await gate.wait()
+        if how == "inner":
+            await ctx.run("do", check)
+        elif how == "nested":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(check(ctx))
+        else:
+            await check(ctx)
+
+    async def stream(ctx: Context[Conversation]) -> AsyncIterator[int]:
+        yield 1
+        await work(ctx)
+
+    name, function = ("stream", stream) if how == "stream" else ("do", work)
+    task = asyncio.create_task(lab.app.run(name, function, thread="one"))
+    await gate.somebody()
+    await lab.app.interrupt(ONE, "stop")
+    gate.open()
+    assert await ended(task) == ([1, Interruption("stop")] if how == "stream" else Interruption("stop"))
+    assert await lab.values() == {"kept": how}
+
+
+async def test_the_errors_beside_an_interrupt_in_a_task_group_fail_the_run(lab: Lab) -> None:
+    gate = Gate()
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("dropped", 1)
+        await gate.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(ctx.checkpoint())
+
+    task = asyncio.create_task(lab.do(work))
+    await gate.somebody()
+    await lab.app.interrupt(ONE, "stop")
+    gate.open()
+    with pytest.raises(ExceptionGroup) as raised:
+        await ended(task)
+    assert [type(error) for error in raised.value.exceptions] == [ZeroDivisionError]
+    assert await lab.values() == {}
+
+
 async def test_background_work_is_not_interrupted(lab: Lab) -> None:
     gate = Gate()
 
