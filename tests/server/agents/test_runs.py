@@ -1,6 +1,7 @@
 """Runs of agents: one at a time in a thread, in order, bounded; their scopes of state."""
 
 import asyncio
+import contextvars
 import gc
 import logging
 import random
@@ -546,6 +547,45 @@ async def test_what_a_task_writes_while_the_run_commits_is_stored(lab: Lab) -> N
     await lab.do(work)
     await lab.sleep()
     assert await lab.values() == {"log": ["run"], "late": 1}
+
+
+async def test_what_tasks_write_while_what_followed_the_answer_is_stored_is_not_lost(lab: Lab) -> None:
+    submit, variables = lab.store.submit, list[contextvars.Context]()
+    tasks: list[asyncio.Task[None]] = []
+    outcomes: list[asyncio.Future[int]] = []
+    loop = asyncio.get_running_loop()
+
+    async def push(number: int) -> None:
+        await (await lab.thread()).values.push("log", number)
+
+    async def finish(
+        outcome: asyncio.Future[int], before: list[asyncio.Future[int]], later: asyncio.Future[int]
+    ) -> None:
+        await asyncio.gather(*before)
+        later.set_result(await outcome)
+
+    def watch(write: Any) -> Any:
+        """Let each write last until a task of the run has begun to write, too."""
+        if not write.records:
+            return submit(write)
+        number, later = len(outcomes), loop.create_future()
+        if number < 3:
+            tasks.append(loop.create_task(push(number), context=variables[0]))
+        tasks.append(loop.create_task(finish(submit(write), list(outcomes), later)))
+        outcomes.append(later)
+        return later
+
+    async def work(ctx: Context[Conversation]) -> None:
+        variables.append(contextvars.copy_context())
+        await ctx.thread.values.push("log", "run")
+
+    assert await lab.values() == {}
+    lab.store.submit = watch  # type: ignore[method-assign]
+    await lab.do(work)
+    assert await lab.do(lambda ctx: ctx.thread.values.get("log")) == ["run", 0, 1, 2]
+    await asyncio.gather(*tasks)
+    await lab.sleep()
+    assert await lab.values() == {"log": ["run", 0, 1, 2]}
 
 
 async def test_an_error_in_background_work_is_logged_and_fails_nothing(
