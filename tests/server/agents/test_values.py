@@ -266,6 +266,8 @@ async def test_a_key_is_a_str(lab: Lab, key: Any) -> None:
     async def work(ctx: Context[Conversation]) -> Any:
         with pytest.raises(TypeError, match="key"):
             await ctx.thread.values.set(key, 1)
+        with pytest.raises(TypeError, match="key"):
+            await ctx.thread.values.delete(key)
 
     await lab.do(work)
 
