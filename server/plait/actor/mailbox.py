@@ -152,8 +152,8 @@ class Turn:
         """Whether this turn, or one that waits for it, runs in `mailbox`."""
         return any(turn.mailbox is mailbox and turn.is_running for turn in self.chain())
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run in a task of its own, concurrently with other turns."""
+    def start(self, loop: asyncio.AbstractEventLoop, context: Context | None = None) -> None:
+        """Run in a task of its own, concurrently with other turns, by default with the caller's context variables."""
 
         async def run() -> None:
             if self.is_abandoned:
@@ -162,7 +162,7 @@ class Turn:
             else:
                 await self.run(task)
 
-        self.task = task = loop.create_task(run(), name=self.name)
+        self.task = task = loop.create_task(run(), name=self.name, context=context)
 
     async def run(self, task: asyncio.Task[None]) -> None:
         """Run to the end in `task`, the current task, and call the callbacks."""

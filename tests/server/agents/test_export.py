@@ -21,10 +21,12 @@ from plait import (
     SqliteStore,
     Store,
     Thread,
+    ThreadKey,
     TooLarge,
     Values,
     migrate,
 )
+from plait.cli.maintenance import export_thread
 
 LONG = "x" * 200
 
@@ -204,6 +206,50 @@ async def test_a_class_with_on_start_takes_an_import_too(stores: tuple[Store, St
         assert await parts_of(app, Busy, "one") == (5, [("n", 1)], {})
         with pytest.raises(Conflict):
             await app.import_thread(data)
+
+
+async def test_of_two_imports_at_once_one_is_refused_also_with_on_start(stores: tuple[Store, Store]) -> None:
+    data = '{"format":1,"kind":"busy","name":"one","state":%d,"parts":{"values":{"values":{"n":1}}}}'
+    async with make_app(stores[0]) as app:
+        outcomes = await asyncio.gather(
+            *(app.import_thread(data % number) for number in range(3)), return_exceptions=True
+        )
+        (number,) = [number for number, each in enumerate(outcomes) if not isinstance(each, Conflict)]
+        assert await app.thread(Busy, "one").state() == number
+
+
+async def test_an_import_replaces_nothing_that_began_meanwhile(stores: tuple[Store, Store]) -> None:
+    data = '{"format":1,"kind":"busy","name":"one","state":5}'
+    async with make_app(stores[0]) as app:
+        busy = app.thread(Busy, "one")
+        _, refused = await asyncio.gather(busy.set_state(7), app.import_thread(data), return_exceptions=True)
+        assert isinstance(refused, Conflict)
+        assert await busy.state() == 7
+
+
+async def test_a_thread_that_was_cut_off_is_exported_from_its_file_with_a_part_named_as_the_mark_is(
+    tmp_path: Path,
+) -> None:
+    class Team(Thread[Any]):
+        agents = Values()
+
+    path, begun = tmp_path / "team.db", asyncio.Event()
+    app = Plait(Team, store=SqliteStore(path), shutdown_timeout=0.05)
+
+    @app.agent("plan", thread=Team)
+    async def plan(ctx: Context[Team]) -> None:
+        await ctx.thread.agents.set("planner", [1, 2])
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with app:
+        task = asyncio.create_task(app.run("plan", thread="one"))
+        await asyncio.wait_for(begun.wait(), 10)
+    await task
+    exported = json.loads(export_thread(path, ThreadKey("team", "one")))
+    assert exported["parts"] == {"agents": {"values": {"planner": [1, 2]}}}
+    async with Plait(Team, store=SqliteStore(path)) as again:
+        assert json.loads(await again.thread(Team, "one").to_json()) == exported
 
 
 @pytest.mark.parametrize(
