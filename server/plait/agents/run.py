@@ -89,8 +89,9 @@ class Run:
         return self if self._outermost is None else self._outermost
 
     def interrupt(self, message: Any = None) -> None:
-        """Let the agent be interrupted at its next checkpoint."""
-        self.interrupt_message = message
+        """Let the agent be interrupted at its next checkpoint; a message of an earlier interrupt stays without one."""
+        if message is not None:
+            self.interrupt_message = message
         self.is_interrupted = True
         if self.turn is not None and self.turn.hurry is not None:
             self.turn.hurry()

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -43,8 +43,7 @@ class Runs:
         # What contexts have as `kv`.
         self.kv: Any = None
         self._make_user = make_user
-        # The outermost runs that were let in, until what follows their answers has ended; and those that wait.
-        self._active: set[Run] = set()
+        # The queues in which a run is, or waits.
         self._queues: dict[Actor, RunQueue[Run]] = {}
         self._is_draining = False
 
@@ -108,7 +107,7 @@ class Runs:
         context = await self._enter(agent, thread, given)
         run, error, timer = context._run, None, asyncio.timeout(agent.timeout)
         try:
-            async with timer, aclosing(agent.call(context, given.input)) as chunks:
+            async with timer, _closing(agent.call(context, given.input), context) as chunks:
                 while True:
                     token, interrupted = context.enter(), run.take_interrupt()
                     try:
@@ -177,6 +176,11 @@ class Runs:
 
     # Inside
 
+    @property
+    def _active(self) -> list[Run]:
+        """The outermost runs that were let in, until what follows their answers has ended."""
+        return [queue.current for queue in self._queues.values() if queue.current is not None]
+
     async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context[Any]:
         """Wait until it is the run's turn, and return its context. An agent called by another one need not wait."""
         core = thread._core
@@ -185,10 +189,13 @@ class Runs:
         queue = self._queue(core)
         caller = None if calling is None else calling._run
         holder = self._find_holder(queue, turn, caller)
+        if holder is not None:
+            _check_same_session(given, holder)
         if holder is not None and calling is not None and calling._run.outermost is holder:
+            _check_same_request(given, calling)
             run = Run(agent, core, calling.session, turn=turn, outer=calling._run, caller=caller)
             return await self._start(run, self._make_context(run, thread, given, calling))
-        session = Session(given.session_id, thread)
+        session = Session(given.session_id, thread) if holder is None else holder.session
         run = Run(agent, core, session, turn=turn, outer=holder, caller=caller)
         context = self._make_context(run, thread, given, None)
         if holder is not None:
@@ -278,7 +285,6 @@ class Runs:
         finally:
             if queue.is_empty:
                 self._queues.pop(core, None)
-        self._active.add(run)
         if turn is not None:
             turn.on_abandon = partial(_lose_caller, run)
 
@@ -429,7 +435,6 @@ class Runs:
             task.cancel()
         run.stage.close()
         run.is_over = True
-        self._active.discard(run)
         queue = self._queue(run.core)
         queue.leave()
         if queue.is_empty:
@@ -438,13 +443,50 @@ class Runs:
 
 def _take_out_interrupts(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the other errors of a group, as a task group raises it, or Interrupted if there are none."""
-    interrupt, others = group.split(Interrupted)
+    interrupts, others = group.split(Interrupted)
     if others is not None:
         return others
-    while isinstance(interrupt, BaseExceptionGroup):
-        interrupt = interrupt.exceptions[0]
-    assert interrupt is not None
-    return interrupt
+    first: BaseException | None = interrupts
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    assert first is not None
+    return first
+
+
+def _check_same_session(given: Given, holder: Run) -> None:
+    if given.session_id is not None and given.session_id != holder.session.id:
+        raise ValueError(
+            f"a run inside of another one of its thread has the session {holder.session.id!r} of that, "
+            f"not {given.session_id!r}"
+        )
+
+
+def _check_same_request(given: Given, calling: Context[Any]) -> None:
+    """Raise ValueError for what a run shares with the one that calls it, if it is to be different."""
+    user_id = None if calling.user is None else calling.user.id
+    if given.user_id is not None and given.user_id != user_id:
+        raise ValueError(f"a run inside of another one of its thread has the user {user_id!r}, not {given.user_id!r}")
+    is_named = isinstance(given.attributes, Mapping)
+    own: Mapping[Any, Any] = calling.attributes if is_named else calling._typed
+    wanted: Mapping[Any, Any] = (
+        given.attributes if isinstance(given.attributes, Mapping) else {type(each): each for each in given.attributes}
+    )
+    for key, value in wanted.items():
+        if key not in own or own[key] != value:
+            raise ValueError(f"a run inside of another one of its thread has its attributes: {key!r} is another")
+
+
+@asynccontextmanager
+async def _closing(chunks: AsyncGenerator[Any], context: Context[Any]) -> AsyncIterator[AsyncGenerator[Any]]:
+    """Close a generator in its context, as its `finally` may use that."""
+    try:
+        yield chunks
+    finally:
+        token = context.enter()
+        try:
+            await chunks.aclose()
+        finally:
+            context.leave(token)
 
 
 def _is_of_caller(error: BaseException) -> bool:

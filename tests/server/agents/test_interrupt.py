@@ -167,6 +167,44 @@ async def test_the_errors_beside_an_interrupt_in_a_task_group_fail_the_run(lab: 
     assert await lab.values() == {}
 
 
+async def test_an_interrupt_without_a_message_leaves_that_of_an_earlier_one(lab: Lab) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Conversation]) -> None:
+        await gate.wait()
+        await ctx.checkpoint()
+
+    task = asyncio.create_task(lab.do(work))
+    await gate.somebody()
+    await lab.app.interrupt(ONE, "summarise first")
+    await lab.app.interrupt(ONE)
+    gate.open()
+    assert await ended(task) == Interruption("summarise first")
+
+
+async def test_a_run_that_has_just_been_let_in_can_be_interrupted(lab: Lab) -> None:
+    gate, loop = Gate(), asyncio.get_running_loop()
+
+    async def first(ctx: Context[Conversation]) -> None:
+        ctx.wait_until(gate.wait)
+
+    async def work(ctx: Context[Conversation]) -> str:
+        return "to the end"
+
+    def interrupt() -> None:
+        """Interrupt the run as soon as that is possible: before its task resumes."""
+        if not lab.app._runs.interrupt(ONE, "stop") and not task.done():
+            loop.call_soon(interrupt)
+
+    await lab.do(first)
+    task = asyncio.create_task(lab.do(work))
+    await gate.somebody()
+    await asyncio.sleep(0)
+    interrupt()
+    gate.open()
+    assert await ended(task) == Interruption("stop")
+
+
 async def test_background_work_is_not_interrupted(lab: Lab) -> None:
     gate = Gate()
 

@@ -657,6 +657,43 @@ async def test_listeners_of_completed_run_after_the_answer_in_order_and_what_the
     assert "ZeroDivisionError" in caplog.text
 
 
+class Tenant:
+    """An attribute that is found by its type."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"user_id": "bob"},
+        {"session_id": "s2"},
+        {"attributes": {"plan": "free"}},
+        {"attributes": {"other": "pro"}},
+        {"attributes": [Tenant()]},
+    ],
+)
+async def test_a_run_in_a_run_of_its_thread_cannot_have_another_user_session_or_attribute(
+    lab: Lab, options: dict[str, Any]
+) -> None:
+    tenant = Tenant()
+
+    async def inner(ctx: Context[Conversation]) -> Any:
+        return ctx.user and ctx.user.id, ctx.session.id, ctx.get("plan"), ctx.get(Tenant) is tenant
+
+    async def outer(ctx: Context[Conversation]) -> Any:
+        with pytest.raises(ValueError, match="inside of another one"):
+            await lab.do(inner, **options)
+        ctx.put(tenant)
+        same: list[dict[str, Any]] = [
+            {},
+            {"user_id": "ada", "session_id": "s1", "attributes": {"plan": "pro"}},
+            {"attributes": [tenant]},
+        ]
+        return [await lab.do(inner, **each) for each in same]
+
+    found = await lab.do(outer, user_id="ada", session_id="s1", attributes={"plan": "pro"})
+    assert found == [("ada", "s1", "pro", True)] * 3
+
+
 async def test_an_input_that_is_not_given_is_its_default_or_none() -> None:
     async with open_lab(CountingMemory()) as lab:
 
