@@ -101,8 +101,11 @@ class Actor(Facade):
     @property
     def is_unused(self) -> bool:
         """Whether the thread may be stopped: nobody is connected, no turn runs, and every change is durable."""
-        if self.connections or self.holds:
-            return False
+        return not self.connections and not self.holds and self.is_idle
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no turn runs, and every change is durable."""
         return self.turns.is_idle and self.pipeline.is_durable
 
     @property
@@ -151,7 +154,7 @@ class Actor(Facade):
 
     async def wait_until_idle(self) -> None:
         """Wait until all turns have ended and every change is durable, or has failed; connections may stay open."""
-        while not (self.turns.is_idle and self.pipeline.is_durable):
+        while not self.is_idle:
             await self.turns.wait()
             await self.pipeline.wait_until_durable()
 

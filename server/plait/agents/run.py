@@ -96,6 +96,11 @@ class Run:
         if self.turn is not None and self.turn.hurry is not None:
             self.turn.hurry()
 
+    def cut_off(self) -> None:
+        """Interrupt the run as the server shuts down."""
+        self.is_cut_off = True
+        self.interrupt()
+
     def begin_after(self, begin: Callable[[], asyncio.Task[None]]) -> None:
         """Let background work begin when the run has ended: at once, if it has."""
         if self.is_over:

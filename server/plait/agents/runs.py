@@ -45,7 +45,7 @@ class Runs:
         self._make_user = make_user
         # The queues in which a run is, or waits.
         self._queues: dict[Actor, RunQueue[Run]] = {}
-        self._is_draining = False
+        self._is_draining = self._is_cutting_off = False
 
     # Agents
 
@@ -157,22 +157,31 @@ class Runs:
         """Whether any run has not ended."""
         return bool(self._active)
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether the calling code is a part of a turn of this app, or of a run or what follows that."""
+        context = find_context()
+        return self._is_within(current_turn(), None if context is None else context._run)
+
     def refuse(self) -> None:
-        """Let no other run begin, as the server shuts down; those that wait raise Unavailable."""
+        """Let no other run begin, as the server shuts down, but those that a turn or a run calls.
+
+        Those that wait raise Unavailable.
+        """
         self._is_draining = True
         for queue in self._queues.values():
             queue.refuse(_shutting_down())
 
     def start(self) -> None:
         """Let runs begin."""
-        self._is_draining = False
+        self._is_draining = self._is_cutting_off = False
 
     def cut_off(self) -> None:
-        """Interrupt all runs, as the server shuts down; their threads are marked."""
+        """Interrupt all runs, as the server shuts down, also those that wait; their threads are marked."""
+        self._is_cutting_off = True
         for run in self._active:
             if not run.is_over:
-                run.is_cut_off = True
-                run.interrupt()
+                run.cut_off()
 
     # Inside
 
@@ -267,7 +276,9 @@ class Runs:
 
     async def _wait(self, queue: RunQueue[Run], run: Run) -> None:
         agent, core, turn = run.agent, run.core, run.turn
-        if self._is_draining:
+        if self._is_draining and (
+            self._is_cutting_off or not self._is_within(None if turn is None else turn.parent, run.caller)
+        ):
             raise _shutting_down()
         if queue.current is not None and not queue.current.is_over:
             if agent.multitask == "reject":
@@ -287,6 +298,14 @@ class Runs:
                 self._queues.pop(core, None)
         if turn is not None:
             turn.on_abandon = partial(_lose_caller, run)
+        if self._is_cutting_off:
+            run.cut_off()
+
+    def _is_within(self, turn: Turn | None, caller: Run | None) -> bool:
+        """Whether a turn that runs is one of this app's, or called by one, or a run that calls has not ended."""
+        if turn is not None and turn.is_running and any(each.owner.events is self.events for each in turn.chain()):
+            return True
+        return caller is not None and caller.outermost in self._active
 
     async def _recall(self, run: Run) -> None:
         """Find out whether the run before this one was cut off."""

@@ -173,7 +173,7 @@ class Node:
                 continue
             waking = self._waking.get(key)
             if waking is None:
-                # Runs that may still end as the server shuts down can use the threads of plait's own.
+                # The threads of plait's own are woken for everybody until the end, as they are used by what goes on.
                 if key.kind in self.kinds or self._sweeper is None:
                     self._check_serving()
                 kind = self._all_kinds.get(key.kind) or self.kind(key.kind)
@@ -259,26 +259,45 @@ class Node:
                 await asyncio.wait(late)
 
     def _check_serving(self) -> None:
-        if not self.is_serving:
+        if self.is_serving:
+            return
+        # Turns and runs that may still end as the server shuts down can use other threads for that.
+        if self._sweeper is None or not self._runs.is_calling:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
+    def _find_busy(self) -> list[Actor]:
+        """Return the threads that are not idle."""
+        return [actor for actor in (*self.actors, *self._endings.actors) if not actor.is_idle]
+
     async def _drain(self, timeout: float) -> None:
-        actors = self.actors
-        for actor in actors:
+        for actor in self.actors:
             actor.connections.close(Unavailable(SHUTTING_DOWN))
             for connection in actor.connections:
                 connection.stop_reading()
-        busy = [*actors, *self._endings.actors]
-        if not await _wait_until_idle(busy, timeout):
+        if not await self._wait_until_idle(timeout):
             # Agents may end in their own way, and their threads are marked.
             self._runs.cut_off()
-            if not await _wait_until_idle(busy, _GRACE if self._runs.is_running else 0):
+            if not await self._wait_until_idle(_GRACE if self._runs.is_running else 0):
                 log.warning("cancelling the turns that have not ended after %g s", timeout)
-                for actor in busy:
+                for actor in self._find_busy():
                     actor.cancel_turns()
-        for actor in actors:
+        for actor in self.actors:
             for connection in actor.connections:
                 connection.leave(GOING_AWAY, SHUTTING_DOWN)
+
+    async def _wait_until_idle(self, timeout: float) -> bool:
+        """Wait until no turn runs and all changes are durable; return whether that was so in time.
+
+        What runs may wake other threads, which are waited for, too.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while busy := self._find_busy():
+                    for actor in busy:
+                        await actor.wait_until_idle()
+        except TimeoutError:
+            return False
+        return True
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
         began = time.perf_counter()
@@ -449,17 +468,6 @@ _NOT_RUNNING = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
     "or enter it with `async with app:`"
 )
-
-
-async def _wait_until_idle(actors: Iterable[Actor], timeout: float) -> bool:
-    """Wait until no turn runs and all changes are durable; return whether that was so in time."""
-    try:
-        async with asyncio.timeout(timeout):
-            for actor in actors:
-                await actor.wait_until_idle()
-    except TimeoutError:
-        return False
-    return True
 
 
 def _make_missing(key: ThreadKey) -> NotFound:
