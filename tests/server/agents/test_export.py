@@ -26,7 +26,7 @@ from plait import (
     Values,
     migrate,
 )
-from plait.cli.maintenance import export_thread
+from plait.cli.maintenance import describe_thread, export_thread
 
 LONG = "x" * 200
 
@@ -206,6 +206,19 @@ async def test_a_class_with_on_start_takes_an_import_too(stores: tuple[Store, St
         assert await parts_of(app, Busy, "one") == (5, [("n", 1)], {})
         with pytest.raises(Conflict):
             await app.import_thread(data)
+
+
+@pytest.mark.parametrize("user_id", [None, "é/" * 100])
+async def test_long_ids_of_a_session_are_shown_as_they_are(tmp_path: Path, user_id: str | None) -> None:
+    app, ids = make_app(SqliteStore(tmp_path / "one.db")), (user_id, "s %é" * 100)
+
+    @app.agent("touch", thread=Plain)
+    async def touch(ctx: Context) -> str:
+        return ctx.thread.name
+
+    async with app:
+        name = await app.run("touch", user_id=ids[0], session_id=ids[1])
+    assert json.loads(describe_thread(tmp_path / "one.db", ThreadKey("plain", name)))["session"] == [*ids]
 
 
 async def test_of_two_imports_at_once_one_is_refused_also_with_on_start(stores: tuple[Store, Store]) -> None:

@@ -125,7 +125,9 @@ async def test_runs_that_were_called_meanwhile_are_cut_off_in_time_with_their_ca
     async def wait(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("kept", ctx.thread.name)
         await called.arrive()
-        await asyncio.Event().wait()
+        while True:
+            await asyncio.sleep(0.01)
+            await ctx.checkpoint()
 
     async def look(ctx: Context[Conversation]) -> Any:
         return ctx.shutdown_interrupted, await ctx.thread.values.items()
