@@ -349,10 +349,10 @@ class Runs:
             if run.is_cut_off:
                 mark(run.stage, run.id)
             failure = await self._commit(run)
+            if failure is not None:
+                log.error("what %s wrote in %s could not be stored: %s", run.agent.name, run.core.key, failure)
             if error is None:
                 error = failure
-            elif failure is not None:
-                log.error("what %s wrote could not be stored: %s", run.agent.name, failure)
         finally:
             self._follow(context, error)
         if error is not None:

@@ -20,6 +20,7 @@ from plait import (
     Reject,
     SqliteStore,
     Store,
+    StoreError,
     Thread,
     ThreadKey,
     TooLarge,
@@ -219,6 +220,38 @@ async def test_long_ids_of_a_session_are_shown_as_they_are(tmp_path: Path, user_
     async with app:
         name = await app.run("touch", user_id=ids[0], session_id=ids[1])
     assert json.loads(describe_thread(tmp_path / "one.db", ThreadKey("plain", name)))["session"] == [*ids]
+
+
+async def test_an_export_waits_until_what_it_has_is_durable() -> None:
+    store, submitted, writing = MemoryStore(), asyncio.Event(), list[asyncio.Task[None]]()
+    held: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    submit, record = store.submit, store.record
+
+    def hold(write: Any) -> asyncio.Future[int]:
+        submitted.set()
+        return held
+
+    async def read(key: ThreadKey, part: str, name: str) -> bytes | None:
+        """Write a value while the export reads something else."""
+        store.submit = hold  # type: ignore[method-assign]
+        writing.append(asyncio.create_task(room.values.set("n", 1)))
+        await submitted.wait()
+        return await record(key, part, name)
+
+    async with make_app(store) as app:
+        room = app.thread(Room, "one")
+        await room.set_state(Talk("tea"))
+        assert (await room.values.items(), await room.values.metadata()) == ([], {})
+        store.record = read  # type: ignore[method-assign]
+        exporting = asyncio.create_task(room.to_json())
+        await asyncio.wait_for(submitted.wait(), 10)
+        await asyncio.wait([exporting], timeout=0.05)
+        assert not exporting.done()
+        held.set_exception(StoreError("the disk is full"))
+        for task in (*writing, exporting):
+            with pytest.raises(StoreError):
+                await asyncio.wait_for(task, 10)
+        store.submit = submit  # type: ignore[method-assign]
 
 
 async def test_of_two_imports_at_once_one_is_refused_also_with_on_start(stores: tuple[Store, Store]) -> None:
