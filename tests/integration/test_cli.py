@@ -637,6 +637,9 @@ async def test_what_cannot_be_shown_exported_or_imported_is_said_in_a_line(folde
     (folder / "bad.json").write_text('{"format":1,"kind":"room","name":"one","state":{"n":-1}}')
     assert "raised ValueError: below 0" in complaint(folder, "threads", "import", "talk:app", "bad.json")
     assert "no module" in complaint(folder, "threads", "import", "none:app", "bad.json")
+    (folder / "memory.py").write_text(TALK.replace("Plait(Room)", 'Plait(Room, store="memory://")'))
+    (folder / "bad.json").write_text('{"format":1,"kind":"room","name":"one"}')
+    assert "keeps its threads in memory" in complaint(folder, "threads", "import", "memory:app", "bad.json")
 
 
 async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None:

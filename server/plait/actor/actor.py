@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from functools import partial
 from typing import Any
 
@@ -33,7 +34,7 @@ __all__ = ["Actor"]
 class Actor(Facade):
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
-    __slots__ = ("destroy", "events", "make_handle", "parts", "records")
+    __slots__ = ("_count", "destroy", "events", "make_handle", "parts", "records")
 
     def __init__(
         self,
@@ -94,13 +95,23 @@ class Actor(Facade):
         self.hooks = Hooks(self, thread, self.turns)
         self.last_used = loop.time()
         self.holds = 0
+        # How many changes had been made when the thread had started; None if it was stored before.
+        self._count: int | None = None if self.is_stored else 0
 
     @property
     def is_unused(self) -> bool:
         """Whether the thread may be stopped: nobody is connected, no turn runs, and every change is durable."""
-        if self.connections or self.holds:
-            return False
+        return not self.connections and not self.holds and self.is_idle
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no turn runs, and every change is durable."""
         return self.turns.is_idle and self.pipeline.is_durable
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the thread was not stored when it woke, and nothing but `on_start` has written it since."""
+        return self._count == self.pipeline.count
 
     async def start(self) -> None:
         """Give a new thread its initial state, and run `on_start`. Raises what `on_start` raises."""
@@ -110,6 +121,8 @@ class Actor(Facade):
             except InvalidState as error:  # The author's mistake: an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
         await self.hooks.run("on_start")
+        if self._count is not None:
+            self._count = self.pipeline.count
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""
@@ -141,7 +154,7 @@ class Actor(Facade):
 
     async def wait_until_idle(self) -> None:
         """Wait until all turns have ended and every change is durable, or has failed; connections may stay open."""
-        while not (self.turns.is_idle and self.pipeline.is_durable):
+        while not self.is_idle:
             await self.turns.wait()
             await self.pipeline.wait_until_durable()
 
@@ -232,7 +245,8 @@ class Actor(Facade):
     def _tell_created(self) -> None:
         if self.events.has("thread.created"):
             work = partial(self.events.emit, "thread.created", self.thread)
-            self.turns.begin_beside(Turn("thread.created", work, owner=self))
+            # An empty context: what listeners write is no part of the run that has begun the thread.
+            self.turns.begin_beside(Turn("thread.created", work, owner=self), Context())
 
     def _tell_store_error(self, error: StoreError) -> None:
         if self.instruments is not None:

@@ -152,8 +152,8 @@ class Turn:
         """Whether this turn, or one that waits for it, runs in `mailbox`."""
         return any(turn.mailbox is mailbox and turn.is_running for turn in self.chain())
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run in a task of its own, concurrently with other turns."""
+    def start(self, loop: asyncio.AbstractEventLoop, context: Context | None = None) -> None:
+        """Run in a task of its own, concurrently with other turns, by default with the caller's context variables."""
 
         async def run() -> None:
             if self.is_abandoned:
@@ -162,7 +162,7 @@ class Turn:
             else:
                 await self.run(task)
 
-        self.task = task = loop.create_task(run(), name=self.name)
+        self.task = task = loop.create_task(run(), name=self.name, context=context)
 
     async def run(self, task: asyncio.Task[None]) -> None:
         """Run to the end in `task`, the current task, and call the callbacks."""
@@ -175,6 +175,7 @@ class Turn:
             self.trace = instruments.turn_began(kind, name, self.name, began - self.since, self.trace)
         result: Any = None
         error: BaseException | None = None
+        exiting: BaseException | None = None
         try:
             result = self.work()
             if type(result) not in _NOT_AWAITABLE and inspect.isawaitable(result):
@@ -183,7 +184,12 @@ class Turn:
             error = self._explain_cancelled(cancelled, task)
             if self._is_cancelled:
                 task.uncancel()
-        except Exception as failure:
+        except StopIteration as stop:  # No future can have it as its outcome.
+            error = RuntimeError(f"{self.name} raised StopIteration")
+            error.__cause__ = stop
+        except (KeyboardInterrupt, SystemExit) as exit:
+            exiting, error = exit, asyncio.CancelledError()
+        except BaseException as failure:  # Such as Interrupted, of the run that waits for this turn.
             error = failure
         finally:
             self.is_running = False
@@ -191,6 +197,8 @@ class Turn:
         if instruments is not None:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
+        if exiting is not None:
+            raise exiting
         if task.cancelling():
             # The task was cancelled from outside, as when the loop is closed.
             raise asyncio.CancelledError

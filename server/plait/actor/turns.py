@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Collection
+from contextvars import Context
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -64,13 +65,13 @@ class TurnRunner:
             turn.on_end(done)
             self.mailbox.post(turn)
 
-    def begin_beside(self, turn: Turn) -> None:
+    def begin_beside(self, turn: Turn, context: Context | None = None) -> None:
         """Run a turn concurrently with others, also while these are held or refused."""
         if self._instruments is not None:
             turn.instruments, turn.since = self._instruments, perf_counter()
         turn.on_end(lambda *_: self._finish_concurrent(turn))
         self._concurrent.add(turn)
-        turn.start(self._loop)
+        turn.start(self._loop, context)
 
     def run_last(self, turn: Turn) -> None:
         """Run a turn while the others are held."""

@@ -204,6 +204,18 @@ class Context(Generic[ThreadT]):
         except Exception as error:
             self.logger.error("background work of %s raised %s", self.agent, type(error).__name__, exc_info=error)
 
+    def check_inner(self, user_id: str | None, attributes: Mapping[str, Any] | Iterable[Any]) -> None:
+        """Raise ValueError if an agent that this one calls is to have another user or other attributes."""
+        own_id = None if self.user is None else self.user.id
+        if user_id is not None and user_id != own_id:
+            raise ValueError(f"a run inside of another one of its thread has the user {own_id!r}, not {user_id!r}")
+        own: Mapping[Any, Any] = self.attributes
+        if not isinstance(attributes, Mapping):
+            own, attributes = self._typed, {type(each): each for each in attributes}
+        for key, value in attributes.items():
+            if key not in own or own[key] != value:
+                raise ValueError(f"a run inside of another one of its thread has its attributes: {key!r} is another")
+
     def make_inner(self, run: Run) -> "Context[ThreadT]":
         """Return the context of an agent that this one calls in its thread and session."""
         context = Context(

@@ -8,10 +8,10 @@ from plait.state.commit import Commit
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
 
-__all__ = ["is_marked", "mark"]
+__all__ = ["MARK", "is_marked", "mark"]
 
-_PART: Final = "agents"
-_KEY: Final = "cut-off"
+MARK: Final = ("agents", "cut-off")
+"""The part and the key of the record."""
 
 
 class _Mark:
@@ -27,7 +27,7 @@ class _Mark:
         """Do nothing: nothing has to be read."""
 
     def records(self) -> list[Record]:
-        return [Record(_PART, _KEY, encode_json({"run": self._run_id}))]
+        return [Record(*MARK, encode_json({"run": self._run_id}))]
 
     def submitted(self, commit: Commit) -> None:
         self.is_dirty = False
@@ -35,12 +35,12 @@ class _Mark:
 
 def mark(stage: Stage, run_id: str) -> None:
     """Let the thread be marked with the next commit."""
-    stage.drafts[_PART] = _Mark(run_id)
+    stage.drafts[MARK] = _Mark(run_id)
 
 
 async def is_marked(core: Actor) -> bool:
     """Whether a thread is marked; it is not any more from now on. Raises StoreError."""
-    if await core.records.read(_PART, _KEY) is None:
+    if await core.records.read(*MARK) is None:
         return False
-    core.records.write([Record(_PART, _KEY, None)])
+    core.records.write([Record(*MARK, None)])
     return True

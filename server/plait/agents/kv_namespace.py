@@ -70,7 +70,7 @@ class Namespace(Thread[Any]):
     async def set_default(self, ttl: float | None) -> None:
         """Set the default, also of a namespace that is begun by that."""
         commit = self._core.records.write([Record(_SETTINGS, "ttl", encode_json(ttl))])
-        self.default_ttl = ttl
+        commit.then(lambda error: self._take_default(ttl) if error is None else None)
         await commit
 
     def write(self, entry: Description, data: bytes, now: int) -> Commit:
@@ -145,6 +145,9 @@ class Namespace(Thread[Any]):
             yield written
         finally:
             self._watches[:] = [each for each in self._watches if each is not written]
+
+    def _take_default(self, ttl: float | None) -> None:
+        self.default_ttl = ttl
 
     def _write(self, records: list[Record], names: Iterable[str]) -> Commit:
         commit = self._core.records.write(records)

@@ -68,7 +68,8 @@ class Run:
         # With which message it was interrupted.
         self.interrupt_message: Any = None
         self.is_interrupted = False
-        # Whether the agent has been told, and whether it has ended.
+        # Whether the agent has begun, has been told, and has ended.
+        self.has_begun = False
         self._is_told = False
         self.is_over = False
         # Whether it is interrupted because the server shuts down.
@@ -94,11 +95,17 @@ class Run:
         return self.outermost is self and self.is_interrupted
 
     def interrupt(self, message: Any = None) -> None:
-        """Let the agent be interrupted at its next checkpoint."""
-        self.interrupt_message = message
+        """Let the agent be interrupted at its next checkpoint; a message of an earlier interrupt stays without one."""
+        if message is not None:
+            self.interrupt_message = message
         self.is_interrupted = True
         if self.turn is not None and self.turn.hurry is not None:
             self.turn.hurry()
+
+    def cut_off(self) -> None:
+        """Interrupt the run as the server shuts down."""
+        self.is_cut_off = True
+        self.interrupt()
 
     def begin_after(self, begin: Callable[[], asyncio.Task[None]]) -> None:
         """Let background work begin when the run has ended: at once, if it has."""
@@ -115,7 +122,7 @@ class Run:
     def check(self) -> None:
         """Raise Interrupted, once, if the request is interrupted while its agents run."""
         run = self.outermost
-        if run.is_interrupted and not run._is_told and not run.is_over:
+        if run.is_interrupted and run.has_begun and not run._is_told and not run.is_over:
             run._is_told = True
             raise Interrupted(run.interrupt_message)
 
@@ -129,6 +136,8 @@ class Run:
 
     def explain(self, failure: BaseException, has_expired: bool) -> BaseException | None:
         """Return what the run fails with, None if it was interrupted; an inner one passes that on."""
+        if isinstance(failure, BaseExceptionGroup):
+            failure = _take_out_interrupts(failure)
         if isinstance(failure, Interrupted) or (
             isinstance(failure, asyncio.CancelledError) and self.outermost.is_cut_off
         ):
@@ -141,3 +150,15 @@ class Run:
             error.__cause__ = failure
             return error
         return failure
+
+
+def _take_out_interrupts(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the other errors of a group, as a task group raises it, or Interrupted if there are none."""
+    interrupts, others = group.split(Interrupted)
+    if others is not None:
+        return others
+    first: BaseException | None = interrupts
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    assert first is not None
+    return first

@@ -44,10 +44,10 @@ class RunEnds:
             if run.is_cut_off:
                 mark(run.stage, run.id)
             failure = await self._commit(run)
+            if failure is not None:
+                log.error("what %s wrote in %s could not be stored: %s", run.agent.name, run.core.key, failure)
             if error is None:
                 error = failure
-            elif failure is not None:
-                log.error("what %s wrote could not be stored: %s", run.agent.name, failure)
         finally:
             self._follow(context, error)
         if error is not None:
@@ -110,18 +110,24 @@ class RunEnds:
             await self._tell(context, error)
             await run.session.complete()
             await self._events.emit("session.completed", run.session)
-            while run.background:
-                ended, _ = await asyncio.wait(run.background, return_when=asyncio.FIRST_COMPLETED)
-                run.background -= ended
-                await self._commit_after(run)
-            await self._commit_after(run)
+            await self._wait_for_background(run)
         finally:
             context.leave(token)
             if run.background:  # The server shuts down, or the thread was destroyed.
                 for task in run.background:
                     task.cancel()
                 await asyncio.wait(run.background)
-                await self._commit_after(run)
+                await self._commit_after(run, is_last=True)
+
+    async def _wait_for_background(self, run: Run) -> None:
+        """Store what each piece of background work has written when it ends; a piece may begin another one."""
+        while True:
+            if run.background:
+                ended, _ = await asyncio.wait(run.background, return_when=asyncio.FIRST_COMPLETED)
+                run.background -= ended
+            await self._commit_after(run, is_last=not run.background)
+            if not run.background:
+                return
 
     async def _tell(self, context: Context[Any], error: BaseException | None) -> None:
         if error is None:
@@ -129,9 +135,9 @@ class RunEnds:
         else:
             await self._events.emit("agent.errored", context, error)
 
-    async def _commit_after(self, run: Run) -> None:
+    async def _commit_after(self, run: Run, *, is_last: bool) -> None:
         try:
-            await run.stage.commit()
+            await run.stage.commit(is_last=is_last)
         except Destroyed:
             run.stage.drop()
         except Exception as error:

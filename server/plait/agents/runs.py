@@ -1,8 +1,8 @@
 """Runs agents: one at a time in a thread, in order of arrival, each committed when it ends."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -40,10 +40,9 @@ class Runs:
         # What contexts have as `kv`.
         self.kv: Any = None
         self._make_user = make_user
-        # The outermost runs that were let in, until what follows their answers has ended; and those that wait.
-        self._active: set[Run] = set()
+        # The queues in which a run is, or waits.
         self._queues: dict[Actor, RunQueue[Run]] = {}
-        self._is_draining = False
+        self._is_draining = self._is_cutting_off = False
         self._ends = RunEnds(events, leave=self._leave)
 
     # Agents
@@ -106,7 +105,7 @@ class Runs:
         context = await self._enter(agent, thread, given)
         run, error, timer = context._run, None, asyncio.timeout(agent.timeout)
         try:
-            async with timer, aclosing(agent.call(context, given.input)) as chunks:
+            async with timer, _closing(agent.call(context, given.input), context) as chunks:
                 while True:
                     token, interrupted = context.enter(), run.take_interrupt()
                     try:
@@ -156,24 +155,38 @@ class Runs:
         """Whether any run has not ended."""
         return bool(self._active)
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether the calling code is a part of a turn of this app, or of a run or what follows that."""
+        context = find_context()
+        return self._is_within(current_turn(), None if context is None else context._run)
+
     def refuse(self) -> None:
-        """Let no other run begin, as the server shuts down; those that wait raise Unavailable."""
+        """Let no other run begin, as the server shuts down, but those that a turn or a run calls.
+
+        Those that wait raise Unavailable.
+        """
         self._is_draining = True
         for queue in self._queues.values():
             queue.refuse(_shutting_down())
 
     def start(self) -> None:
         """Let runs begin."""
-        self._is_draining = False
+        self._is_draining = self._is_cutting_off = False
 
     def cut_off(self) -> None:
-        """Interrupt all runs, as the server shuts down; their threads are marked."""
+        """Interrupt all runs, as the server shuts down, also those that wait; their threads are marked."""
+        self._is_cutting_off = True
         for run in self._active:
             if not run.is_over:
-                run.is_cut_off = True
-                run.interrupt()
+                run.cut_off()
 
     # Inside
+
+    @property
+    def _active(self) -> list[Run]:
+        """The outermost runs that were let in, until what follows their answers has ended."""
+        return [queue.current for queue in self._queues.values() if queue.current is not None]
 
     async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context[Any]:
         """Wait until it is the run's turn, and return its context. An agent called by another one need not wait."""
@@ -183,10 +196,13 @@ class Runs:
         queue = self._queue(core)
         caller = None if calling is None else calling._run
         holder = self._find_holder(queue, turn, caller)
+        if holder is not None:
+            _check_same_session(given, holder)
         if holder is not None and calling is not None and calling._run.outermost is holder:
+            calling.check_inner(given.user_id, given.attributes)
             run = Run(agent, core, calling.session, turn=turn, outer=calling._run, caller=caller)
             return await self._start(run, calling.make_inner(run))
-        session = Session(given.session_id, thread)
+        session = Session(given.session_id, thread) if holder is None else holder.session
         run = Run(agent, core, session, turn=turn, outer=holder, caller=caller)
         context = self._make_context(run, thread, given)
         if holder is not None:
@@ -210,6 +226,7 @@ class Runs:
             if run.outermost is run:
                 self._leave(run)
             raise
+        run.has_begun = True
         return context
 
     def _make_context(self, run: Run, thread: Thread[Any], given: Given) -> Context[Any]:
@@ -243,7 +260,9 @@ class Runs:
 
     async def _wait(self, queue: RunQueue[Run], run: Run) -> None:
         agent, core, turn = run.agent, run.core, run.turn
-        if self._is_draining:
+        if self._is_draining and (
+            self._is_cutting_off or not self._is_within(None if turn is None else turn.parent, run.caller)
+        ):
             raise _shutting_down()
         if queue.current is not None and not queue.current.is_over:
             if agent.multitask == "reject":
@@ -261,9 +280,16 @@ class Runs:
         finally:
             if queue.is_empty:
                 self._queues.pop(core, None)
-        self._active.add(run)
         if turn is not None:
             turn.on_abandon = partial(_lose_caller, run)
+        if self._is_cutting_off:
+            run.cut_off()
+
+    def _is_within(self, turn: Turn | None, caller: Run | None) -> bool:
+        """Whether a turn that runs is one of this app's, or called by one, or a run that calls has not ended."""
+        if turn is not None and turn.is_running and any(each.owner.events is self.events for each in turn.chain()):
+            return True
+        return caller is not None and caller.outermost in self._active
 
     async def _recall(self, run: Run) -> None:
         """Find out whether the run before this one was cut off."""
@@ -277,11 +303,31 @@ class Runs:
             task.cancel()
         run.stage.close()
         run.is_over = True
-        self._active.discard(run)
         queue = self._queue(run.core)
         queue.leave()
         if queue.is_empty:
             self._queues.pop(run.core, None)
+
+
+def _check_same_session(given: Given, holder: Run) -> None:
+    if given.session_id is not None and given.session_id != holder.session.id:
+        raise ValueError(
+            f"a run inside of another one of its thread has the session {holder.session.id!r} of that, "
+            f"not {given.session_id!r}"
+        )
+
+
+@asynccontextmanager
+async def _closing(chunks: AsyncGenerator[Any], context: Context[Any]) -> AsyncIterator[AsyncGenerator[Any]]:
+    """Close a generator in its context, as its `finally` may use that."""
+    try:
+        yield chunks
+    finally:
+        token = context.enter()
+        try:
+            await chunks.aclose()
+        finally:
+            context.leave(token)
 
 
 def _leave_queue(turn: Turn, agent: Agent, is_closed: bool) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from plait.agents.address import read_session_name
+from plait.agents.session_names import decode_session
 from plait.errors import CorruptThread, NotFound, StoreError
 from plait.node.export import describe_stored
 from plait.state.history import replay_document
@@ -64,7 +65,9 @@ def describe_thread(path: Path, key: ThreadKey) -> str:
         "idle_since": datetime.fromtimestamp(since / 1e6, UTC) if since else None,
     }
     exported = decode_json(describe_stored(key, stored, records).encode())
-    if (session := read_session_name(key.name)) is not None:
+    if (session := read_session_name(key.name)) is None and "session" in exported:
+        session = decode_session(key.name, encode_json(exported["session"]))
+    if session is not None:
         exported["session"] = session
     return encode_json(about | exported).decode()
 

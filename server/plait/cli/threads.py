@@ -13,6 +13,7 @@ from plait.cli.maintenance import describe_thread, destroy_thread, export_thread
 from plait.cli.options import StoreFile, Target, fail, find_file, find_store, give_up, show_store
 from plait.errors import NotFound, PlaitError, operator_message
 from plait.node.listing import INNER_KINDS
+from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
 
@@ -95,6 +96,8 @@ def import_(
 
     async def store() -> str:
         app = load_plait(target)
+        if isinstance(app._store, MemoryStore):
+            raise LoadError(f"{target} keeps its threads in memory: nothing would be left of an import")
         async with app:
             handle = await app.import_thread(data, name=name, replace=replace)
             return str(handle._key)

@@ -8,6 +8,7 @@ import msgspec
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind, check_name
 from plait.actor.outcome import wait_for_durable
+from plait.agents.cut_off import MARK
 from plait.agents.session_names import SESSION, decode_session
 from plait.errors import Conflict, InvalidState
 from plait.limits import Limits
@@ -87,7 +88,7 @@ def describe_stored(key: ThreadKey, stored: Stored, records: Iterable[Record]) -
     for record in records:
         if (record.part, record.key) == SESSION:
             session = record.value
-        else:
+        elif (record.part, record.key) != MARK:
             parts.setdefault(record.part, {})[record.key] = msgspec.Raw(record.value or b"")
     export = Export(
         format=_FORMAT,
@@ -115,9 +116,7 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
     was_stored = await node.is_stored(key)
     actor = await node.actor(key)
     with actor.keep_awake():
-        # A thread that has only now begun was begun by its `on_start`, or else by somebody else.
-        is_there = was_stored or (actor.pipeline.history.is_begun and "on_start" not in kind.overrides)
-        if is_there and not replace:
+        if (was_stored or not actor.is_new) and not replace:
             raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
         if not has_state and actor.current.json is not None:
             raise Conflict(f"the thread {key} has a state, and the export has none: destroy the thread first")

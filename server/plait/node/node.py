@@ -175,7 +175,7 @@ class Node:
                 continue
             waking = self._waking.get(key)
             if waking is None:
-                # Runs that may still end as the server shuts down can use the threads of plait's own.
+                # The threads of plait's own are woken for everybody until the end, as they are used by what goes on.
                 if key.kind in self.kinds or self._sweeper is None:
                     self._check_serving()
                 kind = self._all_kinds.get(key.kind) or self.kind(key.kind)
@@ -262,7 +262,10 @@ class Node:
                 await asyncio.wait(late)
 
     def _check_serving(self) -> None:
-        if not self.is_serving:
+        if self.is_serving:
+            return
+        # Turns and runs that may still end as the server shuts down can use other threads for that.
+        if self._sweeper is None or not self._runs.is_calling:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:

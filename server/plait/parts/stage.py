@@ -75,9 +75,10 @@ class Stage:
         """Let the calling task, and the tasks that it begins, use this stage."""
         _innermost.set(self)
 
-    async def commit(self) -> None:
+    async def commit(self, *, is_last: bool = False) -> None:
         """Store what was done so far, in one write; return when it is durable.
 
+        With `is_last`, nothing more is staged from when that is being stored: what is done meanwhile is stored at once.
         Raises StoreError, TooLarge, TypeError for a `push` to what is no list, and what the function of an `update`
         raises; nothing is stored then, and it stays to be stored until it is dropped.
         """
@@ -93,6 +94,8 @@ class Stage:
                 break
             for draft in waiting:
                 await draft.prepare()
+        if is_last:
+            self.close()
         if not drafts:
             return
         commit = self._commit = self.core.records.write([record for draft in drafts for record in draft.records()])

@@ -89,7 +89,7 @@ class ThreadValues:
 
     async def delete(self, key: str) -> None:
         """Remove a key, if it is there."""
-        await self._write(Delete(key))
+        await self._write(Delete(encode_key(key)))
 
     async def clear(self) -> None:
         """Remove all keys; the metadata stays."""

@@ -121,6 +121,63 @@ async def test_the_end_of_a_turn_calls_everybody_once_in_order_though_one_of_the
     assert [record.exc_text is not None and "nobody takes it" in record.exc_text for record in caplog.records] == [True]
 
 
+class Panic(BaseException):
+    """No Exception, as agents' Interrupted."""
+
+
+def fail_at_once(error: BaseException) -> Callable[[], Any]:
+    def work() -> None:
+        raise error
+
+    return work
+
+
+def fail_later(error: BaseException) -> Callable[[], Any]:
+    async def work() -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize("is_concurrent", [False, True])
+@pytest.mark.parametrize(
+    ("work", "outcome_is"),
+    [(fail_at_once(Panic()), Panic), (fail_later(Panic()), Panic), (fail_at_once(StopIteration()), RuntimeError)],
+)
+async def test_a_turn_ends_whatever_it_raises_and_the_next_one_begins(
+    work: Callable[[], Any], outcome_is: type[BaseException], is_concurrent: bool
+) -> None:
+    mailbox, future = make_mailbox(), asyncio.get_running_loop().create_future()
+    turn = Turn("turn", work, owner=None)
+    turn.on_end(make_resolver(future))
+    if is_concurrent:
+        turn.start(asyncio.get_running_loop())
+    else:
+        mailbox.post(turn)
+    with pytest.raises(outcome_is):
+        await outcome(future)
+    assert await outcome(call(mailbox, lambda: "next")) == "next"
+
+
+@pytest.mark.parametrize("is_concurrent", [False, True])
+def test_what_ends_the_process_ends_the_turn_and_the_loop(is_concurrent: bool) -> None:
+    ended: list[type[BaseException]] = []
+
+    async def main() -> None:
+        turn = Turn("turn", fail_later(SystemExit(3)), owner=None)
+        turn.on_end(lambda _, error: ended.append(type(error)))
+        if is_concurrent:
+            turn.start(asyncio.get_running_loop())
+        else:
+            make_mailbox().post(turn)
+        await asyncio.Event().wait()
+
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
+    assert ended == [asyncio.CancelledError]
+
+
 async def test_a_turn_that_is_skipped_or_closed_tells_everybody_once_in_order() -> None:
     mailbox, gate, told = make_mailbox(), asyncio.Event(), list[Any]()
 

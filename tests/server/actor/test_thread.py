@@ -15,6 +15,7 @@ from plait.actor.connection import Connection, Source
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import Conflict, InvalidState, NotFound, Readonly, Reject
+from plait.parts.values import Values
 from plait.state.log import Change
 from plait.state.retention import Retention
 from plait.store.protocol import ChangeRow
@@ -268,6 +269,44 @@ async def test_who_may_only_read_may_not_revert() -> None:
         answer = await reader.next()
         assert (answer["success"], answer["error"]) == (False, str(Readonly("Connection is readonly")))
         assert await house.handle(Reverting).back(0) == 2
+
+
+class Filed(Room):
+    values = Values()
+
+    def should_be_readonly(self, connection: Connection, request: Any) -> bool:
+        return True
+
+    @rpc
+    async def write(self, method: str, args: list[Any]) -> None:
+        if method == "update":
+            await self.values.update("n", lambda n: n + 1, 0)
+        else:
+            await getattr(self.values, method)(*args)
+
+
+@pytest.mark.parametrize(
+    ("method", "args"),
+    [
+        ("set", ["n", 1]),
+        ("delete", ["old"]),
+        ("clear", []),
+        ("push", ["list", 1]),
+        ("update", []),
+        ("set_metadata", [{"a": 1}]),
+    ],
+)
+async def test_who_may_only_read_may_not_write_values(method: str, args: list[Any]) -> None:
+    async with open_house(Filed) as house:
+        filed = house.handle(Filed)
+        await filed.values.set("old", 0)
+        reader = await house.join(Filed, "a")
+        reader.call("1", "write", method, args)
+        answer = await outcome(reader.next())
+        assert (answer["success"], answer["error"]) == (False, str(Readonly("Connection is readonly")))
+        assert (await filed.values.items(), await filed.values.metadata()) == ([("old", 0)], {})
+        await filed.write(method, args)
+        assert (await filed.values.items(), await filed.values.metadata()) != ([("old", 0)], {})
 
 
 # Events

@@ -177,6 +177,25 @@ async def test_each_event_comes_once_at_its_moment_and_bad_listeners_stop_nobody
     assert "ZeroDivisionError" in caplog.text
 
 
+async def test_what_a_listener_of_created_writes_stays_when_the_run_that_has_begun_the_thread_raises(lab: Lab) -> None:
+    written = asyncio.Event()
+
+    async def created(thread: Conversation) -> None:
+        await thread.values.set("by", "listener")
+        written.set()
+
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.set_state({"answer": "begun"})
+        await ctx.thread.values.set("by", "run")
+        await written.wait()
+        raise ZeroDivisionError
+
+    lab.app.on("thread.created", created)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(lab.do(work), 10)
+    assert await lab.app.thread(Conversation, "one").values.items() == [("by", "listener")]
+
+
 def test_an_unknown_event_is_refused_with_the_nearest() -> None:
     app = Plait(Conversation, store="memory://")
     with pytest.raises(ValueError, match=r"did you mean 'thread\.created'"):

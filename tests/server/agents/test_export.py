@@ -20,11 +20,14 @@ from plait import (
     Reject,
     SqliteStore,
     Store,
+    StoreError,
     Thread,
+    ThreadKey,
     TooLarge,
     Values,
     migrate,
 )
+from plait.cli.maintenance import describe_thread, export_thread
 
 LONG = "x" * 200
 
@@ -204,6 +207,95 @@ async def test_a_class_with_on_start_takes_an_import_too(stores: tuple[Store, St
         assert await parts_of(app, Busy, "one") == (5, [("n", 1)], {})
         with pytest.raises(Conflict):
             await app.import_thread(data)
+
+
+@pytest.mark.parametrize("user_id", [None, "é/" * 100])
+async def test_long_ids_of_a_session_are_shown_as_they_are(tmp_path: Path, user_id: str | None) -> None:
+    app, ids = make_app(SqliteStore(tmp_path / "one.db")), (user_id, "s %é" * 100)
+
+    @app.agent("touch", thread=Plain)
+    async def touch(ctx: Context) -> str:
+        return ctx.thread.name
+
+    async with app:
+        name = await app.run("touch", user_id=ids[0], session_id=ids[1])
+    assert json.loads(describe_thread(tmp_path / "one.db", ThreadKey("plain", name)))["session"] == [*ids]
+
+
+async def test_an_export_waits_until_what_it_has_is_durable() -> None:
+    store, submitted, writing = MemoryStore(), asyncio.Event(), list[asyncio.Task[None]]()
+    held: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    submit, record = store.submit, store.record
+
+    def hold(write: Any) -> asyncio.Future[int]:
+        submitted.set()
+        return held
+
+    async def read(key: ThreadKey, part: str, name: str) -> bytes | None:
+        """Write a value while the export reads something else."""
+        store.submit = hold  # type: ignore[method-assign]
+        writing.append(asyncio.create_task(room.values.set("n", 1)))
+        await submitted.wait()
+        return await record(key, part, name)
+
+    async with make_app(store) as app:
+        room = app.thread(Room, "one")
+        await room.set_state(Talk("tea"))
+        assert (await room.values.items(), await room.values.metadata()) == ([], {})
+        store.record = read  # type: ignore[method-assign]
+        exporting = asyncio.create_task(room.to_json())
+        await asyncio.wait_for(submitted.wait(), 10)
+        await asyncio.wait([exporting], timeout=0.05)
+        assert not exporting.done()
+        held.set_exception(StoreError("the disk is full"))
+        for task in (*writing, exporting):
+            with pytest.raises(StoreError):
+                await asyncio.wait_for(task, 10)
+        store.submit = submit  # type: ignore[method-assign]
+
+
+async def test_of_two_imports_at_once_one_is_refused_also_with_on_start(stores: tuple[Store, Store]) -> None:
+    data = '{"format":1,"kind":"busy","name":"one","state":%d,"parts":{"values":{"values":{"n":1}}}}'
+    async with make_app(stores[0]) as app:
+        outcomes = await asyncio.gather(
+            *(app.import_thread(data % number) for number in range(3)), return_exceptions=True
+        )
+        (number,) = [number for number, each in enumerate(outcomes) if not isinstance(each, Conflict)]
+        assert await app.thread(Busy, "one").state() == number
+
+
+async def test_an_import_replaces_nothing_that_began_meanwhile(stores: tuple[Store, Store]) -> None:
+    data = '{"format":1,"kind":"busy","name":"one","state":5}'
+    async with make_app(stores[0]) as app:
+        busy = app.thread(Busy, "one")
+        _, refused = await asyncio.gather(busy.set_state(7), app.import_thread(data), return_exceptions=True)
+        assert isinstance(refused, Conflict)
+        assert await busy.state() == 7
+
+
+async def test_a_thread_that_was_cut_off_is_exported_from_its_file_with_a_part_named_as_the_mark_is(
+    tmp_path: Path,
+) -> None:
+    class Team(Thread[Any]):
+        agents = Values()
+
+    path, begun = tmp_path / "team.db", asyncio.Event()
+    app = Plait(Team, store=SqliteStore(path), shutdown_timeout=0.05)
+
+    @app.agent("plan", thread=Team)
+    async def plan(ctx: Context[Team]) -> None:
+        await ctx.thread.agents.set("planner", [1, 2])
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with app:
+        task = asyncio.create_task(app.run("plan", thread="one"))
+        await asyncio.wait_for(begun.wait(), 10)
+    await task
+    exported = json.loads(export_thread(path, ThreadKey("team", "one")))
+    assert exported["parts"] == {"agents": {"values": {"planner": [1, 2]}}}
+    async with Plait(Team, store=SqliteStore(path)) as again:
+        assert json.loads(await again.thread(Team, "one").to_json()) == exported
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, make_store, open_lab
 from tests.server.agents.test_runs import Gate, ended
 
-from plait import Context, Interrupted, Interruption, ThreadKey, Unavailable
+from plait import Context, Interrupted, Interruption, MemoryStore, Plait, Thread, ThreadKey, Unavailable, rpc
 
 ONE = ThreadKey("conversation", "one")
 
@@ -141,6 +141,99 @@ async def test_a_caller_that_is_cancelled_interrupts_an_agent_that_streams_and_n
     assert await lab.values() == {"interrupted": agent == "stream"}
 
 
+@pytest.mark.parametrize("how", ["run", "inner", "stream", "nested"])
+async def test_an_interrupt_in_a_task_group_keeps_what_the_run_wrote(lab: Lab, how: str) -> None:
+    gate = Gate()
+
+    async def check(ctx: Context[Conversation]) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.checkpoint())
+
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("kept", how)
+        await gate.wait()
+        if how == "inner":
+            await ctx.run("do", check)
+        elif how == "nested":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(check(ctx))
+        else:
+            await check(ctx)
+
+    async def stream(ctx: Context[Conversation]) -> AsyncIterator[int]:
+        yield 1
+        await work(ctx)
+
+    name, function = ("stream", stream) if how == "stream" else ("do", work)
+    task = asyncio.create_task(lab.app.run(name, function, thread="one"))
+    await gate.somebody()
+    await lab.app.interrupt(ONE, "stop")
+    gate.open()
+    assert await ended(task) == ([1, Interruption("stop")] if how == "stream" else Interruption("stop"))
+    assert await lab.values() == {"kept": how}
+
+
+async def test_the_errors_beside_an_interrupt_in_a_task_group_fail_the_run(lab: Lab) -> None:
+    gate = Gate()
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("dropped", 1)
+        await gate.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(ctx.checkpoint())
+
+    task = asyncio.create_task(lab.do(work))
+    await gate.somebody()
+    await lab.app.interrupt(ONE, "stop")
+    gate.open()
+    with pytest.raises(ExceptionGroup) as raised:
+        await ended(task)
+    assert [type(error) for error in raised.value.exceptions] == [ZeroDivisionError]
+    assert await lab.values() == {}
+
+
+async def test_an_interrupt_without_a_message_leaves_that_of_an_earlier_one(lab: Lab) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Conversation]) -> None:
+        await gate.wait()
+        await ctx.checkpoint()
+
+    task = asyncio.create_task(lab.do(work))
+    await gate.somebody()
+    await lab.app.interrupt(ONE, "summarise first")
+    await lab.app.interrupt(ONE)
+    gate.open()
+    assert await ended(task) == Interruption("summarise first")
+
+
+async def test_a_run_that_has_just_been_let_in_can_be_interrupted(lab: Lab) -> None:
+    gate, loop = Gate(), asyncio.get_running_loop()
+
+    async def first(ctx: Context[Conversation]) -> None:
+        ctx.wait_until(gate.wait)
+
+    async def work(ctx: Context[Conversation]) -> str:
+        return "to the end"
+
+    def interrupt() -> None:
+        """Interrupt the run as soon as that is possible: before its task resumes."""
+        if not lab.app._runs.interrupt(ONE, "stop") and not task.done():
+            loop.call_soon(interrupt)
+
+    await lab.do(first)
+    task = asyncio.create_task(lab.do(work))
+    await gate.somebody()
+    await asyncio.sleep(0)
+    interrupt()
+    gate.open()
+    assert await ended(task) == Interruption("stop")
+
+
 async def test_background_work_is_not_interrupted(lab: Lab) -> None:
     gate = Gate()
 
@@ -160,6 +253,54 @@ async def test_background_work_is_not_interrupted(lab: Lab) -> None:
     gate.open()
     assert await ended(task) == Interruption()
     assert await lab.values() == {"later": 1}
+
+
+async def test_an_interrupt_ends_the_run_also_if_what_it_called_in_another_thread_is_told() -> None:
+    gate = Gate()
+
+    class Tool(Thread[Any]):
+        @rpc(concurrent=True)
+        async def look(self) -> Any:
+            await gate.wait()
+            return await app.kv.get("cache", "key")
+
+    app = Plait(Conversation, Tool, store=MemoryStore(), shutdown_timeout=1.0)
+
+    @app.agent("do", thread=Conversation)
+    async def do(ctx: Context[Conversation]) -> Any:
+        await ctx.thread.values.set("kept", 1)
+        return await app.thread(Tool, "tool").look()
+
+    async with app:
+        task = asyncio.create_task(app.run("do", thread="one"))
+        await gate.somebody()
+        assert await app.interrupt(ONE, "stop")
+        gate.open()
+        assert await ended(task) == Interruption("stop")
+        assert await app.thread(Conversation, "one").values.items() == [("kept", 1)]
+
+
+@pytest.mark.parametrize("event", ["session.started", "agent.started"])
+async def test_an_interrupt_before_the_agent_begins_is_not_raised_in_listeners(event: Any) -> None:
+    gate, told = Gate(), list[Any]()
+
+    async def tell(about: Any) -> None:
+        await gate.wait()
+        told.append(await about.thread.values.get("n", 0))
+
+    async def work(ctx: Context[Conversation]) -> None:
+        told.append("begun")
+        await ctx.checkpoint()
+
+    async with open_lab(CountingMemory()) as lab:
+        lab.app.on(event, tell)
+        task = asyncio.create_task(lab.do(work))
+        await gate.somebody()
+        assert await lab.app.interrupt(ONE, "stop")
+        gate.open()
+        assert await ended(task) == Interruption("stop")
+        assert told == [0]
+        assert await ended(asyncio.create_task(lab.values())) == {}
 
 
 # Shutdown

@@ -401,6 +401,18 @@ async def test_a_failed_write_is_raised_and_the_old_entry_stays() -> None:
         assert (await kv.get("ns", "key")).data == "old"
 
 
+async def test_a_ttl_that_could_not_be_stored_does_not_hold(clock: Clock) -> None:
+    store = TroubledStore()
+    async with open_kv(store, clock) as kv:
+        await kv.set("ns", "old", 1)
+        store.fail_next()
+        with pytest.raises(StoreError):
+            await kv.create_namespace("ns", ttl=60)
+        await kv.set("ns", "new", 1)
+        clock.now += 61
+        assert (await kv.get("ns", "new")).exists
+
+
 # In runs
 
 

@@ -1,6 +1,7 @@
 """Runs of agents: one at a time in a thread, in order, bounded; their scopes of state."""
 
 import asyncio
+import contextvars
 import gc
 import logging
 import random
@@ -368,6 +369,71 @@ async def test_an_agent_may_reject_or_interrupt_instead_of_waiting() -> None:
         assert await lab.values() == {"kept": 1}
 
 
+async def test_an_agent_that_rejects_waits_for_background_work() -> None:
+    async with open_lab(CountingMemory()) as lab:
+        gate = Gate()
+
+        @lab.app.agent("reject", thread=Conversation, multitask="reject")
+        async def reject(ctx: Context[Conversation]) -> Any:
+            return await ctx.thread.values.get("later")
+
+        async def work(ctx: Context[Conversation]) -> None:
+            async def later() -> None:
+                await gate.wait()
+                await ctx.thread.values.set("later", 1)
+
+            ctx.wait_until(later)
+
+        await lab.do(work)
+        await gate.somebody()
+        task = asyncio.create_task(lab.app.run("reject", thread="one"))
+        await asyncio.sleep(0)
+        gate.open()
+        assert await ended(task) == 1
+
+
+async def test_what_a_run_staged_is_dropped_when_it_times_out() -> None:
+    async with open_lab(CountingMemory()) as lab:
+
+        @lab.app.agent("slow", thread=Conversation, timeout=0.02)
+        async def slow(ctx: Context[Conversation]) -> None:
+            await ctx.thread.values.set("flushed", 1)
+            await ctx.flush()
+            await ctx.thread.values.set("staged", 1)
+            await asyncio.Event().wait()
+
+        with pytest.raises(TurnTimeout):
+            await ended(asyncio.create_task(lab.app.run("slow", thread="one")))
+        assert await lab.values() == {"flushed": 1}
+
+
+async def test_what_an_agent_wrote_that_raised_stays_if_its_caller_goes_on(lab: Lab) -> None:
+    async def inner(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("inner", 1)
+        raise ZeroDivisionError
+
+    async def outer(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("outer", 1)
+        with pytest.raises(ZeroDivisionError):
+            await ctx.run("do", inner)
+
+    await lab.do(outer)
+    assert await lab.values() == {"outer": 1, "inner": 1}
+
+
+async def test_an_agent_shares_the_attributes_of_its_caller(lab: Lab) -> None:
+    async def inner(ctx: Context[Conversation]) -> Any:
+        ctx.put("mine", 2)
+        ctx.put(3.5)
+        return ctx.get("plan"), ctx.get(int)
+
+    async def outer(ctx: Context[Conversation]) -> Any:
+        ctx.put(7)
+        return await ctx.run("do", inner), ctx.get("mine"), ctx.get(float)
+
+    assert await lab.do(outer, attributes={"plan": "pro"}) == (("pro", 7), 2, 3.5)
+
+
 async def test_agents_that_call_each_other_through_threads_do_not_wait_for_themselves(lab: Lab) -> None:
     async def inner(ctx: Context[Conversation]) -> str:
         return ctx.thread.name
@@ -487,6 +553,7 @@ async def test_a_failed_save_fails_the_run_and_is_told(lab: Lab, caplog: pytest.
     lab.store.submit = submit  # type: ignore[method-assign]
     assert await lab.values() == {}
     assert told[0] == ("do", StoreError)
+    assert "what do wrote in conversation/one could not be stored: the disk is full" in caplog.text
 
 
 # Afterwards
@@ -546,6 +613,62 @@ async def test_what_a_task_writes_while_the_run_commits_is_stored(lab: Lab) -> N
     await lab.do(work)
     await lab.sleep()
     assert await lab.values() == {"log": ["run"], "late": 1}
+
+
+async def test_what_tasks_write_while_what_followed_the_answer_is_stored_is_not_lost(lab: Lab) -> None:
+    submit, variables = lab.store.submit, list[contextvars.Context]()
+    tasks: list[asyncio.Task[None]] = []
+    outcomes: list[asyncio.Future[int]] = []
+    loop = asyncio.get_running_loop()
+
+    async def push(number: int) -> None:
+        await (await lab.thread()).values.push("log", number)
+
+    async def finish(
+        outcome: asyncio.Future[int], before: list[asyncio.Future[int]], later: asyncio.Future[int]
+    ) -> None:
+        await asyncio.gather(*before)
+        later.set_result(await outcome)
+
+    def watch(write: Any) -> Any:
+        """Let each write last until a task of the run has begun to write, too."""
+        if not write.records:
+            return submit(write)
+        number, later = len(outcomes), loop.create_future()
+        if number < 3:
+            tasks.append(loop.create_task(push(number), context=variables[0]))
+        tasks.append(loop.create_task(finish(submit(write), list(outcomes), later)))
+        outcomes.append(later)
+        return later
+
+    async def work(ctx: Context[Conversation]) -> None:
+        variables.append(contextvars.copy_context())
+        await ctx.thread.values.push("log", "run")
+
+    assert await lab.values() == {}
+    lab.store.submit = watch  # type: ignore[method-assign]
+    await lab.do(work)
+    assert await lab.do(lambda ctx: ctx.thread.values.get("log")) == ["run", 0, 1, 2]
+    await asyncio.gather(*tasks)
+    await lab.sleep()
+    assert await lab.values() == {"log": ["run", 0, 1, 2]}
+
+
+async def test_a_task_that_outlives_its_run_stores_what_it_writes_at_once(lab: Lab) -> None:
+    gate, tasks = Gate(), list[asyncio.Task[None]]()
+
+    async def work(ctx: Context[Conversation]) -> None:
+        async def late() -> None:
+            await gate.wait()
+            await ctx.thread.values.set("late", 1)
+
+        tasks.append(asyncio.create_task(late()))
+        await ctx.thread.values.set("run", 1)
+
+    await lab.do(work)
+    gate.open()
+    await ended(tasks[0])
+    assert await lab.app.thread(Conversation, "one").values.items() == [("run", 1), ("late", 1)]
 
 
 async def test_an_error_in_background_work_is_logged_and_fails_nothing(
@@ -615,6 +738,43 @@ async def test_listeners_of_completed_run_after_the_answer_in_order_and_what_the
     assert await lab.values() == {"from": "s1"}
     assert seen == ["chat", "third"]
     assert "ZeroDivisionError" in caplog.text
+
+
+class Tenant:
+    """An attribute that is found by its type."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"user_id": "bob"},
+        {"session_id": "s2"},
+        {"attributes": {"plan": "free"}},
+        {"attributes": {"other": "pro"}},
+        {"attributes": [Tenant()]},
+    ],
+)
+async def test_a_run_in_a_run_of_its_thread_cannot_have_another_user_session_or_attribute(
+    lab: Lab, options: dict[str, Any]
+) -> None:
+    tenant = Tenant()
+
+    async def inner(ctx: Context[Conversation]) -> Any:
+        return ctx.user and ctx.user.id, ctx.session.id, ctx.get("plan"), ctx.get(Tenant) is tenant
+
+    async def outer(ctx: Context[Conversation]) -> Any:
+        with pytest.raises(ValueError, match="inside of another one"):
+            await lab.do(inner, **options)
+        ctx.put(tenant)
+        same: list[dict[str, Any]] = [
+            {},
+            {"user_id": "ada", "session_id": "s1", "attributes": {"plan": "pro"}},
+            {"attributes": [tenant]},
+        ]
+        return [await lab.do(inner, **each) for each in same]
+
+    found = await lab.do(outer, user_id="ada", session_id="s1", attributes={"plan": "pro"})
+    assert found == [("ada", "s1", "pro", True)] * 3
 
 
 async def test_an_input_that_is_not_given_is_its_default_or_none() -> None:

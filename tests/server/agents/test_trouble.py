@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, ClassVar
+from contextlib import suppress
+from typing import Any, ClassVar, cast
 
 import pytest
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
@@ -52,6 +53,33 @@ async def test_a_stream_whose_reader_stalls_ends_with_its_timeout() -> None:
         with pytest.raises(TurnTimeout):
             async for _ in chunks:
                 pass
+
+
+@pytest.mark.parametrize("how", ["timeout", "interrupt", "error"])
+async def test_the_context_is_found_as_a_stream_is_closed(how: str) -> None:
+    seen: list[Any] = []
+    async with open_lab(CountingMemory()) as lab:
+
+        @lab.app.agent("slow", thread=Conversation, timeout=0.05 if how == "timeout" else None)
+        async def slow(ctx: Context[Conversation]) -> AsyncIterator[int | str]:
+            try:
+                yield 1
+                if how == "error":
+                    yield cast("int", object())
+                async for number in numbers(ctx):
+                    yield number
+            finally:
+                seen.append(current_context().run_id == ctx.run_id)
+
+        chunks = lab.app.stream("slow", thread="one")
+        assert await anext(chunks) == 1
+        if how == "interrupt":
+            await lab.app.interrupt(ONE)
+        assert await ended(asyncio.create_task(lab.do(nothing))) == "ran" if how != "error" else True
+        with suppress(TurnTimeout, TypeError):
+            async for _ in chunks:
+                pass
+        assert seen == [True]
 
 
 async def test_an_interrupt_of_an_inner_agent_ends_the_outer_one_too(lab: Lab) -> None:
@@ -130,6 +158,26 @@ async def test_a_run_that_comes_back_through_an_rpc_of_another_thread_stages_wha
         with pytest.raises(ZeroDivisionError):
             await app.run("count", True, thread="one")
         assert await app.thread(Conversation, "one").values.items() == []
+
+
+async def test_a_run_that_comes_back_has_the_session_of_the_first_and_its_listeners_are_called() -> None:
+    app, told = Plait(Conversation, Between, store=CountingMemory()), list[str]()
+
+    @app.agent("listen", thread=Conversation)
+    async def listen(ctx: Context[Conversation], depth: int) -> str:
+        ctx.session.add_listener("completed", lambda session: told.append(f"{depth} {session.id}"))
+        if depth == 1:
+            Between.work[:] = [lambda: app.run("listen", 2, thread="one")]
+            assert await app.thread(Between, "between").call_back() == ctx.session.id
+            Between.work[:] = [lambda: app.run("listen", 2, thread="one", session_id="other")]
+            with pytest.raises(ValueError, match="'mine'"):
+                await app.thread(Between, "between").call_back()
+        return ctx.session.id
+
+    async with app, asyncio.timeout(PATIENCE):
+        assert await app.run("listen", 1, thread="one", session_id="mine") == "mine"
+        await app.run("listen", 3, thread="one", session_id="next")
+    assert told == ["1 mine", "2 mine", "3 next"]
 
 
 async def test_a_run_that_waited_for_something_cancelled_fails_and_stores_nothing(lab: Lab) -> None:

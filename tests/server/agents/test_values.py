@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
 
-from plait import Context, StoreError, TooLarge
+from plait import Context, CorruptThread, StoreError, ThreadKey, TooLarge
+from plait.store.protocol import Record
 
 LIMIT = 1_048_576
 
@@ -82,6 +83,79 @@ async def test_a_cleared_thread_that_has_woken_reads_nothing(lab: Lab) -> None:
     await lab.do(clear)
     assert lab.store.reads == 0
     assert await lab.values() == {"b": 2}
+
+
+async def test_clear_discards_what_was_queued_before(lab: Lab) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+
+    async def clear(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.push("a", "to what is no list")
+        await ctx.thread.values.clear()
+        await ctx.thread.values.set("b", 2)
+
+    await lab.do(put)
+    await lab.sleep()
+    await lab.do(clear)
+    assert lab.store.reads == 0
+    assert await lab.values() == {"b": 2}
+
+
+async def test_runs_that_only_read_or_use_no_values_write_nothing(lab: Lab) -> None:
+    submit, writes = lab.store.submit, list[Any]()
+
+    def watch(write: Any) -> Any:
+        writes.append(write)
+        return submit(write)
+
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("list", [{"a": 1}])
+
+    async def nothing(ctx: Context[Conversation]) -> None: ...
+
+    async def read(ctx: Context[Conversation]) -> None:
+        values = ctx.thread.values
+        await values.get("list")
+        await values.get("missing", [])
+        await values.has("list")
+        for method in (values.keys, values.values, values.items, values.size, values.metadata):
+            await method()  # type: ignore[operator]
+
+    await lab.do(put)
+    for _ in range(2):
+        lab.store.submit = watch  # type: ignore[method-assign]
+        await lab.do(nothing)
+        await lab.do(read)
+        lab.store.submit = submit  # type: ignore[method-assign]
+        await lab.sleep()
+    assert writes == []
+
+
+async def test_damaged_values_fail_the_run_and_are_never_overwritten(lab: Lab) -> None:
+    damaged = Record("values", "values", b'{"a":')
+
+    async def stored() -> Any:
+        return (await lab.store.records(ThreadKey("conversation", "one"), "values"))[0].value
+
+    async def read(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.get("a")
+
+    async def write(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+
+    async def catch(ctx: Context[Conversation]) -> None:
+        with pytest.raises(CorruptThread):
+            await ctx.thread.values.get("a")
+        await ctx.thread.values.set("a", 1)
+
+    await (await lab.thread())._core.records.write([damaged])
+    for work in (read, write, catch):
+        await lab.sleep()
+        with pytest.raises(CorruptThread, match="values"):
+            await lab.do(work)
+    with pytest.raises(CorruptThread, match="values"):
+        await lab.app.thread(Conversation, "one").values.set("a", 1)
+    assert await stored() == damaged.value
 
 
 @pytest.mark.parametrize("read", ["get", "has", "keys", "values", "items", "size"])
@@ -266,6 +340,8 @@ async def test_a_key_is_a_str(lab: Lab, key: Any) -> None:
     async def work(ctx: Context[Conversation]) -> Any:
         with pytest.raises(TypeError, match="key"):
             await ctx.thread.values.set(key, 1)
+        with pytest.raises(TypeError, match="key"):
+            await ctx.thread.values.delete(key)
 
     await lab.do(work)
 

@@ -83,6 +83,48 @@ async def test_a_thread_expires_though_nobody_asks_for_it_and_others_are_kept() 
         assert starts == []
 
 
+class Clock:
+    """The time of day, which stands still until it is moved."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = time.time_ns()
+        monkeypatch.setattr(time, "time_ns", lambda: self.now)
+
+    def move(self, minutes: float) -> None:
+        self.now += int(minutes * 60e9)
+
+
+async def test_a_thread_that_expires_after_an_hour_is_there_at_59_minutes_and_not_at_61(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, rounds = Clock(monkeypatch), list[int]()
+
+    class Counted(TroubledStore):
+        async def idle_threads(self, *args: Any, **kwargs: Any) -> Any:
+            found = await super().idle_threads(*args, **kwargs)
+            rounds.append(clock.now)
+            return found
+
+    async def has_been_looked_at() -> bool:
+        return rounds.count(clock.now) >= 2
+
+    async def is_asleep() -> bool:
+        return bool(await idle_since(house, Draft)) and not house.node.actors
+
+    async with open_house(Draft, store=Counted(), expiry_interval=SOON) as house:
+        draft = house.handle(Draft)
+        for total in (1, 2, 3):  # Each use begins the hour anew.
+            assert await draft.add(1) == total
+            await until(is_asleep)
+            clock.move(59)
+            await until(has_been_looked_at)
+        assert await draft.add(1) == 4
+        await until(is_asleep)
+        clock.move(61)
+        await until(lambda: is_gone(house, Draft))
+        assert await draft.add(1) == 1
+
+
 async def test_many_expire_in_pages() -> None:
     store = TroubledStore()
     keys = [ThreadKey("draft", str(n)) for n in range(250)]
