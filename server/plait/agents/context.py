@@ -210,9 +210,11 @@ class Context(Generic[ThreadT]):
         if user_id is not None and user_id != own_id:
             raise ValueError(f"a run inside of another one of its thread has the user {own_id!r}, not {user_id!r}")
         own: Mapping[Any, Any] = self.attributes
-        if not isinstance(attributes, Mapping):
-            own, attributes = self._typed, {type(each): each for each in attributes}
-        for key, value in attributes.items():
+        if isinstance(attributes, Mapping):
+            wanted: Mapping[Any, Any] = attributes
+        else:
+            own, wanted = self._typed, {type(each): each for each in attributes}
+        for key, value in wanted.items():
             if key not in own or own[key] != value:
                 raise ValueError(f"a run inside of another one of its thread has its attributes: {key!r} is another")
 
