@@ -162,7 +162,7 @@ async def test_a_turn_ends_whatever_it_raises_and_the_next_one_begins(
 
 @pytest.mark.parametrize("is_concurrent", [False, True])
 def test_what_ends_the_process_ends_the_turn_and_the_loop(is_concurrent: bool) -> None:
-    ended: list[type[BaseException]] = []
+    ended: list[type[BaseException] | type[None]] = []
 
     async def main() -> None:
         turn = Turn("turn", fail_later(SystemExit(3)), owner=None)
