@@ -71,6 +71,7 @@ class Binding {
   close(): void {
     this.#closing.abort();
     if (this.#isComposing) this.#client.resumeHistory();
+    this.#isComposing = false;
     this.#field.release();
   }
 
@@ -160,14 +161,15 @@ class Binding {
   // Keys and input methods
 
   #beginComposition(): void {
+    if (!this.#isComposing) this.#client.pauseHistory();
     this.#isComposing = true;
-    this.#client.pauseHistory();
   }
 
   #endComposition(): void {
+    const wasComposing = this.#isComposing;
     this.#isComposing = false;
     this.#read();
-    this.#client.resumeHistory();
+    if (wasComposing) this.#client.resumeHistory();
   }
 
   #handleKey(event: KeyboardEvent): void {

@@ -206,7 +206,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#can("redo", pointer);
   }
 
-  /** Makes all changes of this page until `resumeHistory` one for `undo`, as those of a drag are, however long it lasts. */
+  /**
+   * Makes all changes of this page until `resumeHistory` one for `undo`, as those of a drag are, however long it lasts.
+   * Each pause needs a call of `resumeHistory`.
+   */
   pauseHistory(): void {
     this.#history.pause();
   }

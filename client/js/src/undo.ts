@@ -23,7 +23,7 @@ export class UndoHistory {
   readonly #unanswered = new Map<Pending, { readonly entry: Entry; readonly isInsertion: boolean }>();
   // What is under way.
   #doing: "undo" | "redo" | undefined = undefined;
-  #isPaused = false;
+  #pauses = 0;
   // The entry of what was changed since the pause began.
   #paused: Entry | undefined = undefined;
 
@@ -50,7 +50,10 @@ export class UndoHistory {
     else {
       this.#undone.clear();
       entry = this.#extend(before, ops, back) ?? this.#add(ops, back);
-      if (this.#isPaused) this.#paused = entry;
+      if (this.#pauses > 0) {
+        this.#paused = entry;
+        entry.isOpen = isTyping(ops);
+      }
     }
     this.#unanswered.set(push, { entry, isInsertion: ops.every(isInsertion) });
   }
@@ -64,14 +67,14 @@ export class UndoHistory {
     this.#unanswered.delete(push);
   }
 
-  /** Makes one entry of all changes until `resume`. */
+  /** Makes one entry of all changes until it was resumed as often; typing goes on with the burst before. */
   pause(): void {
-    this.#isPaused = true;
+    this.#pauses++;
   }
 
   resume(): void {
-    this.#isPaused = false;
-    this.#paused = undefined;
+    this.#pauses = Math.max(0, this.#pauses - 1);
+    if (this.#pauses === 0) this.#paused = undefined;
   }
 
   /** Tells whether there is something to undo or redo at a place or in it. */
@@ -112,7 +115,8 @@ export class UndoHistory {
     const top = attempt(this.#done, (chain) => chain.top(before));
     const now = this.#now();
     const isHeld = top !== undefined && top === this.#paused;
-    if (!isHeld && (!top?.isOpen || now - top.at > PAUSE)) return undefined;
+    const begins = this.#pauses > 0 && !this.#paused && !isTyping(ops);
+    if (!isHeld && (begins || !top?.isOpen || now - top.at > PAUSE)) return undefined;
     const joined = isTyping(ops) ? typedTogether(top.ops, back) : setTogether(top.ops, back);
     const both = joined ?? (isHeld ? [...back, ...top.ops] : undefined);
     if (!both) return undefined;

@@ -127,6 +127,26 @@ test("all that is done in a pause of the history is one entry, however long it t
   expect(page.shown).toEqual({ note: "(before感!)", x: 3 });
 });
 
+test("what is set in a pause is apart from what was set just before and just after it", () => {
+  const page = new Page({ x: 40 });
+  const set = (...values: number[]) => values.forEach((x) => page.set({ x }));
+  set(45, 50);
+  page.history.pause();
+  set(60, 70);
+  page.history.pause();
+  page.history.resume();
+  set(75);
+  page.history.resume();
+  page.history.pause();
+  set(78, 80);
+  page.history.resume();
+  set(81, 82);
+  for (const x of [80, 75, 50, 40]) {
+    page.undo();
+    expect(page.shown).toEqual({ x });
+  }
+});
+
 test("what is done in a pause after an undo in it is another entry", () => {
   const page = new Page({ note: "" });
   page.history.pause();
