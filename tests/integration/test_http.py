@@ -94,6 +94,13 @@ class GameRoom(Thread[Game]):
         raise ValueError("that went wrong")
 
     @rpc
+    def give_up(self) -> None:
+        class GaveUp(BaseException):
+            pass
+
+        raise GaveUp("that is no Exception")
+
+    @rpc
     def refuse(self) -> None:
         raise Reject("not now", path="/when")
 
@@ -299,6 +306,7 @@ async def test_a_call_that_fails_is_an_error(web: httpx.AsyncClient) -> None:
         ("add_player", '{"args":', (422, "invalid_arguments"), None),
         ("add_player", '{"args":["a"],"kwargs":{"score":-5}}', (409, "rejected"), "/score"),
         ("fail", "", (500, "call_failed"), None),
+        ("give_up", "", (500, "call_failed"), None),
         ("refuse", "", (409, "rejected"), "/when"),
         ("not_json", "", (500, "call_failed"), None),
         ("missing", "", (404, "method_not_found"), None),

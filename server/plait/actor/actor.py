@@ -12,7 +12,7 @@ from plait.actor.events import Events
 from plait.actor.facade import Facade
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
-from plait.actor.mailbox import Cause, Turn
+from plait.actor.mailbox import Cause, Turn, current_turn
 from plait.actor.outcome import make_resolver
 from plait.actor.presence import Presence
 from plait.actor.turns import TurnRunner, find_trace
@@ -34,7 +34,7 @@ __all__ = ["Actor"]
 class Actor(Facade):
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
-    __slots__ = ("_count", "destroy", "events", "make_handle", "parts", "records")
+    __slots__ = ("_created", "destroy", "events", "make_handle", "parts", "records")
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class Actor(Facade):
         self.hooks = Hooks(self, thread, self.turns)
         self.last_used = loop.time()
         self.holds = 0
-        # How many changes had been made when the thread had started; None if it was stored before.
-        self._count: int | None = None if self.is_stored else 0
+        # The turn of the listeners of `thread.created`.
+        self._created: Turn | None = None
 
     @property
     def is_unused(self) -> bool:
@@ -110,19 +110,20 @@ class Actor(Facade):
 
     @property
     def is_new(self) -> bool:
-        """Whether the thread was not stored when it woke, and nothing but `on_start` has written it since."""
-        return self._count == self.pipeline.count
+        """Whether it was not stored when it woke, and only `on_start` and `thread.created` have written it since."""
+        return self.pipeline.on_submit is not None
 
     async def start(self) -> None:
         """Give a new thread its initial state, and run `on_start`. Raises what `on_start` raises."""
+        is_new = not self.is_stored
         if not self.pipeline.history.current.has_state and self.kind.has_initial_state:
             try:
                 self.pipeline.start(self.kind.initial_state())
             except InvalidState as error:  # The author's mistake: an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
         await self.hooks.run("on_start")
-        if self._count is not None:
-            self._count = self.pipeline.count
+        if is_new:
+            self.pipeline.on_submit = self._note_change
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""
@@ -246,7 +247,13 @@ class Actor(Facade):
         if self.events.has("thread.created"):
             work = partial(self.events.emit, "thread.created", self.thread)
             # An empty context: what listeners write is no part of the run that has begun the thread.
-            self.turns.begin_beside(Turn("thread.created", work, owner=self), Context())
+            self._created = Turn("thread.created", work, owner=self)
+            self.turns.begin_beside(self._created, Context())
+
+    def _note_change(self) -> None:
+        turn = current_turn()
+        if turn is None or all(each is not self._created for each in turn.chain()):
+            self.pipeline.on_submit = None
 
     def _tell_store_error(self, error: StoreError) -> None:
         if self.instruments is not None:

@@ -206,8 +206,8 @@ class Context(Generic[ThreadT]):
 
     def check_inner(self, user_id: str | None, attributes: Mapping[str, Any] | Iterable[Any]) -> None:
         """Raise ValueError if an agent that this one calls is to have another user or other attributes."""
-        own_id = None if self.user is None else self.user.id
-        if user_id is not None and user_id != own_id:
+        if self.user is not None and user_id is not None and user_id != self.user.id:
+            own_id = self.user.id
             raise ValueError(f"a run inside of another one of its thread has the user {own_id!r}, not {user_id!r}")
         own: Mapping[Any, Any] = self.attributes
         if isinstance(attributes, Mapping):
@@ -218,13 +218,13 @@ class Context(Generic[ThreadT]):
             if key not in own or own[key] != value:
                 raise ValueError(f"a run inside of another one of its thread has its attributes: {key!r} is another")
 
-    def make_inner(self, run: Run) -> "Context[ThreadT]":
-        """Return the context of an agent that this one calls in its thread and session."""
+    def make_inner(self, run: Run, user: "User | None") -> "Context[ThreadT]":
+        """Return the context of an agent that this one calls in its thread and session; `user` if this one has none."""
         context = Context(
             run,
             self._caller,
             thread=self.thread,
-            user=self.user,
+            user=self.user or user,
             kv=self.kv,
             state=self.state,
             request=self.request,

@@ -155,10 +155,11 @@ class Run:
 def _take_out_interrupts(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the other errors of a group, as a task group raises it, or Interrupted if there are none."""
     interrupts, others = group.split(Interrupted)
+    if interrupts is None:
+        return group  # Of what class it is.
     if others is not None:
         return others
-    first: BaseException | None = interrupts
+    first: BaseException = interrupts
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
-    assert first is not None
     return first

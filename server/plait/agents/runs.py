@@ -11,6 +11,7 @@ from plait.actor.events import Events
 from plait.actor.mailbox import Turn, current_turn
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
+from plait.agents.address import session_name
 from plait.agents.agent import INTERRUPT, Agent, AgentMethod, Given
 from plait.agents.context import Context, find_context
 from plait.agents.cut_off import is_marked
@@ -201,7 +202,7 @@ class Runs:
         if holder is not None and calling is not None and calling._run.outermost is holder:
             calling.check_inner(given.user_id, given.attributes)
             run = Run(agent, core, calling.session, turn=turn, outer=calling._run, caller=caller)
-            return await self._start(run, calling.make_inner(run))
+            return await self._start(run, calling.make_inner(run, self._find_user(given.user_id)))
         session = Session(given.session_id, thread) if holder is None else holder.session
         run = Run(agent, core, session, turn=turn, outer=holder, caller=caller)
         context = self._make_context(run, thread, given)
@@ -234,12 +235,15 @@ class Runs:
         user_id = given.user_id
         if user_id is None and connection is not None and connection.principal is not None:
             user_id = connection.principal.id
-        user = None if user_id is None else self._make_user(user_id)
+        user = self._find_user(user_id)
         context = Context(
             run, self, thread=thread, user=user, kv=self.kv, state={}, request=request, connection=connection
         )
         context.put_all(given.attributes)
         return context
+
+    def _find_user(self, id: str | None) -> Any:
+        return None if id is None else self._make_user(id)
 
     def _queue(self, core: Actor) -> RunQueue[Run]:
         queue: RunQueue[Run] | None = core.parts.get(_QUEUE)
@@ -310,11 +314,12 @@ class Runs:
 
 
 def _check_same_session(given: Given, holder: Run) -> None:
-    if given.session_id is not None and given.session_id != holder.session.id:
-        raise ValueError(
-            f"a run inside of another one of its thread has the session {holder.session.id!r} of that, "
-            f"not {given.session_id!r}"
-        )
+    """Raise ValueError for another session than that of the run in which an agent is called."""
+    id, own = given.session_id, holder.session.id
+    # The ids may be those by which the thread is addressed.
+    if id is None or id == own or session_name(given.user_id, id) == holder.core.key.name:
+        return
+    raise ValueError(f"a run inside of another one of its thread has the session {own!r} of that, not {id!r}")
 
 
 @asynccontextmanager

@@ -50,9 +50,9 @@ class Pipeline:
         "_transaction",
         "_type",
         "_validate",
-        "count",
         "history",
         "lost",
+        "on_submit",
     )
 
     def __init__(
@@ -84,9 +84,10 @@ class Pipeline:
         self._instruments = instruments
         # Returns the trace of what causes a change of this source.
         self._find_trace = find_trace
-        # Changes that are not durable yet, in order, and the number of all that were made.
+        # Changes that are not durable yet, in order.
         self._pending: list[Commit] = []
-        self.count = 0
+        # Called at each change, before it is stored.
+        self.on_submit: Callable[[], None] | None = None
         # The class and message of the error with which further changes are refused; None while they are made.
         self._refusal: tuple[type[PlaitError], str] | None = None
         # The last write of a thread that is being destroyed; it is pending before it is submitted.
@@ -385,7 +386,8 @@ class Pipeline:
 
     def _submit(self, write: Write, source: Source) -> Commit:
         commit = Commit(self.history.current, source)
-        self.count += 1
+        if self.on_submit is not None:
+            self.on_submit()
         pending = self._pending
         # It fails with the one before, in this iteration of the loop. The store might accept it.
         has_failed = len(pending) > 0 and pending[-1].has_failed

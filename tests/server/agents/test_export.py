@@ -263,6 +263,26 @@ async def test_of_two_imports_at_once_one_is_refused_also_with_on_start(stores: 
         assert await app.thread(Busy, "one").state() == number
 
 
+@pytest.mark.parametrize("turns", range(9))
+async def test_what_listeners_of_thread_created_write_refuses_no_import(
+    stores: tuple[Store, Store], turns: int
+) -> None:
+    data = '{"format":1,"kind":"busy","name":"one","state":5}'
+    app, told = make_app(stores[0]), asyncio.Event()
+
+    @app.on("thread.created")
+    async def tell(thread: Any) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await app.thread(Busy, thread.name).values.set("told", True)
+        told.set()
+
+    async with app:
+        await app.import_thread(data)
+        await asyncio.wait_for(told.wait(), 10)
+        assert await app.thread(Busy, "one").state() == 5
+
+
 async def test_an_import_replaces_nothing_that_began_meanwhile(stores: tuple[Store, Store]) -> None:
     data = '{"format":1,"kind":"busy","name":"one","state":5}'
     async with make_app(stores[0]) as app:

@@ -173,6 +173,20 @@ async def test_an_interrupt_in_a_task_group_keeps_what_the_run_wrote(lab: Lab, h
     assert await lab.values() == {"kept": how}
 
 
+async def test_a_group_of_errors_of_an_agents_own_class_fails_the_run_as_it_is(lab: Lab) -> None:
+    class Problems(ExceptionGroup[ValueError]):
+        pass
+
+    problems = Problems("two", [ValueError("a"), ValueError("b")])
+
+    async def work(ctx: Context[Conversation]) -> None:
+        raise problems
+
+    with pytest.raises(Problems) as raised:
+        await lab.do(work)
+    assert raised.value is problems
+
+
 async def test_the_errors_beside_an_interrupt_in_a_task_group_fail_the_run(lab: Lab) -> None:
     gate = Gate()
 

@@ -777,6 +777,20 @@ async def test_a_run_in_a_run_of_its_thread_cannot_have_another_user_session_or_
     assert found == [("ada", "s1", "pro", True)] * 3
 
 
+@pytest.mark.parametrize("user_id", [None, "ada"])
+async def test_a_run_in_a_run_of_a_thread_that_is_known_by_name_may_say_whose_session_that_is(
+    lab: Lab, user_id: str | None
+) -> None:
+    async def inner(ctx: Context[Conversation]) -> Any:
+        return ctx.thread.name, ctx.user and ctx.user.id
+
+    async def outer(ctx: Context[Conversation]) -> Any:
+        return await lab.app.run("do", inner, user_id="ada", session_id="s1")
+
+    session = lab.app.session(Conversation, "s1", user_id="ada")
+    assert await lab.app.run("do", outer, thread=session, user_id=user_id) == ("ada:s1", "ada")
+
+
 async def test_an_input_that_is_not_given_is_its_default_or_none() -> None:
     async with open_lab(CountingMemory()) as lab:
 

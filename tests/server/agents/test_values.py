@@ -495,6 +495,26 @@ async def test_a_mebibyte_is_kept_and_one_more_byte_is_refused_whole(lab: Lab, w
     assert found == {"a": ["x" * room]}
 
 
+async def test_no_thread_begins_because_a_key_of_it_is_removed(lab: Lab) -> None:
+    for values in (lab.app.thread(Conversation, "gone").values, lab.app.user("nobody")):
+        await values.delete("x")
+    assert await lab.store.threads() == []
+
+
+async def test_what_is_written_as_it_is_already_is_stored_when_that_is(lab: Lab) -> None:
+    values, submit = lab.app.thread(Conversation, "one").values, lab.store.submit
+    held: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    await values.set("plan", "free")
+    lab.store.submit = lambda write: held  # type: ignore[method-assign]
+    setting = [asyncio.create_task(values.set("plan", "pro")) for _ in range(2)]
+    done, _ = await asyncio.wait(setting, timeout=0.05)
+    assert not done
+    held.set_exception(StoreError("the disk is full"))
+    lab.store.submit = submit  # type: ignore[method-assign]
+    assert [type(each) for each in await asyncio.gather(*setting, return_exceptions=True)] == [StoreError] * 2
+    assert await values.get("plan") == "free"
+
+
 async def test_outside_of_runs_values_are_stored_at_once_and_a_run_keeps_them(lab: Lab) -> None:
     thread, is_there, may_go_on = await lab.thread(), asyncio.Event(), asyncio.Event()
 

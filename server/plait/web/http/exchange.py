@@ -25,6 +25,8 @@ __all__ = ["Exchange"]
 
 # Seconds after which a call whose client may have disconnected is no short one.
 _SOON: Final = 0.1
+# What ends the task that waits for a call, rather than the call.
+_ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
 class _Left(Exception):
@@ -75,9 +77,9 @@ class Exchange:
         """Return the result of a call. Raises CallFailed for what is not a PlaitError."""
         try:
             return await future
-        except (PlaitError, _Left):
+        except (PlaitError, _Left, *_ENDINGS):
             raise
-        except Exception as error:
+        except BaseException as error:
             log_error(error, self.key, None)
             raise CallFailed(public_message(error)) from None
 
