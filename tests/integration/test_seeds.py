@@ -5,7 +5,6 @@ import importlib
 import re
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from plait import Interruption
 App = Callable[[str], Any]
 
 # Whether `ctx.kv` and `ctx.user` are there.
-needs_kv = pytest.mark.skipif(find_spec("plait.agents.kv") is None, reason="there is no kv")
 
 
 @pytest.fixture
@@ -69,7 +67,6 @@ async def test_state_demo_counts_ten_requests_at_once_and_their_ends(load: App) 
         assert await app.run("look", thread="one") == [[str(number) for number in range(10)], 10, {}, {}]
 
 
-@needs_kv
 async def test_state_demo_counts_the_requests_of_a_user_in_all_conversations(load: App) -> None:
     async with load("state_demo").app as app:
         for thread, user, total in (("one", "ada", 1), ("two", "ada", 2), ("two", "grace", 1)):
@@ -109,7 +106,6 @@ async def test_conversation_memory_keeps_the_latest_messages_only(load: App) -> 
 # PersistentChat
 
 
-@needs_kv
 async def test_persistent_chat_answers_in_a_stream_and_saves_after_it(load: App) -> None:
     async with load("persistent_chat").app as app:
         words = [word async for word in app.stream("persistent-chat", "Hi", thread="one")]
