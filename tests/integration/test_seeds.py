@@ -16,8 +16,6 @@ from plait import Interruption
 
 App = Callable[[str], Any]
 
-# Whether `ctx.kv` and `ctx.user` are there.
-
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
