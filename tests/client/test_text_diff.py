@@ -61,8 +61,8 @@ def test_a_text_that_has_moved_is_changed_where_it_is() -> None:
 
 
 def test_what_is_too_long_to_be_compared_by_characters_is_not() -> None:
-    assert len(change("<" + "ab" * 60 + ">", "<" + "bc" * 60 + ">")) == 1
-    assert len(change("<" + "ab" * 40 + ">", "<" + "bc" * 40 + ">")) > 1
+    assert len(change("<" + "ab" * 600 + ">", "<" + "bc" * 600 + ">")) == 1
+    assert len(change("<" + "ab" * 400 + ">", "<" + "bc" * 400 + ">")) > 1
 
 
 def test_of_many_changes_only_the_first_are_compared_by_characters() -> None:

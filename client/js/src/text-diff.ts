@@ -22,9 +22,8 @@ type Level = (typeof LEVELS)[number];
 const MOST_PARTS = 10_000;
 /** Where so little is left on one side, it is replaced whole. */
 const SMALL = 8;
-/** Gaps of so many characters, the one side's times the other's, are compared by characters; and of all so many. */
-const MOST_COMPARED = 10_000;
-const MOST_COMPARED_IN_ALL = 1_000_000;
+/** Gaps of so many characters in all, the one side's times the other's, are compared by characters. */
+const MOST_COMPARED = 1_000_000;
 
 /**
  * Which change is looked for: one that makes sense to a reader, who writes words anew, or the smallest one, which has
@@ -41,10 +40,10 @@ export type Look = "words" | "characters";
 export function diffTexts(old: string, next: string, look: Look = "words"): Region[] {
   const found: Region[] = [];
   addRegions(found, old, next, 0, 0);
-  let left = look === "words" ? 0 : MOST_COMPARED_IN_ALL;
+  let left = look === "words" ? 0 : MOST_COMPARED;
   const regions = found.flatMap((region) => {
     const cost = region.remove * region.insert.length;
-    if (cost === 0 || cost > MOST_COMPARED || cost > left) return [region];
+    if (cost === 0 || cost > left) return [region];
     left -= cost;
     return smallest(old, region);
   });

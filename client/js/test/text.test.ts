@@ -172,8 +172,9 @@ test("a word that is written anew is replaced; where it is to be known what was 
     { at: 4, remove: 1, insert: "d" },
     insertion(6, "d"),
   ]);
-  const long = (character: string) => `${character.repeat(200)} ${character.repeat(200)}`;
-  expect(diffTexts(long("a"), long("b"), "characters").length).toBe(1);
+  const long = (pair: string, count: number) => `<${pair.repeat(count)}>`;
+  expect(diffTexts(long("ab", 600), long("bc", 600), "characters").length).toBe(1);
+  expect(diffTexts(long("ab", 400), long("bc", 400), "characters").length).toBeGreaterThan(1);
 });
 
 test("two who rewrite different paragraphs of one text keep each other's", () => {

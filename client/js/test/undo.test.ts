@@ -371,6 +371,14 @@ class Offline extends Page {
     this.#fold.pushes.slice().forEach((push, index) => this.answer(push, refused.includes(index)));
   }
 
+  /** Comes back to a state in which all its pushes are, which is all it is told of them. */
+  rejoin(state: unknown): void {
+    for (const push of this.#fold.pushes) push.sent = push.ops;
+    const answer = { type: "joined", epoch: "e", version: ++this.#version, readonly: false, last_ref: Infinity };
+    this.#fold.join({ ...answer, state } as unknown as Joined);
+    this.#fold.pushes.slice().forEach((push) => this.#fold.drop(push));
+  }
+
   /** Undoes all that can be. */
   undoAll(): void {
     while (this.undo()) this.answerAll();
@@ -425,6 +433,14 @@ test("whatever is refused, undo takes back the rest of what was typed here and n
     const count = (letter: string) => page.note.split(letter).length - 1;
     expect([count("m"), count("-"), count("T")]).toEqual([0, 10, theirs]);
   }
+});
+
+test("what came through before an outage without an answer is undone, with what others typed between its letters", () => {
+  const page = new Offline({ note: "start  end" });
+  for (let at = 0; at < 200; at++) page.type(6 + at, String(at % 10));
+  page.rejoin({ note: `start ${Array.from({ length: 200 }, (_, at) => `${at % 10}t`).join("")} end` });
+  page.undoAll();
+  expect(page.note).toBe(`start ${"t".repeat(200)} end`);
 });
 
 test("what cannot be undone before a later change is not said to be", () => {

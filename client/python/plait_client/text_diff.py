@@ -9,14 +9,13 @@ from plait_schemas.text import Region
 
 __all__ = ["shrink"]
 
-_MOST_COMPARED: Final = 10_000
-_MOST_COMPARED_IN_ALL: Final = 1_000_000
-"""Splices that remove so many characters times what they insert are compared by characters; and of all so many."""
+_MOST_COMPARED: Final = 1_000_000
+"""Splices that in all remove so many characters times what they insert are compared by characters."""
 
 
 def shrink(ops: Iterable[Op], document: Any) -> list[Op]:
     """Return a difference, as `diff` finds it from `document` on, whose splices leave all characters that may stay."""
-    left = _MOST_COMPARED_IN_ALL
+    left = _MOST_COMPARED
     found: list[Op] = []
     owned: Owned = {}
     for path, run in groupby(ops, _text_path):
@@ -34,7 +33,7 @@ def shrink(ops: Iterable[Op], document: Any) -> list[Op]:
             region = at + shift, remove, insert
             shift += remove - len(insert)
             cost = remove * len(insert)
-            if 0 < cost <= min(_MOST_COMPARED, left):
+            if 0 < cost <= left:
                 left -= cost
                 regions += _smallest(text, region)
             else:
