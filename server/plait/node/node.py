@@ -368,8 +368,9 @@ class Node:
             for index, actor in enumerate(actors):
                 if index % _SWEEP_BATCH == _SWEEP_BATCH - 1:
                     await asyncio.sleep(0)
-                is_idle = actor.sweep(loop.time())
-                if is_idle and self._actors.get(actor.key) is actor and actor.key not in self._waking:
+                is_idle, key = actor.sweep(loop.time()), actor.key
+                is_wanted = key in self._waking or self._arrivals.has(key)  # By somebody who is about to use it.
+                if is_idle and self._actors.get(key) is actor and not is_wanted:
                     self._begin_to_stop(actor)
 
 

@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from plait.actor.outcome import wait_for_durable
 from plait.actor.thread import Core, check_may_write
 from plait.parts.cell import Cell
 from plait.parts.part import Part
 from plait.parts.stage import find_stage
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_ops import Clear, Delete, Op, Push, Set, encode_key, encode_named
-from plait.store.protocol import Record
 
 __all__ = ["METADATA", "READING", "ThreadValues", "Values"]
 
@@ -181,14 +179,10 @@ class ThreadValues:
         while not draft.is_ready:
             await draft.prepare()
         records = draft.records()
-        if all(self._has(record) for record in records):
-            # No thread begins by that. What it has may be of a change that is not durable yet.
-            await wait_for_durable(None, self._core.pipeline.after)
+        if not self._core.pipeline.history.is_begun and all(record.value is None for record in records):
+            # No thread begins because something is removed that is not there.
+            self._core.pipeline.check_open()
             return
         commit = self._core.records.write(records)
         draft.submitted(commit)
         await commit
-
-    def _has(self, record: Record) -> bool:
-        cell = self._values if record.key == self._values.name else self._metadata
-        return cell.is_known and cell.data == record.value

@@ -130,13 +130,13 @@ class Pipeline:
         if history.is_stored:
             return
         if not history.is_begun:
-            self._check_open()
+            self.check_open()
             self._submit(history.put(()), "server")
         await self._pending[-1]
 
     def set(self, value: object, source: Source) -> Commit:
         """Set the state to `value`, or, if that is a function, to its result for the current state."""
-        self._check_open()
+        self.check_open()
         try:
             current, type_ = self.current, self._type
             if callable(value):
@@ -151,12 +151,12 @@ class Pipeline:
 
     def push(self, data: bytes, source: Client) -> Commit:
         """Set the state to JSON that a client sent; unknown fields are refused."""
-        self._check_open()
+        self.check_open()
         return self._set_whole(self.current, *self._type.from_json(data, self._limits), source)
 
     def replace(self, state: Any, data: bytes, source: Client) -> Commit:
         """Set the state to a client's, given as decoded by the type and as encoded from that."""
-        self._check_open()
+        self.check_open()
         return self._set_whole(self.current, state, data, source)
 
     def change(
@@ -173,7 +173,7 @@ class Pipeline:
         `accept` is called when the operations can no longer be refused, and returns the client's row to store. Raises
         InvalidState, TooLarge, what `validate_state_change` raises, and Conflict when the operations do not fit.
         """
-        self._check_open()
+        self.check_open()
         for op in ops:
             check_op(op, self._limits)
         ops = drop_unpaired_moves(ops)
@@ -211,12 +211,28 @@ class Pipeline:
 
     def store(self, records: Sequence[Record]) -> Commit:
         """Store records after the changes made so far; they fail with these. Raises ValueError and TooLarge."""
-        self._check_open()
+        self.check_open()
         for record in records:
             check_record(record, self._limits)
         if (transaction := self._own_transaction()) is not None:
             return transaction.add(transaction.revision, (), records)
         return self._submit(self.history.put(records), "server")
+
+    def check_open(self) -> None:
+        """Raise what refuses any change now: the thread has ended or lost its store, or another change is decided."""
+        own = None if innermost() is None else find_transaction(self)
+        if self._transaction is not None and self._transaction is not own:
+            self._transaction.break_()
+        if own is not None and own.is_open:
+            own.check()
+        if self._refusal is not None:
+            kind, message = self._refusal
+            raise kind(message)
+        if self._is_deciding:
+            raise RuntimeError(
+                "the state cannot be changed while another change is being made: do it in on_state_changed, not in "
+                "validate_state_change, resolve_conflict or a function that is passed to set_state"
+            )
 
     def ask(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function of the author that decides about a change, and that must not make a change itself."""
@@ -230,7 +246,7 @@ class Pipeline:
 
     def begin(self, transaction: Transaction) -> None:
         """Let the calling code's changes be steps of a transaction from now on."""
-        self._check_open()
+        self.check_open()
         self._transaction = transaction
 
     def end(self, transaction: Transaction) -> None:
@@ -240,7 +256,7 @@ class Pipeline:
 
     def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit:
         """Make the result of a transaction the current revision, and store it with records."""
-        self._check_open()
+        self.check_open()
         if revision is not self.history.current:
             return self._make_current(revision, ops, "server", records=records)
         return self._submit(self.history.put(records), "server") if records else self._commit_unchanged("server")
@@ -363,21 +379,6 @@ class Pipeline:
         """Return the open transaction if the calling code runs in its block."""
         found = self._transaction
         return found if found is not None and found is find_transaction(self) else None
-
-    def _check_open(self) -> None:
-        own = None if innermost() is None else find_transaction(self)
-        if self._transaction is not None and self._transaction is not own:
-            self._transaction.break_()
-        if own is not None and own.is_open:
-            own.check()
-        if self._refusal is not None:
-            kind, message = self._refusal
-            raise kind(message)
-        if self._is_deciding:
-            raise RuntimeError(
-                "the state cannot be changed while another change is being made: do it in on_state_changed, not in "
-                "validate_state_change, resolve_conflict or a function that is passed to set_state"
-            )
 
     def _commit_unchanged(self, source: Source) -> Commit:
         commit = Commit(self.history.current, source)

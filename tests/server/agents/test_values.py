@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
 
-from plait import Context, CorruptThread, StoreError, ThreadKey, TooLarge
+from plait import Context, CorruptThread, Destroyed, StoreError, ThreadKey, TooLarge, Unavailable
 from plait.store.protocol import Record
 
 LIMIT = 1_048_576
@@ -495,10 +495,27 @@ async def test_a_mebibyte_is_kept_and_one_more_byte_is_refused_whole(lab: Lab, w
     assert found == {"a": ["x" * room]}
 
 
-async def test_no_thread_begins_because_a_key_of_it_is_removed(lab: Lab) -> None:
+async def test_no_thread_begins_because_something_of_it_is_removed(lab: Lab) -> None:
     for values in (lab.app.thread(Conversation, "gone").values, lab.app.user("nobody")):
         await values.delete("x")
+        await values.clear()
     assert await lab.store.threads() == []
+
+
+@pytest.mark.parametrize("end", ["sleep", "destroy"])
+async def test_what_has_ended_takes_no_value_not_even_one_that_it_had(lab: Lab, end: str) -> None:
+    handle, error = lab.app.thread(Conversation, "one"), Unavailable if end == "sleep" else Destroyed
+    await handle.values.set("plan", "free")
+    ended, unused = await lab.thread(), await lab.thread("unused")
+    await (lab.sleep() if end == "sleep" else handle.destroy())
+    await handle.values.set("plan", "pro")
+    for write in (ended.values.set("plan", "free"), ended.values.delete("x")):
+        with pytest.raises(error):
+            await write
+    if end == "sleep":
+        with pytest.raises(Unavailable):
+            await unused.values.delete("x")
+    assert await handle.values.get("plan") == "pro"
 
 
 async def test_what_is_written_as_it_is_already_is_stored_when_that_is(lab: Lab) -> None:

@@ -65,11 +65,10 @@ class Exchange:
         rights = Rights(self.principal, may_write)
         connection = actor.make_connection(f"http-{os.urandom(8).hex()}", self._lines, rights=rights)
         connection.trace = self.request.scope.get(TRACE)
-        # A turn of the thread, so that it does not stop before this request continues.
-        if await actor.is_readonly(connection, self.request):
-            connection.readonly = True
-        if size >= LARGE:
-            with actor.keep_awake():
+        with actor.keep_awake():
+            if await actor.is_readonly(connection, self.request):
+                connection.readonly = True
+            if size >= LARGE:
                 await self.context.turns.turn()
         return actor, connection
 
