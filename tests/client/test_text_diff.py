@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from plait_client.text_diff import shrink
 from plait_schemas.align import Keys
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, apply, splice
+from plait_schemas.rebase import rebase
 
 KEYS = Keys({}, ["/note", "/cards/*/body"])
 TEXTS = st.text("ab🔑\u0301 .\n", max_size=25)
@@ -60,9 +62,35 @@ def test_a_text_that_has_moved_is_changed_where_it_is() -> None:
     ]
 
 
-def test_what_is_too_long_to_be_compared_by_characters_is_not() -> None:
-    assert len(change("<" + "ab" * 600 + ">", "<" + "bc" * 600 + ">")) == 1
-    assert len(change("<" + "ab" * 400 + ">", "<" + "bc" * 400 + ">")) > 1
+@pytest.mark.parametrize(
+    ("length", "deleted", "between", "stays"),
+    [
+        # Others have typed in it, and deleted a little.
+        (250, 10, "-", True),
+        # They have written it anew.
+        (250, 20, "-", False),
+        # A much longer text may have it in it by chance.
+        (250, 0, "-" * 8, False),
+        # The comparison would take too long.
+        (1_000, 0, "-", False),
+    ],
+)
+def test_a_long_text_stays_where_others_have_typed_in_it_and_not_written_it_anew(
+    length: int, deleted: int, between: str, stays: bool
+) -> None:
+    text = "abcde" * (length // 5)
+    ops = change(f"<{text}>", f"<{between.join(text[:100] + text[100 + deleted :])}>")
+    assert (len(ops) > 1) == stays
+
+
+def test_no_letters_of_a_text_that_others_wrote_anew_are_removed_for_being_in_what_was_removed_here() -> None:
+    old = "Im Anfang war das Wort, und die Leute sprachen jeden Tag davon, weil niemand sie daran hinderte. " * 8
+    new = "At first there was one word, and people talked about it every day, as nobody kept them from it. " * 8
+    document = {"note": new}
+    assert apply(document, rebase([splice("/note", 0, 120)], change(old, new), document).ops) == document
+    replaced = rebase([splice("/note", 0, len(old), "mine")], change(old, new), document)
+    assert not replaced.is_lost
+    assert "mine" in apply(document, replaced.ops)["note"]
 
 
 def test_of_many_changes_only_the_first_are_compared_by_characters() -> None:

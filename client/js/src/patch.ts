@@ -7,7 +7,7 @@ import type { Json, JsonObject } from "./json.js";
 import { countPoints, pointAt } from "./points.js";
 import type { Op } from "./protocol.js";
 import { diffTexts } from "./text-diff.js";
-import type { Look } from "./text-diff.js";
+import type { Budget } from "./text-diff.js";
 import { inOrder, spliced } from "./text.js";
 import type { Region } from "./text.js";
 
@@ -45,32 +45,32 @@ export function isIndex(part: string): boolean {
 /**
  * Returns the operations that turn `old` into `next`. Parts that are the same object in both are not walked. Elements
  * of lists are compared by identity, not by position; `keys` are the declared members that identify them, and the
- * texts, in which only what is different changes.
+ * texts, in which only what is different changes: by words, or, as far as the budget goes, by characters.
  */
-export function diff(old: Document, next: Json, keys?: Keys, look: Look = "words"): Op[] {
+export function diff(old: Document, next: Json, keys?: Keys, budget?: Budget): Op[] {
   const ops: Op[] = [];
-  addDifference(old, next, "", { ops, keys, look });
+  addDifference(old, next, "", { ops, keys, budget });
   return ops;
 }
 
 interface Difference {
   readonly ops: Op[];
   readonly keys: Keys | undefined;
-  readonly look: Look;
+  readonly budget: Budget | undefined;
 }
 
 function addDifference(old: Document, next: Json, path: string, found: Difference): void {
   if (old === next) return;
   if (Array.isArray(old) && Array.isArray(next)) addArrays(old, next, path, found);
   else if (isObject(old) && isObject(next)) addObjects(old, next, path, found);
-  else found.ops.push(...replace(old, next, path, found.keys, found.look));
+  else found.ops.push(...replace(old, next, path, found.keys, found.budget));
 }
 
 /** Returns the operations that replace a value; those that change a text only where it is different. */
-export function replace(old: Document, next: Json, path: string, keys: Keys | undefined, look: Look = "words"): Op[] {
+export function replace(old: Document, next: Json, path: string, keys: Keys | undefined, budget?: Budget): Op[] {
   if (typeof old !== "string" || typeof next !== "string" || !keys?.hasText(path))
     return [{ op: "replace", path, value: next }];
-  return splices(path, diffTexts(old, next, look));
+  return splices(path, diffTexts(old, next, budget));
 }
 
 function addObjects(old: JsonObject, next: JsonObject, path: string, found: Difference): void {
@@ -84,7 +84,7 @@ function addObjects(old: JsonObject, next: JsonObject, path: string, found: Diff
 }
 
 function addArrays(old: readonly Json[], next: readonly Json[], path: string, found: Difference): void {
-  const { ops, keys, look } = found;
+  const { ops, keys, budget } = found;
   const list = edits(old, next, keys?.at(path));
   if (!list) {
     ops.push({ op: "replace", path, value: next });
@@ -95,7 +95,7 @@ function addArrays(old: readonly Json[], next: readonly Json[], path: string, fo
     if (kind === "change") addDifference(old[before], next[after] as Json, place, found);
     else if (kind === "remove" || kind === "out") ops.push({ op: "remove", path: place });
     else if (kind === "in") ops.push({ op: "add", path: place, value: old[before] as Json, moved: true });
-    else if (kind === "replace") ops.push(...replace(old[before], next[after] as Json, place, keys, look));
+    else if (kind === "replace") ops.push(...replace(old[before], next[after] as Json, place, keys, budget));
     else ops.push({ op: kind, path: place, value: next[after] as Json });
   }
 }

@@ -22,31 +22,37 @@ type Level = (typeof LEVELS)[number];
 const MOST_PARTS = 10_000;
 /** Where so little is left on one side, it is replaced whole. */
 const SMALL = 8;
-/** Gaps of so many characters in all, the one side's times the other's, are compared by characters. */
+/** Gaps of so many characters, the one side's times the other's, are compared by characters; and of all so many. */
+const FEW_COMPARED = 10_000;
 const MOST_COMPARED = 1_000_000;
+/** In a gap of more, so much stays at least of a text that others have typed in, and did not write anew. */
+const STAYS = 0.95;
+/** And they have made it no more than so many times as long: longer texts have the letters of any short one in them. */
+const GROWTH = 8;
+
+/** How much more may be compared by characters, in one or several texts. */
+export class Budget {
+  #left = MOST_COMPARED;
+
+  /** Returns whether a comparison can be paid. */
+  pay(cost: number): boolean {
+    if (cost > this.#left) return false;
+    this.#left -= cost;
+    return true;
+  }
+}
 
 /**
- * Which change is looked for: one that makes sense to a reader, who writes words anew, or the smallest one, which has
- * most likely been made where that is not known.
- */
-export type Look = "words" | "characters";
-
-/**
- * Returns the change that turns `old` into `next`.
+ * Returns the change that turns `old` into `next`: one that makes sense to a reader, who writes words anew. With a
+ * budget it is the smallest one, which has most likely been made where that is not known.
  *
  * What both begin and end with stays. In what is between, so do the lines that either has once, in the gaps that are
  * left the sentences, and in the gaps of these, where they are short, the words.
  */
-export function diffTexts(old: string, next: string, look: Look = "words"): Region[] {
+export function diffTexts(old: string, next: string, budget?: Budget): Region[] {
   const found: Region[] = [];
   addRegions(found, old, next, 0, 0);
-  let left = look === "words" ? 0 : MOST_COMPARED;
-  const regions = found.flatMap((region) => {
-    const cost = region.remove * region.insert.length;
-    if (cost === 0 || cost > left) return [region];
-    left -= cost;
-    return smallest(old, region);
-  });
+  const regions = budget ? found.flatMap((region) => finer(old, region, budget)) : found;
   return regions.map(({ at, remove, insert }) => {
     const start = pointAt(old, at) as number;
     return { at: start, remove: (pointAt(old, at + remove) as number) - start, insert };
@@ -55,8 +61,9 @@ export function diffTexts(old: string, next: string, look: Look = "words"): Regi
 
 /** Returns a change of a text without the characters that it removes and inserts again. */
 export function smaller(text: string, regions: readonly Region[]): Region[] {
+  const budget = new Budget();
   return regions.flatMap(({ at, remove, insert }) =>
-    diffTexts(slicePoints(text, at, at + remove), insert, "characters").map((each) => ({ ...each, at: at + each.at })),
+    diffTexts(slicePoints(text, at, at + remove), insert, budget).map((each) => ({ ...each, at: at + each.at })),
   );
 }
 
@@ -76,6 +83,17 @@ function addRegions(found: Region[], old: string, next: string, at: number, dept
     addRegions(found, old.slice(last, place), next.slice(lastNext, nextPlace), at + last, depth + 1);
     [last, lastNext] = [place + length, nextPlace + length];
   }
+}
+
+/** Returns what a region changes without the characters that stay, if it is known that they are the same ones. */
+function finer(text: string, region: Region, budget: Budget): Region[] {
+  const { remove, insert } = region;
+  const cost = remove * insert.length;
+  const isLong = cost > FEW_COMPARED;
+  if (cost === 0 || (isLong && insert.length > GROWTH * remove) || !budget.pay(cost)) return [region];
+  const found = smallest(text, region);
+  const removed = found.reduce((sum, each) => sum + each.remove, 0);
+  return isLong && removed > (1 - STAYS) * remove ? [region] : found;
 }
 
 /** Returns, in UTF-16 units, what a region changes if the characters that stay are left out. */

@@ -8,10 +8,9 @@ import { apply, find, parse, splices } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
-import type { Rebased } from "./rebase.js";
 import { isWithin, makeOp, pointer } from "./step.js";
 import { smaller } from "./text-diff.js";
-import { compose, invert as invertText, transform } from "./text.js";
+import { compose, invert as invertText } from "./text.js";
 
 /** So many changes can be undone. */
 const MOST = 500;
@@ -146,7 +145,7 @@ export class Chain {
   #bringUp(index: number, document: Document): boolean {
     const entry = this.#entries[index] as Entry;
     if (countOf(entry.over) === 0 && !entry.isRefused) return true;
-    const { ops, conflicts, isLost, over } = rebased(entry, document);
+    const { ops, conflicts, isLost, over } = rebase(entry.ops, opsOf(entry.over), document);
     const stays = !isLost && !entry.isRefused && conflicts.length === 0 && (ops.length > 0 || entry.ops.length === 0);
     const below = this.#entries[index - 1];
     // For the entries below, a change that stays as it is was made by others.
@@ -175,15 +174,6 @@ interface Raised {
 interface Moved {
   readonly entry: Entry;
   readonly ops: readonly Op[];
-}
-
-/** Returns what takes an entry back after what others have done since; in one text in as many places as there are. */
-function rebased({ ops, over }: Entry, document: Document): Rebased {
-  const path = pathOf(ops);
-  const mine = path === undefined ? undefined : regionsOf(ops);
-  if (path === undefined || !mine || !("path" in over) || over.path !== path) return rebase(ops, opsOf(over), document);
-  const [moved, others] = [transform(mine, over.regions, true), transform(over.regions, mine, false)];
-  return { ops: splices(path, moved), over: splices(path, others), conflicts: [], isLost: false };
 }
 
 /** Returns where a place comes to be by operations that lead to a document; undefined where they remove it. */

@@ -115,7 +115,7 @@ export class UndoHistory {
     const top = attempt(this.#done, (chain) => chain.top(before));
     const now = this.#now();
     const isHeld = top !== undefined && top === this.#paused;
-    const begins = this.#pauses > 0 && !this.#paused && !isTyping(ops);
+    const begins = this.#pauses > 0 && !isTyping(ops);
     if (!isHeld && (begins || !top?.isOpen || now - top.at > PAUSE)) return undefined;
     const joined = isTyping(ops) ? typedTogether(top.ops, back) : setTogether(top.ops, back);
     const both = joined ?? (isHeld ? [...back, ...top.ops] : undefined);

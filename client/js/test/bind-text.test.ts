@@ -53,6 +53,35 @@ test("what is typed is one splice, and what others type moves the caret with its
   expect([element.value, element.selectionStart, element.selectionEnd]).toEqual(["🔑aXbc", 4, 4]);
 });
 
+test("a composition that begins twice and ends once ends", async () => {
+  const [client] = await joined();
+  const element = area(client);
+  for (const kind of ["compositionstart", "compositionstart"]) element.dispatchEvent(new Event(kind));
+  type(element, 3, "X");
+  element.dispatchEvent(new Event("compositionend"));
+  type(element, 0, "Y");
+  void client.undo("/note");
+  expect(client.state?.note).toBe("abcX");
+});
+
+test.each(["a composition that has not begun", "an element that is let go twice as it composes"])(
+  "%s does not end a pause of the history that is the app's own",
+  async (what) => {
+    const [client] = await joined();
+    const element = document.body.appendChild(document.createElement("textarea"));
+    const binding = bindText(element, client, "/note");
+    client.pauseHistory();
+    if (what.includes("twice")) element.dispatchEvent(new Event("compositionstart"));
+    type(element, 3, "X");
+    if (what.includes("twice")) [binding, binding].forEach((each) => each.close());
+    else element.dispatchEvent(new Event("compositionend"));
+    void client.splice("/note", 0, 0, "Y");
+    client.resumeHistory();
+    void client.undo("/note");
+    expect(client.state?.note).toBe("abc");
+  },
+);
+
 test("several elements of one text show what is typed in any of them", async () => {
   const [client] = await joined();
   const [one, other] = [area(client), area(client)];

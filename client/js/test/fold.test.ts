@@ -20,3 +20,31 @@ test("a long text in which much is typed offline is not kept once for each lette
   fold.pushes.slice().forEach((push, index) => fold.acknowledge(["e", index + 1], push, push.ops));
   expect(fold.confirmed).toBe(fold.shown);
 });
+
+// What was made offline in a text that others have changed
+
+const OLD = "Im Anfang war das Wort, und die Leute sprachen jeden Tag davon, weil niemand sie daran hinderte. ".repeat(
+  8,
+);
+const NEW = "At first there was one word, and people talked about it every day, as nobody kept them from it. ".repeat(
+  8,
+);
+
+/** Returns what is shown of a removal, and what is put in its place, once others have made another text of the whole. */
+function shownAfter(text: string, remove: number, insert: string, theirs: string): string {
+  const fold = new Fold(() => undefined);
+  const joined = { type: "joined", epoch: "e", readonly: false, texts: ["/note"] };
+  fold.join({ ...joined, version: 0, state: { note: text } } as unknown as Joined);
+  fold.add(1, splices("/note", [{ at: 0, remove, insert }]));
+  fold.join({ ...joined, version: 9, state: { note: theirs } } as unknown as Joined);
+  return (fold.shown as { note: string }).note;
+}
+
+test("of a text that others wrote anew, no letters are removed for being in what was removed here", () => {
+  expect(shownAfter(OLD, 120, "", NEW)).toBe(NEW);
+});
+
+test("what was written in the place of a text stays, wherever others have typed in that or whatever they made of it", () => {
+  expect(shownAfter(OLD, OLD.length, "mine", NEW)).toContain("mine");
+  expect(shownAfter(OLD.slice(0, 400), 400, "mine", [...OLD.slice(0, 400)].join("-"))).toBe(`mine${"-".repeat(399)}`);
+});

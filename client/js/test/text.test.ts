@@ -2,8 +2,10 @@ import { type as oracle } from "ot-text-unicode";
 import type { TextOp } from "ot-text-unicode";
 import { expect, test } from "vitest";
 
+import { Keys } from "../src/elements.js";
+import { apply, diff } from "../src/patch.js";
 import { countPoints, pointAt, slicePoints, unitAt } from "../src/points.js";
-import { diffTexts } from "../src/text-diff.js";
+import { Budget, diffTexts } from "../src/text-diff.js";
 import { compose, inOrder, invert, spliced, transform } from "../src/text.js";
 import type { Region } from "../src/text.js";
 import { Random } from "./random.js";
@@ -154,7 +156,7 @@ test("the difference of two texts leads from the one to the other", () => {
     const random = new Random(seed);
     const old = random.text(40);
     const next = random.chance(0.5) ? random.text(40) : spliced(old, random.change(old));
-    for (const look of ["words", "characters"] as const) expect(spliced(old, diffTexts(old, next, look))).toBe(next);
+    for (const budget of [undefined, new Budget()]) expect(spliced(old, diffTexts(old, next, budget))).toBe(next);
   }
 });
 
@@ -167,14 +169,44 @@ test("no difference parts a surrogate pair", () => {
 
 test("a word that is written anew is replaced; where it is to be known what was done, what stays is left", () => {
   expect(diffTexts("a note", "a coded")).toEqual([{ at: 2, remove: 4, insert: "coded" }]);
-  expect(diffTexts("a note", "a coded", "characters")).toEqual([
+  expect(diffTexts("a note", "a coded", new Budget())).toEqual([
     { at: 2, remove: 1, insert: "c" },
     { at: 4, remove: 1, insert: "d" },
     insertion(6, "d"),
   ]);
-  const long = (pair: string, count: number) => `<${pair.repeat(count)}>`;
-  expect(diffTexts(long("ab", 600), long("bc", 600), "characters").length).toBe(1);
-  expect(diffTexts(long("ab", 400), long("bc", 400), "characters").length).toBeGreaterThan(1);
+});
+
+test.each([
+  [
+    "in which others have typed, and deleted a little, stays as far as it is there",
+    250,
+    (text: string) => without(text, 10),
+    "-",
+    true,
+  ],
+  ["of which others have deleted more was written anew", 250, (text: string) => without(text, 20), "-", false],
+  ["may be in a much longer one by chance", 250, (text: string) => text, "--------", false],
+  ["is not compared where that takes too long", 1_000, (text: string) => text, "-", false],
+])("a long text %s", (_, length, change, between, stays) => {
+  const text = "abcde".repeat(length / 5);
+  const regions = diffTexts(`<${text}>`, `<${[...change(text)].join(between)}>`, new Budget());
+  expect(regions.length > 1).toBe(stays);
+});
+
+/** Returns a text without so many characters in the middle of it. */
+function without(text: string, count: number): string {
+  return text.slice(0, 100) + text.slice(100 + count);
+}
+
+test("of many texts only the first are compared by characters", () => {
+  const write = (between: string) => [..."abcdefghi".repeat(33)].join(between);
+  const text = (between: string) => Array.from({ length: 20 }, (_, at) => `line ${at}\n${write(between)}\n`).join("");
+  const texts = (between: string) => ({ notes: [text(between), text(between)] });
+  const [old, next] = [texts(""), texts("-")];
+  const ops = diff(old, next, new Keys({}, ["/notes/*"]), new Budget());
+  expect(apply(old, ops)).toEqual(next);
+  const whole = ops.filter((op) => op.op === "splice" && (op.remove ?? 0) > 100);
+  expect(whole.length).toBe(40 - Math.floor(1_000_000 / (295 * 591)));
 });
 
 test("two who rewrite different paragraphs of one text keep each other's", () => {

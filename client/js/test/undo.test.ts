@@ -159,6 +159,18 @@ test("what is done in a pause after an undo in it is another entry", () => {
   expect(page.note).toBe("");
 });
 
+test("what is set in a pause after an undo in it does not go on with what was set before it", () => {
+  const page = new Page({ x: 40 });
+  page.set({ x: 50 });
+  page.history.pause();
+  page.set({ x: 60 });
+  page.undo();
+  page.set({ x: 70 });
+  page.history.resume();
+  page.undo();
+  expect(page.shown).toEqual({ x: 50 });
+});
+
 test("what is typed after an undo is undone by itself, and leaves nothing to redo", () => {
   const page = new Page({ note: "" });
   page.type(0, "a");
@@ -435,12 +447,17 @@ test("whatever is refused, undo takes back the rest of what was typed here and n
   }
 });
 
-test("what came through before an outage without an answer is undone, with what others typed between its letters", () => {
-  const page = new Offline({ note: "start  end" });
-  for (let at = 0; at < 200; at++) page.type(6 + at, String(at % 10));
-  page.rejoin({ note: `start ${Array.from({ length: 200 }, (_, at) => `${at % 10}t`).join("")} end` });
+test.each([
+  ["alone", {}, {}],
+  ["with another value", { x: 1 }, { x: 2 }],
+  ["with another text", { title: "a" }, { title: "ab" }],
+])("what came through before an outage unanswered is undone around what others typed %s", (_, rest, theirs) => {
+  const page = new Offline({ note: "start  end", ...rest });
+  const letters = (between: string) => Array.from({ length: 200 }, (_, at) => `${at % 10}${between}`).join("");
+  [...letters("")].forEach((letter, at) => page.type(6 + at, letter));
+  page.rejoin({ note: `start ${letters("t")} end`, ...theirs });
   page.undoAll();
-  expect(page.note).toBe(`start ${"t".repeat(200)} end`);
+  expect(page.shown).toEqual({ note: `start ${"t".repeat(200)} end`, ...theirs });
 });
 
 test("what cannot be undone before a later change is not said to be", () => {

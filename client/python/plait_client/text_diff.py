@@ -9,13 +9,20 @@ from plait_schemas.text import Region
 
 __all__ = ["shrink"]
 
+_FEW_COMPARED: Final = 10_000
 _MOST_COMPARED: Final = 1_000_000
-"""Splices that in all remove so many characters times what they insert are compared by characters."""
+"""Splices that remove so many characters times what they insert are compared by characters; and of all so many."""
+
+_STAYS: Final = 0.95
+"""If a splice is of more, so much stays at least of a text that others have typed in, and did not write anew."""
+
+_GROWTH: Final = 8
+"""And they have made it no more than so many times as long: longer texts have the letters of any short one in them."""
 
 
 def shrink(ops: Iterable[Op], document: Any) -> list[Op]:
     """Return a difference, as `diff` finds it from `document` on, whose splices leave all characters that may stay."""
-    left = _MOST_COMPARED
+    budget = _Budget()
     found: list[Op] = []
     owned: Owned = {}
     for path, run in groupby(ops, _text_path):
@@ -30,20 +37,40 @@ def shrink(ops: Iterable[Op], document: Any) -> list[Op]:
         shift = 0
         for op in run:
             at, remove, insert = region_of(op)
-            region = at + shift, remove, insert
+            regions += _finer(text, (at + shift, remove, insert), budget)
             shift += remove - len(insert)
-            cost = remove * len(insert)
-            if 0 < cost <= left:
-                left -= cost
-                regions += _smallest(text, region)
-            else:
-                regions.append(region)
         found += splices(path, regions)
     return found
 
 
 def _text_path(op: Op) -> str | None:
     return op.path if op.op == "splice" else None
+
+
+class _Budget:
+    """How much more may be compared by characters."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_COMPARED
+
+    def pay(self, cost: int) -> bool:
+        """Return whether a comparison can be paid."""
+        if cost > self._left:
+            return False
+        self._left -= cost
+        return True
+
+
+def _finer(text: str, region: Region, budget: _Budget) -> list[Region]:
+    """Return what a region changes without the characters that stay, if it is known that they are the same ones."""
+    _, remove, insert = region
+    cost = remove * len(insert)
+    is_long = cost > _FEW_COMPARED
+    if cost == 0 or (is_long and len(insert) > _GROWTH * remove) or not budget.pay(cost):
+        return [region]
+    found = list(_smallest(text, region))
+    removed = sum(each for _, each, _ in found)
+    return [region] if is_long and removed > (1 - _STAYS) * remove else found
 
 
 def _smallest(text: str, region: Region) -> Iterator[Region]:
