@@ -17,7 +17,7 @@ _CONTAINERS: Final = (dict, list, tuple, msgspec.Struct)
 SCALARS: Final = (str, int, float, type(None), msgspec.UnsetType)
 """What has nothing inside, or is not known."""
 
-_MOST_REGIONS: Final = 1_000
+_MOST_REGIONS: Final = 300
 """In so many places a text may be changed by one operation: each costs time again for each operation of others."""
 
 

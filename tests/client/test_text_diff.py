@@ -1,5 +1,6 @@
 """The smallest change of texts, and what it leaves."""
 
+from string import ascii_lowercase, digits
 from typing import Any
 
 import pytest
@@ -63,24 +64,33 @@ def test_a_text_that_has_moved_is_changed_where_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "deleted", "between", "stays"),
+    ("letters", "length", "deleted", "between", "stays"),
     [
         # Others have typed in it, and deleted a little.
-        (250, 10, "-", True),
+        (ascii_lowercase, 220, 10, "-", True),
         # They have written it anew.
-        (250, 20, "-", False),
-        # A much longer text may have it in it by chance.
-        (250, 0, "-" * 8, False),
-        # The comparison would take too long.
-        (1_000, 0, "-", False),
+        (ascii_lowercase, 220, 20, "-", False),
+        # They have typed much in it.
+        (ascii_lowercase, 220, 0, "-" * 3, True),
+        # A much longer text may have it in it by chance, and the sooner, the fewer different letters there are.
+        (ascii_lowercase, 220, 0, "-" * 8, False),
+        (digits, 220, 0, "-" * 3, False),
+        # They have typed in too many places.
+        (ascii_lowercase, 320, 0, "-", False),
     ],
 )
 def test_a_long_text_stays_where_others_have_typed_in_it_and_not_written_it_anew(
-    length: int, deleted: int, between: str, stays: bool
+    letters: str, length: int, deleted: int, between: str, stays: bool
 ) -> None:
-    text = "abcde" * (length // 5)
+    text = (letters * length)[:length]
     ops = change(f"<{text}>", f"<{between.join(text[:100] + text[100 + deleted :])}>")
     assert (len(ops) > 1) == stays
+
+
+def test_what_would_take_too_long_is_not_compared_by_characters() -> None:
+    old, new = ascii_lowercase * 60, (ascii_lowercase * 60).replace("a", "A")
+    assert len(change(old, new)) == 1
+    assert len(change(old[:900], new[:900])) == 35
 
 
 def test_no_letters_of_a_text_that_others_wrote_anew_are_removed_for_being_in_what_was_removed_here() -> None:
@@ -93,8 +103,13 @@ def test_no_letters_of_a_text_that_others_wrote_anew_are_removed_for_being_in_wh
     assert "mine" in apply(document, replaced.ops)["note"]
 
 
-def test_of_many_changes_only_the_first_are_compared_by_characters() -> None:
-    old, new = ("".join(f"the line {at}\n{letters * 45}\n" for at in range(300)) for letters in ("ab", "bc"))
-    ops = change(old, new)
-    assert apply({"note": old}, ops) == {"note": new}
-    assert sum(op.remove == 90 for op in ops) == 300 - 1_000_000 // 90**2
+def test_of_many_texts_only_the_first_are_compared_by_characters_however_many_long_ones_were_written_anew() -> None:
+    keys = Keys({}, ["/long/*", "/short/*"])
+    old, new = (
+        {"long": {str(at): long * 13 for at in range(120)}, "short": {str(at): short * 13 for at in range(200)}}
+        for long, short in (("abcdefghi", "abcde"), ("ABCDEFGHI", "a-b-c-d-e-"))
+    )
+    ops = shrink(diff(old, new, keys), old)
+    assert apply(old, ops) == new
+    whole = [op for op in ops if op.path.startswith("/short") and op.op == "splice" and op.remove]
+    assert len(whole) == 200 - 1_000_000 // (64 * 129)

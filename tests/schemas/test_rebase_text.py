@@ -146,17 +146,17 @@ def test_the_edits_of_one_word_by_two_lose_no_letter_that_nobody_deleted() -> No
     assert apply(newer, rebase(mine, over, newer).ops) == {"note": "the catod! here"}
 
 
-@pytest.mark.parametrize("places", [900, 1_200])
+@pytest.mark.parametrize("places", [280, 320])
 def test_a_change_in_too_many_places_is_lost_rather_than_slow(places: int) -> None:
     document = {"note": "ab" * places}
     over = splices("/note", [(2 * at + 1, 0, "x") for at in range(places)])
     newer = apply(document, over)
     found = rebase([splice("/note", 0, 2 * places)], over, newer)
-    assert found.is_lost == (places > 1_000)
+    assert found.is_lost == (places > 300)
     if not found.is_lost:
         assert apply(newer, found.ops) == {"note": "x" * places}
     back = rebase(over, [splice("/note", 0, 2 * places)], {"note": ""})
-    assert back.is_lost == (places > 1_000)
+    assert back.is_lost == (places > 300)
 
 
 # What is taken back

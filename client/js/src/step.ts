@@ -11,7 +11,7 @@ import { transform } from "./text.js";
 import type { Region } from "./text.js";
 
 /** In so many places a text may be changed by one operation: each costs time again for each operation of others. */
-const MOST_REGIONS = 1_000;
+const MOST_REGIONS = 300;
 
 export class Step {
   name: Op["op"];

@@ -22,22 +22,29 @@ type Level = (typeof LEVELS)[number];
 const MOST_PARTS = 10_000;
 /** Where so little is left on one side, it is replaced whole. */
 const SMALL = 8;
-/** Gaps of so many characters, the one side's times the other's, are compared by characters; and of all so many. */
+/** A gap of more characters, the one side's times the other's, is a long one. */
 const FEW_COMPARED = 10_000;
+/** So many are compared of all short gaps, and of all long ones. */
 const MOST_COMPARED = 1_000_000;
-/** In a gap of more, so much stays at least of a text that others have typed in, and did not write anew. */
+/** In a long gap, so much stays at least of a text that others have typed in, and did not write anew. */
 const STAYS = 0.95;
-/** And they have made it no more than so many times as long: longer texts have the letters of any short one in them. */
-const GROWTH = 8;
+/**
+ * And it is no more than so many times as long now for each different letter in it: a longer text has those of any short
+ * one, and the sooner, the fewer there are.
+ */
+const GROWTH_PER_LETTER = 0.25;
+/** And they have typed in no more than so many places: an own change around all of them is to be rebased, too. */
+const MOST_PLACES = 250;
 
 /** How much more may be compared by characters, in one or several texts. */
 export class Budget {
-  #left = MOST_COMPARED;
+  readonly #left = { short: MOST_COMPARED, long: MOST_COMPARED };
 
-  /** Returns whether a comparison can be paid. */
+  /** Returns whether the comparison of a gap can be paid. */
   pay(cost: number): boolean {
-    if (cost > this.#left) return false;
-    this.#left -= cost;
+    const length = isLong(cost) ? "long" : "short";
+    if (cost > this.#left[length]) return false;
+    this.#left[length] -= cost;
     return true;
   }
 }
@@ -89,11 +96,19 @@ function addRegions(found: Region[], old: string, next: string, at: number, dept
 function finer(text: string, region: Region, budget: Budget): Region[] {
   const { remove, insert } = region;
   const cost = remove * insert.length;
-  const isLong = cost > FEW_COMPARED;
-  if (cost === 0 || (isLong && insert.length > GROWTH * remove) || !budget.pay(cost)) return [region];
+  if (cost === 0 || (isLong(cost) && hasGrownMuch(region)) || !budget.pay(cost)) return [region];
   const found = smallest(text, region);
   const removed = found.reduce((sum, each) => sum + each.remove, 0);
-  return isLong && removed > (1 - STAYS) * remove ? [region] : found;
+  const isAnew = removed > (1 - STAYS) * remove || found.length > MOST_PLACES;
+  return isLong(cost) && isAnew ? [region] : found;
+}
+
+function isLong(cost: number): boolean {
+  return cost > FEW_COMPARED;
+}
+
+function hasGrownMuch({ remove, insert }: Region): boolean {
+  return insert.length > GROWTH_PER_LETTER * new Set(insert).size * remove;
 }
 
 /** Returns, in UTF-16 units, what a region changes if the characters that stay are left out. */

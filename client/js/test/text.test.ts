@@ -176,37 +176,38 @@ test("a word that is written anew is replaced; where it is to be known what was 
   ]);
 });
 
+const LETTERS = "abcdefghijklmnopqrstuvwxyz";
+
 test.each([
-  [
-    "in which others have typed, and deleted a little, stays as far as it is there",
-    250,
-    (text: string) => without(text, 10),
-    "-",
-    true,
-  ],
-  ["of which others have deleted more was written anew", 250, (text: string) => without(text, 20), "-", false],
-  ["may be in a much longer one by chance", 250, (text: string) => text, "--------", false],
-  ["is not compared where that takes too long", 1_000, (text: string) => text, "-", false],
-])("a long text %s", (_, length, change, between, stays) => {
-  const text = "abcde".repeat(length / 5);
-  const regions = diffTexts(`<${text}>`, `<${[...change(text)].join(between)}>`, new Budget());
+  ["in which others have typed, and deleted a little, stays as far as it is there", LETTERS, 220, 10, "-", true],
+  ["of which others have deleted more was written anew", LETTERS, 220, 20, "-", false],
+  ["in which others have typed much stays", LETTERS, 220, 0, "---", true],
+  ["may be in a much longer one by chance", LETTERS, 220, 0, "--------", false],
+  ["of few different letters may be so in a longer one", "0123456789", 220, 0, "---", false],
+  ["in which others have typed in very many places was written anew", LETTERS, 320, 0, "-", false],
+])("a long text %s", (_, letters, length, deleted, between, stays) => {
+  const text = letters.repeat(length).slice(0, length);
+  const next = text.slice(0, 100) + text.slice(100 + deleted);
+  const regions = diffTexts(`<${text}>`, `<${[...next].join(between)}>`, new Budget());
   expect(regions.length > 1).toBe(stays);
 });
 
-/** Returns a text without so many characters in the middle of it. */
-function without(text: string, count: number): string {
-  return text.slice(0, 100) + text.slice(100 + count);
-}
+test("what would take too long is not compared by characters", () => {
+  const [old, next] = [LETTERS.repeat(60), LETTERS.repeat(60).replaceAll("a", "A")];
+  expect(diffTexts(old, next, new Budget()).length).toBe(1);
+  expect(diffTexts(old.slice(0, 900), next.slice(0, 900), new Budget()).length).toBe(35);
+});
 
-test("of many texts only the first are compared by characters", () => {
-  const write = (between: string) => [..."abcdefghi".repeat(33)].join(between);
-  const text = (between: string) => Array.from({ length: 20 }, (_, at) => `line ${at}\n${write(between)}\n`).join("");
-  const texts = (between: string) => ({ notes: [text(between), text(between)] });
-  const [old, next] = [texts(""), texts("-")];
-  const ops = diff(old, next, new Keys({}, ["/notes/*"]), new Budget());
+test("of many texts only the first are compared by characters, however many long ones were written anew", () => {
+  const made = (long: string, short: string) => ({
+    long: Object.fromEntries(Array.from({ length: 120 }, (_, at) => [at, long.repeat(13)])),
+    short: Object.fromEntries(Array.from({ length: 200 }, (_, at) => [at, short.repeat(13)])),
+  });
+  const [old, next] = [made("abcdefghi", "abcde"), made("ABCDEFGHI", "a-b-c-d-e-")];
+  const ops = diff(old, next, new Keys({}, ["/long/*", "/short/*"]), new Budget());
   expect(apply(old, ops)).toEqual(next);
-  const whole = ops.filter((op) => op.op === "splice" && (op.remove ?? 0) > 100);
-  expect(whole.length).toBe(40 - Math.floor(1_000_000 / (295 * 591)));
+  const whole = ops.filter((op) => op.op === "splice" && op.path.startsWith("/short") && op.remove);
+  expect(whole.length).toBe(200 - Math.floor(1_000_000 / (64 * 129)));
 });
 
 test("two who rewrite different paragraphs of one text keep each other's", () => {

@@ -10,14 +10,22 @@ from plait_schemas.text import Region
 __all__ = ["shrink"]
 
 _FEW_COMPARED: Final = 10_000
+"""A splice that removes more characters, times what it inserts, is a long one."""
+
 _MOST_COMPARED: Final = 1_000_000
-"""Splices that remove so many characters times what they insert are compared by characters; and of all so many."""
+"""So many are compared of all short splices, and of all long ones."""
 
 _STAYS: Final = 0.95
-"""If a splice is of more, so much stays at least of a text that others have typed in, and did not write anew."""
+"""In a long one, so much stays at least of a text that others have typed in, and did not write anew."""
 
-_GROWTH: Final = 8
-"""And they have made it no more than so many times as long: longer texts have the letters of any short one in them."""
+_GROWTH_PER_LETTER: Final = 0.25
+"""And it is no more than so many times as long now for each different letter in it.
+
+A longer text has those of any short one, and the sooner, the fewer there are.
+"""
+
+_MOST_PLACES: Final = 250
+"""And others have typed in no more than so many places: an own change around all of them is to be rebased, too."""
 
 
 def shrink(ops: Iterable[Op], document: Any) -> list[Op]:
@@ -51,13 +59,15 @@ class _Budget:
     """How much more may be compared by characters."""
 
     def __init__(self) -> None:
-        self._left = _MOST_COMPARED
+        # For short and for long splices.
+        self._left = [_MOST_COMPARED, _MOST_COMPARED]
 
     def pay(self, cost: int) -> bool:
-        """Return whether a comparison can be paid."""
-        if cost > self._left:
+        """Return whether the comparison of a splice can be paid."""
+        is_long = cost > _FEW_COMPARED
+        if cost > self._left[is_long]:
             return False
-        self._left -= cost
+        self._left[is_long] -= cost
         return True
 
 
@@ -66,11 +76,17 @@ def _finer(text: str, region: Region, budget: _Budget) -> list[Region]:
     _, remove, insert = region
     cost = remove * len(insert)
     is_long = cost > _FEW_COMPARED
-    if cost == 0 or (is_long and len(insert) > _GROWTH * remove) or not budget.pay(cost):
+    if cost == 0 or (is_long and _has_grown_much(region)) or not budget.pay(cost):
         return [region]
     found = list(_smallest(text, region))
     removed = sum(each for _, each, _ in found)
-    return [region] if is_long and removed > (1 - _STAYS) * remove else found
+    is_anew = removed > (1 - _STAYS) * remove or len(found) > _MOST_PLACES
+    return [region] if is_long and is_anew else found
+
+
+def _has_grown_much(region: Region) -> bool:
+    _, remove, insert = region
+    return len(insert) > _GROWTH_PER_LETTER * len(set(insert)) * remove
 
 
 def _smallest(text: str, region: Region) -> Iterator[Region]:

@@ -101,6 +101,7 @@ class Merger:
         work.charge_rebase(ops, len(theirs))
         work.charge_ops(ops, document)
         rebased = rebase(ops, theirs, document, work.charge_places)
+        work.charge_parts(ops, rebased.ops, document)
         policy = self._policy
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
         merged = partial(merge, rebased, origins, document=document, policy=policy, base=base.tree)
@@ -151,6 +152,7 @@ class Merger:
         work.charge_rebase(push.ops, len(concurrent))
         work.charge_ops(push.ops, document)
         rebased = rebase(push.ops, (other.op for other in concurrent), document, work.charge_places)
+        work.charge_parts(push.ops, rebased.ops, document)
         over = zip(rebased.indices, rebased.over, strict=True)
         others = [Other(op, concurrent[index].version) for index, op in over]
         policy = self._policy

@@ -74,6 +74,11 @@ class Work:
         """Charge for bringing two splices past each other that are done at so many places of a text together."""
         self._take(count / _PLACES_PER_COST)
 
+    def charge_parts(self, ops: Sequence[Op], rebased: Sequence[Op], document: Any) -> None:
+        """Charge for what is copied of texts by more splices, after a rebase, than `charge_ops` has counted."""
+        if len(rebased) > len(ops):
+            self._take(_count_copied(document, rebased[len(ops) :]) / _COPIED_PER_COST)
+
     def charge_ops(self, ops: Sequence[Op], tree: Any) -> None:
         """Charge for applying the operations of a push: what they copy of texts and, if many, move in arrays."""
         if copied := _count_copied(tree, ops):

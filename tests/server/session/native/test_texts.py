@@ -242,3 +242,20 @@ async def test_a_few_splices_of_a_long_text_count_as_several_messages(kind: type
             guest.push(*[splice(0, 0, "y")] * 100, base=version)
         await actor.wait_until_idle()
         assert [frame["type"] for frame in answers(guest)] == ["ack", second]
+
+
+@pytest.mark.parametrize(("length", "second"), [(600, "ack"), (1_000_000, "nack")])
+async def test_a_removal_in_a_long_text_around_what_others_typed_counts_as_many_messages(
+    length: int, second: str
+) -> None:
+    async with open_house(Pad, limits=Limits(messages_per_second=0.001, message_burst=250)) as house:
+        actor = await house.actor(Pad)
+        await actor.thread.set_state({"note": "x" * length, "status": "doing"})
+        guest, other = await joined(actor, "a"), await joined(actor, "b")
+        other.push(*(splice(2 * at + 1, 0, "y") for at in range(280)), base=1)
+        guest.push(splice(0, 560), base=1)
+        guest.push(splice(0, 0, "z"), base=1)
+        await actor.wait_until_idle()
+        assert [frame["type"] for frame in answers(guest)] == ["ack", second]
+        assert actor.thread.state["note"].count("y") == 280
+        assert actor.thread.state["note"].count("x") == length - 560
