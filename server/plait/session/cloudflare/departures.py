@@ -20,6 +20,10 @@ class Departures:
         if len(self._versions) > _KEPT:
             del self._versions[next(iter(self._versions))]
 
-    def take(self, key: ThreadKey, id: str) -> int | None:
-        """Return the version that a client showed, and forget it; None if it is not known."""
-        return self._versions.pop((key, id), None)
+    def find(self, key: ThreadKey, id: str) -> int | None:
+        """Return the version that a client showed, None if it is not known."""
+        return self._versions.get((key, id))
+
+    def forget(self, key: ThreadKey, id: str) -> None:
+        """Forget a client, if it is remembered."""
+        self._versions.pop((key, id), None)

@@ -1,6 +1,6 @@
 """Tracks which states a client of a protocol without acknowledgements may show. No I/O."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from itertools import pairwise
 from typing import Final
@@ -115,22 +115,36 @@ class Screen:
         """Forget the client's write, which has failed; it is sent `revision` instead."""
         self._own, self._read = None, revision
 
-    def has_forgotten(self, seen: int) -> bool:
-        """Return whether a client in step that has read the state `seen` shows one that is forgotten."""
+    def has_forgotten(self, seen: int, until: int) -> bool:
+        """Return whether a client that has read the state `seen`, and none after `until`, may show a forgotten one."""
         read = -1 if self._read is None else self._read.version
-        return max(read, self._own_seen) < seen <= self._lost
+        is_lost = max(read, self._own_seen) < seen <= self._lost
+        return is_lost or (self._own is None and seen < min(self._lost, until))
 
-    def states(self, seen: int, *, is_in_step: bool = False) -> list[Revision]:
-        """Return the states that may be shown if those up to `seen` were received: the likeliest, then the newest.
+    def states(self, seen: int) -> list[Revision]:
+        """Return the states that may be shown if those up to `seen` were received: the likeliest, then the newest."""
+        unread = [link.revision for link in self._links()]
+        unread.reverse()
+        return _unique(*self._likeliest(seen, unread), *unread)
 
-        A client in step answers as soon as it has read a state, and so may show the next one at most.
+    def states_in_step(self, seen: int, until: int) -> tuple[list[Revision], int]:
+        """Return the states that may be shown by a client that has read `seen`; also how many of them are likely.
+
+        The likely ones come first: the next state, and then the others up to `until`.
         """
         unread = [link.revision for link in self._links()]
-        following = [each for each in unread if each.version > seen][:1] if is_in_step else []
+        following = [each for each in unread if each.version > seen][:1]
         unread.reverse()
+        reached = [each for each in unread if each.version <= until]
+        likely = _unique(*self._likeliest(seen, unread), *following, *reached)
+        return _unique(*likely, *unread), len(likely)
+
+    def _likeliest(self, seen: int, unread: Iterable[Revision]) -> Iterator[Revision]:
+        """Yield what is shown if nothing after `seen` was read; the newest of the `unread` ones is the first."""
         got = next((each for each in unread if each.version <= seen and each.version > self._own_seen), self._read)
-        found = [each for each in (got, self._own, self._read, *following, *unread) if each is not None]
-        return list(dict.fromkeys(found))
+        for each in (got, self._own, self._read):
+            if each is not None:
+                yield each
 
     def _join(self, tail: Link, link: Link) -> None:
         """Append a state to a separate list; the states between, which are not kept, do not count."""
@@ -145,3 +159,7 @@ class Screen:
         while link is not None and link.revision.version <= self.sent:
             yield link
             link = link.next
+
+
+def _unique(*revisions: Revision) -> list[Revision]:
+    return list(dict.fromkeys(revisions))

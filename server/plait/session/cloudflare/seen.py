@@ -5,6 +5,7 @@ A WebSocket ping is sent after frames; the peer's WebSocket answers it when it h
 
 import asyncio
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
 
@@ -32,6 +33,7 @@ class SeenTracker:
     """Counts the frames of one client. `is_page` means that it is a page in a browser."""
 
     __slots__ = (
+        "_asked",
         "_is_open",
         "_loop",
         "_on_seen",
@@ -62,6 +64,8 @@ class SeenTracker:
         self._pinged = 0
         self._sent_at = 0.0
         self._pinged_at = 0.0
+        # The last versions that had been sent before each unanswered ping, the oldest first.
+        self._asked: list[int] = []
         # Whether the client has ever written a state; if so, it is pinged after each frame.
         self._writes = False
         # The next ping to a client that has not.
@@ -100,16 +104,19 @@ class SeenTracker:
                 self._timer.cancel()
                 self._ping()
 
-    def states(self) -> list[Revision]:
-        """Return the states that the client may have shown when it wrote, the likeliest first.
+    def states(self) -> tuple[list[Revision], int]:
+        """Return the states that the client may have shown when it wrote, and how many of them must be compared.
 
-        Raises Conflict if it showed one that is forgotten.
+        The likeliest is the first. Raises Conflict if the client may have shown one that is forgotten.
         """
         self.screen.note_read(self._read_version())
-        is_in_step = self._transport.can_ping and not self.is_page
-        if is_in_step and self.screen.has_forgotten(self._version_seen):
+        if not self._transport.can_ping or self.is_page:
+            return self.screen.states(self._seen_version()), 0
+        # It reads in order, and has not read beyond a ping that it has not answered.
+        seen, until = self._version_seen, self._asked[0] if self._asked else self.screen.sent
+        if self.screen.has_forgotten(seen, until):
             raise Conflict("too many states were on their way to know which one it was made on")
-        return self.screen.states(self._seen_version(), is_in_step=is_in_step)
+        return self.screen.states_in_step(seen, until)
 
     def note_sent(self, link: Link) -> None:
         """Count a state that was sent when it became durable."""
@@ -197,6 +204,7 @@ class SeenTracker:
 
     def _note_seen(self, sent: int, version: int) -> None:
         self._seen, self._version_seen = sent, version
+        del self._asked[: bisect_right(self._asked, version)]
         self.screen.note_read(self._read_version())
         self._read_later()
         self._on_seen()
@@ -231,4 +239,5 @@ class SeenTracker:
         self._timer = None
         self._pinged = self.sent
         self._pinged_at = self._loop.time()
+        self._asked.append(self.screen.sent)
         self._transport.ping(self.sent.to_bytes(8) + self.screen.sent.to_bytes(8))

@@ -216,10 +216,13 @@ class CloudflareSession:
         """Return the version that this client showed on its last socket, or None if that is not known."""
         older = self._actor.connected(self._connection.id)
         versions = [each.session._seen.version for each in older if isinstance(each.session, CloudflareSession)]
-        return versions[-1] if versions else self._departures.take(self._actor.key, self._connection.id)
+        return versions[-1] if versions else self._departures.find(self._actor.key, self._connection.id)
 
     def _forget_departure(self) -> None:
-        self._left_at = None
+        """Follow the client on this socket alone; until it has seen a state here, it may come back on another one."""
+        if self._left_at is not None:
+            self._left_at = None
+            self._departures.forget(self._actor.key, self._connection.id)
 
     def _is_outdated(self) -> bool:
         """Return whether a write was made while the client was offline and the state has changed since."""
@@ -251,7 +254,7 @@ class CloudflareSession:
         except Exception as error:  # validate_state_change may refuse with any exception.
             self._reject(REJECTED, error, trace)
             return
-        self._left_at = None
+        self._forget_departure()
         commit.then(partial(self._pushed, sent, is_as_sent, commit.version, trace))
 
     def _begin_push(self) -> None:

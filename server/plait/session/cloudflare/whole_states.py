@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from plait.actor.connection import Connection
 from plait.actor.facade import Facade
-from plait.errors import InvalidState, TooLarge
+from plait.errors import Conflict, InvalidState, TooLarge
 from plait.session.cloudflare.seen import SeenTracker
 from plait.state.commit import Commit
 from plait.state.revision import Revision
@@ -18,9 +18,11 @@ from plait_schemas.patch import Op, region_of
 
 __all__ = ["WholeStates"]
 
-# How many possible base states a write is compared with, and the bytes of their JSON.
+# How many possible base states a write is compared with if none of them must be, and the bytes of their JSON.
 _MOST_STATES: Final = 8
 _MOST_BYTES: Final = 2 * 1024 * 1024
+# How many states are compared whatever their size: one that was read, an own write, and the next one.
+_ALWAYS: Final = 3
 
 
 class WholeStates:
@@ -50,12 +52,9 @@ class WholeStates:
             commit = actor.replace(state, json, self._connection)
             return commit, json == data or _is_as_sent(commit, data)
         current = actor.current
-        if not current.has_state:
-            shown = []
-        elif seen.screen.shows(current):
-            shown = [current]
-        else:
-            shown = seen.states()
+        shown: list[Revision] = []
+        if current.has_state:
+            shown = [current] if seen.screen.shows(current) else _select_states(*seen.states())
         if not shown or (shown == [current] and (self._type.is_plain or json == data)):
             commit = actor.replace(state, json, self._connection)
             wrote = commit.revision
@@ -112,6 +111,26 @@ def _diff(before: Revision, after: Revision, keys: Keys | None) -> list[Op]:
     return diff(before.tree, after.tree, keys, most=MOST_OPS)
 
 
+def _select_states(shown: Sequence[Revision], count: int) -> list[Revision]:
+    """Return the states that a write is compared with: the first `count`, and some others.
+
+    Raises Conflict if those are too large, as the write may have been made on the one that is left out.
+    """
+    first = max(count, _MOST_STATES // 2)
+    # The last ones are the oldest.
+    last = max(first, len(shown) - max(0, _MOST_STATES - first))
+    size = 0
+    selected: list[Revision] = []
+    for index, each in enumerate((*shown[:first], *shown[last:])):
+        size += each.size
+        if size > _MOST_BYTES and index >= (_ALWAYS if count else 2):
+            if index < count:
+                raise Conflict("too large states were on their way to know which one it was made on")
+            break
+        selected.append(each)
+    return selected
+
+
 def _find_base(wrote: Revision, shown: Sequence[Revision], keys: Keys | None) -> tuple[Revision, list[Op]]:
     """Return the state that a write was most likely made on, and the operations that lead from it to the write.
 
@@ -122,12 +141,7 @@ def _find_base(wrote: Revision, shown: Sequence[Revision], keys: Keys | None) ->
     """
     best, least = shown[0], _diff(shown[0], wrote, keys)
     is_likeliest = True
-    size = shown[0].size
-    # The last ones are the oldest.
-    others = shown[1:] if len(shown) <= _MOST_STATES else [*shown[1 : _MOST_STATES // 2], *shown[-_MOST_STATES // 2 :]]
-    for each in others:
-        if (size := size + each.size) > _MOST_BYTES and each is not others[0]:
-            break
+    for each in shown[1:]:
         ops = _diff(each, wrote, keys)
         changed = len(ops) - len(least) or _compare_texts(ops, least)
         is_older = not is_likeliest and not changed and each.version < best.version

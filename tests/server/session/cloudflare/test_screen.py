@@ -158,17 +158,19 @@ def test_of_a_client_that_has_never_written_the_last_state_is_kept_while_others_
     screen.note_read(0)
     screen.note_held_back(keeps_all=False)
     assert screen.states(0) == revisions(links[0], links[4])
-    assert screen.has_forgotten(3)
+    assert screen.has_forgotten(3, 4)
     screen.note_read(4)
     assert screen.states(4) == revisions(links[4])
-    assert not screen.has_forgotten(4)
+    assert not screen.has_forgotten(4, 4)
 
 
-def test_a_client_in_step_has_read_what_it_answered_for_or_the_next_state() -> None:
+def test_a_client_in_step_has_read_what_it_answered_for_or_a_state_before_the_ping_that_it_has_not_answered() -> None:
     screen, links = Screen(), chain(10)
     sent(screen, *links)
     screen.note_read(2)
-    assert screen.states(2, is_in_step=True)[:3] == revisions(links[2], links[3], links[9])
+    found, count = screen.states_in_step(2, 5)
+    assert found[:count] == revisions(links[2], links[3], links[5], links[4])
+    assert found[count:] == revisions(links[9], links[8], links[7], links[6])
 
 
 def test_a_client_that_writes_on_and_on_before_it_has_read_a_state_keeps_no_long_line_of_them() -> None:
@@ -182,10 +184,19 @@ def test_a_client_that_writes_on_and_on_before_it_has_read_a_state_keeps_no_long
 def test_a_client_in_step_that_shows_a_state_which_was_one_of_too_many_is_known_to_do_so() -> None:
     screen, links = Screen(), chain(200)
     sent(screen, *links[:190])
-    assert screen.has_forgotten(5)
+    assert screen.has_forgotten(5, 6)
     screen.note_written(written(), links[189], seen=5)
-    assert not screen.has_forgotten(5)
-    assert screen.has_forgotten(6)
+    assert not screen.has_forgotten(5, 6)
+    assert screen.has_forgotten(6, 7)
     sent(screen, links[199])
     screen.note_read(199)
-    assert not screen.has_forgotten(199)
+    assert not screen.has_forgotten(199, 199)
+
+
+def test_a_client_in_step_may_show_one_of_too_many_states_that_it_was_sent_after_the_last_it_has_read() -> None:
+    screen, links = Screen(), chain(200)
+    sent(screen, links[0])
+    screen.note_read(0)
+    sent(screen, *links[1:])
+    assert not screen.has_forgotten(0, 0)
+    assert screen.has_forgotten(0, 1)

@@ -840,6 +840,45 @@ async def test_a_write_made_offline_by_a_client_that_had_not_seen_the_last_state
         assert await house.handle(Room).state() == "unseen"
 
 
+async def come_and_wait(house: House, cls: type[Doorkeeper], first: Client) -> Client:
+    """Return the client with the same id on another socket, about which a hook thinks."""
+    actor = await house.actor(cls)
+    assert isinstance(actor.thread, Doorkeeper)
+    actor.thread.asked.clear()
+    actor.thread.gate.clear()
+    client = Client(actor, first.connection.id, departures=house.departures)
+    client.open()
+    async with asyncio.timeout(PATIENCE):
+        await actor.thread.asked.wait()
+    return client
+
+
+@pytest.mark.parametrize("leaves_before", [True, False])
+async def test_a_write_made_offline_is_refused_where_a_socket_of_the_client_closed_before_it_could_join(
+    *, leaves_before: bool
+) -> None:
+    async with open_house(Asking) as house:
+        actor = await house.actor(Asking)
+        thread = actor.thread
+        assert isinstance(thread, Asking)
+        thread.verdict = "let in"
+        thread.gate.set()
+        first = await house.join(Asking, "a")
+        first.leave()
+        await house.handle(Asking).set_state("newer")
+        second = await come_and_wait(house, Asking, first)
+        if leaves_before:
+            second.leave()
+        third = Client(actor, first.connection.id, departures=house.departures)
+        third.open()
+        second.leave()
+        thread.gate.set()
+        await third.joined()
+        third.push("made offline")
+        assert [await third.next(), await third.next()] == [REJECTED, state("newer")]
+        assert await house.handle(Asking).state() == "newer"
+
+
 async def test_a_new_client_is_not_taken_for_one_that_comes_back() -> None:
     async with open_house(Room) as house:
         first = await house.join(Room, "a")

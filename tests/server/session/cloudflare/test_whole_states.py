@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -283,6 +285,47 @@ async def test_a_write_on_a_state_that_was_one_of_too_many_is_refused_and_takes_
         a.transport.answer_ping()
         a.push({"a": 1, "b": 199})
         assert await stored(house) == {"a": 1, "b": 199}
+
+
+@contextmanager
+def in_a_moment() -> Iterator[None]:
+    """Stop the loop's clock, so that a client that only reads is not pinged again."""
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "time", lambda: now)
+        yield
+
+
+async def read_many(house: House, values: Iterable[Any]) -> Client:
+    """Return a client that has only read, and was sent some states after its last ping."""
+    a = await house.join(Room, "a")
+    with in_a_moment():
+        for value in values:
+            await house.handle(Room).set_state(value)
+    assert len(a.transport.pings) == 1
+    return a
+
+
+@pytest.mark.parametrize("shown", range(1, 41))
+async def test_the_first_write_of_a_client_may_be_on_any_state_that_it_was_sent_after_its_last_ping(shown: int) -> None:
+    async with open_house(Room) as house:
+        lists = [[f"t{number}" for number in range(n, n + 4)] for n in range(41)]
+        a = await read_many(house, ({"list": each} for each in lists))
+        a.push({"list": lists[shown], "a": 1})
+        assert await stored(house) == {"list": lists[-1], "a": 1}
+
+
+async def test_the_first_write_of_a_client_is_refused_where_the_states_that_it_may_show_are_too_large() -> None:
+    async with open_house(Room) as house:
+        text = "x" * 300_000
+        a = await read_many(house, ({"text": text, "b": n} for n in range(10)))
+        a.push({"text": text, "a": 1, "b": 5})
+        assert await stored(house) == {"text": text, "b": 9}
+        assert a.transport.take()[-2:] == [REJECTED, state({"text": text, "b": 9})]
+        a.transport.answer_ping()
+        a.push({"text": text, "a": 1, "b": 9})
+        assert await stored(house) == {"text": text, "a": 1, "b": 9}
 
 
 # Conflicts
