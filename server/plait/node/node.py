@@ -331,8 +331,8 @@ class Node:
             await self._endings.end_asleep(key, Cause(), idle_until=until)
 
     async def _rest(self, key: ThreadKey) -> bool:
-        """Store that a thread that is asleep is idle from now on, if that is not stored; False while it stops."""
-        if self._stops.get(key) is not None or self._endings.get(key) is not None:
+        """Store that a thread that is asleep is idle from now on, if that is not stored; False while that changes."""
+        if key in self._waking or self._stops.get(key) is not None or self._endings.get(key) is not None:
             return False
         if self._is_asleep(key):
             await self._endings.mark_asleep(key)

@@ -382,8 +382,9 @@ async def test_an_expired_thread_that_did_not_start_to_be_destroyed_is_destroyed
         assert Mourned.failures == 0
 
 
+@pytest.mark.parametrize("interval", [SOON, 0.0])
 async def test_a_thread_that_cannot_be_marked_as_idle_holds_up_the_expiry_of_no_other(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, interval: float
 ) -> None:
     class Unmarked(Failing):
         failures = 1
@@ -396,7 +397,7 @@ async def test_a_thread_that_cannot_be_marked_as_idle_holds_up_the_expiry_of_no_
 
     store = Refusing()
     await opened_with(store, (key_of(Unmarked), ago(HOUR / 2)))
-    async with open_house(Unmarked, Draft, store=store, expiry_interval=SOON) as house:
+    async with open_house(Unmarked, Draft, store=store, expiry_interval=interval) as house:
         with pytest.raises(RuntimeError, match="no start"):
             await outcome(house.handle(Unmarked).state())
 
