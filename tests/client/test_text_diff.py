@@ -1,6 +1,6 @@
 """The smallest change of texts, and what it leaves."""
 
-from string import ascii_lowercase, digits
+from string import ascii_letters, ascii_lowercase, digits
 from typing import Any
 
 import pytest
@@ -75,8 +75,8 @@ def test_a_text_that_has_moved_is_changed_where_it_is() -> None:
         # A much longer text may have it in it by chance, and the sooner, the fewer different letters there are.
         (ascii_lowercase, 220, 0, "-" * 8, False),
         (digits, 220, 0, "-" * 3, False),
-        # They have typed in too many places.
-        (ascii_lowercase, 320, 0, "-", False),
+        # They have typed in very many places.
+        (ascii_lowercase, 320, 0, "-", True),
     ],
 )
 def test_a_long_text_stays_where_others_have_typed_in_it_and_not_written_it_anew(
@@ -87,10 +87,59 @@ def test_a_long_text_stays_where_others_have_typed_in_it_and_not_written_it_anew
     assert (len(ops) > 1) == stays
 
 
+def test_a_long_text_of_few_different_letters_may_be_so_in_a_longer_one_whatever_few_others_are_in_that() -> None:
+    text, head = digits * 22, ascii_letters
+    assert len(change(f"<{text}>", f"<{head}{'---'.join(text)}>")) == 1
+
+
+def test_what_others_have_done_in_very_many_places_is_fewer_changes_as_those_that_are_nearest_are_one() -> None:
+    def line(at: int) -> str:
+        return chr(0x4E00 + at) * (1 if at in (8, 9) else 2 if at == 101 else 3)
+
+    def write(places: int, mark: str) -> str:
+        return "🔑" + "".join(f"{line(at)}\n[{mark}]\n" for at in range(places))
+
+    assert len(change(write(250, " "), write(250, "x"))) == 250
+    old, new = write(253, " "), write(253, "x")
+    ops = change(old, new)
+    assert apply({"note": old}, ops) == {"note": new}
+    assert len(ops) == 250
+    assert [op for op in ops if op.remove != 1] == [
+        splice("/note", 62, 13, f"x]\n{line(8)}\n[x]\n{line(9)}\n[x"),
+        splice("/note", 802, 8, f"x]\n{line(101)}\n[x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [(f"h{at}", f"- [ ] task {at}", f"- [x] task {at}") for at in range(320)],
+        [(f"title {at} stays", (line := (ascii_lowercase * 5)[at : at + 98]), "-".join(line)) for at in range(4)],
+    ],
+)
+def test_an_own_change_around_all_that_others_have_done_is_not_lost(lines: list[tuple[str, str, str]]) -> None:
+    old = "".join(f"{title}\n{line}\n" for title, line, _ in lines)
+    new = "".join(f"{title}\n{line}\n" for title, _, line in lines)
+    ops = change(old, new)
+    assert apply({"note": old}, ops) == {"note": new}
+    replaced = rebase([splice("/note", 0, len(old), "mine")], ops, {"note": new})
+    assert not replaced.is_lost
+    assert "mine" in apply({"note": new}, replaced.ops)["note"]
+
+
 def test_what_would_take_too_long_is_not_compared_by_characters() -> None:
     old, new = ascii_lowercase * 60, (ascii_lowercase * 60).replace("a", "A")
     assert len(change(old, new)) == 1
     assert len(change(old[:900], new[:900])) == 35
+
+
+def test_what_is_much_shorter_than_it_was_need_not_be_compared_by_characters() -> None:
+    old, text = ascii_lowercase * 200, ascii_lowercase * 34
+    before, after = (
+        {"first": f"<{old}>", "note": text},
+        {"first": f"({text[:150]})", "note": text.replace("a", "A")},
+    )
+    assert len(shrink(diff(before, after, Keys({}, ["/*"])), before)) == 35
 
 
 def test_no_letters_of_a_text_that_others_wrote_anew_are_removed_for_being_in_what_was_removed_here() -> None:

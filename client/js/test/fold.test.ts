@@ -50,3 +50,11 @@ test("what was written in the place of a text stays, wherever others have typed 
   expect(shownAfter(few, 200, "mine", [...few].join("-"))).toBe(`mine${"-".repeat(199)}`);
   expect(shownAfter(many, 400, "mine", [...many].join("-"))).toContain("mine");
 });
+
+test("what was written in the place of a text stays also where others have changed all its lines, or much in some", () => {
+  const tasks = (mark: string) => Array.from({ length: 320 }, (_, at) => `h${at}\n- [${mark}] task ${at}\n`).join("");
+  expect(shownAfter(tasks(" "), tasks(" ").length, "mine", tasks("x"))).toContain("mine");
+  const lines = (between: string) =>
+    Array.from({ length: 4 }, (_, at) => `title ${at} stays\n${[...OLD.slice(at, at + 98)].join(between)}\n`).join("");
+  expect(shownAfter(lines(""), lines("").length, "mine", lines("-"))).toContain("mine");
+});

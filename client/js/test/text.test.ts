@@ -184,7 +184,7 @@ test.each([
   ["in which others have typed much stays", LETTERS, 220, 0, "---", true],
   ["may be in a much longer one by chance", LETTERS, 220, 0, "--------", false],
   ["of few different letters may be so in a longer one", "0123456789", 220, 0, "---", false],
-  ["in which others have typed in very many places was written anew", LETTERS, 320, 0, "-", false],
+  ["in which others have typed in very many places stays", LETTERS, 320, 0, "-", true],
 ])("a long text %s", (_, letters, length, deleted, between, stays) => {
   const text = letters.repeat(length).slice(0, length);
   const next = text.slice(0, 100) + text.slice(100 + deleted);
@@ -192,10 +192,46 @@ test.each([
   expect(regions.length > 1).toBe(stays);
 });
 
+test("a long text of few different letters may be so in a longer one, whatever few others are in that", () => {
+  const [text, head] = ["0123456789".repeat(22), `${LETTERS}${LETTERS.toUpperCase()}`];
+  expect(diffTexts(`<${text}>`, `<${head}${[...text].join("---")}>`, new Budget()).length).toBe(1);
+});
+
+test("what others have done in very many places is fewer changes, as those that are nearest are one", () => {
+  const line = (at: number) => String.fromCharCode(0x4e00 + at).repeat(at === 8 || at === 9 ? 1 : at === 101 ? 2 : 3);
+  const text = (places: number, mark: string) =>
+    `🔑${Array.from({ length: places }, (_, at) => `${line(at)}\n[${mark}]\n`).join("")}`;
+  expect(diffTexts(text(250, " "), text(250, "x"), new Budget()).length).toBe(250);
+  const [old, next] = [text(253, " "), text(253, "x")];
+  const regions = diffTexts(old, next, new Budget());
+  expect(spliced(old, regions)).toBe(next);
+  expect(regions.length).toBe(250);
+  expect(regions.filter(({ remove }) => remove > 1)).toEqual([
+    { at: 62, remove: 13, insert: `x]\n${line(8)}\n[x]\n${line(9)}\n[x` },
+    { at: 802, remove: 8, insert: `x]\n${line(101)}\n[x` },
+  ]);
+});
+
+test("characters are counted where texts are compared, and not units", () => {
+  expect(diffTexts("aaaaaaaaaa 🔑🔑 bbbbbbbbbb", "cccccccccc 🔑🔑 dddddddddd").length).toBe(1);
+  const text = [..."🔑🔒🔓🔔".repeat(15)];
+  const next = ["<", ...text.slice(10)].join("-");
+  expect(diffTexts(text.join(""), next, new Budget()).length).toBeGreaterThan(40);
+});
+
 test("what would take too long is not compared by characters", () => {
   const [old, next] = [LETTERS.repeat(60), LETTERS.repeat(60).replaceAll("a", "A")];
   expect(diffTexts(old, next, new Budget()).length).toBe(1);
   expect(diffTexts(old.slice(0, 900), next.slice(0, 900), new Budget()).length).toBe(35);
+});
+
+test("what is much shorter than it was need not be compared by characters", () => {
+  const [old, next] = [LETTERS.repeat(200), LETTERS.repeat(34)];
+  const [long, changed] = [next, next.replaceAll("a", "A")];
+  const keys = new Keys({}, ["/*"]);
+  expect(
+    diff({ first: `<${old}>`, note: long }, { first: `(${long.slice(0, 150)})`, note: changed }, keys, new Budget()),
+  ).toHaveLength(35);
 });
 
 test("of many texts only the first are compared by characters, however many long ones were written anew", () => {
