@@ -35,20 +35,24 @@ const STAYS = 0.95;
 const GROWTH_PER_LETTER = 0.25;
 /** So much of a text its frequent letters make up: others, which are in it once or twice, tell nothing. */
 const FREQUENT = 0.9;
-/** What others have done to a text is no more changes: an own change around all of them is to be rebased, too. */
-const MOST_CHANGES = 250;
+/** And others have typed in no more than so many places of it: an own change around all of them can be rebased. */
+const MOST_PLACES = 250;
+/** What a character of a gap costs at least, however few there are on its other side. */
+const COST_PER_CHARACTER = 10;
 
 /** How much more may be compared by characters, in one or several texts. */
 export class Budget {
-  readonly #left = { short: MOST_COMPARED, long: MOST_COMPARED };
+  #short = MOST_COMPARED;
+  #long = MOST_COMPARED;
 
   /** Tells whether the comparison of a gap can be paid. */
-  allows(cost: number): boolean {
-    return cost <= this.#left[lengthOf(cost)];
+  allows(cost: number, isLong: boolean): boolean {
+    return cost <= (isLong ? this.#long : this.#short);
   }
 
-  pay(cost: number): void {
-    this.#left[lengthOf(cost)] -= cost;
+  pay(cost: number, isLong: boolean): void {
+    if (isLong) this.#long -= cost;
+    else this.#short -= cost;
   }
 }
 
@@ -67,10 +71,7 @@ export function diffTexts(old: string, next: string, budget?: Budget): Region[] 
     return { at: start, remove: (pointAt(old, at + remove) as number) - start, insert };
   });
   if (!budget) return regions;
-  return joinNearest(
-    old,
-    regions.flatMap((region) => finer(old, region, budget)),
-  );
+  return found.flatMap(({ at, remove }, index) => finer(old.slice(at, at + remove), regions[index] as Region, budget));
 }
 
 /** Returns a change of a text without the characters that it removes and inserts again. */
@@ -100,19 +101,17 @@ function addRegions(found: Region[], old: string, next: string, at: number, dept
 }
 
 /** Returns what a region changes without the characters that stay, if it is known that they are the same ones. */
-function finer(text: string, region: Region, budget: Budget): Region[] {
+function finer(removed: string, region: Region, budget: Budget): Region[] {
   const { at, remove, insert } = region;
-  const cost = remove * countPoints(insert);
-  const isLong = lengthOf(cost) === "long";
-  if (cost === 0 || !budget.allows(cost) || (isLong && !mayStay(region))) return [region];
-  budget.pay(cost);
-  const found = smallest([...slicePoints(text, at, at + remove)], [...insert], at);
-  const removed = found.reduce((sum, each) => sum + each.remove, 0);
-  return isLong && removed > (1 - STAYS) * remove ? [region] : found;
-}
-
-function lengthOf(cost: number): "long" | "short" {
-  return cost > FEW_COMPARED ? "long" : "short";
+  const length = countPoints(insert);
+  const isLong = remove * length > FEW_COMPARED;
+  const cost = Math.max(remove * length, COST_PER_CHARACTER * (remove + length));
+  if (remove === 0 || length === 0 || !budget.allows(cost, isLong) || (isLong && !mayStay(region))) return [region];
+  budget.pay(cost, isLong);
+  const found = smallest([...removed], [...insert], at);
+  const gone = found.reduce((sum, each) => sum + each.remove, 0);
+  const isAnew = gone > (1 - STAYS) * remove || found.length > MOST_PLACES;
+  return isLong && isAnew ? [region] : found;
 }
 
 /** Tells whether a text has the length of one that others have typed in. */
@@ -161,27 +160,6 @@ function smallest(old: readonly string[], next: readonly string[], start: number
   }
   end();
   return found;
-}
-
-/** Returns a change as no more than MOST_CHANGES: where it is more, those that are nearest to each other are one. */
-function joinNearest(text: string, regions: readonly Region[]): Region[] {
-  const excess = regions.length - MOST_CHANGES;
-  if (excess <= 0) return [...regions];
-  const gaps = regions.slice(1).map(({ at }, index) => at - endOf(regions[index] as Region));
-  const joined = new Set([...gaps.keys()].sort((a, b) => (gaps[a] as number) - (gaps[b] as number)).slice(0, excess));
-  const found: Region[] = [];
-  for (const [index, region] of regions.entries()) {
-    const last = found.at(-1);
-    if (last && joined.has(index - 1)) {
-      const insert = last.insert + slicePoints(text, endOf(last), region.at) + region.insert;
-      found[found.length - 1] = { at: last.at, remove: endOf(region) - last.at, insert };
-    } else found.push(region);
-  }
-  return found;
-}
-
-function endOf({ at, remove }: Region): number {
-  return at + remove;
 }
 
 // What is the same

@@ -31,11 +31,11 @@ const NEW = "At first there was one word, and people talked about it every day, 
 );
 
 /** Returns what is shown of a removal, and what is put in its place, once others have made another text of the whole. */
-function shownAfter(text: string, remove: number, insert: string, theirs: string): string {
+function shownAfter(text: string, remove: number, insert: string, theirs: string, at = 0): string {
   const fold = new Fold(() => undefined);
   const joined = { type: "joined", epoch: "e", readonly: false, texts: ["/note"] };
   fold.join({ ...joined, version: 0, state: { note: text } } as unknown as Joined);
-  fold.add(1, splices("/note", [{ at: 0, remove, insert }]));
+  fold.add(1, splices("/note", [{ at, remove, insert }]));
   fold.join({ ...joined, version: 9, state: { note: theirs } } as unknown as Joined);
   return (fold.shown as { note: string }).note;
 }
@@ -51,10 +51,13 @@ test("what was written in the place of a text stays, wherever others have typed 
   expect(shownAfter(many, 400, "mine", [...many].join("-"))).toContain("mine");
 });
 
-test("what was written in the place of a text stays also where others have changed all its lines, or much in some", () => {
-  const tasks = (mark: string) => Array.from({ length: 320 }, (_, at) => `h${at}\n- [${mark}] task ${at}\n`).join("");
-  expect(shownAfter(tasks(" "), tasks(" ").length, "mine", tasks("x"))).toContain("mine");
-  const lines = (between: string) =>
-    Array.from({ length: 4 }, (_, at) => `title ${at} stays\n${[...OLD.slice(at, at + 98)].join(between)}\n`).join("");
-  expect(shownAfter(lines(""), lines("").length, "mine", lines("-"))).toContain("mine");
+test("an own correction stays where it is, in however many places others have changed the text", () => {
+  const text = (color: string, isFixed = false) =>
+    Array.from(
+      { length: 400 },
+      (_, at) => `The ${color} of item ${at}\nis ${isFixed && at === 300 ? "the" : "teh"} same.\n`,
+    );
+  const place = text("color").join("").indexOf("teh", text("color").slice(0, 300).join("").length);
+  const shown = shownAfter(text("color").join(""), 2, "he", text("colour").join(""), place + 1);
+  expect(shown).toBe(text("colour", true).join(""));
 });

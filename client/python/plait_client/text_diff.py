@@ -1,12 +1,12 @@
 """The smallest change of texts, which is most likely what somebody did where only whole states are known."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any, Final
 
 from plait_schemas.patch import Op, Owned, apply, find, parse, region_of, splices
-from plait_schemas.text import Region, spliced
+from plait_schemas.text import Region
 
 __all__ = ["shrink"]
 
@@ -28,8 +28,11 @@ A longer text has those of any short one, and the sooner, the fewer there are.
 _FREQUENT: Final = 0.9
 """So much of a text its frequent letters make up: others, which are in it once or twice, tell nothing."""
 
-_MOST_CHANGES: Final = 250
-"""What others have done to a text is no more changes: an own change around all of them is to be rebased, too."""
+_MOST_PLACES: Final = 250
+"""And others have typed in no more than so many places of it: an own change around all of them can be rebased."""
+
+_COST_PER_CHARACTER: Final = 10
+"""What a character of a splice costs at least, however few it removes or inserts."""
 
 
 def shrink(ops: Iterable[Op], document: Any) -> list[Op]:
@@ -51,7 +54,7 @@ def shrink(ops: Iterable[Op], document: Any) -> list[Op]:
             at, remove, insert = region_of(op)
             regions += _finer(text, (at + shift, remove, insert), budget)
             shift += remove - len(insert)
-        found += splices(path, _join_nearest(text, regions))
+        found += splices(path, regions)
     return found
 
 
@@ -66,25 +69,26 @@ class _Budget:
         # For short and for long splices.
         self._left = [_MOST_COMPARED, _MOST_COMPARED]
 
-    def allows(self, cost: int) -> bool:
+    def allows(self, cost: int, is_long: bool) -> bool:
         """Tell whether the comparison of a splice can be paid."""
-        return cost <= self._left[cost > _FEW_COMPARED]
+        return cost <= self._left[is_long]
 
-    def pay(self, cost: int) -> None:
-        self._left[cost > _FEW_COMPARED] -= cost
+    def pay(self, cost: int, is_long: bool) -> None:
+        self._left[is_long] -= cost
 
 
 def _finer(text: str, region: Region, budget: _Budget) -> list[Region]:
     """Return what a region changes without the characters that stay, if it is known that they are the same ones."""
     at, remove, insert = region
-    cost = remove * len(insert)
-    is_long = cost > _FEW_COMPARED
-    if cost == 0 or not budget.allows(cost) or (is_long and not _may_stay(region)):
+    is_long = remove * len(insert) > _FEW_COMPARED
+    cost = max(remove * len(insert), _COST_PER_CHARACTER * (remove + len(insert)))
+    if not remove or not insert or not budget.allows(cost, is_long) or (is_long and not _may_stay(region)):
         return [region]
-    budget.pay(cost)
+    budget.pay(cost, is_long)
     found = list(_smallest(text[at : at + remove], insert, at))
     removed = sum(each for _, each, _ in found)
-    return [region] if is_long and removed > (1 - _STAYS) * remove else found
+    is_anew = removed > (1 - _STAYS) * remove or len(found) > _MOST_PLACES
+    return [region] if is_long and is_anew else found
 
 
 def _may_stay(region: Region) -> bool:
@@ -147,27 +151,3 @@ def _common_rows(old: str, new: str) -> list[str]:
         else:
             rows.append(rows[-1])
     return rows[::-1]
-
-
-def _join_nearest(text: str, regions: Sequence[Region]) -> Sequence[Region]:
-    """Return a change as no more than _MOST_CHANGES: where it is more, those that are nearest to each other are one."""
-    excess = len(regions) - _MOST_CHANGES
-    if excess <= 0:
-        return regions
-    gaps = [after - at - remove for (at, remove, _), (after, _, _) in pairwise(regions)]
-    joined = set(sorted(range(len(gaps)), key=gaps.__getitem__)[:excess])
-    groups: list[list[Region]] = []
-    for index, region in enumerate(regions):
-        if index - 1 in joined:
-            groups[-1].append(region)
-        else:
-            groups.append([region])
-    return [_join(text, group) for group in groups]
-
-
-def _join(text: str, regions: Sequence[Region]) -> Region:
-    """Return several changes as one of all the text that they are in."""
-    start = regions[0][0]
-    end = regions[-1][0] + regions[-1][1]
-    within = [(at - start, remove, insert) for at, remove, insert in regions]
-    return start, end - start, spliced(text[start:end], within)
