@@ -20,9 +20,11 @@ class Commit:
     Awaiting raises StoreError when the change could not be stored; the thread then returns to its last durable state.
     """
 
-    __slots__ = ("_callbacks", "_error", "began", "is_done", "outcome", "revision", "source", "trace")
+    __slots__ = ("_callbacks", "_error", "_on_raise", "began", "is_done", "outcome", "revision", "source", "trace")
 
-    def __init__(self, revision: Revision, source: Source) -> None:
+    def __init__(
+        self, revision: Revision, source: Source, on_raise: Callable[[PlaitError], None] = lambda _: None
+    ) -> None:
         self.revision = revision
         self.source: Source = source
         self.is_done = False
@@ -32,6 +34,8 @@ class Commit:
         self.trace: Any = None
         self.began: float | None = None
         self._error: PlaitError | None = None
+        # Called with the error before code that awaits the change is given it.
+        self._on_raise = on_raise
         self._callbacks: list[Callable[[PlaitError | None], None]] = []
 
     @property
@@ -69,5 +73,6 @@ class Commit:
             self.then(lambda _: None if future.done() else future.set_result(None))
             yield from future
         if self._error is not None:
+            self._on_raise(self._error)
             raise self._error
         return self.version

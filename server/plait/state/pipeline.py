@@ -1,7 +1,8 @@
 """The path of a change: validated, applied, made durable, then sent. No I/O except through the store.
 
 Output of a thread waits for the changes made before it (an output gate): `after` calls back at once if everything is
-durable, and otherwise when the last change made so far is.
+durable, and otherwise when the last change made so far is. Code that has made or seen a change that was lost while it
+awaited something can send nothing that could be based on it: its output fails with the error of the store.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from plait.instruments import Instruments
 from plait.limits import Limits
 from plait.state.applying import apply_ops, apply_value, drop_unpaired_moves, measure_op
 from plait.state.commit import Commit
+from plait.state.dependents import Dependents, Nobody
 from plait.state.history import History
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
@@ -39,6 +41,7 @@ class Pipeline:
     __slots__ = (
         "_deletion",
         "_find_trace",
+        "_has_lost",
         "_instruments",
         "_is_deciding",
         "_limits",
@@ -47,9 +50,11 @@ class Pipeline:
         "_pending",
         "_refusal",
         "_store",
+        "_submitted",
         "_transaction",
         "_type",
         "_validate",
+        "dependents",
         "history",
         "lost",
         "on_submit",
@@ -84,8 +89,12 @@ class Pipeline:
         self._instruments = instruments
         # Returns the trace of what causes a change of this source.
         self._find_trace = find_trace
-        # Changes that are not durable yet, in order.
+        # Changes that are not durable yet, in order, and how many there have been.
         self._pending: list[Commit] = []
+        self._submitted = 0
+        # Those whose code makes and sees changes, and whether any of these was lost.
+        self.dependents: Dependents = Nobody()
+        self._has_lost = False
         # Called at each change, before it is stored.
         self.on_submit: Callable[[], None] | None = None
         # The class and message of the error with which further changes are refused; None while they are made.
@@ -115,6 +124,8 @@ class Pipeline:
     @property
     def current(self) -> Revision:
         """The current revision; inside of a transaction, what it has made of it so far."""
+        if self._pending:
+            self.dependents.depend(self._submitted)
         if self._transaction is None:
             return self.history.current
         transaction = self._own_transaction()
@@ -315,7 +326,9 @@ class Pipeline:
                 own.after(callback)
                 return
             callback = refuse(callback)  # The block is still running, but was rolled back.
-        if self._pending:
+        if self._has_lost and (loss := self.dependents.find_loss()) is not None:
+            callback(loss)
+        elif self._pending:
             self._pending[-1].then(callback)
         else:
             callback(self.lost)
@@ -381,18 +394,20 @@ class Pipeline:
         return found if found is not None and found is find_transaction(self) else None
 
     def _commit_unchanged(self, source: Source) -> Commit:
-        commit = Commit(self.history.current, source)
+        commit = Commit(self.history.current, source, self.dependents.forgive)
         self.after(commit.finish)
         return commit
 
     def _submit(self, write: Write, source: Source) -> Commit:
-        commit = Commit(self.history.current, source)
+        commit = Commit(self.history.current, source, self.dependents.forgive)
         if self.on_submit is not None:
             self.on_submit()
         pending = self._pending
         # It fails with the one before, in this iteration of the loop. The store might accept it.
         has_failed = len(pending) > 0 and pending[-1].has_failed
         pending.append(commit)
+        self._submitted += 1
+        self.dependents.depend(self._submitted)
         if not has_failed:
             commit.outcome = self._store.submit(write)
             commit.outcome.add_done_callback(partial(self._on_stored, commit))
@@ -426,6 +441,8 @@ class Pipeline:
             self._on_lost(failure)
         else:
             self.history.rollback()
+            self._has_lost = True
+            self.dependents.lose(failure, after=self._submitted - len(self._pending))
         failed, self._pending = self._pending, []
         if self._instruments is not None:
             _tell_failed(self._instruments, failed, failure.code)
