@@ -65,7 +65,7 @@ class Turn:
         "is_abandoned",
         "is_expired",
         "is_running",
-        "loss",
+        "losses",
         "mailbox",
         "name",
         "on_abandon",
@@ -118,7 +118,7 @@ class Turn:
         self._is_cancelled = False
         # The number of the last change that it has made or seen before that was durable, and why it was lost, if so.
         self.depends_on = 0
-        self.loss: PlaitError | None = None
+        self.losses: tuple[PlaitError, ...] = ()
         # Bytes that it counts for its connection until it ends.
         self.size = 0
         # The task that runs it: the mailbox's, or its own.

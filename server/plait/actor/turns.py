@@ -136,17 +136,17 @@ class TurnRunner:
         """Let no turn be answered that has made or seen a change after this one, unless it is told of the loss."""
         for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
             if turn is not None and turn.is_running and turn.depends_on > after:
-                turn.loss = failure
+                turn.losses = (*turn.losses, failure)
 
     def find_loss(self) -> PlaitError | None:
         """Return why nothing that the calling code sends may be sent; None if it may."""
         turn = self._find_own()
-        return None if turn is None else turn.loss
+        return None if turn is None or not turn.losses else turn.losses[0]
 
     def forgive(self, failure: PlaitError) -> None:
         """Let the turn of the calling code be answered with what it makes of this loss."""
-        if (turn := self._find_own()) is not None and turn.loss is failure:
-            turn.loss = None
+        if (turn := self._find_own()) is not None and turn.losses:
+            turn.losses = tuple(each for each in turn.losses if each is not failure)
 
     # Inside
 
@@ -157,7 +157,7 @@ class TurnRunner:
     def _answer(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = self.refusal or Unavailable("the server is shutting down")
-        self._gate(lambda failure: done(result, turn.loss or failure or error))
+        self._gate(lambda failure: done(result, (turn.losses[0] if turn.losses else failure) or error))
 
     def _is_of_last(self, turn: Turn) -> bool:
         """Whether a turn is called by those that run while the others are held."""

@@ -67,11 +67,15 @@ class Commit:
             except Exception:  # The callbacks after it must still be called.
                 log.exception("a callback of a change failed")
 
-    def __await__(self) -> Generator[Any, None, int]:
+    async def wait(self) -> None:
+        """Wait until the change is durable or has failed; the calling code is not told which."""
         if not self.is_done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.then(lambda _: None if future.done() else future.set_result(None))
-            yield from future
+            await future
+
+    def __await__(self) -> Generator[Any, None, int]:
+        yield from self.wait().__await__()
         if self._error is not None:
             self._on_raise(self._error)
             raise self._error

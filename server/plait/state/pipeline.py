@@ -7,7 +7,7 @@ awaited something can send nothing that could be based on it: its output fails w
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextvars import Context
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -124,12 +124,22 @@ class Pipeline:
     @property
     def current(self) -> Revision:
         """The current revision; inside of a transaction, what it has made of it so far."""
-        if self._pending:
-            self.dependents.depend(self._submitted)
+        self.depend()
         if self._transaction is None:
             return self.history.current
         transaction = self._own_transaction()
         return self.history.current if transaction is None else transaction.revision
+
+    def depend(self) -> None:
+        """Note that the calling code sees what is not durable yet."""
+        if self._pending:
+            self.dependents.depend(self._submitted)
+
+    def check_loss(self) -> None:
+        """Raise why a change was lost that the calling code has made or seen, unless it was told of that."""
+        if self._has_lost and (loss := self.dependents.find_loss()) is not None:
+            self.dependents.forgive(loss)
+            raise loss
 
     def start(self, value: object) -> None:
         """Make `value` the initial state of a thread that is not stored; it is stored with the first change."""
@@ -308,7 +318,7 @@ class Pipeline:
                 commit.finish(None)
             else:
                 commit.outcome = self._store.submit(write)
-                commit.outcome.add_done_callback(partial(self._on_stored, commit))
+                commit.outcome.add_done_callback(partial(self._on_stored, commit), context=Context())
         await commit
         self._refusal = (Destroyed, f"{self.history.key} was destroyed")
 
@@ -321,14 +331,14 @@ class Pipeline:
 
     def after(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
+        if self._has_lost and (loss := self.dependents.find_loss()) is not None:
+            callback = partial(_fail, callback, loss)
         if innermost() is not None and (own := find_transaction(self)) is not None and own.is_open:
             if own is self._transaction:
                 own.after(callback)
                 return
             callback = refuse(callback)  # The block is still running, but was rolled back.
-        if self._has_lost and (loss := self.dependents.find_loss()) is not None:
-            callback(loss)
-        elif self._pending:
+        if self._pending:
             self._pending[-1].then(callback)
         else:
             callback(self.lost)
@@ -336,15 +346,13 @@ class Pipeline:
     async def wait_until_durable(self) -> None:
         """Wait until every change made so far is durable, or has failed."""
         if self._pending:
-            with suppress(PlaitError):
-                await self._pending[-1]
+            await self._pending[-1].wait()
 
     async def wait_until_stored(self) -> None:
         """Wait until every change made so far is durable, or has failed, but not for the deletion of the thread."""
         waiting = [commit for commit in self._pending if commit is not self._deletion]
         if waiting:
-            with suppress(PlaitError):
-                await waiting[-1]
+            await waiting[-1].wait()
 
     def _find_text(self, pointer: str) -> str | None:
         """Return the string at a JSON pointer, None where there is none. Raises Conflict."""
@@ -410,7 +418,8 @@ class Pipeline:
         self.dependents.depend(self._submitted)
         if not has_failed:
             commit.outcome = self._store.submit(write)
-            commit.outcome.add_done_callback(partial(self._on_stored, commit))
+            # What follows is not done for the turn that has made the change.
+            commit.outcome.add_done_callback(partial(self._on_stored, commit), context=Context())
         # Nothing comes between `history.append` and the store.
         if self._instruments is not None and write.changes:
             (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
@@ -448,6 +457,10 @@ class Pipeline:
             _tell_failed(self._instruments, failed, failure.code)
         for each in failed:
             each.finish(failure)
+
+
+def _fail(callback: Callable[[PlaitError | None], None], loss: PlaitError, _: PlaitError | None) -> None:
+    callback(loss)
 
 
 def _tell_failed(instruments: Instruments, failed: Sequence[Commit], code: str) -> None:
