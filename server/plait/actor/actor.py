@@ -91,7 +91,7 @@ class Actor(Facade):
         thread._core = self
         thread.__init__()
         self.merger = Merger(self.pipeline, self.change_log, kind.policy(thread), kind.state_type.keys)
-        self.turns = TurnRunner(self, self.after, instruments)
+        self.turns = self.pipeline.dependents = TurnRunner(self, self.after, instruments)
         self.hooks = Hooks(self, thread, self.turns)
         self.last_used = loop.time()
         self.holds = 0

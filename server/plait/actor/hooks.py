@@ -64,7 +64,7 @@ class Hooks:
     async def run(
         self, name: str, *args: Any, connection: Connection | None = None, request: Request | None = None
     ) -> Any:
-        """Run a hook and return its result. Raises what the hook raises."""
+        """Run a hook and return its result. Raises what it raises, and the loss of a change that it was based on."""
         if not self.has(name):
             return None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -72,7 +72,10 @@ class Hooks:
         trace = None if request is None else _find_trace(connection, request)
         turn = Turn(name, work, owner=self._owner, connection=connection, request=request, trace=trace)
         self._turns.begin(turn, make_resolver(future))
-        return await future
+        result = await future
+        if turn.losses:
+            raise turn.losses[0]
+        return result
 
     def connect(
         self,
@@ -97,6 +100,7 @@ class Hooks:
             if await maybe_await(thread.should_be_readonly(connection, request)):
                 connection.readonly = True
             connection.protocol_enabled = await maybe_await(thread.should_send_protocol_messages(connection, request))
+            self._owner.pipeline.check_loss()
             if admit():
                 await maybe_await(thread.on_connect(connection, request))
 

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from plait.actor.outcome import Done
-from plait.errors import TurnTimeout
+from plait.errors import PlaitError, TurnTimeout
 from plait.instruments import Instruments, find_outcome
 
 __all__ = ["Cause", "Mailbox", "Turn", "current_turn", "find_client_turn"]
@@ -59,11 +59,13 @@ class Turn:
         "_is_cancelled",
         "by_client",
         "connection",
+        "depends_on",
         "hurry",
         "instruments",
         "is_abandoned",
         "is_expired",
         "is_running",
+        "losses",
         "mailbox",
         "name",
         "on_abandon",
@@ -114,6 +116,9 @@ class Turn:
         self.on_abandon: Callable[[bool], None] | None = None
         self.is_expired = False
         self._is_cancelled = False
+        # The number of the last change that it has made or seen before that was durable, and why it was lost, if so.
+        self.depends_on = 0
+        self.losses: tuple[PlaitError, ...] = ()
         # Bytes that it counts for its connection until it ends.
         self.size = 0
         # The task that runs it: the mailbox's, or its own.

@@ -114,7 +114,7 @@ class Thread(Generic[State]):
     @property
     def version(self) -> int:
         """The version of the current state."""
-        return self._core.pipeline.history.current.version
+        return self._core.pipeline.current.version
 
     def set_state(self, value: State | Callable[[State], State]) -> Commit:
         """Set the state to `value`, or to the result of a function that takes the current state.

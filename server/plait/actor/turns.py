@@ -53,7 +53,7 @@ class TurnRunner:
         if self._instruments is not None:
             turn.instruments, turn.since = self._instruments, perf_counter()
         if is_gated and not (self.mailbox.is_held and self._is_of_last(turn)):
-            done = partial(self._answer, done)
+            done = partial(self._answer, turn, done)
         if size is not None and turn.connection is not None:
             turn.connection.track_turn(turn, size)
         if is_concurrent and not self.mailbox.is_held:
@@ -125,12 +125,39 @@ class TurnRunner:
         for turn in self._concurrent:
             turn.cancel()
 
+    # What turns make and see that is not durable yet
+
+    def depend(self, number: int) -> None:
+        """Note that the running turn, if the calling code is one of this thread's, has made or seen a change."""
+        if (turn := self._find_own()) is not None:
+            turn.depends_on = number
+
+    def lose(self, failure: PlaitError, *, after: int) -> None:
+        """Let no turn be answered that has made or seen a change after this one, unless it is told of the loss."""
+        for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
+            if turn is not None and turn.is_running and turn.depends_on > after:
+                turn.losses = (*turn.losses, failure)
+
+    def find_loss(self) -> PlaitError | None:
+        """Return why nothing that the calling code sends may be sent; None if it may."""
+        turn = self._find_own()
+        return None if turn is None or not turn.losses else turn.losses[0]
+
+    def forgive(self, failure: PlaitError) -> None:
+        """Let the turn of the calling code be answered with what it makes of this loss."""
+        if (turn := self._find_own()) is not None and turn.losses:
+            turn.losses = tuple(each for each in turn.losses if each is not failure)
+
     # Inside
 
-    def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
+    def _find_own(self) -> Turn | None:
+        turn = current_turn()
+        return turn if turn is not None and turn.owner is self._owner else None
+
+    def _answer(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = self.refusal or Unavailable("the server is shutting down")
-        self._gate(lambda failure: done(result, failure or error))
+        self._gate(lambda failure: done(result, (turn.losses[0] if turn.losses else failure) or error))
 
     def _is_of_last(self, turn: Turn) -> bool:
         """Whether a turn is called by those that run while the others are held."""

@@ -27,6 +27,7 @@ class Cell:
 
     async def load(self) -> None:
         """Read the record if it is not known; those that wait at the same time share one read. Raises StoreError."""
+        self._records.depend()
         while not self.is_known:
             if (loading := self._loading) is None:
                 await self._read()

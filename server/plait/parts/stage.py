@@ -1,12 +1,10 @@
 """What a run does to the parts of its thread, until it is committed."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from plait.actor.thread import Core
-from plait.errors import PlaitError
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 
@@ -85,8 +83,7 @@ class Stage:
         while True:
             if self._commit is not None and not self._commit.is_done:
                 # What it stores is to be stored before, and again if it fails.
-                with suppress(PlaitError):
-                    await self._commit
+                await self._commit.wait()
                 continue
             drafts = [draft for draft in self.drafts.values() if draft.is_dirty]
             waiting = [draft for draft in drafts if not draft.is_ready]
@@ -94,6 +91,7 @@ class Stage:
                 break
             for draft in waiting:
                 await draft.prepare()
+        self.core.pipeline.check_loss()
         if is_last:
             self.close()
         if not drafts:

@@ -20,9 +20,11 @@ class Commit:
     Awaiting raises StoreError when the change could not be stored; the thread then returns to its last durable state.
     """
 
-    __slots__ = ("_callbacks", "_error", "began", "is_done", "outcome", "revision", "source", "trace")
+    __slots__ = ("_callbacks", "_error", "_on_raise", "began", "is_done", "outcome", "revision", "source", "trace")
 
-    def __init__(self, revision: Revision, source: Source) -> None:
+    def __init__(
+        self, revision: Revision, source: Source, on_raise: Callable[[PlaitError], None] = lambda _: None
+    ) -> None:
         self.revision = revision
         self.source: Source = source
         self.is_done = False
@@ -32,6 +34,8 @@ class Commit:
         self.trace: Any = None
         self.began: float | None = None
         self._error: PlaitError | None = None
+        # Called with the error before code that awaits the change is given it.
+        self._on_raise = on_raise
         self._callbacks: list[Callable[[PlaitError | None], None]] = []
 
     @property
@@ -63,11 +67,16 @@ class Commit:
             except Exception:  # The callbacks after it must still be called.
                 log.exception("a callback of a change failed")
 
-    def __await__(self) -> Generator[Any, None, int]:
+    async def wait(self) -> None:
+        """Wait until the change is durable or has failed; the calling code is not told which."""
         if not self.is_done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.then(lambda _: None if future.done() else future.set_result(None))
-            yield from future
+            await future
+
+    def __await__(self) -> Generator[Any, None, int]:
+        yield from self.wait().__await__()
         if self._error is not None:
+            self._on_raise(self._error)
             raise self._error
         return self.version

@@ -1,12 +1,13 @@
 """The path of a change: validated, applied, made durable, then sent. No I/O except through the store.
 
 Output of a thread waits for the changes made before it (an output gate): `after` calls back at once if everything is
-durable, and otherwise when the last change made so far is.
+durable, and otherwise when the last change made so far is. Code that has made or seen a change that was lost while it
+awaited something can send nothing that could be based on it: its output fails with the error of the store.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextvars import Context
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -16,6 +17,7 @@ from plait.instruments import Instruments
 from plait.limits import Limits
 from plait.state.applying import apply_ops, apply_value, drop_unpaired_moves, measure_op
 from plait.state.commit import Commit
+from plait.state.dependents import Dependents, Nobody
 from plait.state.history import History
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
@@ -39,6 +41,7 @@ class Pipeline:
     __slots__ = (
         "_deletion",
         "_find_trace",
+        "_has_lost",
         "_instruments",
         "_is_deciding",
         "_limits",
@@ -47,9 +50,11 @@ class Pipeline:
         "_pending",
         "_refusal",
         "_store",
+        "_submitted",
         "_transaction",
         "_type",
         "_validate",
+        "dependents",
         "history",
         "lost",
         "on_submit",
@@ -84,8 +89,12 @@ class Pipeline:
         self._instruments = instruments
         # Returns the trace of what causes a change of this source.
         self._find_trace = find_trace
-        # Changes that are not durable yet, in order.
+        # Changes that are not durable yet, in order, and how many there have been.
         self._pending: list[Commit] = []
+        self._submitted = 0
+        # Those whose code makes and sees changes, and whether any of these was lost.
+        self.dependents: Dependents = Nobody()
+        self._has_lost = False
         # Called at each change, before it is stored.
         self.on_submit: Callable[[], None] | None = None
         # The class and message of the error with which further changes are refused; None while they are made.
@@ -115,10 +124,22 @@ class Pipeline:
     @property
     def current(self) -> Revision:
         """The current revision; inside of a transaction, what it has made of it so far."""
+        self.depend()
         if self._transaction is None:
             return self.history.current
         transaction = self._own_transaction()
         return self.history.current if transaction is None else transaction.revision
+
+    def depend(self) -> None:
+        """Note that the calling code sees what is not durable yet."""
+        if self._pending:
+            self.dependents.depend(self._submitted)
+
+    def check_loss(self) -> None:
+        """Raise why a change was lost that the calling code has made or seen, unless it was told of that."""
+        if self._has_lost and (loss := self.dependents.find_loss()) is not None:
+            self.dependents.forgive(loss)
+            raise loss
 
     def start(self, value: object) -> None:
         """Make `value` the initial state of a thread that is not stored; it is stored with the first change."""
@@ -297,7 +318,7 @@ class Pipeline:
                 commit.finish(None)
             else:
                 commit.outcome = self._store.submit(write)
-                commit.outcome.add_done_callback(partial(self._on_stored, commit))
+                commit.outcome.add_done_callback(partial(self._on_stored, commit), context=Context())
         await commit
         self._refusal = (Destroyed, f"{self.history.key} was destroyed")
 
@@ -310,6 +331,8 @@ class Pipeline:
 
     def after(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
+        if self._has_lost and (loss := self.dependents.find_loss()) is not None:
+            callback = partial(_fail, callback, loss)
         if innermost() is not None and (own := find_transaction(self)) is not None and own.is_open:
             if own is self._transaction:
                 own.after(callback)
@@ -323,15 +346,13 @@ class Pipeline:
     async def wait_until_durable(self) -> None:
         """Wait until every change made so far is durable, or has failed."""
         if self._pending:
-            with suppress(PlaitError):
-                await self._pending[-1]
+            await self._pending[-1].wait()
 
     async def wait_until_stored(self) -> None:
         """Wait until every change made so far is durable, or has failed, but not for the deletion of the thread."""
         waiting = [commit for commit in self._pending if commit is not self._deletion]
         if waiting:
-            with suppress(PlaitError):
-                await waiting[-1]
+            await waiting[-1].wait()
 
     def _find_text(self, pointer: str) -> str | None:
         """Return the string at a JSON pointer, None where there is none. Raises Conflict."""
@@ -381,21 +402,24 @@ class Pipeline:
         return found if found is not None and found is find_transaction(self) else None
 
     def _commit_unchanged(self, source: Source) -> Commit:
-        commit = Commit(self.history.current, source)
+        commit = Commit(self.history.current, source, self.dependents.forgive)
         self.after(commit.finish)
         return commit
 
     def _submit(self, write: Write, source: Source) -> Commit:
-        commit = Commit(self.history.current, source)
+        commit = Commit(self.history.current, source, self.dependents.forgive)
         if self.on_submit is not None:
             self.on_submit()
         pending = self._pending
         # It fails with the one before, in this iteration of the loop. The store might accept it.
         has_failed = len(pending) > 0 and pending[-1].has_failed
         pending.append(commit)
+        self._submitted += 1
+        self.dependents.depend(self._submitted)
         if not has_failed:
             commit.outcome = self._store.submit(write)
-            commit.outcome.add_done_callback(partial(self._on_stored, commit))
+            # What follows is not done for the turn that has made the change.
+            commit.outcome.add_done_callback(partial(self._on_stored, commit), context=Context())
         # Nothing comes between `history.append` and the store.
         if self._instruments is not None and write.changes:
             (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
@@ -426,11 +450,17 @@ class Pipeline:
             self._on_lost(failure)
         else:
             self.history.rollback()
+            self._has_lost = True
+            self.dependents.lose(failure, after=self._submitted - len(self._pending))
         failed, self._pending = self._pending, []
         if self._instruments is not None:
             _tell_failed(self._instruments, failed, failure.code)
         for each in failed:
             each.finish(failure)
+
+
+def _fail(callback: Callable[[PlaitError | None], None], loss: PlaitError, _: PlaitError | None) -> None:
+    callback(loss)
 
 
 def _tell_failed(instruments: Instruments, failed: Sequence[Commit], code: str) -> None:

@@ -23,6 +23,10 @@ class Records:
         self._pipeline = pipeline
         self._on_error = on_error
 
+    def depend(self) -> None:
+        """Note that the calling code sees what is not durable yet."""
+        self._pipeline.depend()
+
     async def read(self, part: str, name: str) -> bytes | None:
         """Return the value of a record after all writes made so far, None if there is none. Raises StoreError."""
         if not self._pipeline.history.is_begun:

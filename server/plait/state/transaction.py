@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from plait.errors import PlaitError, RolledBack
 from plait.state.commit import Commit
+from plait.state.dependents import Dependents
 from plait.state.revision import Revision
 from plait.store.protocol import Record, ThreadKey
 from plait_schemas.patch import Op, compact, is_index
@@ -35,6 +36,9 @@ class Owner(Protocol):
 
     @property
     def current(self) -> Revision: ...
+
+    @property
+    def dependents(self) -> Dependents: ...
 
     def begin(self, transaction: "Transaction") -> None: ...
 
@@ -183,7 +187,7 @@ class Transaction:
         """Add a step: operations on the last revision and the revision that they make, or records."""
         assert self._start is not None
         revision.version = self._start[0].version
-        commit = Commit(revision, "server")
+        commit = Commit(revision, "server", self.owner.dependents.forgive)
         self._steps.append(_Step(revision, ops, records, commit))
         return commit
 

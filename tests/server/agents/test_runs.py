@@ -556,6 +556,32 @@ async def test_a_failed_save_fails_the_run_and_is_told(lab: Lab, caplog: pytest.
     assert "what do wrote in conversation/one could not be stored: the disk is full" in caplog.text
 
 
+async def test_a_run_that_was_based_on_a_lost_change_saves_nothing_and_is_told_as_failed(lab: Lab) -> None:
+    told: list[Any] = []
+    lab.app.on("agent.errored", lambda ctx, error: told.append(type(error)))
+    lab.app.on("agent.completed", lambda ctx: told.append(ctx.agent))
+    submit = lab.store.submit
+
+    def fail(write: Any) -> Any:
+        lab.store.submit = submit  # type: ignore[method-assign]
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(StoreError("the disk is full"))
+        return future
+
+    async def work(ctx: Context[Conversation]) -> str:
+        lab.store.submit = fail  # type: ignore[method-assign]
+        ctx.thread.set_state({"answer": "lost"})
+        await ctx.thread.values.set("a", ctx.thread.state)
+        while ctx.thread.state["answer"]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return "done"
+
+    with pytest.raises(StoreError, match="the disk is full"):
+        await lab.do(work)
+    assert await lab.values() == {}
+    assert told[0] is StoreError
+
+
 # Afterwards
 
 
