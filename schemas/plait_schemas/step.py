@@ -10,14 +10,14 @@ from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_i
 from plait_schemas.shape import Shape
 from plait_schemas.text import UNKNOWN, Region, transform_both
 
-__all__ = ["SCALARS", "Step", "is_of", "is_pair", "is_place", "leads_through", "pointer"]
+__all__ = ["MOST_REGIONS", "SCALARS", "Step", "is_of", "is_pair", "is_place", "leads_through", "pointer"]
 
 
 _CONTAINERS: Final = (dict, list, tuple, msgspec.Struct)
 SCALARS: Final = (str, int, float, type(None), msgspec.UnsetType)
 """What has nothing inside, or is not known."""
 
-_MOST_REGIONS: Final = 300
+MOST_REGIONS: Final = 300
 """In so many places a text may be changed by one operation: each costs time again for each operation of others."""
 
 
@@ -104,7 +104,7 @@ class Step:
 
     def pass_text(self, other: "Step") -> None:
         """Let another splice of the same text come before: transform each so that it is done after the other."""
-        if len(self.regions) + len(other.regions) > _MOST_REGIONS:
+        if len(self.regions) + len(other.regions) > MOST_REGIONS:
             self.is_contested = self.is_gone = True
             return
         self.regions, other.regions = transform_both(self.regions, other.regions)

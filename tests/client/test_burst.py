@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plait_client.burst import Burst
-from plait_schemas.patch import Op, apply, region_of, splice
+from plait_schemas.patch import Op, apply, region_of, splice, splices
 from plait_schemas.rebase import rebase
 
 TEXT = "abcdefgh"
@@ -39,6 +39,7 @@ OTHERS = st.lists(
 )
 
 
+@example([(0.6, 0, "x"), (0.55, 1, "x"), (0.55, 1, "")], [("/note", (0.4, 3, "🔑"))])
 @given(CARETS, OTHERS)
 def test_it_is_rebased_as_each_of_its_splices_would_be(
     keys: list[tuple[float, int, str]], others: list[tuple[str, tuple[float, int, str]] | None]
@@ -87,6 +88,23 @@ def test_what_is_typed_and_deleted_at_a_caret_is_one_burst() -> None:
     assert found is not None
     assert found.document == {"note": "__abczfgh"}
     assert [region_of(op)[0] for ops in found.ops for op in ops] == [6, 7, 7, 5, 6]
+
+
+@pytest.mark.parametrize("places", [200, 298, 299, 300, 301, 320])
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_it_is_lost_where_its_splices_would_be(places: int, is_elsewhere: bool) -> None:
+    start = {"note": "ab" * places + "..."}
+    mine = [splice("/note", 0, 2 * places, "m"), splice("/note", 1, 0, "e")]
+    over = splices("/note", [(2 * at + 1, 0, "x") for at in range(places)])
+    over += [splice("/note", 3 * places + 3, 0, "y")] * is_elsewhere
+    document = apply(start, over)
+    expected = rebase(mine[:1], over, document)
+    assert expected.is_lost == (places + is_elsewhere >= 300)
+    burst = Burst(mine[0])
+    assert burst.take(mine[1])
+    found = burst.rebase(over, document)
+    assert found is None or (not expected.is_lost and found.ops[0] == expected.ops)
+    assert found is not None or places > 200
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The smallest change of texts, and what it leaves."""
 
-from string import ascii_lowercase, digits
+from string import ascii_letters, ascii_lowercase, digits
 from typing import Any
 
 import pytest
@@ -87,10 +87,36 @@ def test_a_long_text_stays_where_others_have_typed_in_it_and_not_written_it_anew
     assert (len(ops) > 1) == stays
 
 
+def test_a_long_text_of_few_different_letters_may_be_so_in_a_longer_one_whatever_few_others_are_in_that() -> None:
+    text, head = digits * 22, ascii_letters
+    assert len(change(f"<{text}>", f"<{head}{'---'.join(text)}>")) == 1
+
+
+def test_an_own_correction_stays_where_it_is_in_however_many_places_others_have_changed_the_text() -> None:
+    def write(color: str, *, is_fixed: bool = False) -> str:
+        return "".join(
+            f"The {color} of item {at}\nis {'the' if is_fixed and at == 300 else 'teh'} same.\n" for at in range(400)
+        )
+
+    old, new = write("color"), write("colour")
+    place = old.index("teh", old.index("item 300"))
+    fixed = rebase([splice("/note", place + 1, 2, "he")], change(old, new), {"note": new})
+    assert apply({"note": new}, fixed.ops) == {"note": write("colour", is_fixed=True)}
+
+
 def test_what_would_take_too_long_is_not_compared_by_characters() -> None:
     old, new = ascii_lowercase * 60, (ascii_lowercase * 60).replace("a", "A")
     assert len(change(old, new)) == 1
     assert len(change(old[:900], new[:900])) == 35
+
+
+def test_what_is_much_shorter_than_it_was_need_not_be_compared_by_characters() -> None:
+    old, text = ascii_lowercase * 200, ascii_lowercase * 34
+    before, after = (
+        {"first": f"<{old}>", "note": text},
+        {"first": f"({text[:150]})", "note": text.replace("a", "A")},
+    )
+    assert len(shrink(diff(before, after, Keys({}, ["/*"])), before)) == 35
 
 
 def test_no_letters_of_a_text_that_others_wrote_anew_are_removed_for_being_in_what_was_removed_here() -> None:

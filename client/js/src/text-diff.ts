@@ -2,7 +2,7 @@
 
 import { longestIncreasing } from "./align.js";
 import type { Pair } from "./align.js";
-import { pointAt, slicePoints } from "./points.js";
+import { countPoints, pointAt, slicePoints } from "./points.js";
 import type { Region } from "./text.js";
 
 /** By what parts texts are compared: how long one is that stays, and how much text is worth the time. */
@@ -29,23 +29,30 @@ const MOST_COMPARED = 1_000_000;
 /** In a long gap, so much stays at least of a text that others have typed in, and did not write anew. */
 const STAYS = 0.95;
 /**
- * And it is no more than so many times as long now for each different letter in it: a longer text has those of any short
- * one, and the sooner, the fewer there are.
+ * And it is no more than so many times as long now for each of its frequent letters: a longer text has those of any
+ * short one, and the sooner, the fewer there are.
  */
 const GROWTH_PER_LETTER = 0.25;
-/** And they have typed in no more than so many places: an own change around all of them is to be rebased, too. */
+/** So much of a text its frequent letters make up: others, which are in it once or twice, tell nothing. */
+const FREQUENT = 0.9;
+/** And others have typed in no more than so many places of it: an own change around all of them can be rebased. */
 const MOST_PLACES = 250;
+/** What a character of a gap costs at least, however few there are on its other side. */
+const COST_PER_CHARACTER = 10;
 
 /** How much more may be compared by characters, in one or several texts. */
 export class Budget {
-  readonly #left = { short: MOST_COMPARED, long: MOST_COMPARED };
+  #short = MOST_COMPARED;
+  #long = MOST_COMPARED;
 
-  /** Returns whether the comparison of a gap can be paid. */
-  pay(cost: number): boolean {
-    const length = isLong(cost) ? "long" : "short";
-    if (cost > this.#left[length]) return false;
-    this.#left[length] -= cost;
-    return true;
+  /** Tells whether the comparison of a gap can be paid. */
+  allows(cost: number, isLong: boolean): boolean {
+    return cost <= (isLong ? this.#long : this.#short);
+  }
+
+  pay(cost: number, isLong: boolean): void {
+    if (isLong) this.#long -= cost;
+    else this.#short -= cost;
   }
 }
 
@@ -59,11 +66,12 @@ export class Budget {
 export function diffTexts(old: string, next: string, budget?: Budget): Region[] {
   const found: Region[] = [];
   addRegions(found, old, next, 0, 0);
-  const regions = budget ? found.flatMap((region) => finer(old, region, budget)) : found;
-  return regions.map(({ at, remove, insert }) => {
+  const regions = found.map(({ at, remove, insert }) => {
     const start = pointAt(old, at) as number;
     return { at: start, remove: (pointAt(old, at + remove) as number) - start, insert };
   });
+  if (!budget) return regions;
+  return found.flatMap(({ at, remove }, index) => finer(old.slice(at, at + remove), regions[index] as Region, budget));
 }
 
 /** Returns a change of a text without the characters that it removes and inserts again. */
@@ -80,7 +88,7 @@ function addRegions(found: Region[], old: string, next: string, at: number, dept
   const end = commonEnd(old.slice(start), next.slice(start));
   [old, next, at] = [old.slice(start, old.length - end), next.slice(start, next.length - end), at + start];
   const level = LEVELS[depth];
-  if (Math.min(old.length, next.length) <= SMALL || !level) {
+  if (!isLonger(old, SMALL) || !isLonger(next, SMALL) || !level) {
     if (old !== "" || next !== "") found.push({ at, remove: old.length, insert: next });
     return;
   }
@@ -93,27 +101,36 @@ function addRegions(found: Region[], old: string, next: string, at: number, dept
 }
 
 /** Returns what a region changes without the characters that stay, if it is known that they are the same ones. */
-function finer(text: string, region: Region, budget: Budget): Region[] {
-  const { remove, insert } = region;
-  const cost = remove * insert.length;
-  if (cost === 0 || (isLong(cost) && hasGrownMuch(region)) || !budget.pay(cost)) return [region];
-  const found = smallest(text, region);
-  const removed = found.reduce((sum, each) => sum + each.remove, 0);
-  const isAnew = removed > (1 - STAYS) * remove || found.length > MOST_PLACES;
-  return isLong(cost) && isAnew ? [region] : found;
+function finer(removed: string, region: Region, budget: Budget): Region[] {
+  const { at, remove, insert } = region;
+  const length = countPoints(insert);
+  const isLong = remove * length > FEW_COMPARED;
+  const cost = Math.max(remove * length, COST_PER_CHARACTER * (remove + length));
+  if (remove === 0 || length === 0 || !budget.allows(cost, isLong) || (isLong && !mayStay(region))) return [region];
+  budget.pay(cost, isLong);
+  const found = smallest([...removed], [...insert], at);
+  const gone = found.reduce((sum, each) => sum + each.remove, 0);
+  const isAnew = gone > (1 - STAYS) * remove || found.length > MOST_PLACES;
+  return isLong && isAnew ? [region] : found;
 }
 
-function isLong(cost: number): boolean {
-  return cost > FEW_COMPARED;
+/** Tells whether a text has the length of one that others have typed in. */
+function mayStay({ remove, insert }: Region): boolean {
+  const length = countPoints(insert);
+  if (length < STAYS * remove) return false;
+  const counts = new Map<string, number>();
+  for (const letter of insert) counts.set(letter, (counts.get(letter) ?? 0) + 1);
+  let [letters, made] = [0, 0];
+  for (const count of [...counts.values()].sort((a, b) => b - a)) {
+    if (made >= FREQUENT * length) break;
+    made += count;
+    letters++;
+  }
+  return length <= GROWTH_PER_LETTER * letters * remove;
 }
 
-function hasGrownMuch({ remove, insert }: Region): boolean {
-  return insert.length > GROWTH_PER_LETTER * new Set(insert).size * remove;
-}
-
-/** Returns, in UTF-16 units, what a region changes if the characters that stay are left out. */
-function smallest(text: string, region: Region): Region[] {
-  const [old, next] = [[...text.slice(region.at, region.at + region.remove)], [...region.insert]];
+/** Returns what turns one text, which begins at `start`, into another if as many characters stay as can. */
+function smallest(old: readonly string[], next: readonly string[], start: number): Region[] {
   const width = next.length + 1;
   // How long a longest common subsequence is, from each pair of places on.
   const lengths = new Uint16Array((old.length + 1) * width);
@@ -127,21 +144,19 @@ function smallest(text: string, region: Region): Region[] {
     }
   }
   const found: Region[] = [];
-  let last = { at: region.at, remove: 0, insert: "" };
+  let [at, to] = [0, 0];
+  let [last, lastTo] = [0, 0];
   const end = () => {
-    if (last.remove > 0 || last.insert !== "") found.push(last);
+    if (at > last || to > lastTo) {
+      found.push({ at: start + last, remove: at - last, insert: next.slice(lastTo, to).join("") });
+    }
   };
-  for (let [at, to] = [0, 0]; at < old.length || to < next.length;) {
+  while (at < old.length || to < next.length) {
     if (at < old.length && old[at] === next[to]) {
       end();
-      last = { at: last.at + last.remove + (old[at] as string).length, remove: 0, insert: "" };
-      at++;
-      to++;
-    } else if (to === next.length || (at < old.length && lengthAt(at + 1, to) >= lengthAt(at, to + 1))) {
-      last.remove += (old[at++] as string).length;
-    } else {
-      last.insert += next[to++];
-    }
+      [last, lastTo] = [++at, ++to];
+    } else if (to === next.length || (at < old.length && lengthAt(at + 1, to) >= lengthAt(at, to + 1))) at++;
+    else to++;
   }
   end();
   return found;
@@ -171,6 +186,11 @@ function isTrail(text: string, unit: number): boolean {
   return code >= 0xdc00 && code < 0xe000;
 }
 
+/** Tells whether a text has more than so many characters, each of which is one or two units. */
+function isLonger(text: string, count: number): boolean {
+  return text.length > count && (text.length > 2 * count || countPoints(text) > count);
+}
+
 /** Returns the greatest length at which two texts have the same part; slices are compared faster than units. */
 function longest(old: string, next: string, cut: (text: string, from: number, to: number) => string): number {
   let [low, high] = [0, Math.min(old.length, next.length)];
@@ -190,7 +210,7 @@ interface Part {
 
 /** Returns the parts that stay, in order, and where they are in the two texts. */
 function commonParts(old: string, next: string, level: Level): Part[] {
-  if (old.length + next.length > level.most) return [];
+  if (isLonger(old, level.most - countPoints(next))) return [];
   const nextPlaces = placesOf(next, level);
   const lengths = new Map<number, number>();
   const pairs: Pair[] = [];
@@ -214,7 +234,7 @@ function placesOf(text: string, { pattern, least }: Level): Map<string, number> 
   let at = 0;
   for (const part of parts) {
     if (found.has(part)) repeated.add(part);
-    else if (part.length >= least) found.set(part, at);
+    else if (isLonger(part, least - 1)) found.set(part, at);
     at += part.length;
   }
   for (const part of repeated) found.delete(part);

@@ -31,11 +31,11 @@ const NEW = "At first there was one word, and people talked about it every day, 
 );
 
 /** Returns what is shown of a removal, and what is put in its place, once others have made another text of the whole. */
-function shownAfter(text: string, remove: number, insert: string, theirs: string): string {
+function shownAfter(text: string, remove: number, insert: string, theirs: string, at = 0): string {
   const fold = new Fold(() => undefined);
   const joined = { type: "joined", epoch: "e", readonly: false, texts: ["/note"] };
   fold.join({ ...joined, version: 0, state: { note: text } } as unknown as Joined);
-  fold.add(1, splices("/note", [{ at: 0, remove, insert }]));
+  fold.add(1, splices("/note", [{ at, remove, insert }]));
   fold.join({ ...joined, version: 9, state: { note: theirs } } as unknown as Joined);
   return (fold.shown as { note: string }).note;
 }
@@ -49,4 +49,15 @@ test("what was written in the place of a text stays, wherever others have typed 
   const [few, many] = [OLD.slice(0, 200), OLD.slice(0, 400)];
   expect(shownAfter(few, 200, "mine", [...few].join("-"))).toBe(`mine${"-".repeat(199)}`);
   expect(shownAfter(many, 400, "mine", [...many].join("-"))).toContain("mine");
+});
+
+test("an own correction stays where it is, in however many places others have changed the text", () => {
+  const text = (color: string, isFixed = false) =>
+    Array.from(
+      { length: 400 },
+      (_, at) => `The ${color} of item ${at}\nis ${isFixed && at === 300 ? "the" : "teh"} same.\n`,
+    );
+  const place = text("color").join("").indexOf("teh", text("color").slice(0, 300).join("").length);
+  const shown = shownAfter(text("color").join(""), 2, "he", text("colour").join(""), place + 1);
+  expect(shown).toBe(text("colour", true).join(""));
 });

@@ -192,10 +192,31 @@ test.each([
   expect(regions.length > 1).toBe(stays);
 });
 
+test("a long text of few different letters may be so in a longer one, whatever few others are in that", () => {
+  const [text, head] = ["0123456789".repeat(22), `${LETTERS}${LETTERS.toUpperCase()}`];
+  expect(diffTexts(`<${text}>`, `<${head}${[...text].join("---")}>`, new Budget()).length).toBe(1);
+});
+
+test("characters are counted where texts are compared, and not units", () => {
+  expect(diffTexts("aaaaaaaaaa 🔑🔑 bbbbbbbbbb", "cccccccccc 🔑🔑 dddddddddd").length).toBe(1);
+  const text = [..."🔑🔒🔓🔔".repeat(15)];
+  const next = ["<", ...text.slice(10)].join("-");
+  expect(diffTexts(text.join(""), next, new Budget()).length).toBeGreaterThan(40);
+});
+
 test("what would take too long is not compared by characters", () => {
   const [old, next] = [LETTERS.repeat(60), LETTERS.repeat(60).replaceAll("a", "A")];
   expect(diffTexts(old, next, new Budget()).length).toBe(1);
   expect(diffTexts(old.slice(0, 900), next.slice(0, 900), new Budget()).length).toBe(35);
+});
+
+test("what is much shorter than it was need not be compared by characters", () => {
+  const [old, next] = [LETTERS.repeat(200), LETTERS.repeat(34)];
+  const [long, changed] = [next, next.replaceAll("a", "A")];
+  const keys = new Keys({}, ["/*"]);
+  expect(
+    diff({ first: `<${old}>`, note: long }, { first: `(${long.slice(0, 150)})`, note: changed }, keys, new Budget()),
+  ).toHaveLength(35);
 });
 
 test("of many texts only the first are compared by characters, however many long ones were written anew", () => {

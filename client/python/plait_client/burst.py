@@ -1,10 +1,11 @@
 """Letters that were typed one after the other at one place of a text, which are rebased all at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from plait_schemas.patch import Op, PatchError, apply, compact, find, parse, region_of, splice
-from plait_schemas.rebase import rebase
+from plait_schemas.patch import Op, PatchError, apply, compact, find, parse, region_of, splice, splices
+from plait_schemas.step import MOST_REGIONS
+from plait_schemas.text import Region, in_order, transform_both
 
 __all__ = ["Burst", "Moved"]
 
@@ -13,7 +14,7 @@ class Moved(NamedTuple):
     """What became of a burst."""
 
     # Of each push.
-    ops: list[Sequence[Op]]
+    ops: Sequence[Sequence[Op]]
     # What it was rebased over, as it is to be applied after the burst.
     over: list[Op]
     # With the burst carried out.
@@ -29,23 +30,28 @@ class Burst:
 
     def __init__(self, op: Op) -> None:
         self._path = op.path
-        self._ops: list[Sequence[Op]] = [[op]]
-        self._extent = _Extent(op)
+        # What each push changes: as the text is after those before it.
+        self._changes: list[Sequence[Region]] = []
+        self._extent = _Extent()
+        self._add(region_of(op))
 
     def take(self, op: Op) -> bool:
         """Add a push; return False if it is elsewhere."""
-        if op.path != self._path or not self._extent.touches(op):
+        if op.path != self._path or not self._extent.touches(region_of(op)):
             return False
-        self._extent.add(op)
-        self._ops.append([op])
+        self._add(region_of(op))
         return True
+
+    def _add(self, region: Region) -> None:
+        self._extent.add(region)
+        self._changes.append([region])
 
     def rebase(self, over: Sequence[Op], document: Any) -> Moved | None:
         """Return what becomes of it on `document`, which `over` has led to.
 
-        None where one of its pushes is lost or does not fit, or its text may be another.
+        None where one of its pushes may be lost or does not fit, or its text may be another.
         """
-        ops, extent, found, shift = self._ops, self._extent, list[Op](), 0
+        changes, extent, found, shift = self._changes, self._extent, list[Op](), 0
         for op in over:
             if op.op != "splice" or op.path != self._path:
                 if not _is_apart(op, self._path, document):
@@ -57,19 +63,17 @@ class Burst:
                 found.append(op)
                 shift += len(insert) - remove
             elif at - shift > extent.end:
-                found.append(_shift(op, extent.growth))
+                found.append(splice(self._path, at + extent.growth, remove, insert))
             else:
-                # Only the text matters of two splices, not what else is in the document.
-                later = [op]
-                ops, shift = _shift_all(ops, shift), 0
-                for index, each in enumerate(ops):
-                    moved = rebase(each, later, document)
-                    if moved.is_lost:
+                changes, shift = _shift_all(changes, shift), 0
+                later = [(at, remove, insert)]
+                for index, each in enumerate(changes):
+                    if len(each) + len(later) >= MOST_REGIONS:
                         return None
-                    ops[index], later = moved.ops, moved.over
-                found += later
-                extent = _Extent(*(each for push in ops for each in push))
-        ops = _shift_all(ops, shift)
+                    changes[index], later = _pass_all(each, later)
+                found += [splice(self._path, *region) for region in later]
+                extent = _Extent(*(region for change in changes for region in in_order(change)))
+        ops = [splices(self._path, change) for change in _shift_all(changes, shift)]
         try:
             return Moved(ops, found, apply(document, compact(op for push in ops for op in push)))
         except PatchError:
@@ -81,27 +85,27 @@ class _Extent:
 
     __slots__ = ("_length", "end", "start")
 
-    def __init__(self, *ops: Op) -> None:
+    def __init__(self, *regions: Region) -> None:
         # In the text before them.
         self.start = self.end = 0
         # How long the stretch is after them; -1 as long as there are none.
         self._length = -1
-        for op in ops:
-            self.add(op)
+        for region in regions:
+            self.add(region)
 
     @property
     def growth(self) -> int:
         """By how many characters the text is longer after them."""
         return max(self._length, 0) - (self.end - self.start)
 
-    def touches(self, op: Op) -> bool:
+    def touches(self, region: Region) -> bool:
         """Tell whether the next splice begins or ends in the stretch."""
-        at, remove, _ = region_of(op)
+        at, remove, _ = region
         return at <= self.start + self._length and at + remove >= self.start
 
-    def add(self, op: Op) -> None:
+    def add(self, region: Region) -> None:
         """Add the next splice."""
-        at, remove, insert = region_of(op)
+        at, remove, insert = region
         if self._length < 0:
             self.start, self.end, self._length = at, at + remove, len(insert)
             return
@@ -112,13 +116,17 @@ class _Extent:
         self._length += before + after + len(insert) - remove
 
 
-def _shift_all(ops: list[Sequence[Op]], shift: int) -> list[Sequence[Op]]:
-    return [[_shift(op, shift) for op in push] for push in ops] if shift else list(ops)
+def _shift_all(changes: Sequence[Sequence[Region]], shift: int) -> list[Sequence[Region]]:
+    return [[(at + shift, remove, insert) for at, remove, insert in each] if shift else each for each in changes]
 
 
-def _shift(op: Op, shift: int) -> Op:
-    at, remove, insert = region_of(op)
-    return splice(op.path, at + shift, remove, insert)
+def _pass_all(change: Sequence[Region], others: Iterable[Region]) -> tuple[Sequence[Region], list[Region]]:
+    """Let others, which are carried out one after the other, come before a change; return both as they are then."""
+    after: list[Region] = []
+    for other in others:
+        change, moved = transform_both(change, [other])
+        after += in_order(moved)
+    return change, after
 
 
 def _is_apart(op: Op, path: str, document: Any) -> bool:

@@ -1,5 +1,6 @@
 """The smallest change of texts, which is most likely what somebody did where only whole states are known."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final
@@ -19,13 +20,19 @@ _STAYS: Final = 0.95
 """In a long one, so much stays at least of a text that others have typed in, and did not write anew."""
 
 _GROWTH_PER_LETTER: Final = 0.25
-"""And it is no more than so many times as long now for each different letter in it.
+"""And it is no more than so many times as long now for each of its frequent letters.
 
 A longer text has those of any short one, and the sooner, the fewer there are.
 """
 
+_FREQUENT: Final = 0.9
+"""So much of a text its frequent letters make up: others, which are in it once or twice, tell nothing."""
+
 _MOST_PLACES: Final = 250
-"""And others have typed in no more than so many places: an own change around all of them is to be rebased, too."""
+"""And others have typed in no more than so many places of it: an own change around all of them can be rebased."""
+
+_COST_PER_CHARACTER: Final = 10
+"""What a character of a splice costs at least, however few it removes or inserts."""
 
 
 def shrink(ops: Iterable[Op], document: Any) -> list[Op]:
@@ -62,65 +69,85 @@ class _Budget:
         # For short and for long splices.
         self._left = [_MOST_COMPARED, _MOST_COMPARED]
 
-    def pay(self, cost: int) -> bool:
-        """Return whether the comparison of a splice can be paid."""
-        is_long = cost > _FEW_COMPARED
-        if cost > self._left[is_long]:
-            return False
+    def allows(self, cost: int, is_long: bool) -> bool:
+        """Tell whether the comparison of a splice can be paid."""
+        return cost <= self._left[is_long]
+
+    def pay(self, cost: int, is_long: bool) -> None:
         self._left[is_long] -= cost
-        return True
 
 
 def _finer(text: str, region: Region, budget: _Budget) -> list[Region]:
     """Return what a region changes without the characters that stay, if it is known that they are the same ones."""
-    _, remove, insert = region
-    cost = remove * len(insert)
-    is_long = cost > _FEW_COMPARED
-    if cost == 0 or (is_long and _has_grown_much(region)) or not budget.pay(cost):
+    at, remove, insert = region
+    is_long = remove * len(insert) > _FEW_COMPARED
+    cost = max(remove * len(insert), _COST_PER_CHARACTER * (remove + len(insert)))
+    if not remove or not insert or not budget.allows(cost, is_long) or (is_long and not _may_stay(region)):
         return [region]
-    found = list(_smallest(text, region))
+    budget.pay(cost, is_long)
+    found = list(_smallest(text[at : at + remove], insert, at))
     removed = sum(each for _, each, _ in found)
     is_anew = removed > (1 - _STAYS) * remove or len(found) > _MOST_PLACES
     return [region] if is_long and is_anew else found
 
 
-def _has_grown_much(region: Region) -> bool:
+def _may_stay(region: Region) -> bool:
+    """Tell whether a text has the length of one that others have typed in."""
     _, remove, insert = region
-    return len(insert) > _GROWTH_PER_LETTER * len(set(insert)) * remove
+    if len(insert) < _STAYS * remove:
+        return False
+    letters = made = 0
+    for _, count in Counter(insert).most_common():
+        if made >= _FREQUENT * len(insert):
+            break
+        made += count
+        letters += 1
+    return len(insert) <= _GROWTH_PER_LETTER * letters * remove
 
 
-def _smallest(text: str, region: Region) -> Iterator[Region]:
-    """Yield what a region changes if the characters of a longest common subsequence are left out."""
-    at, remove, new = region
-    old = text[at : at + remove]
-    lengths = _common_lengths(old, new)
-    place = to = 0
-    start, begin = 0, 0
-    while place < len(old) or to < len(new):
-        if place < len(old) and to < len(new) and old[place] == new[to]:
-            if place > start or to > begin:
-                yield at + start, place - start, new[begin:to]
-            place, to = place + 1, to + 1
-            start, begin = place, to
-        elif to == len(new) or (place < len(old) and lengths[place + 1][to] >= lengths[place][to + 1]):
-            place += 1
+def _smallest(old: str, new: str, start: int) -> Iterator[Region]:
+    """Yield what turns one text, which begins at `start`, into another if as many characters stay as can."""
+    rows = _common_rows(old, new)
+    at = to = last = last_to = 0
+    # How long a longest common subsequence of what is left is, and without the next character of the old text.
+    length, below = rows[0].count("0"), rows[1].count("0")
+    while at < len(old) or to < len(new):
+        if at < len(old) and to < len(new) and old[at] == new[to]:
+            if at > last or to > last_to:
+                yield start + last, at - last, new[last_to:to]
+            length = below - (rows[at + 1][to] == "0")
+            last, last_to = at, to = at + 1, to + 1
+            below = rows[at + 1].count("0", to)
+        elif to == len(new) or (at < len(old) and below >= length - (rows[at][to] == "0")):
+            length, at = below, at + 1
+            below = rows[at + 1].count("0", to)
         else:
+            length -= rows[at][to] == "0"
+            below -= rows[at + 1][to] == "0"
             to += 1
-    if place > start or to > begin:
-        yield at + start, place - start, new[begin:to]
+    if at > last or to > last_to:
+        yield start + last, at - last, new[last_to:to]
 
 
-def _common_lengths(old: str, new: str) -> list[list[int]]:
-    """Return how long a longest common subsequence is, from each pair of places on."""
-    below = [0] * (len(new) + 1)
-    rows = [below]
-    for character in reversed(old):
-        row = [0] * (len(new) + 1)
-        for to in range(len(new) - 1, -1, -1):
-            if character == new[to]:
-                row[to] = below[to + 1] + 1
-            else:
-                row[to] = max(row[to + 1], below[to])
-        rows.append(row)
-        below = row
+def _common_rows(old: str, new: str) -> list[str]:
+    """Return, for each place in the old text, a "0" for some places in the new one, and a "1" for all others.
+
+    So many of the first as there are from a place on, so long is a longest common subsequence of what is left of both
+    texts there. All places of a row are found at once, as the bits of an integer (Hyyrö 2004).
+    """
+    places = {letter: bytearray(b"0" * len(new)) for letter in set(old) & set(new)}
+    for to, letter in enumerate(new):
+        if letter in places:
+            places[letter][to] = ord("1")
+    bits = {letter: int(found, 2) for letter, found in places.items()}
+    every = row = (1 << len(new)) - 1
+    # There is a row more after the last character, so that there is one after each.
+    rows = ["1" * len(new)] * 2
+    for letter in reversed(old):
+        if letter in bits:
+            same = row & bits[letter]
+            row = ((row + same) | (row - same)) & every
+            rows.append(f"{row:0{len(new)}b}")
+        else:
+            rows.append(rows[-1])
     return rows[::-1]
