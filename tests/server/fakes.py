@@ -134,6 +134,8 @@ class TroubledStore:
         self._ready: deque[tuple[Write, asyncio.Future[int]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._load_failure: StoreError | None = None
+        # What the next read of a record waits for before it returns.
+        self.read_gate: asyncio.Event | None = None
         # The write that is being carried out.
         self._carried: list[tuple[Write, asyncio.Future[int]]] = []
         self._owners: dict[ThreadKey, int] = {}
@@ -222,7 +224,10 @@ class TroubledStore:
         return await self.inner.client(key, client)
 
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
-        return await self.inner.record(key, part, name)
+        data, gate, self.read_gate = await self.inner.record(key, part, name), self.read_gate, None
+        if gate is not None:
+            await gate.wait()
+        return data
 
     async def records(
         self,

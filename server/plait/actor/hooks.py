@@ -67,15 +67,16 @@ class Hooks:
         """Run a hook and return its result. Raises what it raises, and the loss of a change that it was based on."""
         if not self.has(name):
             return None
+        return await self._run(name, partial(getattr(self._thread, name), *args), connection, request)
+
+    async def _run(
+        self, name: str, work: Callable[[], Any], connection: Connection | None, request: Request | None
+    ) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        work = partial(getattr(self._thread, name), *args)
         trace = None if request is None else _find_trace(connection, request)
         turn = Turn(name, work, owner=self._owner, connection=connection, request=request, trace=trace)
         self._turns.begin(turn, make_resolver(future))
-        result = await future
-        if turn.losses:
-            raise turn.losses[0]
-        return result
+        return await future
 
     def connect(
         self,
@@ -100,7 +101,7 @@ class Hooks:
             if await maybe_await(thread.should_be_readonly(connection, request)):
                 connection.readonly = True
             connection.protocol_enabled = await maybe_await(thread.should_send_protocol_messages(connection, request))
-            self._owner.pipeline.check_loss()
+            await self._owner.pipeline.wait_for_seen()
             if admit():
                 await maybe_await(thread.on_connect(connection, request))
 
@@ -119,8 +120,13 @@ class Hooks:
         """Run `should_be_readonly` for a request."""
         if not self.has("should_be_readonly"):
             return False
-        answer = await self.run("should_be_readonly", connection, request, connection=connection, request=request)
-        return bool(answer)
+
+        async def work() -> bool:
+            answer = await maybe_await(self._thread.should_be_readonly(connection, request))
+            await self._owner.pipeline.wait_for_seen()
+            return bool(answer)
+
+        return bool(await self._run("should_be_readonly", work, connection, request))
 
     def report(self, error: BaseException, connection: Connection | None, trace: Any = None) -> None:
         """Run `on_error`; if that raises, log both errors.

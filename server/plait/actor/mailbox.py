@@ -199,6 +199,8 @@ class Turn:
         finally:
             self.is_running = False
             self.task = None
+        if self.losses and not isinstance(error, asyncio.CancelledError):
+            error = self.losses[0]  # Whatever it returns or raises is based on what has been lost.
         if instruments is not None:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)

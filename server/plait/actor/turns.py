@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextvars import Context
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from plait.actor.connection import Connection, Gate
 from plait.actor.logs import about
@@ -19,6 +19,9 @@ from plait.state.source import Source
 __all__ = ["TurnRunner", "find_trace"]
 
 log = logging.getLogger("plait.thread")
+
+# Of so many losses a turn can be told one by one.
+_MOST_LOSSES: Final = 10
 
 
 class TurnRunner:
@@ -53,7 +56,7 @@ class TurnRunner:
         if self._instruments is not None:
             turn.instruments, turn.since = self._instruments, perf_counter()
         if is_gated and not (self.mailbox.is_held and self._is_of_last(turn)):
-            done = partial(self._answer, turn, done)
+            done = partial(self._answer, done)
         if size is not None and turn.connection is not None:
             turn.connection.track_turn(turn, size)
         if is_concurrent and not self.mailbox.is_held:
@@ -132,11 +135,16 @@ class TurnRunner:
         if (turn := self._find_own()) is not None:
             turn.depends_on = number
 
+    def depends_on(self) -> int:
+        """Return the number of the last change that the running turn has made or seen; 0 for none."""
+        turn = self._find_own()
+        return 0 if turn is None else turn.depends_on
+
     def lose(self, failure: PlaitError, *, after: int) -> None:
         """Let no turn be answered that has made or seen a change after this one, unless it is told of the loss."""
         for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
             if turn is not None and turn.is_running and turn.depends_on > after:
-                turn.losses = (*turn.losses, failure)
+                turn.losses = (*turn.losses, failure)[:_MOST_LOSSES]
 
     def find_loss(self) -> PlaitError | None:
         """Return why nothing that the calling code sends may be sent; None if it may."""
@@ -154,10 +162,10 @@ class TurnRunner:
         turn = current_turn()
         return turn if turn is not None and turn.owner is self._owner else None
 
-    def _answer(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
+    def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = self.refusal or Unavailable("the server is shutting down")
-        self._gate(lambda failure: done(result, (turn.losses[0] if turn.losses else failure) or error))
+        self._gate(lambda failure: done(result, failure or error))
 
     def _is_of_last(self, turn: Turn) -> bool:
         """Whether a turn is called by those that run while the others are held."""

@@ -167,6 +167,7 @@ class Context(Generic[ThreadT]):
     async def flush(self) -> None:
         """Commit what was written so far; it stays when the run raises. Raises what `Stage.commit` raises."""
         self._run.check()
+        self._run.core.pipeline.check_loss()
         await self._run.stage.commit()
 
     async def run(self, agent: str, input: Any = msgspec.UNSET) -> Any:

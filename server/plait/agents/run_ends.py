@@ -11,7 +11,7 @@ from plait.actor.mailbox import Turn, find_client_turn
 from plait.agents.context import Context
 from plait.agents.cut_off import mark
 from plait.agents.run import Run
-from plait.errors import Destroyed, escape_traceback
+from plait.errors import Destroyed, PlaitError, escape_traceback
 
 __all__ = ["RunEnds"]
 
@@ -38,6 +38,11 @@ class RunEnds:
             if error is not None:
                 raise error
             return
+        if error is None:
+            try:
+                run.core.pipeline.check_loss()
+            except PlaitError as loss:
+                error = loss
         try:
             if not run.agent.is_stream and error is not None and not _is_of_caller(error):
                 run.stage.drop()

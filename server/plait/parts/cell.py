@@ -27,13 +27,13 @@ class Cell:
 
     async def load(self) -> None:
         """Read the record if it is not known; those that wait at the same time share one read. Raises StoreError."""
-        self._records.depend()
         while not self.is_known:
             if (loading := self._loading) is None:
                 await self._read()
             else:
                 await asyncio.wait([loading])
                 loading.result()
+        self._records.depend()  # A write that is not durable may have made it known.
 
     async def _read(self) -> None:
         loading = self._loading = asyncio.get_running_loop().create_future()

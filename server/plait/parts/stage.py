@@ -91,12 +91,12 @@ class Stage:
                 break
             for draft in waiting:
                 await draft.prepare()
-        self.core.pipeline.check_loss()
         if is_last:
             self.close()
         if not drafts:
             return
-        commit = self._commit = self.core.records.write([record for draft in drafts for record in draft.records()])
+        records = [record for draft in drafts for record in draft.records()]
+        commit = self._commit = self.core.records.write(records, is_staged=True)
         for draft in drafts:
             draft.submitted(commit)
         await commit

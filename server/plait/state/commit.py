@@ -23,7 +23,7 @@ class Commit:
     __slots__ = ("_callbacks", "_error", "_on_raise", "began", "is_done", "outcome", "revision", "source", "trace")
 
     def __init__(
-        self, revision: Revision, source: Source, on_raise: Callable[[PlaitError], None] = lambda _: None
+        self, revision: Revision, source: Source, on_raise: Callable[[PlaitError], None] | None = None
     ) -> None:
         self.revision = revision
         self.source: Source = source
@@ -34,7 +34,7 @@ class Commit:
         self.trace: Any = None
         self.began: float | None = None
         self._error: PlaitError | None = None
-        # Called with the error before code that awaits the change is given it.
+        # Called with the error before code that awaits the change is given it; None once there is none.
         self._on_raise = on_raise
         self._callbacks: list[Callable[[PlaitError | None], None]] = []
 
@@ -60,6 +60,8 @@ class Commit:
         """Call the waiting callbacks, in order."""
         self.is_done = True
         self._error = error
+        if error is None:
+            self._on_raise = None  # It would keep the thread in memory.
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             try:
@@ -75,8 +77,10 @@ class Commit:
             await future
 
     def __await__(self) -> Generator[Any, None, int]:
-        yield from self.wait().__await__()
+        if not self.is_done:
+            yield from self.wait().__await__()
         if self._error is not None:
-            self._on_raise(self._error)
+            if self._on_raise is not None:
+                self._on_raise(self._error)
             raise self._error
         return self.version

@@ -13,6 +13,9 @@ class Dependents(Protocol):
     def depend(self, number: int) -> None:
         """The calling code has made, or can see, the changes up to this one."""
 
+    def depends_on(self) -> int:
+        """Return the number of the last change that the calling code has made or could see; 0 for none."""
+
     def lose(self, failure: PlaitError, *, after: int) -> None:
         """The changes after this one were lost; whoever depends on them can no longer be answered."""
 
@@ -28,6 +31,10 @@ class Nobody:
 
     def depend(self, number: int) -> None:
         """Do nothing."""
+
+    def depends_on(self) -> int:
+        """Return 0."""
+        return 0
 
     def lose(self, failure: PlaitError, *, after: int) -> None:
         """Do nothing."""

@@ -124,7 +124,8 @@ class Pipeline:
     @property
     def current(self) -> Revision:
         """The current revision; inside of a transaction, what it has made of it so far."""
-        self.depend()
+        if self._pending:
+            self.dependents.depend(self._submitted)
         if self._transaction is None:
             return self.history.current
         transaction = self._own_transaction()
@@ -134,6 +135,12 @@ class Pipeline:
         """Note that the calling code sees what is not durable yet."""
         if self._pending:
             self.dependents.depend(self._submitted)
+
+    async def wait_for_seen(self) -> None:
+        """Wait until all is durable that the calling code has made or seen. Raises StoreError if it was lost."""
+        if self.dependents.depends_on() > self._submitted - len(self._pending):
+            await self.wait_until_stored()
+        self.check_loss()
 
     def check_loss(self) -> None:
         """Raise why a change was lost that the calling code has made or seen, unless it was told of that."""
@@ -230,14 +237,17 @@ class Pipeline:
             at = len(self._find_text(pointer) or "")
         return self.change([splice(pointer, at, remove, insert)], "server")
 
-    def store(self, records: Sequence[Record]) -> Commit:
-        """Store records after the changes made so far; they fail with these. Raises ValueError and TooLarge."""
+    def store(self, records: Sequence[Record], *, is_staged: bool = False) -> Commit:
+        """Store records after the changes made so far; they fail with these. Raises ValueError and TooLarge.
+
+        What was staged is stored again if that fails, and is not lost.
+        """
         self.check_open()
         for record in records:
             check_record(record, self._limits)
         if (transaction := self._own_transaction()) is not None:
             return transaction.add(transaction.revision, (), records)
-        return self._submit(self.history.put(records), "server")
+        return self._submit(self.history.put(records), "server", is_staged=is_staged)
 
     def check_open(self) -> None:
         """Raise what refuses any change now: the thread has ended or lost its store, or another change is decided."""
@@ -406,7 +416,7 @@ class Pipeline:
         self.after(commit.finish)
         return commit
 
-    def _submit(self, write: Write, source: Source) -> Commit:
+    def _submit(self, write: Write, source: Source, *, is_staged: bool = False) -> Commit:
         commit = Commit(self.history.current, source, self.dependents.forgive)
         if self.on_submit is not None:
             self.on_submit()
@@ -415,7 +425,8 @@ class Pipeline:
         has_failed = len(pending) > 0 and pending[-1].has_failed
         pending.append(commit)
         self._submitted += 1
-        self.dependents.depend(self._submitted)
+        if not is_staged:
+            self.dependents.depend(self._submitted)
         if not has_failed:
             commit.outcome = self._store.submit(write)
             # What follows is not done for the turn that has made the change.

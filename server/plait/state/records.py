@@ -49,6 +49,6 @@ class Records:
             self._on_error(error)
             raise
 
-    def write(self, records: Sequence[Record]) -> Commit:
+    def write(self, records: Sequence[Record], *, is_staged: bool = False) -> Commit:
         """Store records after the changes made so far, as one write. Raises ValueError and TooLarge."""
-        return self._pipeline.store(records)
+        return self._pipeline.store(records, is_staged=is_staged)

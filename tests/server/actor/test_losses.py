@@ -1,13 +1,17 @@
 """What becomes of a turn that has made or seen a change, when that is lost while the turn awaits something else."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
+from tests.server.fakes import TroubledStore
 from tests.server.rooms import Client, House, make_request, open_house
 from tests.server.session.guests import Guest
 
@@ -32,6 +36,14 @@ class Counter(Thread[int]):
     def on_start(self) -> None:
         self.gate = asyncio.Event()
         self.told: list[Any] = []
+
+    def on_error(self, error: BaseException, connection: Connection | None) -> None:
+        self.told.append(error)
+
+    async def on_message(self, connection: Connection, data: str | bytes) -> None:
+        seen = self.state
+        await self.gate.wait()
+        connection.send(f"{data!r}: {seen}")
 
     @rpc
     async def add(self, n: int) -> str:
@@ -238,6 +250,42 @@ async def test_a_call_that_has_seen_a_lost_value_is_told() -> None:
         assert await outcome(handle.values.get("key")) == "old"
 
 
+@asynccontextmanager
+async def open_with_value() -> AsyncIterator[House]:
+    """Open a house with a stored value that is not known yet."""
+    store = TroubledStore()
+    async with open_house(Counter, store=store) as house:
+        await outcome(house.handle(Counter).values.set("key", "old"))
+    async with open_house(Counter, store=store) as house:
+        yield house
+
+
+async def test_a_call_that_has_read_what_is_stored_is_answered_whatever_else_is_lost() -> None:
+    async with open_with_value() as house:
+        handle = house.handle(Counter)
+        change, look = await begun(house, handle.set_state(7), handle.call("look_at_value"))
+        await fail(house, change)
+        assert await outcome(look) == "old"
+
+
+async def test_a_call_is_told_of_a_lost_value_that_was_written_while_it_read() -> None:
+    async with open_with_value() as house:
+        handle = house.handle(Counter)
+        await house.actor(Counter)
+        gate = house.store.read_gate = asyncio.Event()
+        look = asyncio.create_task(handle.call("look_at_value"))
+        async with asyncio.timeout(PATIENCE):
+            while house.store.read_gate is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        (clearing,) = await begun(house, handle.values.clear())
+        gate.set()
+        await asyncio.sleep(0)
+        await fail(house, clearing)
+        with pytest.raises(StoreError, match="the disk is full"):
+            await outcome(look)
+        assert await outcome(handle.values.get("key")) == "old"
+
+
 async def test_what_a_call_sends_after_a_loss_does_not_overtake_what_others_have_sent() -> None:
     async with open_house(Counter) as house:
         handle, client = house.handle(Counter), await house.join(Counter, "a")
@@ -277,6 +325,30 @@ async def test_a_call_is_not_told_of_the_loss_of_a_clients_change() -> None:
         assert [each["type"] for each in guest.frames] == ["joined", "nack"]
 
 
+async def test_what_a_hook_would_send_after_a_loss_is_told_to_on_error() -> None:
+    async with open_house(Counter) as house:
+        client, actor = await house.join(Counter, "a"), await house.actor(Counter)
+        (change,) = await begun(house, house.handle(Counter).set_state(7))
+        client.send("hello")
+        await asyncio.sleep(0)
+        await fail(house, change)
+        await outcome(actor.wait_until_idle())
+        assert [type(each) for each in cast(Counter, actor.thread).told] == [StoreError]
+        assert [each for each in client.transport.sent if isinstance(each, str)] == []
+
+
+async def test_who_holds_a_change_does_not_keep_the_thread_in_memory() -> None:
+    async with open_house(Counter) as house:
+        actor = await house.actor(Counter)
+        commit = actor.thread.set_state(1)
+        assert await outcome(commit) == 1
+        thread = weakref.ref(actor.thread)
+        await house.node.stop(PATIENCE)
+        del actor
+        gc.collect()
+        assert thread() is None
+
+
 class Guarded(Counter):
     async def should_be_readonly(self, connection: Connection, request: Request) -> bool:
         may = self.state == 7
@@ -284,12 +356,21 @@ class Guarded(Counter):
         return not may
 
 
-async def test_nobody_is_let_in_by_a_state_that_was_lost() -> None:
-    async with open_house(Guarded) as house:
-        actor = await house.actor(Guarded)
+class Quick(Counter):
+    def should_be_readonly(self, connection: Connection, request: Request) -> bool:
+        return bool(self.state != 7)
+
+
+GUARDED = pytest.mark.parametrize("guarded", [Guarded, Quick])
+
+
+@GUARDED
+async def test_nobody_is_let_in_by_a_state_that_was_lost(guarded: type[Counter]) -> None:
+    async with open_house(guarded) as house:
+        actor = await house.actor(guarded)
         await outcome(actor.store())
         house.store.is_held = True
-        change = asyncio.create_task(house.handle(Guarded).set_state(7))
+        change = asyncio.create_task(house.handle(guarded).set_state(7))
         await asyncio.sleep(0)
         client = Client(actor, "a")
         client.open()
@@ -304,11 +385,12 @@ async def test_nobody_is_let_in_by_a_state_that_was_lost() -> None:
         assert client.transport.closed is not None
 
 
-async def test_nobody_may_write_by_a_state_that_was_lost() -> None:
-    async with open_house(Guarded) as house:
-        actor = await house.actor(Guarded)
+@GUARDED
+async def test_nobody_may_write_by_a_state_that_was_lost(guarded: type[Counter]) -> None:
+    async with open_house(guarded) as house:
+        actor = await house.actor(guarded)
         house.store.is_held = True
-        change = asyncio.create_task(house.handle(Guarded).set_state(7))
+        change = asyncio.create_task(house.handle(guarded).set_state(7))
         await asyncio.sleep(0)
         asking = asyncio.ensure_future(actor.is_readonly(Client(actor, "a").connection, make_request()))
         await asyncio.sleep(0)

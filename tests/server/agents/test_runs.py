@@ -16,6 +16,7 @@ from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
 
 from plait import (
     Busy,
+    CallFailed,
     Context,
     Interruption,
     InvalidArguments,
@@ -556,20 +557,26 @@ async def test_a_failed_save_fails_the_run_and_is_told(lab: Lab, caplog: pytest.
     assert "what do wrote in conversation/one could not be stored: the disk is full" in caplog.text
 
 
-async def test_a_run_that_was_based_on_a_lost_change_saves_nothing_and_is_told_as_failed(lab: Lab) -> None:
-    told: list[Any] = []
-    lab.app.on("agent.errored", lambda ctx, error: told.append(type(error)))
-    lab.app.on("agent.completed", lambda ctx: told.append(ctx.agent))
+def lose_next(lab: Lab) -> None:
+    """Let the next write fail, a moment after it was made."""
     submit = lab.store.submit
 
     def fail(write: Any) -> Any:
         lab.store.submit = submit  # type: ignore[method-assign]
         future = asyncio.get_running_loop().create_future()
-        future.set_exception(StoreError("the disk is full"))
+        asyncio.get_running_loop().call_soon(future.set_exception, StoreError("the disk is full"))
         return future
 
+    lab.store.submit = fail  # type: ignore[method-assign]
+
+
+async def test_a_run_that_was_based_on_a_lost_change_saves_nothing_and_is_told_as_failed(lab: Lab) -> None:
+    told: list[Any] = []
+    lab.app.on("agent.errored", lambda ctx, error: told.append(type(error)))
+    lab.app.on("agent.completed", lambda ctx: told.append(ctx.agent))
+
     async def work(ctx: Context[Conversation]) -> str:
-        lab.store.submit = fail  # type: ignore[method-assign]
+        lose_next(lab)
         ctx.thread.set_state({"answer": "lost"})
         await ctx.thread.values.set("a", ctx.thread.state)
         while ctx.thread.state["answer"]:  # noqa: ASYNC110
@@ -580,6 +587,34 @@ async def test_a_run_that_was_based_on_a_lost_change_saves_nothing_and_is_told_a
         await lab.do(work)
     assert await lab.values() == {}
     assert told[0] is StoreError
+
+
+async def test_a_stream_that_was_based_on_a_lost_change_saves_what_it_wrote(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> AsyncIterator[str]:
+        await ctx.thread.values.set("a", 1)
+        lose_next(lab)
+        ctx.thread.set_state({"answer": "lost"})
+        while ctx.thread.state["answer"]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        yield "done"
+
+    with pytest.raises(CallFailed, match="the disk is full"):
+        await lab.app.run("stream", work, thread="one")
+    assert await lab.values() == {"a": 1}
+
+
+async def test_what_a_flush_could_not_save_is_saved_at_the_end_also_if_nobody_was_told(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> str:
+        await ctx.thread.values.set("a", 1)
+        lose_next(lab)
+        flushing = asyncio.create_task(ctx.flush())
+        await asyncio.sleep(0)
+        flushing.cancel()
+        await asyncio.wait([flushing])
+        return "done"
+
+    assert await lab.do(work) == "done"
+    assert await lab.values() == {"a": 1}
 
 
 # Afterwards
