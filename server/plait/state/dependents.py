@@ -15,6 +15,7 @@ class Dependents(Protocol):
 
     def depends_on(self) -> int:
         """Return the number of the last change that the calling code has made or could see; 0 for none."""
+        ...
 
     def lose(self, failure: PlaitError, *, after: int) -> None:
         """The changes after this one were lost; whoever depends on them can no longer be answered."""
