@@ -130,6 +130,7 @@ class TroubledStore:
         self.submitted: list[Write] = []
         self.waiting: deque[tuple[Write, asyncio.Future[int]]] = deque()
         self._failure: StoreError | None = None
+        self._fails_all = False
         # Writes that need not wait, and what carries them out.
         self._ready: deque[tuple[Write, asyncio.Future[int]]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -143,6 +144,10 @@ class TroubledStore:
     def fail_next(self, error: StoreError | None = None) -> None:
         """Make the next write that is carried out fail; the store then works again."""
         self._failure = error or StoreError("the disk is full")
+
+    def fail_all(self) -> None:
+        """Make all writes fail from now on."""
+        self._fails_all = True
 
     def fail_load(self) -> None:
         """Make the next load fail."""
@@ -162,6 +167,8 @@ class TroubledStore:
         while self._ready:
             self._carried = [(write, future)] = [self._ready.popleft()]
             failure, self._failure = self._failure, None
+            if self._fails_all:
+                failure = StoreError("the disk is full")
             try:
                 if failure is not None:
                     raise failure

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from plait.actor.outcome import Done
-from plait.errors import PlaitError, TurnTimeout
+from plait.errors import PlaitError, StoreError, TurnTimeout
 from plait.instruments import Instruments, find_outcome
 
 __all__ = ["Cause", "Mailbox", "Turn", "current_turn", "find_client_turn"]
@@ -29,6 +29,8 @@ _turn: Final[ContextVar["Turn | None"]] = ContextVar("plait_turn", default=None)
 _NOT_AWAITABLE: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, tuple})
 # After this many turns, or after a turn that has set context variables, the rest run in a new task.
 _TURNS_AT_ONCE: Final = 64
+# Of so many losses a turn can be told one by one.
+_MOST_LOSSES: Final = 10
 
 
 def current_turn() -> "Turn | None":
@@ -199,7 +201,7 @@ class Turn:
         finally:
             self.is_running = False
             self.task = None
-        if self.losses and not isinstance(error, asyncio.CancelledError):
+        if self.losses and (error is None or isinstance(error, Exception)):
             error = self.losses[0]  # Whatever it returns or raises is based on what has been lost.
         if instruments is not None:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
@@ -220,6 +222,13 @@ class Turn:
         error = RuntimeError(f"{self.name}: a task or future that it awaited was cancelled")
         error.__cause__ = cancelled
         return error
+
+    def lose(self, failure: PlaitError) -> None:
+        """Note why a change was lost that the turn has made or seen."""
+        if len(self.losses) < _MOST_LOSSES:
+            self.losses = (*self.losses, failure)
+        elif len(self.losses) == _MOST_LOSSES:
+            self.losses = (*self.losses, StoreError(str(failure)))  # The turn cannot be told of it.
 
     def cancel(self) -> None:
         """Cancel the turn if it runs, and skip it if it has not begun."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from plait.actor.connection import Connection, Gate
 from plait.actor.outcome import Done, maybe_await
 from plait.actor.rpc import Method, Sent, Stream, StreamSink
-from plait.errors import PlaitError, RolledBack
+from plait.errors import PlaitError, RolledBack, StoreError
 
 __all__ = ["Streaming"]
 
@@ -70,6 +70,9 @@ class Streaming:
 
     def finish(self, result: Any, error: BaseException | None) -> None:
         """Call `done` with the outcome, unless the stream has ended with an error of the store."""
+        if isinstance(error, StoreError) and self._stream.is_ended and not self._failed:
+            self._report(error, self._connection)  # The reader has been told the end.
+            error = None
         if not self._failed:
             self._done(result, error)
 

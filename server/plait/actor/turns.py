@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextvars import Context
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 from plait.actor.connection import Connection, Gate
 from plait.actor.logs import about
@@ -19,9 +19,6 @@ from plait.state.source import Source
 __all__ = ["TurnRunner", "find_trace"]
 
 log = logging.getLogger("plait.thread")
-
-# Of so many losses a turn can be told one by one.
-_MOST_LOSSES: Final = 10
 
 
 class TurnRunner:
@@ -144,7 +141,7 @@ class TurnRunner:
         """Let no turn be answered that has made or seen a change after this one, unless it is told of the loss."""
         for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
             if turn is not None and turn.is_running and turn.depends_on > after:
-                turn.losses = (*turn.losses, failure)[:_MOST_LOSSES]
+                turn.lose(failure)
 
     def find_loss(self) -> PlaitError | None:
         """Return why nothing that the calling code sends may be sent; None if it may."""
@@ -152,8 +149,12 @@ class TurnRunner:
         return None if turn is None or not turn.losses else turn.losses[0]
 
     def forgive(self, failure: PlaitError) -> None:
-        """Let the turn of the calling code be answered with what it makes of this loss."""
-        if (turn := self._find_own()) is not None and turn.losses:
+        """Let the turn of the calling code be answered with what it makes of this loss.
+
+        A task that the turn has begun may keep it to itself.
+        """
+        turn = self._find_own()
+        if turn is not None and turn.losses and turn.task is asyncio.current_task():
             turn.losses = tuple(each for each in turn.losses if each is not failure)
 
     # Inside

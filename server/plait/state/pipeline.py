@@ -124,7 +124,7 @@ class Pipeline:
     @property
     def current(self) -> Revision:
         """The current revision; inside of a transaction, what it has made of it so far."""
-        if self._pending:
+        if self._pending and self.history.current is not self.history.durable:
             self.dependents.depend(self._submitted)
         if self._transaction is None:
             return self.history.current

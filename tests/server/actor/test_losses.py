@@ -16,7 +16,7 @@ from tests.server.rooms import Client, House, make_request, open_house
 from tests.server.session.guests import Guest
 
 from plait.actor.connection import Connection
-from plait.actor.rpc import rpc
+from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.errors import CallFailed, StoreError
 from plait.parts.values import Values
@@ -27,6 +27,10 @@ PATIENCE = 10.0
 async def outcome(awaitable: Awaitable[Any]) -> Any:
     async with asyncio.timeout(PATIENCE):
         return await awaitable
+
+
+class Left(BaseException):
+    """What an interrupt raises is no Exception, either."""
 
 
 class Counter(Thread[int]):
@@ -139,6 +143,41 @@ class Counter(Thread[int]):
         return seen
 
     @rpc
+    async def add_while_a_task_saves(self, n: int) -> str:
+        await self.values.get("key")
+        saving = asyncio.create_task(self.values.set("key", n))
+        await asyncio.sleep(0)
+        self.set_state(lambda state: state + n)
+        await self.gate.wait()
+        with pytest.raises(StoreError):
+            await saving
+        return "added"
+
+    @rpc
+    async def add_and_leave(self, n: int) -> str:
+        self.set_state(lambda state: state + n)
+        await self.gate.wait()
+        raise Left
+
+    @rpc
+    async def add_after_the_end(self, stream: Stream) -> None:
+        stream.end("the end")
+        self.set_state(lambda state: state + 1)
+        await self.gate.wait()
+
+    @rpc
+    async def add_often_and_know_only_the_first(self, n: int) -> str:
+        commits = []
+        for _ in range(n):
+            commits.append(self.set_state(lambda state: state + 1))
+            while not commits[-1].is_done:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        for commit in commits[:-1]:
+            with pytest.raises(StoreError):
+                await commit
+        return "added"
+
+    @rpc
     async def count(self) -> AsyncIterator[int]:
         self.set_state(lambda state: state + 1)
         seen = self.state
@@ -198,6 +237,51 @@ async def test_a_call_whose_change_was_lost_while_it_waited_for_something_else_i
         assert await outcome(house.handle(Counter).state()) == state
         assert [each for each in client.transport.sent if each.get("type") == "event"] == []
         assert actor.thread.presence() == {}
+
+
+async def test_a_task_that_knows_of_a_loss_does_not_answer_for_its_call() -> None:
+    async with open_house(Counter) as house:
+        (call,) = await begun(house, house.handle(Counter).call("add_while_a_task_saves", 5))
+        await fail(house, call)
+
+
+async def test_a_call_that_is_interrupted_is_so_whatever_was_lost() -> None:
+    async with open_house(Counter) as house:
+        (call,) = await begun(house, house.handle(Counter).call("add_and_leave", 5))
+        house.store.fail_next()
+        house.store.resume()
+        actor = await house.actor(Counter)
+        await outcome(actor.pipeline.wait_until_durable())
+        cast(Counter, actor.thread).gate.set()
+        with pytest.raises(Left):
+            await outcome(call)
+
+
+async def test_a_stream_that_has_ended_is_answered_once_and_on_error_is_told_of_a_loss() -> None:
+    async with open_house(Counter) as house:
+        client, actor = await house.join(Counter, "a"), await house.actor(Counter)
+        house.store.is_held = True
+        client.call("1", "add_after_the_end")
+        async with asyncio.timeout(PATIENCE):
+            while not house.store.waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        house.store.fail_next()
+        house.store.resume()
+        await outcome(actor.pipeline.wait_until_durable())
+        cast(Counter, actor.thread).gate.set()
+        await outcome(actor.wait_until_idle())
+        assert [each["result"] for each in client.transport.sent if each.get("type") == "rpc"] == ["the end"]
+        assert [type(each) for each in cast(Counter, actor.thread).told] == [StoreError]
+
+
+@pytest.mark.parametrize("count", [2, 11, 12])
+async def test_a_call_is_told_however_many_changes_it_has_lost(count: int) -> None:
+    async with open_house(Counter) as house:
+        actor = await house.actor(Counter)
+        await outcome(actor.store())
+        house.store.fail_all()
+        with pytest.raises(StoreError, match="the disk is full"):
+            await outcome(house.handle(Counter).call("add_often_and_know_only_the_first", count))
 
 
 async def test_an_undo_of_a_change_that_was_lost_is_not_answered() -> None:
@@ -412,6 +496,15 @@ async def test_a_call_that_has_neither_made_nor_seen_a_lost_change_is_answered()
         change, wait = await begun(house, handle.set_state(7), handle.call("wait"))
         await fail(house, change)
         assert (await outcome(look), await outcome(wait)) == (1, "waited")
+
+
+async def test_a_call_that_has_seen_only_the_state_is_answered_where_a_value_is_lost() -> None:
+    async with open_house(Counter) as house:
+        handle = house.handle(Counter)
+        await outcome(handle.set_state(7))
+        change, look = await begun(house, handle.values.set("key", 1), handle.call("look"))
+        await fail(house, change)
+        assert await outcome(look) == 7
 
 
 async def test_a_stream_gives_nothing_more_after_a_lost_change() -> None:
