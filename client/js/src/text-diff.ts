@@ -129,8 +129,43 @@ function mayStay({ remove, insert }: Region): boolean {
   return length <= GROWTH_PER_LETTER * letters * remove;
 }
 
-/** Returns what turns one text, which begins at `start`, into another if as many characters stay as can. */
+/**
+ * Returns what turns one text, which begins at `start`, into another if as many characters stay as can. Those that each
+ * has once do so first: they are the same ones, which others, such as accents, only may be.
+ */
 function smallest(old: readonly string[], next: readonly string[], start: number): Region[] {
+  let [last, lastNext] = [0, 0];
+  return [...commonOnce(old, next), [old.length, next.length] as const].flatMap(([place, nextPlace]) => {
+    const found = smallestBetween(old.slice(last, place), next.slice(lastNext, nextPlace), start + last);
+    [last, lastNext] = [place + 1, nextPlace + 1];
+    return found;
+  });
+}
+
+/** Returns the places of as many as can stay of the characters that two texts have once. */
+function commonOnce(old: readonly string[], next: readonly string[]): Pair[] {
+  const nextPlaces = placesOfOnce(next);
+  const pairs = [...placesOfOnce(old)].flatMap(([letter, place]): Pair[] => {
+    const nextPlace = nextPlaces.get(letter);
+    return nextPlace === undefined ? [] : [[place, nextPlace]];
+  });
+  return longestIncreasing(pairs);
+}
+
+function placesOfOnce(letters: readonly string[]): Map<string, number> {
+  const found = new Map<string, number>();
+  const repeated = new Set<string>();
+  for (const [place, letter] of letters.entries()) {
+    if (found.has(letter)) repeated.add(letter);
+    else found.set(letter, place);
+  }
+  for (const letter of repeated) found.delete(letter);
+  return found;
+}
+
+function smallestBetween(old: readonly string[], next: readonly string[], start: number): Region[] {
+  if (old.length === 0 && next.length === 0) return [];
+  if (old.length === 0 || next.length === 0) return [{ at: start, remove: old.length, insert: next.join("") }];
   const width = next.length + 1;
   // How long a longest common subsequence is, from each pair of places on.
   const lengths = new Uint16Array((old.length + 1) * width);

@@ -51,6 +51,11 @@ test("what was written in the place of a text stays, wherever others have typed 
   expect(shownAfter(many, 400, "mine", [...many].join("-"))).toContain("mine");
 });
 
+test("a letter that is there once is removed, and not one of many accents", () => {
+  const [old, theirs] = ["9\u0301A\u0301B\u0301C\u0301f", "9\u0301Ae\u0301xe\u0301yz\u0301C🔑fe\u0301"];
+  expect(shownAfter(old, 3, "", theirs, old.indexOf("C"))).not.toContain("C");
+});
+
 test("an own correction stays where it is, in however many places others have changed the text", () => {
   const text = (color: string, isFixed = false) =>
     Array.from(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final
 
+from plait_schemas.align import increasing
 from plait_schemas.patch import Op, Owned, apply, find, parse, region_of, splices
 from plait_schemas.text import Region
 
@@ -106,7 +107,33 @@ def _may_stay(region: Region) -> bool:
 
 
 def _smallest(old: str, new: str, start: int) -> Iterator[Region]:
-    """Yield what turns one text, which begins at `start`, into another if as many characters stay as can."""
+    """Yield what turns one text, which begins at `start`, into another if as many characters stay as can.
+
+    Those that each has once do so first: they are the same ones, which others, such as accents, only may be.
+    """
+    last = last_new = 0
+    for place, new_place in [*_common_once(old, new), (len(old), len(new))]:
+        yield from _smallest_between(old[last:place], new[last_new:new_place], start + last)
+        last, last_new = place + 1, new_place + 1
+
+
+def _common_once(old: str, new: str) -> list[tuple[int, int]]:
+    """Return the places of as many as can stay of the characters that two texts have once."""
+    counts, new_counts = Counter(old), Counter(new)
+    return increasing(
+        [
+            (place, new.index(letter))
+            for place, letter in enumerate(old)
+            if counts[letter] == 1 and new_counts[letter] == 1
+        ]
+    )
+
+
+def _smallest_between(old: str, new: str, start: int) -> Iterator[Region]:
+    if not old or not new:
+        if old or new:
+            yield start, len(old), new
+        return
     rows = _common_rows(old, new)
     at = to = last = last_to = 0
     # How long a longest common subsequence of what is left is, and without the next character of the old text.
