@@ -1,6 +1,6 @@
 """The smallest change of texts, and what it leaves."""
 
-from os.path import commonprefix
+from itertools import takewhile
 from string import ascii_letters, ascii_lowercase, digits
 from typing import Any, cast
 
@@ -48,14 +48,19 @@ def test_it_leads_from_the_one_state_to_the_other(old: Any, new: Any) -> None:
 def test_of_a_short_text_stays_what_is_there_once_and_what_else_may(old: str, new: str) -> None:
     ops = change(old, new)
     removed = "".join(old[op.at : op.at + (op.remove or 0)] for op in in_old(ops))
-    start = len(commonprefix([old, new]))
-    end = len(commonprefix([old[start:][::-1], new[start:][::-1]]))
+    start = count_shared(old, new)
+    end = count_shared(old[start:][::-1], new[start:][::-1])
     old, new = old[start : len(old) - end], new[start : len(new) - end]
     once = {letter for letter in old if old.count(letter) == new.count(letter) == 1}
     chain = count_common("".join(c for c in old if c in once), "".join(c for c in new if c in once))
     assert sum(letter in once for letter in removed) == len(once) - chain
     if not once:
         assert len(removed) == len(old) - count_common(old, new)
+
+
+def count_shared(one: str, other: str) -> int:
+    """Return how many characters two texts begin with that are the same."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def in_old(ops: list[Op]) -> list[Any]:
