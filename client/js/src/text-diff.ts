@@ -58,7 +58,8 @@ export class Budget {
 
 /**
  * Returns the change that turns `old` into `next`: one that makes sense to a reader, who writes words anew. With a
- * budget it is the smallest one, which has most likely been made where that is not known.
+ * budget it is the smallest one, but for the letters that both texts have once, which stay first: that has most likely
+ * been made where it is not known.
  *
  * What both begin and end with stays. In what is between, so do the lines that either has once, in the gaps that are
  * left the sentences, and in the gaps of these, where they are short, the words.
@@ -135,32 +136,15 @@ function mayStay({ remove, insert }: Region): boolean {
  */
 function smallest(old: readonly string[], next: readonly string[], start: number): Region[] {
   let [last, lastNext] = [0, 0];
-  return [...commonOnce(old, next), [old.length, next.length] as const].flatMap(([place, nextPlace]) => {
+  const stay = commonOnce(
+    placesOfOnce(old, () => 1),
+    placesOfOnce(next, () => 1),
+  );
+  return [...stay, [old.length, next.length] as const].flatMap(([place, nextPlace]) => {
     const found = smallestBetween(old.slice(last, place), next.slice(lastNext, nextPlace), start + last);
     [last, lastNext] = [place + 1, nextPlace + 1];
     return found;
   });
-}
-
-/** Returns the places of as many as can stay of the characters that two texts have once. */
-function commonOnce(old: readonly string[], next: readonly string[]): Pair[] {
-  const nextPlaces = placesOfOnce(next);
-  const pairs = [...placesOfOnce(old)].flatMap(([letter, place]): Pair[] => {
-    const nextPlace = nextPlaces.get(letter);
-    return nextPlace === undefined ? [] : [[place, nextPlace]];
-  });
-  return longestIncreasing(pairs);
-}
-
-function placesOfOnce(letters: readonly string[]): Map<string, number> {
-  const found = new Map<string, number>();
-  const repeated = new Set<string>();
-  for (const [place, letter] of letters.entries()) {
-    if (found.has(letter)) repeated.add(letter);
-    else found.set(letter, place);
-  }
-  for (const letter of repeated) found.delete(letter);
-  return found;
 }
 
 function smallestBetween(old: readonly string[], next: readonly string[], start: number): Region[] {
@@ -246,32 +230,38 @@ interface Part {
 /** Returns the parts that stay, in order, and where they are in the two texts. */
 function commonParts(old: string, next: string, level: Level): Part[] {
   if (isLonger(old, level.most - countPoints(next))) return [];
-  const nextPlaces = placesOf(next, level);
-  const lengths = new Map<number, number>();
-  const pairs: Pair[] = [];
-  for (const [part, place] of placesOf(old, level)) {
-    const nextPlace = nextPlaces.get(part);
-    if (nextPlace === undefined) continue;
-    pairs.push([place, nextPlace]);
-    lengths.set(place, part.length);
-  }
-  return longestIncreasing(pairs).map(([place, nextPlace]) => {
+  const [places, nextPlaces] = [placesOf(old, level), placesOf(next, level)];
+  const lengths = new Map([...places].map(([part, place]) => [place, part.length]));
+  return commonOnce(places, nextPlaces).map(([place, nextPlace]) => {
     return { length: lengths.get(place) as number, place, nextPlace };
   });
 }
 
-/** Returns where those parts of a text are that it has once, in order. */
+/** Returns where those parts of a text are, in units, that it has once, in order. */
 function placesOf(text: string, { pattern, least }: Level): Map<string, number> {
   const parts = text.match(pattern) ?? [];
+  return parts.length > MOST_PARTS ? new Map() : placesOfOnce(parts, (part) => part.length, least);
+}
+
+/** Returns where those parts are that are there once, in order, and no shorter than `least` characters. */
+function placesOfOnce(parts: readonly string[], sizeOf: (part: string) => number, least = 1): Map<string, number> {
   const found = new Map<string, number>();
-  if (parts.length > MOST_PARTS) return found;
   const repeated = new Set<string>();
   let at = 0;
   for (const part of parts) {
     if (found.has(part)) repeated.add(part);
     else if (isLonger(part, least - 1)) found.set(part, at);
-    at += part.length;
+    at += sizeOf(part);
   }
   for (const part of repeated) found.delete(part);
   return found;
+}
+
+/** Returns the places, in both texts, of as many as can stay of the parts that both have once. */
+function commonOnce(places: ReadonlyMap<string, number>, nextPlaces: ReadonlyMap<string, number>): Pair[] {
+  const pairs = [...places].flatMap(([part, place]): Pair[] => {
+    const nextPlace = nextPlaces.get(part);
+    return nextPlace === undefined ? [] : [[place, nextPlace]];
+  });
+  return longestIncreasing(pairs);
 }

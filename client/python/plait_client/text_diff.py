@@ -1,4 +1,4 @@
-"""The smallest change of texts, which is most likely what somebody did where only whole states are known."""
+"""The change of texts that somebody has most likely made, where only whole states are known."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -20,6 +20,7 @@ from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.errors import CallFailed, StoreError
 from plait.parts.values import Values
+from plait.state.commit import Commit
 
 PATIENCE = 10.0
 
@@ -27,6 +28,15 @@ PATIENCE = 10.0
 async def outcome(awaitable: Awaitable[Any]) -> Any:
     async with asyncio.timeout(PATIENCE):
         return await awaitable
+
+
+async def tell(change: Commit) -> str:
+    """Return what became of a change."""
+    try:
+        await change
+    except StoreError:
+        return "not added"
+    return "added"
 
 
 class Left(BaseException):
@@ -64,12 +74,7 @@ class Counter(Thread[int]):
 
     @rpc
     async def add_and_know(self, n: int) -> str:
-        commit = self.set_state(lambda state: state + n)
-        try:
-            await commit
-        except StoreError:
-            return "not added"
-        return "added"
+        return await tell(self.set_state(lambda state: state + n))
 
     @rpc
     async def add_and_emit(self, n: int) -> None:
@@ -93,11 +98,7 @@ class Counter(Thread[int]):
     async def add_in_block(self, n: int) -> str:
         with self.transaction():
             commit = self.set_state(lambda state: state + n)
-        try:
-            await commit
-        except StoreError:
-            return "not added"
-        return "added"
+        return await tell(commit)
 
     @rpc
     async def add_twice_and_know_once(self, n: int) -> str:
