@@ -1,5 +1,6 @@
 """What README and docs say is there, and runs."""
 
+import inspect
 import os
 import re
 import subprocess
@@ -218,6 +219,34 @@ def test_the_reference_has_every_public_name_once(package: object) -> None:
     name = getattr(package, "__name__", "")
     shown = re.findall(rf"^::: {name}\.(\w+)$", PAGES["reference"].read_text(), re.MULTILINE)
     assert sorted(shown) == sorted(getattr(package, "__all__", ()))
+
+
+def options_in_the_reference(name: str) -> str:
+    """Return the options with which the reference shows a public name."""
+    found = re.search(rf"^::: {re.escape(name)}\n((?: .*\n)*)", PAGES["reference"].read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def test_the_reference_shows_what_a_class_inherits() -> None:
+    for name in ("plait.Plait", "plait_client.AwaitableEdit"):
+        assert "inherited_members: true" in options_in_the_reference(name)
+
+
+@pytest.mark.parametrize(
+    ("shown", "spelling", "pages"),
+    [
+        (plait.Connection, "connection", ("threads", "presence", "identity")),
+        (plait.Context, "ctx", ("agents", "agentuity", "agentscope", "kv")),
+    ],
+)
+def test_the_reference_shows_of_a_class_what_authors_use(shown: type, spelling: str, pages: tuple[str, ...]) -> None:
+    listed = re.search(r"members: \[(.*)\]", options_in_the_reference(f"plait.{shown.__name__}"))
+    assert listed is not None
+    names = listed[1].split(", ")
+    used = set(re.findall(rf"\b{spelling}\.([a-z_]+)\b", "".join(PAGES[page].read_text() for page in pages)))
+    assert sorted(used - set(names)) == []
+    assert [name for name in names if not hasattr(shown, name) and f"self.{name}" not in inspect.getsource(shown)] == []
 
 
 def test_every_setting_and_its_variable_are_in_the_docs() -> None:
