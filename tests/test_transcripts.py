@@ -1,5 +1,6 @@
 """What the docs show of a shell happens: each command is run, in the order of its page, and says what the page says."""
 
+import html
 import os
 import re
 import shlex
@@ -123,6 +124,18 @@ def test_the_commands_of_a_page_do_what_it_says(page: str, tmp_path: Path) -> No
                 shell.write(step)
             elif INSTALLING.match(step.command) is None:
                 shell.run(*step)
+    finally:
+        shell.close()
+
+
+def test_the_program_of_the_demos_first_page_does_what_the_page_says(tmp_path: Path) -> None:
+    text = html.unescape((ROOT / "examples" / "pages" / "index.html").read_text())
+    (code,), (call,) = (re.findall(rf"<{tag}.*?>(.*?)</code>", text, re.DOTALL) for tag in ("pre.*?><code", "code class"))
+    shell = Shell(tmp_path)
+    try:
+        shell.write(Block("tally.py", code))
+        for number in (1, 2):
+            shell.run(call, f'{{"result":{number}}}')
     finally:
         shell.close()
 
