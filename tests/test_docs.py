@@ -29,6 +29,7 @@ from plait.state.retention import Retention
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {path.stem: path for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
+REFERENCE = "\n".join(path.read_text() for name, path in PAGES.items() if name.startswith("reference-"))
 DOCS = "\n".join(path.read_text() for path in PAGES.values())
 # Signs the ids of threads on the pages whose apps have agents.
 SECRET = {"PLAIT_SECRET": "a secret of the docs"}
@@ -217,13 +218,13 @@ def test_every_public_name_is_in_the_docs() -> None:
 @pytest.mark.parametrize("package", [plait, plait_client], ids=["plait", "plait_client"])
 def test_the_reference_has_every_public_name_once(package: object) -> None:
     name = getattr(package, "__name__", "")
-    shown = re.findall(rf"^::: {name}\.(\w+)$", PAGES["reference"].read_text(), re.MULTILINE)
+    shown = re.findall(rf"^::: {name}\.(\w+)$", REFERENCE, re.MULTILINE)
     assert sorted(shown) == sorted(getattr(package, "__all__", ()))
 
 
 def options_in_the_reference(name: str) -> str:
     """Return the options with which the reference shows a public name."""
-    found = re.search(rf"^::: {re.escape(name)}\n((?: .*\n)*)", PAGES["reference"].read_text(), re.MULTILINE)
+    found = re.search(rf"^::: {re.escape(name)}\n((?: .*\n)*)", REFERENCE, re.MULTILINE)
     assert found is not None
     return found[1]
 
