@@ -25,7 +25,7 @@ PlaitError
     ├── MigrationFailed a stored state could not be migrated to its class's state_version
     ├── NewerState      a state was stored by newer code
     ├── Fenced          another process has written this thread
-    ├── Indeterminate   it is not known whether a change was stored
+    ├── Indeterminate   it is not known what was stored, or only a part was
     └── RolledBack      a change was made in a transaction that was rolled back
 """
 
@@ -251,7 +251,7 @@ class CallFailed(PlaitError):
 
 
 class StoreError(PlaitError):
-    """The store could not read or write."""
+    """The store could not read or write; of what was asked for, nothing was stored."""
 
     code = "store_error"
     status = 503
@@ -289,9 +289,10 @@ class Fenced(StoreError):
 
 
 class Indeterminate(StoreError):
-    """It is not known whether a change was stored; the thread is loaded again on its next use."""
+    """It is not known whether a change was stored, or only a part of what was asked for was: do not just repeat it."""
 
     code = "indeterminate"
+    status = 500
 
 
 class RolledBack(StoreError):

@@ -91,7 +91,7 @@ class Actor(Facade):
         thread._core = self
         thread.__init__()
         self.merger = Merger(self.pipeline, self.change_log, kind.policy(thread), kind.state_type.keys)
-        self.turns = self.pipeline.dependents = TurnRunner(self, self.after, instruments)
+        self.turns = self.pipeline.turns = TurnRunner(self, self.after, instruments)
         self.hooks = Hooks(self, thread, self.turns)
         self.last_used = loop.time()
         self.holds = 0
@@ -197,7 +197,7 @@ class Actor(Facade):
         """
         refusal: PlaitError = Unavailable("the server is shutting down")
         try:
-            before = self.pipeline.begin_deletion()
+            before = self.pipeline.begin_deletion(callers[0])
             if before is not None:
                 await before
             await self.hooks.run_last(self.thread.turn_timeout, caller=callers[0])
@@ -280,5 +280,4 @@ class Actor(Facade):
             except Exception as error:  # The type may run the author's code, such as `__post_init__`.
                 self.hooks.report(error, connection, commit.trace)
             else:
-                source, trace = connection or "server", commit.trace
-                self.hooks.post("on_state_changed", state, source, connection=connection, size=size, trace=trace)
+                self.hooks.post_change(state, connection, size=size, trace=commit.trace, maker=commit.maker)

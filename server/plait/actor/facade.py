@@ -396,12 +396,12 @@ class Facade:
         trace = None
         if self.instruments is not None:
             trace = connection.trace if connection is not None and by_client else find_trace(self.instruments, "server")
-        hurry = None
+        streaming = None
         if method.is_stream:
             assert sink is not None
             report = self.hooks.report
             streaming = Streaming(sink, done, gate=self.after, connection=connection, report=report, drain=drain)
-            done, hurry = streaming.finish, streaming.hurry
+            done = streaming.finish
             work = partial(streaming.run, method, self.thread, args, kwargs)
         else:
             work = partial(method.function, self.thread, *args, **kwargs)
@@ -416,7 +416,8 @@ class Facade:
             origin=None if by_client else find_client_turn(),
             trace=trace,
         )
-        turn.hurry = hurry
+        if streaming is not None:
+            turn.hurry, streaming.explain = streaming.hurry, turn.explain_loss
         self.turns.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
         return turn
 

@@ -14,12 +14,29 @@ from plait.actor.outcome import make_resolver, maybe_await
 from plait.actor.thread import Thread
 from plait.actor.turns import TurnRunner
 from plait.instruments import TRACE
+from plait.state.commit import Maker
 
 __all__ = ["Hooks"]
 
-_CONNECT_HOOKS: Final = frozenset(
-    {"connection_tags", "on_connect", "should_be_readonly", "should_send_protocol_messages"}
-)
+# The hooks that decide what a new connection may do, and all that run when one joins.
+_DECIDING_HOOKS: Final = frozenset({"connection_tags", "should_be_readonly", "should_send_protocol_messages"})
+_CONNECT_HOOKS: Final = _DECIDING_HOOKS | {"on_connect"}
+
+
+# So many turns of `on_state_changed` that a change has led to may make a change themselves.
+_MOST_IN_A_ROW: Final = 1000
+
+
+class _ChangeTurn(Turn):
+    """One run of `on_state_changed`."""
+
+    __slots__ = ("has_changed", "row")
+
+    def __init__(self, name: str, work: Callable[[], Any], **options: Any) -> None:
+        super().__init__(name, work, **options)
+        # Whether it has made a change, and how many have that the same change has led to, which share the list.
+        self.has_changed = False
+        self.row = [0]
 
 
 class Hooks:
@@ -52,14 +69,42 @@ class Hooks:
         if not self.has(name) or self._turns.refusal is not None:
             return None
 
-        def finished(_: object, error: BaseException | None) -> None:
-            if error is not None:
-                self.report(error, connection, turn.trace)
-
         work = partial(getattr(self._thread, name), *args)
         turn = Turn(name, work, owner=self._owner, connection=connection, by_client=by_client, trace=trace)
-        self._turns.begin(turn, finished, size=size)
+        self._turns.begin(turn, partial(self._finish, turn), size=size)
         return turn
+
+    def post_change(
+        self, state: Any, connection: Connection | None, *, size: int, trace: Any, maker: Maker | None
+    ) -> None:
+        """Queue `on_state_changed` for a change that the turn `maker` has made, of `size` bytes from `connection`.
+
+        It does not run again when it has made changes too often in a row; `on_error` is told.
+        """
+        if self._turns.refusal is not None:
+            return
+        work = partial(self._thread.on_state_changed, state, connection or "server")
+        turn = _ChangeTurn("on_state_changed", work, owner=self._owner, connection=connection, trace=trace)
+        if (cause := self._find_cause(maker)) is not None:
+            turn.row = cause.row
+            cause.row[0] += not cause.has_changed
+            cause.has_changed = True
+            if cause.row[0] > _MOST_IN_A_ROW:
+                endless = (
+                    f"on_state_changed has made a change {_MOST_IN_A_ROW:,} times in a row, and is not called again"
+                )
+                self.report(RuntimeError(endless), connection, trace)
+                return
+        self._turns.begin(turn, partial(self._finish, turn), size=size)
+
+    def _find_cause(self, maker: Any) -> _ChangeTurn | None:
+        """Return the run of `on_state_changed` that is the turn `maker`, or waits for it."""
+        chain = () if maker is None else maker.chain()
+        return next((turn for turn in chain if isinstance(turn, _ChangeTurn) and turn.owner is self._owner), None)
+
+    def _finish(self, turn: Turn, _: object, error: BaseException | None) -> None:
+        if error is not None:
+            self.report(error, turn.connection, turn.trace)
 
     async def run(
         self, name: str, *args: Any, connection: Connection | None = None, request: Request | None = None
@@ -101,7 +146,8 @@ class Hooks:
             if await maybe_await(thread.should_be_readonly(connection, request)):
                 connection.readonly = True
             connection.protocol_enabled = await maybe_await(thread.should_send_protocol_messages(connection, request))
-            await self._owner.pipeline.wait_for_seen()
+            if _DECIDING_HOOKS & thread._kind.overrides:
+                await self._owner.pipeline.wait_until_stored()  # They may have decided by what is not durable yet.
             if admit():
                 await maybe_await(thread.on_connect(connection, request))
 
@@ -123,7 +169,7 @@ class Hooks:
 
         async def work() -> bool:
             answer = await maybe_await(self._thread.should_be_readonly(connection, request))
-            await self._owner.pipeline.wait_for_seen()
+            await self._owner.pipeline.wait_until_stored()
             return bool(answer)
 
         return bool(await self._run("should_be_readonly", work, connection, request))

@@ -16,10 +16,10 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from plait.actor.outcome import Done
-from plait.errors import PlaitError, StoreError, TurnTimeout
+from plait.errors import CallFailed, Indeterminate, PlaitError, StoreError, TurnTimeout
 from plait.instruments import Instruments, find_outcome
 
-__all__ = ["Cause", "Mailbox", "Turn", "current_turn", "find_client_turn"]
+__all__ = ["Cause", "Mailbox", "Turn", "current_turn", "find_client_turn", "latest_turn"]
 
 log = logging.getLogger("plait.thread")
 
@@ -29,8 +29,13 @@ _turn: Final[ContextVar["Turn | None"]] = ContextVar("plait_turn", default=None)
 _NOT_AWAITABLE: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, tuple})
 # After this many turns, or after a turn that has set context variables, the rest run in a new task.
 _TURNS_AT_ONCE: Final = 64
-# Of so many losses a turn can be told one by one.
-_MOST_LOSSES: Final = 10
+# So many turns may wait for each other in one chain of calls.
+_MOST_CALLS: Final = 64
+
+
+def latest_turn() -> "Turn | None":
+    """Return the turn in which the calling code runs, or that has begun the task that it is, also after its end."""
+    return _turn.get()
 
 
 def current_turn() -> "Turn | None":
@@ -58,16 +63,19 @@ class Turn:
 
     __slots__ = (
         "_callbacks",
-        "_is_cancelled",
+        "_cancellations",
+        "_is_counted",
+        "_undecided",
         "by_client",
         "connection",
-        "depends_on",
+        "has_stored",
         "hurry",
         "instruments",
         "is_abandoned",
         "is_expired",
         "is_running",
-        "losses",
+        "is_waiting",
+        "loss",
         "mailbox",
         "name",
         "on_abandon",
@@ -117,10 +125,17 @@ class Turn:
         # that was because the caller's socket was closed.
         self.on_abandon: Callable[[bool], None] | None = None
         self.is_expired = False
-        self._is_cancelled = False
-        # The number of the last change that it has made or seen before that was durable, and why it was lost, if so.
-        self.depends_on = 0
-        self.losses: tuple[PlaitError, ...] = ()
+        # How often its task was cancelled for it.
+        self._cancellations = 0
+        # Whether it waits in the queue of runs: nothing of it has begun.
+        self.is_waiting = False
+        # Whether a change that it has made, or a turn that it has called, is durable, or may be; and how many of these
+        # changes and turns have no outcome yet. The turns that wait for this one count it in `_undecided`.
+        self.has_stored = False
+        self._undecided = 0
+        self._is_counted = False
+        # Why it was cut short, if it was.
+        self.loss: PlaitError | None = None
         # Bytes that it counts for its connection until it ends.
         self.size = 0
         # The task that runs it: the mailbox's, or its own.
@@ -138,6 +153,7 @@ class Turn:
     def end(self, result: Any, error: BaseException | None) -> None:
         """Call the callbacks with the outcome, each once."""
         self.on_abandon = self.hurry = None  # They may refer to this turn, which would stay as garbage.
+        self._withdraw()
         if self.size:
             size, self.size = self.size, 0
             self.connection.end_turn(size)
@@ -155,6 +171,15 @@ class Turn:
             yield turn
             turn = turn.parent
 
+    def find_refusal(self) -> PlaitError | None:
+        """Return why the turn may not begin: too many turns wait for it, as when a method calls itself."""
+        if self.parent is None or sum(1 for _ in self.chain()) <= _MOST_CALLS:
+            return None
+        return CallFailed(
+            f"{self.name} of {self.owner.key} is called in a chain of more than {_MOST_CALLS} calls that wait for each "
+            "other: does a method call itself, directly or through other threads?"
+        )
+
     def holds(self, mailbox: "Mailbox") -> bool:
         """Whether this turn, or one that waits for it, runs in `mailbox`."""
         return any(turn.mailbox is mailbox and turn.is_running for turn in self.chain())
@@ -171,10 +196,14 @@ class Turn:
 
         self.task = task = loop.create_task(run(), name=self.name, context=context)
 
+    def enter(self) -> None:
+        """Let the calling context, and the tasks that it begins, be a part of this turn."""
+        _turn.set(self)
+
     async def run(self, task: asyncio.Task[None]) -> None:
         """Run to the end in `task`, the current task, and call the callbacks."""
         self.task = task
-        _turn.set(self)
+        self.enter()
         self.is_running = True
         instruments, began = self.instruments, 0.0
         if instruments is not None:
@@ -189,8 +218,6 @@ class Turn:
                 result = await result
         except asyncio.CancelledError as cancelled:
             error = self._explain_cancelled(cancelled, task)
-            if self._is_cancelled:
-                task.uncancel()
         except StopIteration as stop:  # No future can have it as its outcome.
             error = RuntimeError(f"{self.name} raised StopIteration")
             error.__cause__ = stop
@@ -201,8 +228,9 @@ class Turn:
         finally:
             self.is_running = False
             self.task = None
-        if self.losses and (error is None or isinstance(error, Exception)):
-            error = self.losses[0]  # Whatever it returns or raises is based on what has been lost.
+            for _ in range(self._cancellations):  # Also where its code has caught them.
+                task.uncancel()
+        error = self._find_error(error)
         if instruments is not None:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
@@ -211,6 +239,11 @@ class Turn:
         if task.cancelling():
             # The task was cancelled from outside, as when the loop is closed.
             raise asyncio.CancelledError
+
+    def _find_error(self, error: BaseException | None) -> BaseException | None:
+        """Return the error that the turn ends with, for what its code has raised, if anything."""
+        error = self.loss or error  # What it returns or raises may be based on what was lost.
+        return self.explain_loss(error) if isinstance(error, StoreError) else error
 
     def _explain_cancelled(self, cancelled: asyncio.CancelledError, task: asyncio.Task[None]) -> BaseException:
         """Return the outcome of a turn that ended with a CancelledError."""
@@ -223,31 +256,69 @@ class Turn:
         error.__cause__ = cancelled
         return error
 
-    def lose(self, failure: PlaitError) -> None:
-        """Note why a change was lost that the turn has made or seen."""
-        if len(self.losses) < _MOST_LOSSES:
-            self.losses = (*self.losses, failure)
-        elif len(self.losses) == _MOST_LOSSES:
-            self.losses = (*self.losses, StoreError(str(failure)))  # The turn cannot be told of it.
+    # What is stored, and what is lost
+
+    def expect_change(self) -> None:
+        """Note that a change is being stored that it has made."""
+        turn: Turn | None = self
+        while turn is not None:
+            turn._undecided += 1
+            turn = turn.parent
+
+    def decide_change(self, *, may_be_stored: bool) -> None:
+        """Note the outcome of a change that it has made."""
+        turn: Turn | None = self
+        while turn is not None:
+            turn._undecided -= 1
+            turn.has_stored = turn.has_stored or may_be_stored
+            turn = turn.parent
+
+    def count(self) -> None:
+        """Let the turns that wait for this one know that it may make changes, until it ends or is skipped."""
+        if self.parent is not None:
+            self.parent.expect_change()
+            self._is_counted = True
+
+    def _withdraw(self) -> None:
+        if self._is_counted and self.parent is not None:
+            self._is_counted = False
+            self.parent.decide_change(may_be_stored=False)
+
+    def explain_loss(self, failure: PlaitError) -> PlaitError:
+        """Return the error that the turn is answered with when the store has failed.
+
+        A StoreError says that nothing was done; it is an Indeterminate if a part was, or may be yet.
+        """
+        if type(failure) is not StoreError or not (self.has_stored or self._undecided):
+            return failure
+        return Indeterminate(f"a part of what {self.name} has done is stored, or may be: {failure}")
+
+    def cut(self, failure: PlaitError) -> None:
+        """Cancel the turn, which runs; it ends with this error, and can change and send nothing more."""
+        if self.loss is None:
+            self.loss = failure
+            self.cancel()
 
     def cancel(self) -> None:
         """Cancel the turn if it runs, and skip it if it has not begun."""
-        self.is_abandoned = True
+        self.skip()
         # A task that is cancelled before its first step would never end the turn.
         if self.task is not None and self.is_running:
-            self._is_cancelled = True
+            self._cancellations += 1
             self.task.cancel()
 
     def skip(self) -> None:
         """Skip the turn if it has not begun."""
         self.is_abandoned = True
+        if self.is_waiting or not self.is_running:
+            self._withdraw()
 
     def abandon(self, *, is_closed: bool = False) -> None:
         """Skip the turn if it has not begun, and cancel it if it runs concurrently with other turns.
 
         `is_closed` tells that the caller's socket was closed.
         """
-        self.is_abandoned = True
+        self.skip()
         if self.on_abandon is not None:
             self.on_abandon(is_closed)
         elif self.mailbox is None:

@@ -19,7 +19,18 @@ _CHUNKS_AT_ONCE: Final = 64
 class Streaming:
     """Runs a method that streams, passes what it sends to `sink`, and its outcome to `done`."""
 
-    __slots__ = ("_connection", "_done", "_drain", "_draining", "_failed", "_gate", "_report", "_sink", "_stream")
+    __slots__ = (
+        "_connection",
+        "_done",
+        "_drain",
+        "_draining",
+        "_failed",
+        "_gate",
+        "_report",
+        "_sink",
+        "_stream",
+        "explain",
+    )
 
     def __init__(
         self,
@@ -42,8 +53,9 @@ class Streaming:
         # Called with an error that was raised after the stream had ended.
         self._report = report
         self._stream = Stream(self._emit)
-        # Whether the stream has ended because a change could not be stored.
+        # Whether the stream has ended because a change could not be stored, and what makes the answer of that error.
         self._failed = False
+        self.explain: Callable[[PlaitError], PlaitError] = lambda failure: failure
 
     async def run(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Run the method to its end."""
@@ -114,6 +126,6 @@ class Streaming:
                 pass  # Like a message that is sent in the block of such a transaction, it is dropped.
             else:
                 self._failed = True
-                self._sink("error", str(failure))()
+                self._done(None, self.explain(failure))
 
         self._gate(release)

@@ -10,7 +10,7 @@ from typing import Any
 
 from plait.actor.connection import Connection, Gate
 from plait.actor.logs import about
-from plait.actor.mailbox import Mailbox, Turn, current_turn
+from plait.actor.mailbox import Mailbox, Turn, current_turn, latest_turn
 from plait.actor.outcome import Done
 from plait.errors import PlaitError, Unavailable
 from plait.instruments import Instruments
@@ -53,9 +53,14 @@ class TurnRunner:
         if self._instruments is not None:
             turn.instruments, turn.since = self._instruments, perf_counter()
         if is_gated and not (self.mailbox.is_held and self._is_of_last(turn)):
-            done = partial(self._answer, done)
+            done = partial(self._answer, turn, done)
         if size is not None and turn.connection is not None:
             turn.connection.track_turn(turn, size)
+        if (refusal := turn.find_refusal()) is not None:
+            turn.on_end(done)
+            turn.end(None, refusal)
+            return
+        turn.count()
         if is_concurrent and not self.mailbox.is_held:
             turn.on_end(lambda *_: self._finish_concurrent(turn))
             turn.on_end(done)
@@ -125,48 +130,31 @@ class TurnRunner:
         for turn in self._concurrent:
             turn.cancel()
 
-    # What turns make and see that is not durable yet
+    # For the pipeline
 
-    def depend(self, number: int) -> None:
-        """Note that the running turn, if the calling code is one of this thread's, has made or seen a change."""
-        if (turn := self._find_own()) is not None:
-            turn.depends_on = number
-
-    def depends_on(self) -> int:
-        """Return the number of the last change that the running turn has made or seen; 0 for none."""
-        turn = self._find_own()
-        return 0 if turn is None else turn.depends_on
-
-    def lose(self, failure: PlaitError, *, after: int) -> None:
-        """Let no turn be answered that has made or seen a change after this one, unless it is told of the loss."""
-        for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
-            if turn is not None and turn.is_running and turn.depends_on > after:
-                turn.lose(failure)
+    def find_turn(self) -> Turn | None:
+        """Return the turn in which the calling code runs, of any thread; None outside of turns."""
+        return current_turn()
 
     def find_loss(self) -> PlaitError | None:
-        """Return why nothing that the calling code sends may be sent; None if it may."""
-        turn = self._find_own()
-        return None if turn is None or not turn.losses else turn.losses[0]
+        """Return why the turn of the calling code was cut short, if it is one of this thread; it may have ended."""
+        turn = latest_turn()
+        return turn.loss if turn is not None and turn.owner is self._owner else None
 
-    def forgive(self, failure: PlaitError) -> None:
-        """Let the turn of the calling code be answered with what it makes of this loss.
-
-        A task that the turn has begun may keep it to itself.
-        """
-        turn = self._find_own()
-        if turn is not None and turn.losses and turn.task is asyncio.current_task():
-            turn.losses = tuple(each for each in turn.losses if each is not failure)
+    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[Any]]) -> None:
+        """Cut the turns short whose code is under way, except those whose own tasks are told the error themselves."""
+        if self.mailbox.is_held:
+            return  # The thread is being destroyed, which ends them.
+        for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
+            if turn is not None and turn.is_running and not turn.is_waiting and turn.task not in told:
+                turn.cut(failure)
 
     # Inside
 
-    def _find_own(self) -> Turn | None:
-        turn = current_turn()
-        return turn if turn is not None and turn.owner is self._owner else None
-
-    def _answer(self, done: Done, result: Any, error: BaseException | None) -> None:
+    def _answer(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = self.refusal or Unavailable("the server is shutting down")
-        self._gate(lambda failure: done(result, failure or error))
+        self._gate(lambda failure: done(result, error if failure is None else turn.explain_loss(failure)))
 
     def _is_of_last(self, turn: Turn) -> bool:
         """Whether a turn is called by those that run while the others are held."""

@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 
 from plait.actor.connection import Connection
+from plait.actor.mailbox import Turn
 from plait.actor.thread import Thread
 from plait.agents.kv import KV
 from plait.agents.run import Run
@@ -167,7 +168,6 @@ class Context(Generic[ThreadT]):
     async def flush(self) -> None:
         """Commit what was written so far; it stays when the run raises. Raises what `Stage.commit` raises."""
         self._run.check()
-        self._run.core.pipeline.check_loss()
         await self._run.stage.commit()
 
     async def run(self, agent: str, input: Any = msgspec.UNSET) -> Any:
@@ -194,7 +194,9 @@ class Context(Generic[ThreadT]):
             raise TypeError(f"wait_until takes a coroutine, or an async function without arguments, not {work!r}")
         loop, variables = asyncio.get_running_loop(), copy_context()
 
-        def begin() -> asyncio.Task[None]:
+        def begin(turn: Turn | None) -> asyncio.Task[None]:
+            if turn is not None:
+                variables.run(turn.enter)
             return loop.create_task(self._work(coroutine), name=f"background of {self.run_id}", context=variables)
 
         self._run.outermost.begin_after(begin)

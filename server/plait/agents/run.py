@@ -63,8 +63,8 @@ class Run:
         self.stage: Stage = Stage(core.thread._core, self.check) if outer is None else outer.stage
         # The background work of the request, which the outermost run owns.
         self.background: set[asyncio.Task[None]] = set()
-        # What begins when the run has ended: each returns its task.
-        self._later: list[Callable[[], asyncio.Task[None]]] = []
+        # What begins when the run has ended, in the turn that it is given: each returns its task.
+        self._later: list[Callable[[Turn | None], asyncio.Task[None]]] = []
         # With which message it was interrupted.
         self.interrupt_message: Any = None
         self.is_interrupted = False
@@ -107,17 +107,22 @@ class Run:
         self.is_cut_off = True
         self.interrupt()
 
-    def begin_after(self, begin: Callable[[], asyncio.Task[None]]) -> None:
-        """Let background work begin when the run has ended: at once, if it has."""
+    @property
+    def has_background(self) -> bool:
+        """Whether there is background work that runs, or waits for the end of the run."""
+        return bool(self.background or self._later)
+
+    def begin_after(self, begin: Callable[[Turn | None], asyncio.Task[None]]) -> None:
+        """Let background work begin when the run has ended: at once, in the calling turn, if it has."""
         if self.is_over:
-            self.background.add(begin())
+            self.background.add(begin(None))
         else:
             self._later.append(begin)
 
-    def begin_background(self) -> None:
-        """Begin the work that has waited for the end of the run."""
+    def begin_background(self, turn: Turn) -> None:
+        """Begin the work that has waited for the end of the run, as a part of the turn that waits for it."""
         later, self._later = self._later, []
-        self.background.update([begin() for begin in later])
+        self.background.update([begin(turn) for begin in later])
 
     def check(self) -> None:
         """Raise Interrupted, once, if the request is interrupted while its agents run."""

@@ -11,7 +11,7 @@ from plait.actor.mailbox import Turn, find_client_turn
 from plait.agents.context import Context
 from plait.agents.cut_off import mark
 from plait.agents.run import Run
-from plait.errors import Destroyed, PlaitError, escape_traceback
+from plait.errors import Destroyed, escape_traceback
 
 __all__ = ["RunEnds"]
 
@@ -38,15 +38,12 @@ class RunEnds:
             if error is not None:
                 raise error
             return
-        if error is None:
-            try:
-                run.core.pipeline.check_loss()
-            except PlaitError as loss:
-                error = loss
+        loss = run.core.pipeline.find_loss()
+        error = loss or error
         try:
-            if not run.agent.is_stream and error is not None and not _is_of_caller(error):
+            if loss is not None or (not run.agent.is_stream and error is not None and not _is_of_caller(error)):
                 run.stage.drop()
-            if run.is_cut_off:
+            if run.is_cut_off and loss is None:
                 mark(run.stage, run.id)
             failure = await self._commit(run)
             if failure is not None:
@@ -77,7 +74,6 @@ class RunEnds:
         run, origin = context._run, find_client_turn()
 
         def begin(*_: object) -> None:
-            run.begin_background()
             if not self._has_more(run, error):
                 self._leave(run)
                 return
@@ -90,6 +86,7 @@ class RunEnds:
             )
             turn.on_end(lambda *_: self._leave(run))
             run.core.turns.begin_beside(turn)
+            run.begin_background(turn)
 
         if run.turn is None:
             begin()
@@ -100,7 +97,7 @@ class RunEnds:
         """Whether anything follows the answer: listeners, background work, or what was written since the commit."""
         events = self._events
         return (
-            bool(run.background)
+            run.has_background
             or events.has("session.completed")
             or events.has("agent.completed" if error is None else "agent.errored")
             or run.session.has_listeners

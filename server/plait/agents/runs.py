@@ -278,10 +278,13 @@ class Runs:
             if not queue.is_empty:
                 if turn is not None:
                     turn.on_abandon = partial(_leave_queue, turn, agent)
+                    turn.is_waiting = True
                 await queue.enter(run, max_waiting=agent.max_waiting, timeout=agent.wait_timeout)
             else:
                 queue.current = run
         finally:
+            if turn is not None:
+                turn.is_waiting = False
             if queue.is_empty:
                 self._queues.pop(core, None)
         if turn is not None:

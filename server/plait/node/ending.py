@@ -13,7 +13,7 @@ from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about
 from plait.actor.mailbox import Cause, Turn
-from plait.errors import CorruptThread, Destroyed, MigrationFailed, NewerState, Unavailable
+from plait.errors import CorruptThread, Destroyed, Indeterminate, MigrationFailed, NewerState, Unavailable
 from plait.instruments import Instruments, telling_store_errors
 from plait.store.deletion import delete_thread
 from plait.store.protocol import Store, ThreadKey, Write
@@ -78,7 +78,11 @@ class Endings:
 
         Raises what `Node.destroy` does.
         """
-        return await wait_for(self._track(key, self._end_asleep(key, cause, idle_until)))
+        ending = self._track(key, self._end_asleep(key, cause, idle_until))
+        if (turn := cause.parent) is not None:
+            turn.expect_change()
+            ending.add_done_callback(lambda _: turn.decide_change(may_be_stored=_may_be_deleted(ending)))
+        return await wait_for(ending)
 
     async def mark_asleep(self, key: ThreadKey) -> None:
         """Store that a thread that is asleep is idle from now on, if that is not stored. Raises StoreError."""
@@ -164,6 +168,13 @@ class Endings:
                     await self._store.submit(Write(key, found.epoch, version, version, fence=fence, idle_since=now))
             finally:
                 self._store.release(key, fence)
+
+
+def _may_be_deleted(ending: asyncio.Task[bool]) -> bool:
+    if ending.cancelled():
+        return True
+    error = ending.exception()
+    return ending.result() if error is None else isinstance(error, Indeterminate)
 
 
 async def wait_for(task: asyncio.Task[T]) -> T:

@@ -33,7 +33,6 @@ class Cell:
             else:
                 await asyncio.wait([loading])
                 loading.result()
-        self._records.depend()  # A write that is not durable may have made it known.
 
     async def _read(self) -> None:
         loading = self._loading = asyncio.get_running_loop().create_future()

@@ -96,7 +96,7 @@ class Stage:
         if not drafts:
             return
         records = [record for draft in drafts for record in draft.records()]
-        commit = self._commit = self.core.records.write(records, is_staged=True)
+        commit = self._commit = self.core.records.write(records)
         for draft in drafts:
             draft.submitted(commit)
         await commit

@@ -2,16 +2,27 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable, Collection, Generator
+from functools import partial
+from typing import Any, Protocol
 
 from plait.errors import PlaitError
 from plait.state.revision import Revision
 from plait.state.source import Source
 
-__all__ = ["Commit"]
+__all__ = ["Commit", "Maker"]
 
 log = logging.getLogger("plait.thread")
+
+
+class Maker(Protocol):
+    """The turn that makes a change."""
+
+    def expect_change(self) -> None:
+        """Note that a change is being stored that it has made."""
+
+    def decide_change(self, *, may_be_stored: bool) -> None:
+        """Note the outcome of a change that it has made."""
 
 
 class Commit:
@@ -20,11 +31,21 @@ class Commit:
     Awaiting raises StoreError when the change could not be stored; the thread then returns to its last durable state.
     """
 
-    __slots__ = ("_callbacks", "_error", "_on_raise", "began", "is_done", "outcome", "revision", "source", "trace")
+    __slots__ = (
+        "_callbacks",
+        "_error",
+        "_tasks",
+        "began",
+        "is_done",
+        "maker",
+        "outcome",
+        "revision",
+        "source",
+        "trace",
+        "whole",
+    )
 
-    def __init__(
-        self, revision: Revision, source: Source, on_raise: Callable[[PlaitError], None] | None = None
-    ) -> None:
+    def __init__(self, revision: Revision, source: Source, maker: Maker | None = None) -> None:
         self.revision = revision
         self.source: Source = source
         self.is_done = False
@@ -33,9 +54,13 @@ class Commit:
         # For the instruments: its trace, and when it was made; None if they are not told of it.
         self.trace: Any = None
         self.began: float | None = None
+        # The turn that has made it, until it is done.
+        self.maker = maker
+        # The change with which this one is stored: of a transaction, or the last one before it if it changes nothing.
+        self.whole: Commit | None = None
+        # The tasks that await it; None if none ever has.
+        self._tasks: set[asyncio.Task[Any] | None] | None = None
         self._error: PlaitError | None = None
-        # Called with the error before code that awaits the change is given it; None once there is none.
-        self._on_raise = on_raise
         self._callbacks: list[Callable[[PlaitError | None], None]] = []
 
     @property
@@ -49,6 +74,17 @@ class Commit:
         outcome = self.outcome
         return outcome is None or (outcome.done() and outcome.exception() is not None)
 
+    @property
+    def tasks(self) -> Collection[Any]:
+        """The tasks that await the change, and are given the error if it fails."""
+        return self._tasks or ()
+
+    def decide(self, *, may_be_stored: bool) -> None:
+        """Tell the turn that has made the change what became of it."""
+        maker, self.maker = self.maker, None
+        if maker is not None:
+            maker.decide_change(may_be_stored=may_be_stored)
+
     def then(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` with None when the change is durable and sent, or with the error when it has failed."""
         if self.is_done:
@@ -60,8 +96,6 @@ class Commit:
         """Call the waiting callbacks, in order."""
         self.is_done = True
         self._error = error
-        if error is None:
-            self._on_raise = None  # It would keep the thread in memory.
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             try:
@@ -73,14 +107,27 @@ class Commit:
         """Wait until the change is durable or has failed; the calling code is not told which."""
         if not self.is_done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.then(lambda _: None if future.done() else future.set_result(None))
+            self._callbacks.append(partial(_wake, future))
             await future
 
     def __await__(self) -> Generator[Any, None, int]:
         if not self.is_done:
-            yield from self.wait().__await__()
+            whole, task = self.whole or self, asyncio.current_task()
+            if whole._tasks is None:
+                whole._tasks = {task}
+            else:
+                whole._tasks.add(task)
+            waiter = asyncio.get_running_loop().create_future()
+            self._callbacks.append(partial(_wake, waiter))
+            try:
+                yield from waiter
+            finally:
+                whole._tasks.discard(task)
         if self._error is not None:
-            if self._on_raise is not None:
-                self._on_raise(self._error)
             raise self._error
         return self.version
+
+
+def _wake(waiter: asyncio.Future[None], _: PlaitError | None) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

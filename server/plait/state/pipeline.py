@@ -1,23 +1,23 @@
 """The path of a change: validated, applied, made durable, then sent. No I/O except through the store.
 
 Output of a thread waits for the changes made before it (an output gate): `after` calls back at once if everything is
-durable, and otherwise when the last change made so far is. Code that has made or seen a change that was lost while it
-awaited something can send nothing that could be based on it: its output fails with the error of the store.
+durable, and otherwise when the last change made so far is. When a change is lost, the thread goes back to its last
+durable state and the turns that are under way are cut short, as they may have seen it: they can send and change
+nothing more.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import Context
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from plait.errors import Conflict, Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments import Instruments
 from plait.limits import Limits
 from plait.state.applying import apply_ops, apply_value, drop_unpaired_moves, measure_op
-from plait.state.commit import Commit
-from plait.state.dependents import Dependents, Nobody
+from plait.state.commit import Commit, Maker
 from plait.state.history import History
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
@@ -35,6 +35,21 @@ __all__ = ["Pipeline"]
 T = TypeVar("T")
 
 
+class Turns(Protocol):
+    """The turns of a thread, whose code makes changes and sees them before they are durable."""
+
+    def find_turn(self) -> Maker | None:
+        """Return the turn in which the calling code runs, of any thread; None outside of turns."""
+        ...
+
+    def find_loss(self) -> PlaitError | None:
+        """Return why the turn of the calling code was cut short, if it is one of this thread."""
+        ...
+
+    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[Any]]) -> None:
+        """Cut the turns short whose code is under way, except those whose own tasks are told the error themselves."""
+
+
 class Pipeline:
     """Applies the changes of one thread, stores them, and publishes them when they are durable."""
 
@@ -50,14 +65,13 @@ class Pipeline:
         "_pending",
         "_refusal",
         "_store",
-        "_submitted",
         "_transaction",
         "_type",
         "_validate",
-        "dependents",
         "history",
         "lost",
         "on_submit",
+        "turns",
     )
 
     def __init__(
@@ -67,7 +81,7 @@ class Pipeline:
         store: Store,
         limits: Limits,
         *,
-        validate: Callable[[Any, Any], None] | None,
+        validate: Callable[[Any, Any], object] | None,
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments | None = None,
@@ -77,7 +91,7 @@ class Pipeline:
         self._type = state_type
         self._store = store
         self._limits = limits
-        # Raises to refuse a change; None if the class does not validate changes.
+        # Raises to refuse a change, and must return None; None if the class does not validate changes.
         self._validate = validate
         # Called for each change that became durable, in order, before the callbacks that wait for it.
         self._on_commit = on_commit
@@ -91,9 +105,8 @@ class Pipeline:
         self._find_trace = find_trace
         # Changes that are not durable yet, in order, and how many there have been.
         self._pending: list[Commit] = []
-        self._submitted = 0
-        # Those whose code makes and sees changes, and whether any of these was lost.
-        self.dependents: Dependents = Nobody()
+        # The turns of the thread, if it has any, and whether a change was lost that they may have seen.
+        self.turns: Turns | None = None
         self._has_lost = False
         # Called at each change, before it is stored.
         self.on_submit: Callable[[], None] | None = None
@@ -124,29 +137,14 @@ class Pipeline:
     @property
     def current(self) -> Revision:
         """The current revision; inside of a transaction, what it has made of it so far."""
-        if self._pending and self.history.current is not self.history.durable:
-            self.dependents.depend(self._submitted)
         if self._transaction is None:
             return self.history.current
         transaction = self._own_transaction()
         return self.history.current if transaction is None else transaction.revision
 
-    def depend(self) -> None:
-        """Note that the calling code sees what is not durable yet."""
-        if self._pending:
-            self.dependents.depend(self._submitted)
-
-    async def wait_for_seen(self) -> None:
-        """Wait until all is durable that the calling code has made or seen. Raises StoreError if it was lost."""
-        if self.dependents.depends_on() > self._submitted - len(self._pending):
-            await self.wait_until_stored()
-        self.check_loss()
-
-    def check_loss(self) -> None:
-        """Raise why a change was lost that the calling code has made or seen, unless it was told of that."""
-        if self._has_lost and (loss := self.dependents.find_loss()) is not None:
-            self.dependents.forgive(loss)
-            raise loss
+    def find_loss(self) -> PlaitError | None:
+        """Return why the turn of the calling code was cut short; None if it was not."""
+        return self.turns.find_loss() if self._has_lost and self.turns is not None else None
 
     def start(self, value: object) -> None:
         """Make `value` the initial state of a thread that is not stored; it is stored with the first change."""
@@ -237,17 +235,14 @@ class Pipeline:
             at = len(self._find_text(pointer) or "")
         return self.change([splice(pointer, at, remove, insert)], "server")
 
-    def store(self, records: Sequence[Record], *, is_staged: bool = False) -> Commit:
-        """Store records after the changes made so far; they fail with these. Raises ValueError and TooLarge.
-
-        What was staged is stored again if that fails, and is not lost.
-        """
+    def store(self, records: Sequence[Record]) -> Commit:
+        """Store records after the changes made so far; they fail with these. Raises ValueError and TooLarge."""
         self.check_open()
         for record in records:
             check_record(record, self._limits)
         if (transaction := self._own_transaction()) is not None:
             return transaction.add(transaction.revision, (), records)
-        return self._submit(self.history.put(records), "server", is_staged=is_staged)
+        return self._submit(self.history.put(records), "server")
 
     def check_open(self) -> None:
         """Raise what refuses any change now: the thread has ended or lost its store, or another change is decided."""
@@ -259,6 +254,8 @@ class Pipeline:
         if self._refusal is not None:
             kind, message = self._refusal
             raise kind(message)
+        if (loss := self.find_loss()) is not None:
+            raise loss
         if self._is_deciding:
             raise RuntimeError(
                 "the state cannot be changed while another change is being made: do it in on_state_changed, not in "
@@ -304,14 +301,15 @@ class Pipeline:
         if self._refusal is None:
             self._refusal = (Unavailable, _STOPPED)
 
-    def begin_deletion(self) -> Commit | None:
+    def begin_deletion(self, turn: Maker) -> Commit | None:
         """Refuse further changes, and hold back what is sent from now on until `delete` has an outcome.
 
         Returns the last change so far, None if all are durable.
         """
+        turn.expect_change()
         self._refusal = (Unavailable, "the thread is being destroyed")
         before = self._pending[-1] if self._pending else None
-        self._deletion = Commit(self.history.current, "server")
+        self._deletion = Commit(self.history.current, "server", turn)
         self._pending.append(self._deletion)
         return before
 
@@ -325,6 +323,7 @@ class Pipeline:
         if not commit.is_done:
             if (write := self.history.delete()) is None:
                 self._pending.remove(commit)
+                commit.decide(may_be_stored=False)
                 commit.finish(None)
             else:
                 commit.outcome = self._store.submit(write)
@@ -337,11 +336,12 @@ class Pipeline:
         commit, self._deletion = self._deletion, None
         if commit is not None and not commit.is_done and commit.outcome is None:
             self._pending.remove(commit)
+            commit.decide(may_be_stored=False)
             commit.finish(error)
 
     def after(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
-        if self._has_lost and (loss := self.dependents.find_loss()) is not None:
+        if (loss := self.find_loss()) is not None:
             callback = partial(_fail, callback, loss)
         if innermost() is not None and (own := find_transaction(self)) is not None and own.is_open:
             if own is self._transaction:
@@ -400,7 +400,12 @@ class Pipeline:
                 raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
             return transaction.add(after, ops)
         if self._validate is not None:
-            self.ask(self._validate, after.copy(), source)
+            answer = self.ask(self._validate, after.copy(), source)
+            if answer is not None:
+                raise TypeError(
+                    f"validate_state_change returned {type(answer).__name__}: it must raise to refuse a change, for "
+                    "example Reject, and return None to accept it"
+                )
         if not ops:
             return self._submit(self.history.put(records), source) if records else self._commit_unchanged(source)
         client = accept() if accept is not None else None
@@ -412,21 +417,23 @@ class Pipeline:
         return found if found is not None and found is find_transaction(self) else None
 
     def _commit_unchanged(self, source: Source) -> Commit:
-        commit = Commit(self.history.current, source, self.dependents.forgive)
+        commit = Commit(self.history.current, source)
+        if self._pending:
+            commit.whole = self._pending[-1]
         self.after(commit.finish)
         return commit
 
-    def _submit(self, write: Write, source: Source, *, is_staged: bool = False) -> Commit:
-        commit = Commit(self.history.current, source, self.dependents.forgive)
+    def _submit(self, write: Write, source: Source) -> Commit:
+        maker = None if self.turns is None else self.turns.find_turn()
+        commit = Commit(self.history.current, source, maker)
+        if maker is not None:
+            maker.expect_change()
         if self.on_submit is not None:
             self.on_submit()
         pending = self._pending
         # It fails with the one before, in this iteration of the loop. The store might accept it.
         has_failed = len(pending) > 0 and pending[-1].has_failed
         pending.append(commit)
-        self._submitted += 1
-        if not is_staged:
-            self.dependents.depend(self._submitted)
         if not has_failed:
             commit.outcome = self._store.submit(write)
             # What follows is not done for the turn that has made the change.
@@ -451,6 +458,7 @@ class Pipeline:
                 self._instruments.change_committed(commit.trace, perf_counter() - commit.began, outcome.result())
             if is_change:
                 self._on_commit(commit)
+            commit.decide(may_be_stored=True)
             commit.finish(None)
             return
         failure = error if isinstance(error, StoreError) else StoreError(str(error))
@@ -462,10 +470,13 @@ class Pipeline:
         else:
             self.history.rollback()
             self._has_lost = True
-            self.dependents.lose(failure, after=self._submitted - len(self._pending))
+            if self.turns is not None:
+                self.turns.cut(failure, {task for each in self._pending for task in each.tasks})
         failed, self._pending = self._pending, []
         if self._instruments is not None:
             _tell_failed(self._instruments, failed, failure.code)
+        for each in failed:  # Before any of them is answered.
+            each.decide(may_be_stored=isinstance(failure, Indeterminate))
         for each in failed:
             each.finish(failure)
 

@@ -23,10 +23,6 @@ class Records:
         self._pipeline = pipeline
         self._on_error = on_error
 
-    def depend(self) -> None:
-        """Note that the calling code sees what is not durable yet."""
-        self._pipeline.depend()
-
     async def read(self, part: str, name: str) -> bytes | None:
         """Return the value of a record after all writes made so far, None if there is none. Raises StoreError."""
         if not self._pipeline.history.is_begun:
@@ -49,6 +45,6 @@ class Records:
             self._on_error(error)
             raise
 
-    def write(self, records: Sequence[Record], *, is_staged: bool = False) -> Commit:
+    def write(self, records: Sequence[Record]) -> Commit:
         """Store records after the changes made so far, as one write. Raises ValueError and TooLarge."""
-        return self._pipeline.store(records, is_staged=is_staged)
+        return self._pipeline.store(records)

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from plait.errors import PlaitError, RolledBack
 from plait.state.commit import Commit
-from plait.state.dependents import Dependents
 from plait.state.revision import Revision
 from plait.store.protocol import Record, ThreadKey
 from plait_schemas.patch import Op, compact, is_index
@@ -36,9 +35,6 @@ class Owner(Protocol):
 
     @property
     def current(self) -> Revision: ...
-
-    @property
-    def dependents(self) -> Dependents: ...
 
     def begin(self, transaction: "Transaction") -> None: ...
 
@@ -153,7 +149,7 @@ class Transaction:
             self._undo()
             raise
         for step in self._steps:
-            step.commit.revision = self.commit.revision
+            step.commit.revision, step.commit.whole = self.commit.revision, self.commit.whole or self.commit
             self.commit.then(step.commit.finish)
         for callback in self._callbacks:
             self.commit.then(callback)
@@ -187,7 +183,7 @@ class Transaction:
         """Add a step: operations on the last revision and the revision that they make, or records."""
         assert self._start is not None
         revision.version = self._start[0].version
-        commit = Commit(revision, "server", self.owner.dependents.forgive)
+        commit = Commit(revision, "server")
         self._steps.append(_Step(revision, ops, records, commit))
         return commit
 

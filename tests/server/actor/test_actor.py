@@ -16,7 +16,7 @@ from plait.actor.current import current
 from plait.actor.outcome import make_resolver
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.errors import PlaitError, Readonly, Reject, StoreError, TurnTimeout, Unavailable
+from plait.errors import CallFailed, PlaitError, Readonly, Reject, StoreError, TurnTimeout, Unavailable
 
 PATIENCE = 10.0
 
@@ -115,6 +115,85 @@ async def test_a_change_that_on_state_changed_makes_is_told_in_turn() -> None:
     async with open_house(Settling) as house:
         await house.handle(Settling).set_state(1)
         assert await lines(house, Settling) == [(1, "server"), (2, "server"), (3, "server")]
+
+
+class Restless(Room):
+    """Makes so many changes each time that it is told of one."""
+
+    changes = 1
+
+    async def on_state_changed(self, state: Any, source: Source) -> None:
+        self.lines.append(state)
+        for _ in range(self.changes):
+            await self.change()
+
+    async def change(self) -> None:
+        self.set_state(lambda state: state + 1)
+
+    def on_error(self, error: BaseException, connection: Connection | None) -> None:
+        self.errors = [*getattr(self, "errors", []), error]
+
+
+class RestlessInCalls(Restless):
+    """Does so through calls of itself."""
+
+    async def change(self) -> None:
+        await self.thread(RestlessInCalls, self.name).add()
+
+    @rpc
+    def add(self) -> None:
+        self.set_state(lambda state: state + 1)
+
+
+class RestlessTwice(Restless):
+    changes = 2
+
+
+@pytest.mark.parametrize("cls", [Restless, RestlessInCalls, RestlessTwice])
+async def test_on_state_changed_that_makes_a_change_each_time_is_stopped(cls: type[Restless]) -> None:
+    async with open_house(cls) as house:
+        for _ in range(2):
+            await house.handle(cls).set_state(1)
+            told = await lines(house, cls)
+            errors = (await house.actor(cls)).thread.errors  # type: ignore[attr-defined]
+            assert {str(error) for error in errors} == {
+                "on_state_changed has made a change 1,000 times in a row, and is not called again"
+            }
+            if cls is not RestlessTwice:
+                assert told == list(range(1, 1002))
+                assert len(errors) == 1
+            told.clear()
+            errors.clear()
+
+
+async def test_on_state_changed_may_make_any_number_of_changes_that_lead_to_no_others() -> None:
+    class Filling(Restless):
+        async def on_state_changed(self, state: Any, source: Source) -> None:
+            if state == 1:
+                for _ in range(1_500):
+                    await self.change()
+
+    async with open_house(Filling) as house:
+        for _ in range(3):
+            await house.handle(Filling).set_state(1)
+            await lines(house, Filling)
+            assert await house.handle(Filling).state() == 1_501
+        assert not hasattr((await house.actor(Filling)).thread, "errors")
+
+
+async def test_a_task_that_on_state_changed_has_begun_may_change_the_state_for_ever() -> None:
+    class Ticking(Restless):
+        async def on_state_changed(self, state: Any, source: Source) -> None:
+            if state < 1_200:
+                self.task = asyncio.get_running_loop().call_soon(lambda: self.set_state(state + 1))
+
+    async with open_house(Ticking) as house:
+        await house.handle(Ticking).set_state(1)
+        actor = await house.actor(Ticking)
+        async with asyncio.timeout(PATIENCE):
+            while actor.durable.state < 1_200:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert not hasattr(actor.thread, "errors")
 
 
 async def test_a_change_that_failed_is_not_told() -> None:
@@ -659,6 +738,29 @@ async def test_threads_may_call_each_other_in_circles() -> None:
         assert await outcome(house.handle(Ping).itself()) == "ping"
 
 
+class Deep(Room):
+    @rpc
+    async def down(self, calls: int) -> int:
+        return 0 if calls == 1 else 1 + int(await self.thread(Deep, self.name).down(calls - 1))
+
+    @rpc(concurrent=True)
+    async def down_elsewhere(self, calls: int) -> int:
+        return 0 if calls == 1 else 1 + int(await self.thread(Deep, str(calls)).down_elsewhere(calls - 1))
+
+
+@pytest.mark.parametrize("method", ["down", "down_elsewhere"])
+async def test_a_chain_of_more_than_64_calls_is_refused_with_one_error_that_is_not_logged(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_house(Deep) as house:
+        call = house.handle(Deep).call
+        assert await outcome(call(method, 64)) == 63
+        with pytest.raises(CallFailed, match=rf"^rpc {method} of deep/\w+ is called in a chain of more than 64 calls"):
+            await outcome(call(method, 65))
+        assert await outcome(call(method, 1)) == 0
+        assert caplog.text == ""
+
+
 async def test_a_call_from_elsewhere_waits_for_the_whole_chain() -> None:
     async with open_house(Ping, Pong) as house:
         handle = house.handle(Ping)
@@ -952,6 +1054,25 @@ async def test_a_reject_is_told_to_the_code_that_tried() -> None:
         with pytest.raises(Reject, match="never") as caught:
             await house.handle(Strict).set_state(1)
         assert caught.value.path == "/n"
+
+
+@pytest.mark.parametrize("answer", [True, False, 0, "no"])
+async def test_a_validator_that_returns_an_answer_accepts_nothing(answer: Any) -> None:
+    class Asking(Room):
+        def validate_state_change(self, next_state: Any, source: Source) -> Any:
+            return answer
+
+    async with open_house(Asking) as house:
+        name = type(answer).__name__
+        with pytest.raises(
+            TypeError, match=rf"^validate_state_change returned {name}: it must raise to refuse a change"
+        ):
+            await house.handle(Asking).set_state(1)
+        assert await house.handle(Asking).state() == 0
+        client = await house.join(Asking, "a")
+        client.push(5)
+        assert (await client.next())["type"] == "cf_agent_state_error"
+        assert await house.handle(Asking).state() == 0
 
 
 class Endless(Thread[Any]):

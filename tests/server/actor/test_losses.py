@@ -1,33 +1,36 @@
-"""What becomes of a turn that has made or seen a change, when that is lost while the turn awaits something else."""
+"""When a write is lost, the thread restarts in place: what its turns end with, what is kept, and what is answered."""
 
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from starlette.requests import Request
-from tests.server.fakes import TroubledStore
 from tests.server.rooms import Client, House, make_request, open_house
 from tests.server.session.guests import Guest
 
 from plait.actor.connection import Connection
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
-from plait.errors import CallFailed, StoreError
+from plait.errors import Indeterminate, StoreError
 from plait.parts.values import Values
 from plait.state.commit import Commit
 
 PATIENCE = 10.0
+FULL = "the disk is full"
 
 
 async def outcome(awaitable: Awaitable[Any]) -> Any:
     async with asyncio.timeout(PATIENCE):
         return await awaitable
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 async def tell(change: Commit) -> str:
@@ -48,378 +51,646 @@ class Counter(Thread[int]):
     values = Values()
 
     def on_start(self) -> None:
+        self.starts = getattr(self, "starts", 0) + 1
         self.gate = asyncio.Event()
+        self.waiting = 0
+        self.said: list[Any] = []
         self.told: list[Any] = []
+
+    def on_stop(self) -> None:
+        self.said.append("stopped")
 
     def on_error(self, error: BaseException, connection: Connection | None) -> None:
         self.told.append(error)
 
     async def on_message(self, connection: Connection, data: str | bytes) -> None:
-        seen = self.state
+        await self.hold()
+        connection.send(f"{data!r}")
+
+    async def hold(self) -> None:
+        """Wait at the gate."""
+        self.waiting += 1
         await self.gate.wait()
-        connection.send(f"{data!r}: {seen}")
+
+    def add(self, n: int = 1) -> Commit:
+        return self.set_state(lambda state: state + n)
+
+    # Turns that wait while a change is lost
 
     @rpc
-    async def add(self, n: int) -> str:
-        self.set_state(lambda state: state + n)
-        await self.gate.wait()
+    async def add_and_wait(self) -> str:
+        self.add()
+        await self.hold()
         return "added"
-
-    @rpc
-    async def add_and_read(self, n: int) -> int:
-        self.set_state(lambda state: state + n)
-        await self.gate.wait()
-        self.set_state(lambda state: state + n)
-        return self.state
-
-    @rpc
-    async def add_and_know(self, n: int) -> str:
-        return await tell(self.set_state(lambda state: state + n))
-
-    @rpc
-    async def add_and_emit(self, n: int) -> None:
-        self.set_state(lambda state: state + n)
-        await self.gate.wait()
-        self.emit("added", n)
-
-    @rpc
-    async def add_and_get(self, n: int) -> str:
-        self.set_state(lambda state: state + n)
-        await self.values.get("key")  # Waits for the change, and says nothing of what became of it.
-        return "added"
-
-    @rpc
-    async def add_and_undo(self, n: int) -> str:
-        self.set_state(lambda state: state + n)
-        await self.undo("server")
-        return "added"
-
-    @rpc
-    async def add_in_block(self, n: int) -> str:
-        with self.transaction():
-            commit = self.set_state(lambda state: state + n)
-        return await tell(commit)
-
-    @rpc
-    async def add_twice_and_know_once(self, n: int) -> str:
-        self.set_state(lambda state: state + n)
-        await self.gate.wait()
-        try:
-            await self.set_state(lambda state: state + n)
-        except StoreError:
-            return "added once"
-        return "added"
-
-    @rpc
-    async def add_and_tell_in_block(self, n: int) -> None:
-        self.set_state(lambda state: state + n)
-        await self.gate.wait()
-        with self.transaction():
-            self.set_state(lambda state: state + 100)
-            self.emit("added", n)
-            self.set_presence("server", n)
-
-    @rpc(concurrent=True)
-    async def look_and_close(self) -> None:
-        assert self.state
-        await self.gate.wait()
-        for connection in self.connections():
-            connection.close(4000, "the end")
-
-    @rpc(concurrent=True)
-    async def add_and_greet(self, n: int) -> None:
-        self.set_state(lambda state: state + n)
-        self.broadcast("hello")
-
-    @rpc(concurrent=True)
-    async def look_at_version(self) -> int:
-        seen = self.version
-        await self.gate.wait()
-        return seen
-
-    @rpc(concurrent=True)
-    async def look_at_value(self) -> Any:
-        seen = await self.values.get("key")
-        await self.gate.wait()
-        return seen
-
-    @rpc
-    async def add_while_a_task_saves(self, n: int) -> str:
-        await self.values.get("key")
-        saving = asyncio.create_task(self.values.set("key", n))
-        await asyncio.sleep(0)
-        self.set_state(lambda state: state + n)
-        await self.gate.wait()
-        with pytest.raises(StoreError):
-            await saving
-        return "added"
-
-    @rpc
-    async def add_and_leave(self, n: int) -> str:
-        self.set_state(lambda state: state + n)
-        await self.gate.wait()
-        raise Left
-
-    @rpc
-    async def add_after_the_end(self, stream: Stream) -> None:
-        stream.end("the end")
-        self.set_state(lambda state: state + 1)
-        await self.gate.wait()
-
-    @rpc
-    async def add_often_and_know_only_the_first(self, n: int) -> str:
-        commits = []
-        for _ in range(n):
-            commits.append(self.set_state(lambda state: state + 1))
-            while not commits[-1].is_done:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        for commit in commits[:-1]:
-            with pytest.raises(StoreError):
-                await commit
-        return "added"
-
-    @rpc
-    async def count(self) -> AsyncIterator[int]:
-        self.set_state(lambda state: state + 1)
-        seen = self.state
-        await self.gate.wait()
-        yield seen
-
-    @rpc(concurrent=True)
-    async def look(self) -> int:
-        seen = self.state
-        await self.gate.wait()
-        return seen
 
     @rpc(concurrent=True)
     async def wait(self) -> str:
-        await self.gate.wait()
+        await self.hold()
         return "waited"
 
     @rpc
-    async def add_in_steps(self, n: int, steps: int) -> str:
-        self.set_state(lambda state: state + n)
-        for _ in range(steps):
-            await asyncio.sleep(0)
+    async def return_all_the_same(self) -> str:
+        try:
+            await self.hold()
+        except asyncio.CancelledError:
+            self.said.append("cancelled")
+        return "fine"
+
+    @rpc
+    async def raise_another(self) -> None:
+        try:
+            await self.hold()
+        except asyncio.CancelledError:
+            raise ValueError("another") from None
+
+    @rpc
+    async def leave(self) -> None:
+        try:
+            await self.hold()
+        except asyncio.CancelledError:
+            raise Left from None
+
+    @rpc
+    async def change_and_send_all_the_same(self) -> str:
+        try:
+            await self.hold()
+        except asyncio.CancelledError:
+            for change in (
+                self.add,
+                lambda: self.update("", 5),
+                lambda: self.values.set("key", 1),
+                self.change_in_block,
+            ):
+                with pytest.raises(StoreError, match=FULL):
+                    await change()
+        self.broadcast("after the loss")
+        self.set_presence("server", 1)
+        for connection in self.connections():
+            connection.send("after the loss")
+        return "fine"
+
+    async def change_in_block(self) -> None:
+        with self.transaction():
+            self.add()
+
+    @rpc(concurrent=True)
+    async def gather(self) -> None:
+        await asyncio.gather(self.child(), self.child())
+
+    @rpc(concurrent=True)
+    async def group(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.child())
+            tasks.create_task(self.child())
+
+    async def child(self) -> None:
+        try:
+            await self.hold()
+        finally:
+            self.said.append("child ended")
+
+    @rpc(concurrent=True)
+    async def leave_a_task(self) -> None:
+        self.orphan = asyncio.create_task(self.change_at_the_gate())
+        await asyncio.shield(self.orphan)
+
+    async def change_at_the_gate(self) -> str:
+        await self.hold()
+        return await tell(self.add(100))
+
+    # Turns that know
+
+    @rpc
+    async def add_and_know(self) -> str:
+        said = await tell(self.add())
+        await self.add(10)
+        return said
+
+    @rpc
+    async def add_in_block_and_know(self) -> str:
+        with self.transaction():
+            commit = self.add()
+        said = await tell(commit)
+        await self.add(10)
+        return said
+
+    @rpc(concurrent=True)
+    async def change_nothing_and_know(self) -> str:
+        said = await tell(self.set_state(self.state))
+        await self.add(10)
+        return said
+
+    @rpc
+    async def let_a_task_know(self) -> str:
+        return await asyncio.gather(tell(self.add()), asyncio.sleep(0))[0]
+
+    @rpc
+    async def give_up_waiting(self) -> str:
+        change = self.add()
+        try:
+            async with asyncio.timeout(0):
+                await change
+        except TimeoutError:
+            self.said.append("gave up")
+        await self.hold()
         return "added"
 
+    # Turns of which a part is stored
 
-async def fail(house: House, change: Awaitable[Any]) -> None:
-    """Make the write of a change fail, while the turns wait at the gate, and let them go on then."""
+    @rpc
+    async def add_twice(self) -> str:
+        await self.add()
+        self.said.append("first")
+        self.add()
+        await self.hold()
+        return "added"
+
+    @rpc
+    async def add_twice_and_end(self) -> str:
+        self.add()
+        self.add()
+        return "added"
+
+    @rpc
+    async def add_twice_and_raise(self) -> None:
+        await self.add()
+        await self.add()
+
+    @rpc
+    async def add_elsewhere(self, how: str) -> str:
+        other = self.thread(Other, "other")
+        if how == "by a change":
+            await other.set_state(7)
+        elif how == "by a value":
+            await other.values.set("key", 7)
+        elif how == "by its end":
+            await other.destroy()
+        elif how == "deep":
+            await other.deep()
+        else:
+            await other.add_now()
+        self.said.append("first")
+        await self.hold()
+        return "added"
+
+    @rpc
+    async def call_and_wait(self) -> str:
+        return str(await self.thread(Other, "other").wait_and_add())
+
+    @rpc
+    async def call_back(self) -> str:
+        return str(await self.thread(Other, "other").call_back())
+
+    @rpc
+    async def change_elsewhere_and_wait(self) -> None:
+        await self.thread(Other, "other").set_state(7)
+
+    # Others
+
+    @rpc
+    async def count(self) -> AsyncIterator[int]:
+        self.add()
+        yield 1
+        await self.hold()
+        yield 2
+
+    @rpc
+    async def end_and_add(self, stream: Stream) -> None:
+        stream.end("the end")
+        self.add()
+        await self.hold()
+
+    @rpc
+    async def look(self) -> int:
+        return self.state
+
+
+class Other(Thread[int]):
+    initial_state: Any = 0
+    values = Values()
+
+    def on_start(self) -> None:
+        self.gate, self.waiting, self.said = asyncio.Event(), 0, list[str]()
+
+    @rpc
+    async def add_now(self) -> None:
+        await self.set_state(7)
+
+    @rpc
+    async def deep(self) -> None:
+        await self.thread(Other, "deeper").add_now()
+
+    @rpc
+    async def wait_and_add(self) -> str:
+        self.waiting += 1
+        await self.gate.wait()
+        await self.set_state(7)
+        return "added"
+
+    @rpc
+    async def call_back(self) -> str:
+        try:
+            return str(await self.thread(Counter, "one").add_and_wait())
+        except StoreError as error:
+            self.said.append(type(error).__name__)
+            return "went on"
+
+
+async def begin(house: House, method: str, *args: Any) -> tuple[Counter, asyncio.Task[Any]]:
+    """Return the thread, stored, and the task of a call that waits at the gate, or in another thread."""
     actor = await house.actor(Counter)
+    await outcome(actor.store())
+    thread = cast(Counter, actor.thread)
+    house.store.is_held = method.startswith("add_and")
+    before = thread.waiting
+    task = asyncio.create_task(house.handle(Counter).call(method, *args))
+    await until(lambda: thread.waiting > before)
+    return thread, task
+
+
+async def lose(house: House, change: Callable[[], Commit] | None = None) -> None:
+    """Let the change that waits be lost, or else another one, which nobody under way has made."""
+    actor = await house.actor(Counter)
+    if change is not None or actor.pipeline.is_durable:
+        house.store.is_held = True
+        (change or cast(Counter, actor.thread).add)()
     house.store.fail_next()
     house.store.resume()
     await outcome(actor.pipeline.wait_until_durable())
-    cast(Counter, actor.thread).gate.set()
-    with pytest.raises((StoreError, CallFailed), match="the disk is full"):
-        await outcome(change)
 
 
-async def begun(house: House, *calls: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Begin calls, of which the first one makes a change whose write waits."""
-    await house.actor(Counter)
-    house.store.is_held = True
-    tasks = [asyncio.create_task(call) for call in calls]
-    async with asyncio.timeout(PATIENCE):
-        while not house.store.waiting:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    return tasks
+# What is cut short
 
 
-@pytest.mark.parametrize(
-    ("method", "state"),
-    [("add", 0), ("add_and_read", 5), ("add_and_emit", 0), ("add_and_get", 0), ("add_and_tell_in_block", 100)],
-)
-async def test_a_call_whose_change_was_lost_while_it_waited_for_something_else_is_told(method: str, state: int) -> None:
+@pytest.mark.parametrize("method", ["add_and_wait", "wait", "return_all_the_same", "raise_another", "leave"])
+async def test_a_turn_that_is_under_way_ends_with_the_error_whatever_it_has_done_and_does(method: str) -> None:
     async with open_house(Counter) as house:
-        client, actor = await house.join(Counter, "a"), await house.actor(Counter)
-        (call,) = await begun(house, house.handle(Counter).call(method, 5))
-        await fail(house, call)
-        assert await outcome(house.handle(Counter).state()) == state
-        assert [each for each in client.transport.sent if each.get("type") == "event"] == []
-        assert actor.thread.presence() == {}
-
-
-async def test_a_task_that_knows_of_a_loss_does_not_answer_for_its_call() -> None:
-    async with open_house(Counter) as house:
-        (call,) = await begun(house, house.handle(Counter).call("add_while_a_task_saves", 5))
-        await fail(house, call)
-
-
-async def test_a_call_that_is_interrupted_is_so_whatever_was_lost() -> None:
-    async with open_house(Counter) as house:
-        (call,) = await begun(house, house.handle(Counter).call("add_and_leave", 5))
-        house.store.fail_next()
-        house.store.resume()
-        actor = await house.actor(Counter)
-        await outcome(actor.pipeline.wait_until_durable())
-        cast(Counter, actor.thread).gate.set()
-        with pytest.raises(Left):
+        _, call = await begin(house, method)
+        await lose(house)
+        with pytest.raises(StoreError, match=FULL) as caught:
             await outcome(call)
+        assert type(caught.value) is StoreError
+        assert await outcome(house.handle(Counter).state()) == 0
 
 
-async def test_a_stream_that_has_ended_is_answered_once_and_on_error_is_told_of_a_loss() -> None:
+async def test_a_turn_that_is_cut_short_can_change_and_send_nothing_more() -> None:
+    async with open_house(Counter) as house:
+        client = await house.join(Counter, "a")
+        thread, call = await begin(house, "change_and_send_all_the_same")
+        await lose(house)
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(call)
+        assert await outcome(house.handle(Counter).state()) == 0
+        assert await outcome(house.handle(Counter).values.items()) == []
+        assert "after the loss" not in client.transport.sent
+        assert thread.presence() == {}
+
+
+@pytest.mark.parametrize("method", ["gather", "group"])
+async def test_the_tasks_of_a_turn_that_is_cut_short_end_with_it(method: str) -> None:
+    async with open_house(Counter) as house:
+        thread, call = await begin(house, method)
+        await until(lambda: thread.waiting == 2)
+        await lose(house)
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(call)
+        await until(lambda: thread.said == ["child ended"] * 2)
+
+
+async def test_a_task_that_outlives_a_turn_that_was_cut_short_can_change_nothing() -> None:
+    async with open_house(Counter) as house:
+        thread, call = await begin(house, "leave_a_task")
+        await lose(house)
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(call)
+        thread.gate.set()
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(thread.orphan)
+        assert await outcome(house.handle(Counter).state()) == 0
+
+
+async def test_all_turns_of_a_chain_that_comes_back_are_cut_short() -> None:
+    async with open_house(Counter, Other) as house:
+        other = cast(Other, (await house.actor(Other, "other")).thread)
+        thread, call = await begin(house, "call_back")
+        await lose(house)
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(call)
+        await until(lambda: other.said == ["StoreError"])
+        assert await outcome(house.handle(Counter).call("look")) == 0
+        assert (await house.actor(Counter)).turns.is_idle
+        assert thread.waiting == 1
+
+
+async def test_on_error_is_told_of_a_hook_that_is_cut_short() -> None:
     async with open_house(Counter) as house:
         client, actor = await house.join(Counter, "a"), await house.actor(Counter)
-        house.store.is_held = True
-        client.call("1", "add_after_the_end")
-        async with asyncio.timeout(PATIENCE):
-            while not house.store.waiting:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        thread = cast(Counter, actor.thread)
+        client.send("hello")
+        await until(lambda: thread.waiting)
+        await lose(house)
+        await outcome(actor.wait_until_idle())
+        assert [type(each) for each in thread.told] == [StoreError]
+        assert [each for each in client.transport.sent if isinstance(each, str)] == []
+
+
+async def test_on_start_is_cut_short_by_a_loss_and_runs_again_at_the_next_use() -> None:
+    class Starting(Counter):
+        kind = "starting"
+        began: list[asyncio.Event] = []  # noqa: RUF012
+
+        async def on_start(self) -> None:
+            super().on_start()
+            self.began.append(asyncio.Event())
+            self.add()
+            if len(self.began) == 1:
+                await self.began[0].wait()
+
+    async with open_house(Starting) as house:
         house.store.fail_next()
-        house.store.resume()
-        await outcome(actor.pipeline.wait_until_durable())
-        cast(Counter, actor.thread).gate.set()
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(house.handle(Starting).state())
+        assert await outcome(house.handle(Starting).state()) == 1
+        assert len(Starting.began) == 2
+
+
+async def test_a_stream_ends_with_the_error_and_sends_nothing_more() -> None:
+    async with open_house(Counter) as house:
+        actor, found = await house.actor(Counter), list[Any]()
+        await outcome(actor.store())
+        house.store.is_held = True
+
+        async def read() -> None:
+            async for each in house.handle(Counter).count():
+                found[len(found) :] = [each]
+
+        reading = asyncio.create_task(read())
+        await until(lambda: cast(Counter, actor.thread).waiting)
+        await lose(house)
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(reading)
+        assert found == []
+
+
+async def test_a_stream_that_has_ended_is_answered_once_and_on_error_is_told() -> None:
+    async with open_house(Counter) as house:
+        client, actor = await house.join(Counter, "a"), await house.actor(Counter)
+        thread = cast(Counter, actor.thread)
+        house.store.is_held = True
+        client.call("1", "end_and_add")
+        await until(lambda: thread.waiting)
+        await lose(house)
         await outcome(actor.wait_until_idle())
         assert [each["result"] for each in client.transport.sent if each.get("type") == "rpc"] == ["the end"]
-        assert [type(each) for each in cast(Counter, actor.thread).told] == [StoreError]
+        assert [type(each) for each in thread.told] == [StoreError]
 
 
-@pytest.mark.parametrize("count", [2, 11, 12])
-async def test_a_call_is_told_however_many_changes_it_has_lost(count: int) -> None:
+# What is not
+
+
+async def test_a_turn_that_has_not_begun_is_not_cut_short() -> None:
     async with open_house(Counter) as house:
-        actor = await house.actor(Counter)
-        await outcome(actor.store())
-        house.store.fail_all()
-        with pytest.raises(StoreError, match="the disk is full"):
-            await outcome(house.handle(Counter).call("add_often_and_know_only_the_first", count))
-
-
-async def test_an_undo_of_a_change_that_was_lost_is_not_answered() -> None:
-    async with open_house(Counter) as house:
-        await outcome(house.handle(Counter).set_state(1))
-        (call,) = await begun(house, house.handle(Counter).call("add_and_undo", 5))
-        await fail(house, call)
-
-
-@pytest.mark.parametrize("method", ["add_and_know", "add_in_block"])
-async def test_a_call_that_awaits_its_change_answers_for_the_loss_itself(method: str) -> None:
-    async with open_house(Counter) as house:
-        (call,) = await begun(house, house.handle(Counter).call(method, 5))
-        house.store.fail_next()
-        house.store.resume()
-        assert await outcome(call) == "not added"
-        assert await outcome(house.handle(Counter).call(method, 5)) == "added"
-
-
-async def test_a_call_that_knows_of_one_loss_does_not_answer_for_another_one() -> None:
-    async with open_house(Counter) as house:
-        (call,) = await begun(house, house.handle(Counter).call("add_twice_and_know_once", 5))
-        actor = await house.actor(Counter)
-        house.store.fail_next()
-        house.store.resume()
-        await outcome(actor.pipeline.wait_until_durable())
-        house.store.fail_next()
-        cast(Counter, actor.thread).gate.set()
-        with pytest.raises(StoreError, match="the disk is full"):
+        _, call = await begin(house, "add_and_wait")
+        waiting = asyncio.create_task(house.handle(Counter).call("look"))
+        await asyncio.sleep(0)
+        await lose(house)
+        with pytest.raises(StoreError, match=FULL):
             await outcome(call)
+        assert await outcome(waiting) == 0
 
 
-@pytest.mark.parametrize("method", ["look", "look_at_version"])
-async def test_a_call_that_has_seen_a_lost_change_of_another_one_is_told(method: str) -> None:
+async def test_the_thread_its_connections_and_its_presence_stay() -> None:
     async with open_house(Counter) as house:
-        change, look = await begun(house, house.handle(Counter).set_state(7), house.handle(Counter).call(method))
-        await fail(house, change)
-        with pytest.raises(StoreError, match="the disk is full"):
-            await outcome(look)
+        client, actor = await house.join(Counter, "a"), await house.actor(Counter)
+        thread = cast(Counter, actor.thread)
+        actor.set_presence("a", b"1")
+        thread.add(7)
+        await outcome(actor.wait_until_idle())
+        await lose(house)
+        assert (await house.actor(Counter)).thread is thread
+        assert (thread.state, thread.starts, thread.said) == (7, 1, [])
+        assert thread.presence() == {"a": 1}
+        assert thread.connections() == [client.connection]
+        await outcome(thread.add())
+        assert client.transport.sent[-1] == {"type": "cf_agent_state", "state": 8}
 
 
-async def test_a_call_that_has_seen_a_lost_value_is_told() -> None:
-    async with open_house(Counter) as house:
-        handle = house.handle(Counter)
-        await outcome(handle.values.set("key", "old"))
-        change, look = await begun(house, handle.values.set("key", "lost"), handle.call("look_at_value"))
-        await fail(house, change)
-        with pytest.raises(StoreError, match="the disk is full"):
-            await outcome(look)
-        assert await outcome(handle.values.get("key")) == "old"
-
-
-@asynccontextmanager
-async def open_with_value() -> AsyncIterator[House]:
-    """Open a house with a stored value that is not known yet."""
-    store = TroubledStore()
-    async with open_house(Counter, store=store) as house:
-        await outcome(house.handle(Counter).values.set("key", "old"))
-    async with open_house(Counter, store=store) as house:
-        yield house
-
-
-async def test_a_call_that_has_read_what_is_stored_is_answered_whatever_else_is_lost() -> None:
-    async with open_with_value() as house:
-        handle = house.handle(Counter)
-        change, look = await begun(house, handle.set_state(7), handle.call("look_at_value"))
-        await fail(house, change)
-        assert await outcome(look) == "old"
-
-
-async def test_a_call_is_told_of_a_lost_value_that_was_written_while_it_read() -> None:
-    async with open_with_value() as house:
-        handle = house.handle(Counter)
-        await house.actor(Counter)
-        gate = house.store.read_gate = asyncio.Event()
-        look = asyncio.create_task(handle.call("look_at_value"))
-        async with asyncio.timeout(PATIENCE):
-            while house.store.read_gate is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        (clearing,) = await begun(house, handle.values.clear())
-        gate.set()
-        await asyncio.sleep(0)
-        await fail(house, clearing)
-        with pytest.raises(StoreError, match="the disk is full"):
-            await outcome(look)
-        assert await outcome(handle.values.get("key")) == "old"
-
-
-async def test_what_a_call_sends_after_a_loss_does_not_overtake_what_others_have_sent() -> None:
-    async with open_house(Counter) as house:
-        handle, client = house.handle(Counter), await house.join(Counter, "a")
-        change, look = await begun(house, handle.set_state(7), handle.call("look_and_close"))
+async def test_a_turn_that_awaits_another_thread_is_not_cut_short_by_what_is_lost_there() -> None:
+    async with open_house(Counter, Other) as house:
+        other = await house.actor(Other, "other")
         actor = await house.actor(Counter)
+        call = asyncio.create_task(house.handle(Counter).call("call_and_wait"))
+        await until(lambda: cast(Other, other.thread).waiting)
         house.store.fail_next()
-        house.store.resume(1)
-        await outcome(actor.pipeline.wait_until_durable())
-        (greeting,) = await begun(house, handle.call("add_and_greet", 1))
-        cast(Counter, actor.thread).gate.set()
-        await asyncio.sleep(0)
-        house.store.resume()
-        await outcome(greeting)
-        for lost in (change, look):
-            with pytest.raises(StoreError, match="the disk is full"):
-                await outcome(lost)
-        assert client.transport.sent[-2:] == [{"type": "cf_agent_state", "state": 1}, "hello"]
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(other.thread.set_state(1))
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(call)
+        assert not actor.turns.find_loss()
+        assert await outcome(house.handle(Counter).call("look")) == 0
 
 
-async def test_a_call_is_not_told_of_the_loss_of_a_clients_change() -> None:
+async def test_a_change_of_a_client_that_is_lost_is_refused_and_later_ones_are_made() -> None:
     async with open_house(Counter) as house:
         actor = await house.actor(Counter)
         guest = Guest(actor, "a" * 16)
         joining = await guest.prepare()
-        (call,) = await begun(house, house.handle(Counter).call("add", 5))
+        await outcome(actor.store())
         guest.join(joining)
-        guest.push({"op": "replace", "path": "", "value": 9}, base=1)
-        house.store.resume(1)
-        async with asyncio.timeout(PATIENCE):
-            while not house.store.waiting:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        house.store.fail_next()
+        guest.push({"op": "replace", "path": "", "value": 9}, base=0)
+        await outcome(actor.pipeline.wait_until_durable())
+        assert [each["type"] for each in guest.frames] == ["joined", "nack"]
+        assert await outcome(house.handle(Counter).set_state(5)) == 1
+
+
+async def test_what_runs_while_a_thread_is_destroyed_is_not_cut_short() -> None:
+    class Ending(Counter):
+        kind = "ending"
+
+        async def on_destroyed(self) -> None:
+            self.waiting += 1
+            await self.gate.wait()
+            self.said.append("mourned")
+
+    async with open_house(Ending) as house:
+        actor = await house.actor(Ending)
+        thread = cast(Ending, actor.thread)
+        await outcome(actor.store())
+        house.store.is_held = True
+        change = thread.add()
+        ending = asyncio.create_task(house.handle(Ending).destroy())
+        await until(lambda: actor.is_ending)
         house.store.fail_next()
         house.store.resume()
-        await outcome(actor.pipeline.wait_until_durable())
-        cast(Counter, actor.thread).gate.set()
-        assert await outcome(call) == "added"
-        assert [each["type"] for each in guest.frames] == ["joined", "nack"]
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(change)
+        thread.gate.set()
+        outcomes = await outcome(asyncio.gather(ending, return_exceptions=True))
+        assert outcomes == [None] or isinstance(outcomes[0], StoreError)
+        assert actor.turns.is_idle
 
 
-async def test_what_a_hook_would_send_after_a_loss_is_told_to_on_error() -> None:
+# Who is told where it waits
+
+
+@pytest.mark.parametrize("method", ["add_and_know", "add_in_block_and_know"])
+async def test_a_turn_that_awaits_the_lost_change_is_told_there_and_goes_on(method: str) -> None:
     async with open_house(Counter) as house:
-        client, actor = await house.join(Counter, "a"), await house.actor(Counter)
-        (change,) = await begun(house, house.handle(Counter).set_state(7))
-        client.send("hello")
+        await outcome((await house.actor(Counter)).store())
+        house.store.fail_next()
+        assert await outcome(house.handle(Counter).call(method)) == "not added"
+        assert await outcome(house.handle(Counter).state()) == 10
+        assert await outcome(house.handle(Counter).call(method)) == "added"
+
+
+async def test_a_turn_that_awaits_a_change_that_changes_nothing_is_told_of_those_before() -> None:
+    async with open_house(Counter) as house:
+        actor = await house.actor(Counter)
+        thread = cast(Counter, actor.thread)
+        await outcome(actor.store())
+        house.store.is_held = True
+        thread.add()
+        call = asyncio.create_task(house.handle(Counter).call("change_nothing_and_know"))
+        await until(lambda: not actor.turns.is_idle)
         await asyncio.sleep(0)
-        await fail(house, change)
-        await outcome(actor.wait_until_idle())
-        assert [type(each) for each in cast(Counter, actor.thread).told] == [StoreError]
-        assert [each for each in client.transport.sent if isinstance(each, str)] == []
+        house.store.fail_next()
+        house.store.resume()
+        assert await outcome(call) == "not added"
+        assert await outcome(house.handle(Counter).state()) == 10
+
+
+@pytest.mark.parametrize("method", ["let_a_task_know", "give_up_waiting"])
+async def test_a_turn_whose_own_task_does_not_await_the_change_is_cut_short(method: str) -> None:
+    async with open_house(Counter) as house:
+        actor = await house.actor(Counter)
+        thread = cast(Counter, actor.thread)
+        await outcome(actor.store())
+        house.store.is_held = True
+        call = asyncio.create_task(house.handle(Counter).call(method))
+        await until(lambda: house.store.waiting and (method == "let_a_task_know" or thread.said))
+        await lose(house)
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(call)
+        assert await outcome(house.handle(Counter).state()) == 0
+
+
+# What is answered where a part is stored
+
+
+async def test_a_turn_of_which_a_change_is_stored_is_in_doubt() -> None:
+    async with open_house(Counter) as house:
+        actor = await house.actor(Counter)
+        call = asyncio.create_task(house.handle(Counter).call("add_twice"))
+        await until(lambda: cast(Counter, actor.thread).said)
+        await lose(house, cast(Counter, actor.thread).add)
+        with pytest.raises(Indeterminate, match="a part of what rpc add_twice has done is stored, or may be: the disk"):
+            await outcome(call)
+        assert await outcome(house.handle(Counter).state()) == 1
+
+
+async def test_a_turn_that_has_ended_and_of_which_a_part_is_stored_is_in_doubt() -> None:
+    async with open_house(Counter) as house:
+        actor = await house.actor(Counter)
+        await outcome(actor.store())
+        house.store.is_held = True
+        call = asyncio.create_task(house.handle(Counter).call("add_twice_and_end"))
+        await until(lambda: len(house.store.waiting) == 2)
+        house.store.resume(1)
+        await until(lambda: actor.durable.state == 1)
+        house.store.fail_next()
+        house.store.resume()
+        with pytest.raises(Indeterminate):
+            await outcome(call)
+        assert await outcome(house.handle(Counter).state()) == 1
+
+
+async def test_a_turn_that_raises_the_error_itself_and_of_which_a_part_is_stored_is_in_doubt() -> None:
+    async with open_house(Counter) as house:
+        actor = await house.actor(Counter)
+        await outcome(actor.store())
+        house.store.is_held = True
+        call = asyncio.create_task(house.handle(Counter).call("add_twice_and_raise"))
+        await until(lambda: house.store.waiting)
+        house.store.resume(1)
+        await until(lambda: house.store.waiting)
+        house.store.fail_next()
+        house.store.resume()
+        with pytest.raises(Indeterminate):
+            await outcome(call)
+        assert await outcome(house.handle(Counter).state()) == 1
+
+
+@pytest.mark.parametrize("how", ["by a call", "deep", "by a change", "by a value", "by its end"])
+async def test_a_turn_that_has_changed_another_thread_is_in_doubt(how: str) -> None:
+    async with open_house(Counter, Other) as house:
+        await outcome(house.handle(Other, "other").set_state(1))
+        _, call = await begin(house, "add_elsewhere", how)
+        await lose(house)
+        with pytest.raises(Indeterminate):
+            await outcome(call)
+
+
+async def test_a_turn_that_has_ended_another_thread_that_sleeps_is_in_doubt() -> None:
+    async with open_house(Counter, Other) as house:
+        await outcome(house.handle(Other, "other").set_state(1))
+        other = (await house.actor(Other, "other")).thread
+        other.idle_timeout = 0
+        await until(lambda: other._core.key not in house.node._actors)
+        _, call = await begin(house, "add_elsewhere", "by its end")
+        await lose(house)
+        with pytest.raises(Indeterminate):
+            await outcome(call)
+
+
+async def test_a_turn_is_in_doubt_while_one_that_it_has_called_goes_on() -> None:
+    async with open_house(Counter, Other) as house:
+        other = cast(Other, (await house.actor(Other, "other")).thread)
+        await house.actor(Counter)
+        call = asyncio.create_task(house.handle(Counter).call("call_and_wait"))
+        await until(lambda: other.waiting)
+        await lose(house)
+        with pytest.raises(Indeterminate):
+            await outcome(call)
+        other.gate.set()
+        await until(lambda: other.state == 7)
+
+
+async def test_a_turn_is_in_doubt_while_its_change_of_another_thread_is_being_stored() -> None:
+    async with open_house(Counter, Other) as house:
+        other, actor = await house.actor(Other, "other"), await house.actor(Counter)
+        await outcome(actor.store())
+        house.store.is_held = True
+        cast(Counter, actor.thread).add()
+        call = asyncio.create_task(house.handle(Counter).call("change_elsewhere_and_wait"))
+        await until(lambda: not other.pipeline.is_durable)
+        house.store.fail_next()
+        house.store.resume(1)
+        with pytest.raises(Indeterminate):
+            await outcome(call)
+        house.store.resume()
+        await outcome(other.wait_until_durable())
+        assert await outcome(house.handle(Other, "other").state()) == 7
+
+
+async def test_a_turn_whose_call_had_not_begun_has_done_nothing() -> None:
+    async with open_house(Counter, Other) as house:
+        other, actor = cast(Other, (await house.actor(Other, "other")).thread), await house.actor(Counter)
+        busy = asyncio.create_task(house.handle(Other, "other").wait_and_add())
+        await until(lambda: other.waiting)
+        call = asyncio.create_task(house.handle(Counter).call("call_and_wait"))
+        await until(lambda: not actor.turns.is_idle)
+        await asyncio.sleep(0)
+        await lose(house)
+        with pytest.raises(StoreError) as caught:
+            await outcome(call)
+        assert type(caught.value) is StoreError
+        other.gate.set()
+        assert await outcome(busy) == "added"
+        assert other.waiting == 1
+
+
+# Others
 
 
 async def test_who_holds_a_change_does_not_keep_the_thread_in_memory() -> None:
@@ -486,62 +757,3 @@ async def test_nobody_may_write_by_a_state_that_was_lost(guarded: type[Counter])
         cast(Counter, actor.thread).gate.set()
         with pytest.raises(StoreError, match="the disk is full"):
             await outcome(asking)
-
-
-async def test_a_call_that_has_neither_made_nor_seen_a_lost_change_is_answered() -> None:
-    async with open_house(Counter) as house:
-        handle = house.handle(Counter)
-        await outcome(handle.set_state(1))
-        look = asyncio.ensure_future(handle.call("look"))
-        await asyncio.sleep(0)
-        change, wait = await begun(house, handle.set_state(7), handle.call("wait"))
-        await fail(house, change)
-        assert (await outcome(look), await outcome(wait)) == (1, "waited")
-
-
-async def test_a_call_that_has_seen_only_the_state_is_answered_where_a_value_is_lost() -> None:
-    async with open_house(Counter) as house:
-        handle = house.handle(Counter)
-        await outcome(handle.set_state(7))
-        change, look = await begun(house, handle.values.set("key", 1), handle.call("look"))
-        await fail(house, change)
-        assert await outcome(look) == 7
-
-
-async def test_a_stream_gives_nothing_more_after_a_lost_change() -> None:
-    async with open_house(Counter) as house:
-        found: list[int] = []
-
-        async def read() -> None:
-            async for each in house.handle(Counter).count():
-                found[len(found) :] = [each]
-
-        (reading,) = await begun(house, read())
-        await fail(house, reading)
-        assert found == []
-
-
-async def test_a_loss_is_of_the_calls_at_that_time() -> None:
-    async with open_house(Counter) as house:
-        (call,) = await begun(house, house.handle(Counter).call("add", 5))
-        await fail(house, call)
-        assert await outcome(house.handle(Counter).call("add", 3)) == "added"
-        assert await outcome(house.handle(Counter).state()) == 3
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=12))
-async def test_what_is_answered_is_in_the_state(calls: list[tuple[int, bool]]) -> None:
-    async with open_house(Counter) as house:
-        handle = house.handle(Counter)
-        await handle.state()
-        tasks = []
-        for place, (steps, is_failing) in enumerate(calls):
-            if is_failing:
-                house.store.fail_next()
-            tasks.append(asyncio.ensure_future(handle.call("add_in_steps", 1 << place, steps)))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-        answers = await outcome(asyncio.gather(*tasks, return_exceptions=True))
-        state = await outcome(handle.state())
-        for place, answer in enumerate(answers):
-            assert (answer == "added") == bool(state & 1 << place), (place, answer, state)

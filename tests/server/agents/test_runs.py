@@ -16,8 +16,8 @@ from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
 
 from plait import (
     Busy,
-    CallFailed,
     Context,
+    Indeterminate,
     Interruption,
     InvalidArguments,
     Plait,
@@ -570,7 +570,7 @@ def lose_next(lab: Lab) -> None:
     lab.store.submit = fail  # type: ignore[method-assign]
 
 
-async def test_a_run_that_was_based_on_a_lost_change_saves_nothing_and_is_told_as_failed(lab: Lab) -> None:
+async def test_a_run_in_whose_thread_a_change_is_lost_saves_nothing_and_is_told_as_failed(lab: Lab) -> None:
     told: list[Any] = []
     lab.app.on("agent.errored", lambda ctx, error: told.append(type(error)))
     lab.app.on("agent.completed", lambda ctx: told.append(ctx.agent))
@@ -589,7 +589,7 @@ async def test_a_run_that_was_based_on_a_lost_change_saves_nothing_and_is_told_a
     assert told[0] is StoreError
 
 
-async def test_a_stream_that_was_based_on_a_lost_change_saves_what_it_wrote(lab: Lab) -> None:
+async def test_a_stream_in_whose_thread_a_change_is_lost_saves_nothing(lab: Lab) -> None:
     async def work(ctx: Context[Conversation]) -> AsyncIterator[str]:
         await ctx.thread.values.set("a", 1)
         lose_next(lab)
@@ -598,23 +598,98 @@ async def test_a_stream_that_was_based_on_a_lost_change_saves_what_it_wrote(lab:
             await asyncio.sleep(0)
         yield "done"
 
-    with pytest.raises(CallFailed, match="the disk is full"):
+    with pytest.raises(StoreError, match="the disk is full"):
         await lab.app.run("stream", work, thread="one")
-    assert await lab.values() == {"a": 1}
+    assert await lab.values() == {}
 
 
-async def test_what_a_flush_could_not_save_is_saved_at_the_end_also_if_nobody_was_told(lab: Lab) -> None:
+async def test_a_run_whose_flush_fails_in_a_task_of_its_own_saves_nothing(lab: Lab) -> None:
     async def work(ctx: Context[Conversation]) -> str:
         await ctx.thread.values.set("a", 1)
         lose_next(lab)
         flushing = asyncio.create_task(ctx.flush())
-        await asyncio.sleep(0)
-        flushing.cancel()
         await asyncio.wait([flushing])
+        return "done"
+
+    with pytest.raises(StoreError, match="the disk is full"):
+        await lab.do(work)
+    assert await lab.values() == {}
+
+
+async def test_a_run_is_told_that_its_flush_has_failed_and_goes_on(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> str:
+        await ctx.thread.values.set("a", 1)
+        lose_next(lab)
+        with pytest.raises(StoreError, match="the disk is full"):
+            await ctx.flush()
         return "done"
 
     assert await lab.do(work) == "done"
     assert await lab.values() == {"a": 1}
+
+
+async def test_a_run_that_has_flushed_before_a_loss_is_in_doubt(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+        await ctx.flush()
+        await ctx.thread.values.set("b", 2)
+        lose_next(lab)
+        ctx.thread.set_state({"answer": "lost"})
+        await asyncio.Event().wait()
+
+    with pytest.raises(Indeterminate, match="the disk is full"):
+        await lab.do(work)
+    assert await lab.values() == {"a": 1}
+
+
+async def test_a_run_that_waits_is_not_cut_short_by_a_loss(lab: Lab) -> None:
+    gate = Gate()
+
+    async def first(ctx: Context[Conversation]) -> None:
+        await gate.wait()
+
+    async def second(ctx: Context[Conversation]) -> str:
+        await ctx.thread.values.set("a", ctx.thread.state["answer"])
+        return "done"
+
+    cut = asyncio.create_task(lab.do(first))
+    await gate.somebody()
+    waiting = asyncio.create_task(lab.do(second))
+    await asyncio.sleep(0)
+    lose_next(lab)
+    with pytest.raises(StoreError, match="the disk is full"):
+        await (await lab.thread()).set_state({"answer": "lost"})
+    with pytest.raises(StoreError, match="the disk is full"):
+        await ended(cut)
+    assert await ended(waiting) == "done"
+    assert await lab.values() == {"a": ""}
+
+
+async def test_background_work_is_cut_short_by_a_loss_and_changes_nothing_more(lab: Lab) -> None:
+    gate, said = Gate(), list[str]()
+
+    async def later(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            try:
+                ctx.thread.set_state({"answer": "after the loss"})
+            except StoreError:
+                said.append("refused")
+
+    async def work(ctx: Context[Conversation]) -> str:
+        ctx.wait_until(lambda: later(ctx))
+        return "done"
+
+    assert await lab.do(work) == "done"
+    await gate.somebody()
+    lose_next(lab)
+    with pytest.raises(StoreError, match="the disk is full"):
+        await (await lab.thread()).set_state({"answer": "lost"})
+    assert await lab.values() == {}
+    assert said == ["refused"]
+    assert (await lab.thread()).state == {"answer": ""}
 
 
 # Afterwards

@@ -668,11 +668,11 @@ async def test_a_client_that_joins_a_thread_that_is_dropped_is_told_to_come_back
     for id in ("early", "late"):
         async with open_house(Thinking) as house:
             client = Client(await house.actor(Thinking), id)
-            house.store.is_held = True
-            call = asyncio.create_task(house.handle(Thinking).add(1))
-            await outcome(asyncio.sleep(0))
             client.open()
             await outcome(Thinking.began.wait())
+            house.store.is_held = True
+            call = asyncio.create_task(house.handle(Thinking).set_state(1))
+            await outcome(asyncio.sleep(0))
             house.store.fail_next(DOUBT)
             house.store.resume()
             assert await outcome(asyncio.gather(call, return_exceptions=True)) == [DOUBT]

@@ -249,7 +249,7 @@ async def test_a_stream_whose_change_could_not_be_stored_ends_with_that(house: H
     call(guest, 1, "stream_states", 2)
     await guest.actor.wait_until_idle()
     ends = [f for f in guest.frames if f["type"] == "error" or f.get("done")]
-    assert [(f["type"], f["code"]) for f in ends] == [("error", "call_failed")]
+    assert [(f["type"], f["code"]) for f in ends] == [("error", "store_error")]
 
 
 @pytest.mark.parametrize("how", ["value", "error"])
