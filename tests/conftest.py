@@ -22,9 +22,9 @@ pytest.register_assert_rewrite(
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Run async tests on asyncio only."""
-    return "asyncio"
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """Run async tests on uvloop, as `plait serve` runs."""
+    return "asyncio", {"use_uvloop": True}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -193,8 +193,8 @@ class World:
             task.cancel()
         for actor in self._node.actors:
             actor.abort()
-        assert self._node._sweeper is not None
-        self._node._sweeper.cancel()
+        assert self._node._sweeping is not None
+        self._node._sweeping.cancel()
         await self.rest()
         await self.disk.__aexit__(None, None, None)
         await self.start()

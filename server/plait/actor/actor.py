@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from functools import partial
+from math import inf
 from typing import Any
 
 from plait.actor.connection import Connection
@@ -34,7 +35,7 @@ __all__ = ["Actor"]
 class Actor(Facade):
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
-    __slots__ = ("_created", "destroy", "events", "make_handle", "parts", "records")
+    __slots__ = ("_created", "destroy", "due", "events", "make_handle", "parts", "records")
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Actor(Facade):
         make_handle: Callable[[Any, str], Any],
         destroy: Callable[[], Awaitable[None]],
         on_lost: Callable[["Actor", StoreError], None],
+        active: dict["Actor", None],
         events: Events | None = None,
         instruments: Instruments | None = None,
     ) -> None:
@@ -94,6 +96,9 @@ class Actor(Facade):
         self.turns = self.pipeline.turns = TurnRunner(self, self.after, instruments)
         self.hooks = Hooks(self, thread, self.turns)
         self.last_used = loop.time()
+        self.active = active
+        # When the node looks at the thread again if it is not used before.
+        self.due = inf
         self.holds = 0
         # The turn of the listeners of `thread.created`.
         self._created: Turn | None = None
@@ -136,18 +141,21 @@ class Actor(Facade):
         finally:
             self.abort()
 
-    def sweep(self, now: float) -> bool:
-        """Expire turns, free memory while the thread is idle, and return whether to stop the thread."""
+    def sweep(self, now: float) -> float:
+        """Expire turns, free memory while the thread is idle, and return when it may be stopped if it is not used.
+
+        That is `inf` while it is in use: it becomes active when that ends.
+        """
         if not self.turns.mailbox.is_idle:
             self.expire(now)
             self.touch()
-            return False
-        timeout, history = self.thread.idle_timeout, self.pipeline.history
-        is_due = timeout is not None and now - self.last_used >= timeout
-        if (not is_due and not history.has_recent) or not self.is_unused:
-            return False  # Fast path for most threads.
-        history.forget()
-        return is_due
+        elif not self.pipeline.is_durable:
+            self.active[self] = None
+        elif self.is_unused:
+            self.pipeline.history.forget()
+            timeout = self.thread.idle_timeout
+            return inf if timeout is None else self.last_used + timeout
+        return inf
 
     def expire(self, now: float) -> None:
         """Cancel the running turn and those nested in it after `turn_timeout`, and log their stacks."""
@@ -269,6 +277,8 @@ class Actor(Facade):
         revision = commit.revision
         if revision.version == 0:
             return
+        if not self.connections:
+            self.active[self] = None  # For its log in memory.
         count = self.connections.broadcast_change(self.pipeline.history.last, source=commit.source)
         if self.instruments is not None:
             self.instruments.change_sent(commit.trace, count)

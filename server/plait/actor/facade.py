@@ -69,6 +69,7 @@ class Facade:
     """One awake thread as it is used from outside: its state, its log, pushes, sockets and turns."""
 
     __slots__ = (
+        "active",
         "after",
         "change_log",
         "clients",
@@ -110,6 +111,8 @@ class Facade:
     loop: AbstractEventLoop
     last_used: float
     holds: int
+    # Where the thread puts itself when it is used, for the node's sweeper.
+    active: dict[Any, None]
 
     # State
 
@@ -458,6 +461,7 @@ class Facade:
     def touch(self) -> None:
         """Reset the idle timer."""
         self.last_used = self.loop.time()
+        self.active[self] = None
 
     @contextmanager
     def keep_awake(self) -> Iterator[None]:

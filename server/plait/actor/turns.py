@@ -68,6 +68,7 @@ class TurnRunner:
             turn.start(self._loop)
         else:
             turn.on_end(done)
+            self._owner.active[self._owner] = None  # `turn_timeout` is due for it.
             self.mailbox.post(turn)
 
     def begin_beside(self, turn: Turn, context: Context | None = None) -> None:

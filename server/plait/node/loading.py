@@ -33,6 +33,7 @@ class Loader:
         make_handle: Callable[[Any, str], Any],
         destroy: Callable[[ThreadKey], Awaitable[None]],
         on_lost: Callable[[Actor, StoreError], None],
+        active: dict[Actor, None],
         public_kinds: Container[str],
         events: Events,
         instruments: Instruments,
@@ -44,6 +45,8 @@ class Loader:
         self._make_handle = make_handle
         self._destroy = destroy
         self._on_lost = on_lost
+        # Where actors put themselves when they are used.
+        self._active = active
         # The app's listeners are told of threads of these, and not of those of plait's own.
         self._public_kinds = public_kinds
         self._events = events
@@ -72,6 +75,7 @@ class Loader:
                 make_handle=self._make_handle,
                 destroy=partial(self._destroy, key),
                 on_lost=self._on_lost,
+                active=self._active,
                 events=self._events if key.kind in self._public_kinds else None,
                 instruments=None if self._instruments is NO_INSTRUMENTS else self._instruments,
             )

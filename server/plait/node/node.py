@@ -36,6 +36,7 @@ from plait.node.expiry import Expiry
 from plait.node.handle import Handle
 from plait.node.loading import Loader
 from plait.node.stopping import Stops
+from plait.node.sweeping import Sweeper
 from plait.store.protocol import Store, ThreadKey
 
 __all__ = ["Node"]
@@ -71,6 +72,7 @@ class Node:
         self._store = store
         self._sweep_interval = sweep_interval
         self._actors: dict[ThreadKey, Actor] = {}
+        self._sweeper = Sweeper(self._actors)
         # The tasks of threads that are waking; callers that need such a thread wait for its task. A thread stays here
         # until its waiting callers have resumed, and is not stopped before.
         self._waking: dict[ThreadKey, asyncio.Task[Actor]] = {}
@@ -85,6 +87,7 @@ class Node:
             make_handle=self.handle,
             destroy=self.destroy,
             on_lost=self._on_lost,
+            active=self._sweeper.active,
             public_kinds=self.kinds,
             events=self._runs.events,
             instruments=instruments,
@@ -100,27 +103,27 @@ class Node:
             events=self._runs.events,
             on_begin=self._forget,
         )
-        self._sweeper: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
 
     @property
     def is_serving(self) -> bool:
         """Whether threads may be woken."""
-        return self._sweeper is not None and self._draining is None
+        return self._sweeping is not None and self._draining is None
 
     def start(self) -> None:
         """Begin to stop idle threads, and to cancel turns that run too long."""
         self._draining = None
         self._runs.start()
-        self._sweeper = asyncio.create_task(self._sweep(), name="plait sweeper")
+        self._sweeping = asyncio.create_task(self._sweep(), name="plait sweeper")
         self._expiry.start()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop in which the threads run. Raises RuntimeError while they do not."""
-        if self._sweeper is None:
+        if self._sweeping is None:
             raise RuntimeError("the app does not run")
-        return self._sweeper.get_loop()
+        return self._sweeping.get_loop()
 
     @property
     def actors(self) -> list[Actor]:
@@ -176,7 +179,7 @@ class Node:
             waking = self._waking.get(key)
             if waking is None:
                 # The threads of plait's own are woken for everybody until the end, as they are used by what goes on.
-                if key.kind in self.kinds or self._sweeper is None:
+                if key.kind in self.kinds or self._sweeping is None:
                     self._check_serving()
                 kind = self._all_kinds.get(key.kind) or self.kind(key.kind)
                 if len(self._actors) + len(self._waking) >= self.limits.awake_threads:
@@ -242,10 +245,10 @@ class Node:
     async def stop(self, timeout: float) -> None:
         """Drain, then stop every thread with `on_stop`, including those that are still waking."""
         await self.drain(timeout)
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.wait([self._sweeper])
-            self._sweeper = None
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+            self._sweeping = None
         await self._expiry.stop()
         for actor in self.actors:
             if actor.key not in self._waking:
@@ -260,12 +263,13 @@ class Node:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
+        self._sweeper.active.clear()
 
     def _check_serving(self) -> None:
         if self.is_serving:
             return
         # Turns and runs that may still end as the server shuts down can use other threads for that.
-        if self._sweeper is None or not self._runs.is_calling:
+        if self._sweeping is None or not self._runs.is_calling:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
     async def _wake(self, key: ThreadKey, kind: Kind) -> Actor:
@@ -282,6 +286,7 @@ class Node:
         if not self.is_serving:
             actor.connections.close(Unavailable(SHUTTING_DOWN))
         self._actors[key] = actor
+        self._sweeper.active[actor] = None
         self.instruments.woke(key.kind, time.perf_counter() - began)
         return actor
 
@@ -364,13 +369,17 @@ class Node:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._sweep_interval)
-            actors = [*self._actors.values(), *self._starting, *self._stops.actors, *self._endings.actors]
-            for index, actor in enumerate(actors):
+            for index, actor in enumerate(self._sweeper.take(loop.time())):
                 if index % _SWEEP_BATCH == _SWEEP_BATCH - 1:
                     await asyncio.sleep(0)
-                is_idle, key = actor.sweep(loop.time()), actor.key
-                is_wanted = key in self._waking or self._arrivals.has(key)  # By somebody who is about to use it.
-                if is_idle and self._actors.get(key) is actor and not is_wanted:
+                due, key = actor.sweep(now := loop.time()), actor.key
+                if self._actors.get(key) is not actor:
+                    continue
+                if due > now:
+                    self._sweeper.put_off(actor, due)
+                elif key in self._waking or self._arrivals.has(key):  # Callers are about to use it.
+                    self._sweeper.active[actor] = None
+                else:
                     self._begin_to_stop(actor)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
 
 import pytest
@@ -999,13 +1000,12 @@ async def test_an_idle_thread_keeps_nothing_of_its_log_in_memory() -> None:
         client = await house.join(Room, "a")
         await outcome(actor.thread.set_state(1))
         now = asyncio.get_running_loop().time()
-        assert not actor.sweep(now)
+        assert actor.sweep(now) == inf
         assert len(actor.pipeline.history.recent(1)) == 1
         client.leave()
         await outcome(actor.wait_until_idle())
-        assert not actor.sweep(now)
+        assert actor.sweep(now) == actor.last_used + 60
         assert actor.pipeline.history.recent(1) == []
-        assert actor.sweep(actor.last_used + 60)
 
 
 async def test_a_stopped_thread_takes_no_more_changes() -> None:

@@ -31,7 +31,9 @@ class HalfOpen:
         self._timeout = timeout
         # The deadline of each connection, the next one first.
         self._deadlines: dict[Waiting, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        # The next check, and when it is due.
+        self._timer: asyncio.Handle | None = None
+        self._due = 0.0
 
     def admit(self, connection: Waiting) -> bool:
         """Wait for a new connection's first request; return False if its address has too many that wait."""
@@ -45,10 +47,9 @@ class HalfOpen:
         """Wait for a connection's peer, or reset its deadline."""
         if self._deadlines.pop(connection, None) is None and connection.host is not None:
             self._addresses.begin_waiting(connection.host)
-        loop = asyncio.get_running_loop()
-        deadline = self._deadlines[connection] = loop.time() + self._timeout
+        deadline = self._deadlines[connection] = asyncio.get_running_loop().time() + self._timeout
         if self._timer is None:
-            self._timer = loop.call_at(deadline, self._check)
+            self._check_at(deadline)
 
     def is_waiting(self, connection: Waiting) -> bool:
         """Return whether a connection has a deadline."""
@@ -61,11 +62,9 @@ class HalfOpen:
 
     def _check(self) -> None:
         """Give up the connections whose deadline has passed."""
-        assert self._timer is not None
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        if now > self._timer.when() + _LATE:
-            self._timer = loop.call_at(now + _MOMENT, self._check)
+        now = asyncio.get_running_loop().time()
+        if now > self._due + _LATE:
+            self._check_at(now + _MOMENT)
             return
         overdue = []
         for connection, deadline in self._deadlines.items():
@@ -75,5 +74,11 @@ class HalfOpen:
         for connection in overdue:
             self.wait(connection)  # `give_up` is called again if the connection is still open at the next deadline.
             connection.give_up()
-        following = next(iter(self._deadlines.values()), None)
-        self._timer = None if following is None else loop.call_at(following, self._check)
+        self._timer = None
+        if self._deadlines:
+            self._check_at(next(iter(self._deadlines.values())))
+
+    def _check_at(self, due: float) -> None:
+        self._due = due
+        # uvloop returns a handle without `when` for what is due in less than half a millisecond.
+        self._timer = asyncio.get_running_loop().call_at(due, self._check)

@@ -43,6 +43,16 @@ async def test_who_waits_too_long_is_given_up_and_again_until_it_leaves() -> Non
     assert other.times == 0
 
 
+async def test_peers_are_given_up_where_the_next_deadline_is_less_than_half_a_millisecond_ahead() -> None:
+    half_open = HalfOpen(Addresses(10), 0.0001)
+    third = asyncio.Event()
+    peer = Peer(given_up=lambda peer: third.set() if peer.times == 3 else None)
+    half_open.wait(peer)
+    async with asyncio.timeout(TIMEOUT):
+        await third.wait()
+    half_open.leave(peer)
+
+
 async def test_time_that_begins_anew_is_over_after_that_of_others() -> None:
     half_open = HalfOpen(Addresses(10), 0.05)
     order: list[Peer] = []
