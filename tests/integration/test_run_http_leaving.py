@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -115,6 +116,28 @@ async def test_a_stream_waits_for_a_client_that_does_not_read() -> None:
                 while received < 30_000_000:
                     received += len(await asyncio.get_running_loop().sock_recv(slow, 1 << 20))
         assert len(chat.gate.ran) == 3000
+
+
+async def test_a_run_ends_with_its_last_chunk_and_does_not_wait_for_a_client_that_does_not_read() -> None:
+    chat = make_app()
+
+    @chat.app.agent("at-once", thread=chat.room)
+    async def at_once(ctx: Any) -> AsyncIterator[str]:
+        chat.gate.ran.append("begun")
+        yield "x" * 20_000_000  # More than the socket takes.
+        yield "x" * 1_000_000
+
+    async with running(chat.app) as address:
+        with bare_socket(address, receive_buffer=4096) as slow:
+            await asyncio.get_running_loop().sock_sendall(slow, post(f"{ROOM}/run/at-once", b""))
+            async with asyncio.timeout(TIMEOUT):
+                while not chat.gate.ran:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                async with http(address) as web:
+                    assert (await web.post(f"{ROOM}/run/count")).json() == 1
+                received = 0
+                while received < 21_000_000:
+                    received += len(await asyncio.get_running_loop().sock_recv(slow, 1 << 20))
 
 
 # Interrupts

@@ -393,7 +393,7 @@ class Facade:
         """Run an rpc; `size` is the size of the call from `connection`.
 
         `done` is called with the outcome when the changes before it are durable. The chunks of a stream go to `sink`,
-        and after each one `drain` is awaited.
+        and before each one of a generator `drain` is awaited.
         """
         args, kwargs = arguments
         trace = None

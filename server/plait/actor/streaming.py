@@ -46,7 +46,7 @@ class Streaming:
         self._done = done
         self._gate = gate
         self._connection = connection
-        # Called after each yielded chunk; waits while the reader is too slow.
+        # Called before each yielded chunk is sent; waits while the reader is too slow.
         self._drain = drain if connection is None else connection.drain
         # The task that waits for the reader, while it does.
         self._draining: asyncio.Task[Any] | None = None
@@ -95,11 +95,12 @@ class Streaming:
         # Close the generator in this turn, so that its cleanup runs here.
         async with aclosing(method.function(thread, *args, **kwargs)) as chunks:
             async for chunk in chunks:
+                # Before it is sent, not after: the end of the stream does not wait for the reader of the last chunk.
+                await self._wait_for_reader()
                 self._stream.send(chunk)
                 count += 1
                 if count % _CHUNKS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                await self._wait_for_reader()
         self._stream.end()
 
     async def _wait_for_reader(self) -> None:

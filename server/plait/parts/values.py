@@ -8,7 +8,7 @@ from plait.parts.cell import Cell
 from plait.parts.part import Part
 from plait.parts.stage import find_stage
 from plait.parts.values_draft import ValuesDraft
-from plait.parts.values_ops import Clear, Delete, Op, Push, Set, encode_key, encode_named
+from plait.parts.values_ops import Push, encode_key, encode_named
 
 __all__ = ["METADATA", "READING", "ThreadValues", "Values"]
 
@@ -40,8 +40,9 @@ class ThreadValues:
     and the methods return when it is durable. Nothing is read before it is needed: what only writes reads nothing,
     except at the first write of a thread that has just woken, which has to know what it is added to.
 
-    What `get`, `values` and `items` return may be changed in place in a run, and is stored then. The methods raise
-    StoreError when the values could not be read, and Readonly as `set_state` does.
+    Lists and objects may be changed in place in a run, and are stored then: those that `get`, `values` and `items`
+    return, a copy of `get`'s default, too, and those that were given to `set`. The methods raise StoreError when the
+    values could not be read, and Readonly and Destroyed as `set_state` does.
     """
 
     def __init__(self, core: Core, part: str) -> None:
@@ -85,15 +86,17 @@ class ThreadValues:
 
     async def set(self, key: str, value: Any) -> None:
         """Set a value: anything that encodes as JSON, which is what `get` returns. Raises TypeError or ValueError."""
-        await self._write(Set(encode_key(key), encode_named(key, value)))
+        encode_key(key)
+        await self._write(lambda draft: draft.set(key, value))
 
     async def delete(self, key: str) -> None:
         """Remove a key, if it is there."""
-        await self._write(Delete(encode_key(key)))
+        encode_key(key)
+        await self._write(lambda draft: draft.delete(key))
 
     async def clear(self) -> None:
         """Remove all keys; the metadata stays."""
-        await self._write(Clear())
+        await self._write(ValuesDraft.clear)
 
     async def push(self, key: str, value: Any, max_records: int | None = None) -> None:
         """Append to a list, which is made if there is none, and keep its last `max_records` elements.
@@ -102,7 +105,8 @@ class ThreadValues:
         """
         if max_records is not None and max_records < 1:
             raise ValueError(f"max_records must be at least 1, not {max_records!r}")
-        await self._write(Push(encode_key(key), encode_named(key, value), max_records))
+        op = Push(encode_key(key), encode_named(key, value), max_records)
+        await self._write(lambda draft: draft.push(op))
 
     async def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> T:
         """Set a value to what a function makes of the present one, or of `default`, and return it.
@@ -111,7 +115,7 @@ class ThreadValues:
         the run commits, if the value was changed outside of the run meanwhile. What is returned stays that of the first
         call.
         """
-        check_may_write(self._core.key)
+        self._check_may_write()
         draft = await self._loaded()
         value: T = draft.update(encode_key(key), change, default)
         await self._store(draft)
@@ -121,7 +125,7 @@ class ThreadValues:
         """Replace the metadata whole; the values need not be read for that."""
         if not isinstance(metadata, dict):
             raise TypeError(f"metadata must be a dict, not {metadata!r}")
-        check_may_write(self._core.key)
+        self._check_may_write()
         draft = self._use()
         draft.set_metadata(encode_named("metadata", metadata))
         await self._store(draft)
@@ -130,9 +134,11 @@ class ThreadValues:
 
     @property
     def loaded(self) -> bool:
-        """Whether the values have been read: in this run, or since the thread woke."""
+        """Whether the values have been read: in a run, by this run, otherwise since the thread woke."""
+        if find_stage(self._core) is None:
+            return self._values.is_known
         draft = self._staged()
-        return self._values.is_known if draft is None else draft.is_loaded
+        return draft is not None and draft.is_loaded
 
     @property
     def dirty(self) -> bool:
@@ -166,11 +172,16 @@ class ThreadValues:
         await draft.load()
         return draft
 
-    async def _write(self, op: Op) -> None:
-        check_may_write(self._core.key)
+    async def _write(self, work: Callable[[ValuesDraft], None]) -> None:
+        self._check_may_write()
         draft = self._use()
-        draft.apply(op)
+        work(draft)
         await self._store(draft)
+
+    def _check_may_write(self) -> None:
+        """Raise what `set_state` raises: Readonly, and Destroyed when the thread has ended."""
+        check_may_write(self._core.key)
+        self._core.pipeline.check_open()
 
     async def _store(self, draft: ValuesDraft) -> None:
         """Store a draft that is of no run."""

@@ -1,5 +1,6 @@
 """What a run has done to the values of a thread, kept as operations, so that what others store meanwhile stays."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 from plait.errors import CorruptThread
 from plait.parts.cell import Cell
 from plait.parts.values_ops import Clear, Delete, Items, Op, Push, Set, Update, call_change, encode_named
+from plait.parts.watched import Watched, is_mutable
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 from plait_schemas.codec import decode_json, encode_json
@@ -29,8 +31,8 @@ class ValuesDraft:
         self._items: Items | None = None
         # Whether a commit has failed, so that the values may have what others could not store either.
         self._is_stale = False
-        # The lists and objects that were handed out, which may have been changed in place.
-        self._shown: dict[str, Any] = {}
+        # The values of which the agent has objects, which it may change in place.
+        self._watched: dict[str, Watched] = {}
         self._metadata: msgspec.Raw | None = None
         # What `records` returned, until it is submitted.
         self._made: bytes | None = None
@@ -46,9 +48,7 @@ class ValuesDraft:
         """Read the values if that has not been done. Raises StoreError, and TypeError for an impossible `push`."""
         if self._items is None or self._is_stale:
             await self._values.load()
-            if self._items is None:  # Nobody else has done it meanwhile.
-                self._items = self._make_items()
-            elif self._is_stale:
+            if self._items is None or self._is_stale:  # No other task has done it.
                 self._note_edits()
                 self._refresh(self._make_items())
 
@@ -71,50 +71,78 @@ class ValuesDraft:
     def keys(self) -> list[str]:
         """Return the keys of loaded values."""
         assert self._items is not None
+        for key in [each for each in self._watched if each not in self._items]:
+            self._note_edit(key)  # A default that was changed in place is a value.
         return list(self._items)
 
     def has(self, key: str) -> bool:
         """Whether loaded values have a key."""
         assert self._items is not None
+        if key not in self._items:
+            self._note_edit(key)
         return key in self._items
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return one of the loaded values, each time the same object."""
+        """Return one of the loaded values, each time the same object; a copy of a default that is a list or dict."""
         assert self._items is not None
+        watched = self._watched.get(key)
+        if watched is not None and (watched.has_two or key not in self._items):
+            self._note_edit(key)
         raw = self._items.get(key)
         if raw is None:
-            return default
-        if key in self._shown:
-            return self._shown[key]
-        value = decode_json(bytes(raw))
-        if isinstance(value, list | dict):
-            self._shown[key] = value
-        return value
+            return self._show_default(key, default)
+        if watched is None:
+            value = decode_json(bytes(raw))
+            if not is_mutable(value):
+                return value
+            watched = self._watched[key] = Watched(bytes(raw), shown=value)
+        return watched.show()
 
     def items(self) -> list[tuple[str, Any]]:
         """Return the keys and values of loaded values."""
         return [(key, self.get(key)) for key in self.keys()]
 
-    def apply(self, op: Op) -> None:
-        """Do an operation, also before the values are loaded. Raises TypeError for an impossible `push`."""
-        self._note_edits()
-        if self._items is not None:
-            op.apply(self._items)
-            self._show_again(op)
-        if isinstance(op, Clear):
-            self._ops.clear()
-        self._ops.append(op)
+    def set(self, key: str, value: Any) -> None:
+        """Set a value, also before the values are loaded. Raises TypeError or ValueError if it is not JSON."""
+        raw = encode_named(key, value)
+        self._do(Set(key, raw))
+        self._watched.pop(key, None)
+        if is_mutable(value):
+            self._watched[key] = Watched(bytes(raw), given=value)
+
+    def delete(self, key: str) -> None:
+        """Remove a key, also before the values are loaded."""
+        self._do(Delete(key))
+        self._watched.pop(key, None)
+
+    def clear(self) -> None:
+        """Remove all keys, also before the values are loaded."""
+        self._ops.clear()
+        self._do(Clear())
+        self._watched.clear()
+
+    def push(self, op: Push) -> None:
+        """Append to a list, also before the values are loaded. Raises TypeError for what is known to be no list."""
+        self._note_edit(op.key)
+        watched = self._watched.get(op.key)
+        is_default = self._items is not None and op.key not in self._items
+        if watched is not None and not is_default:
+            watched.push(op)
+        self._do(op)
+        if watched is not None and is_default:
+            watched.become(bytes(self._items[op.key]))
 
     def update(self, key: str, change: Callable[[Any], Any], default: Any) -> Any:
         """Set one of the loaded values to what a function makes of it, and return that. Raises what the function does.
 
         The function is called again if others have stored another value when this is committed.
         """
-        self._note_edits()
+        self._note_edit(key)
         assert self._items is not None
         before = self._items.get(key)
         value = call_change(change, before, default)
-        self.apply(Update(key, change, default, None if before is None else bytes(before), encode_named(key, value)))
+        self._do(Update(key, change, default, None if before is None else bytes(before), encode_named(key, value)))
+        self._watched.pop(key, None)
         return value
 
     # For the stage
@@ -181,51 +209,38 @@ class ValuesDraft:
             op.apply(items)
         return items
 
-    def _note_edits(self) -> None:
-        """Make operations of what was changed in place."""
-        for key, value in self._shown.items():
-            assert self._items is not None
-            raw = encode_named(key, value)
-            if bytes(raw) != bytes(self._items[key]):
-                self._items[key] = raw
-                self._ops.append(Set(key, raw))
+    def _do(self, op: Op) -> None:
+        if self._items is not None:
+            op.apply(self._items)
+        self._ops.append(op)
 
-    def _show_again(self, op: Op) -> None:
-        """Let what was handed out be what it is after an operation."""
-        match op:
-            case Clear():
-                self._shown.clear()
-            case Push(key=key, value=value, most=most) if key in self._shown:
-                shown = self._shown[key]
-                shown.append(decode_json(bytes(value)))
-                if most is not None:
-                    del shown[:-most]
-            case Set(key=key) | Delete(key=key) | Update(key=key):
-                self._shown.pop(key, None)
+    def _show_default(self, key: str, default: Any) -> Any:
+        if not isinstance(default, list | dict):
+            return default
+        try:
+            raw = bytes(encode_named(key, default))
+        except (TypeError, ValueError):
+            return default  # It cannot become a value.
+        watched = self._watched.get(key)
+        if watched is None or watched.raw != raw:
+            watched = self._watched[key] = Watched(raw, shown=copy.deepcopy(default))
+        return watched.show()
+
+    def _note_edit(self, key: str) -> None:
+        """Make an operation of it if a value was changed in place."""
+        watched = self._watched.get(key)
+        if watched is not None and (raw := watched.note(key)) is not None:
+            self._do(Set(key, msgspec.Raw(raw)))
+
+    def _note_edits(self) -> None:
+        for key in self._watched:
+            self._note_edit(key)
 
     def _refresh(self, items: Items) -> None:
-        """Take in what others have stored meanwhile, also into what was handed out."""
+        """Take in what others have stored since, also into the objects that the agent has."""
         before, self._items, self._is_stale = self._items, items, False
-        assert before is not None
-        for key in list(self._shown):
-            raw = items.get(key)
-            if raw is None or (raw != before[key] and not _replace(self._shown[key], decode_json(bytes(raw)))):
-                del self._shown[key]
-
-
-def _replace(shown: Any, value: Any) -> bool:
-    """Make a list or object equal to a value, and keep the elements that are equal; return whether that is possible."""
-    match shown, value:
-        case list(), list():
-            shown[:] = [*map(_choose, shown, value), *value[len(shown) :]]
-        case dict(), dict():
-            value = {key: _choose(shown[key], each) if key in shown else each for key, each in value.items()}
-            shown.clear()
-            shown.update(value)
-        case _:
-            return False
-    return True
-
-
-def _choose(shown: Any, value: Any) -> Any:
-    return shown if encode_json(shown) == encode_json(value) else value
+        for key, watched in list(self._watched.items()):
+            if key in items:
+                watched.become(bytes(items[key]))
+            elif before is None or key in before:
+                del self._watched[key]

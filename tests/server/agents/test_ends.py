@@ -19,8 +19,20 @@ async def test_a_run_may_destroy_its_thread_and_the_next_one_sees_a_new_one(lab:
     async def work(ctx: Context[Conversation]) -> str:
         await ctx.thread.values.set("a", 1)
         await ctx.thread.set_state({"answer": "old"})
+        values, given = ctx.thread.values, list[int]()
+        await values.set("list", given)
         await ctx.thread.destroy()
-        await ctx.thread.values.set("b", 1)
+        for write in (
+            values.set("b", 1),
+            values.push("b", 1),
+            values.delete("a"),
+            values.clear(),
+            values.update("b", lambda _: 1),
+            values.set_metadata({}),
+        ):
+            with pytest.raises(Destroyed):
+                await write
+        given.append(1)
         return "reset"
 
     async def put(ctx: Context[Conversation]) -> None:
@@ -31,6 +43,17 @@ async def test_a_run_may_destroy_its_thread_and_the_next_one_sees_a_new_one(lab:
     assert [key async for key in lab.app.threads()] == []
     assert await lab.values() == {}
     assert await lab.app.thread(Conversation, "one").state() == {"answer": ""}
+
+
+async def test_a_run_that_writes_to_the_values_of_a_thread_that_it_has_destroyed_fails(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> str:
+        await ctx.thread.destroy()
+        await ctx.thread.values.set("b", 1)
+        return "stored"
+
+    with pytest.raises(Destroyed):
+        await lab.do(work)
+    assert await lab.values() == {}
 
 
 async def test_a_run_in_progress_brings_nothing_back_when_its_thread_is_destroyed_from_outside(lab: Lab) -> None:

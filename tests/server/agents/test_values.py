@@ -28,6 +28,17 @@ async def test_a_run_that_uses_no_values_reads_and_writes_none(lab: Lab) -> None
     assert lab.store.reads == before
 
 
+async def test_values_are_not_loaded_as_a_run_begins_also_if_an_earlier_one_has_read_them(lab: Lab) -> None:
+    async def read(ctx: Context[Conversation]) -> tuple[bool, bool]:
+        before = ctx.thread.values.loaded
+        await ctx.thread.values.get("a")
+        return before, ctx.thread.values.loaded
+
+    for _ in range(3):
+        assert await lab.do(read) == (False, True)
+    assert (await lab.thread()).values.loaded
+
+
 async def test_runs_that_only_write_read_what_is_stored_once_and_then_never(lab: Lab) -> None:
     async def write(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("last", ctx.run_id)
