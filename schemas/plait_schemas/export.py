@@ -24,7 +24,7 @@ _CONSTANTS: Final = {"SUBPROTOCOL": messages.SUBPROTOCOL, "UNANSWERED": messages
 _OP_FORMS: Final = {
     '"add" | "replace"': ("value", "moved?"),
     '"remove"': (),
-    '"splice"': ("at", "remove?", "insert?"),
+    '"splice"': ("at", "remove?", "insert?", "own?"),
 }
 _DOCS: Final = {
     "ClientMessage": "What a client sends.",

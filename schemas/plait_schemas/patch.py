@@ -29,6 +29,7 @@ __all__ = [
     "splices",
     "text_at",
     "walk",
+    "without_own",
 ]
 
 
@@ -39,7 +40,8 @@ class Op(msgspec.Struct, frozen=True):
     right before it has taken it out of the same list.
 
     A `splice` removes `remove` characters of a text, from the place `at` on, and inserts `insert` there; both are left
-    out where they are nothing. Characters are Unicode code points.
+    out where they are nothing. Characters are Unicode code points. Only a pushed one may have `own`: the character
+    before `at` was inserted by the same client.
     """
 
     op: Literal["add", "remove", "replace", "splice"]
@@ -49,6 +51,7 @@ class Op(msgspec.Struct, frozen=True):
     at: int | msgspec.UnsetType = msgspec.UNSET
     remove: int | msgspec.UnsetType = msgspec.UNSET
     insert: str | msgspec.UnsetType = msgspec.UNSET
+    own: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class PatchError(ValueError):
@@ -182,11 +185,19 @@ def splice(path: str, at: int, remove: int = 0, insert: str = "") -> Op:
     return Op("splice", path, at=at, remove=remove or msgspec.UNSET, insert=insert or msgspec.UNSET)
 
 
-def splices(path: str, regions: Sequence[Region]) -> list[Op]:
-    """Return a change of a text as operations, one after the other."""
-    if len(regions) == 1:
-        return [splice(path, *regions[0])]
-    return [splice(path, at, remove, insert) for at, remove, insert in in_order(regions)]
+def splices(path: str, regions: Sequence[Region], *, own: bool = False) -> list[Op]:
+    """Return a change of a text as operations, one after the other; with `own`, those that insert have that."""
+    ops = [splice(path, *region) for region in in_order(regions)]
+    if own:
+        return [msgspec.structs.replace(op, own=True) if op.insert is not msgspec.UNSET else op for op in ops]
+    return ops
+
+
+def without_own(ops: Sequence[Op]) -> Sequence[Op]:
+    """Return operations without `own`, as they are stored and sent to others."""
+    if all(op.own is msgspec.UNSET for op in ops):
+        return ops
+    return [msgspec.structs.replace(op, own=msgspec.UNSET) for op in ops]
 
 
 def region_of(op: Op) -> Region:

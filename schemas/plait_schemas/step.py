@@ -8,7 +8,7 @@ import msgspec
 from plait_schemas.align import id_of
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_index, parse, region_of, splices
 from plait_schemas.shape import Shape
-from plait_schemas.text import UNKNOWN, Region, transform_both
+from plait_schemas.text import UNKNOWN, Region, goes_on, transform_both
 
 __all__ = ["MOST_REGIONS", "SCALARS", "Step", "is_of", "is_pair", "is_place", "leads_through", "pointer"]
 
@@ -35,6 +35,7 @@ class Step:
         "is_element",
         "is_gone",
         "is_moved",
+        "is_own",
         "moves",
         "name",
         "parts",
@@ -60,6 +61,8 @@ class Step:
         # What a splice does to its text, which may be in several places when others have written in between.
         self.regions: Sequence[Region] = (region_of(op),) if is_splice else ()
         self._given = self.regions
+        # Whether it goes on after what the same client has inserted: it stays before what others insert at its place.
+        self.is_own = op.own is True
         self.is_contested = False
         # Nothing is left to be done, as the place is gone or has been overwritten; or the very same has been done.
         self.is_gone = False
@@ -97,7 +100,7 @@ class Step:
 
     def _ops_at(self, place: str) -> list[Op]:
         if self.name == "splice":
-            return splices(place, self.regions)
+            return splices(place, self.regions, own=self.is_own)
         if self.is_moved:
             return [Op(self.name, place, self._value, moved=True)]
         return [Op(self.name, place, self._value)]
@@ -107,7 +110,8 @@ class Step:
         if len(self.regions) + len(other.regions) > MOST_REGIONS:
             self.is_contested = self.is_gone = True
             return
-        self.regions, other.regions = transform_both(self.regions, other.regions)
+        self.is_own = self.is_own and goes_on(self.regions, other.regions)
+        self.regions, other.regions = transform_both(self.regions, other.regions, yields=not self.is_own)
         self.is_gone = self.is_done = not self.regions
         other.is_gone = not other.regions
 

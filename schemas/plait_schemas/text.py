@@ -11,7 +11,7 @@ from itertools import islice
 from sys import maxsize
 from typing import Final
 
-__all__ = ["UNKNOWN", "Region", "compose", "in_order", "invert", "spliced", "transform", "transform_both"]
+__all__ = ["UNKNOWN", "Region", "compose", "goes_on", "in_order", "invert", "spliced", "transform", "transform_both"]
 
 Region = tuple[int, int, str]
 """Where it is, how many characters are removed, and what is inserted."""
@@ -40,8 +40,19 @@ def spliced(text: str, regions: Sequence[Region]) -> str:
     return "".join((*parts, text[end:]))
 
 
-def transform_both(mine: Sequence[Region], other: Sequence[Region]) -> tuple[Sequence[Region], Sequence[Region]]:
-    """Return both of two changes that were made on the same text as they are after the other; mine yields."""
+def goes_on(mine: Sequence[Region], other: Sequence[Region]) -> bool:
+    """Tell whether another change leaves the character before the place where mine inserts."""
+    before = next((at for at, _, insert in mine if insert), 0) - 1
+    return not any(at <= before < at + removed for at, removed, _ in other)
+
+
+def transform_both(
+    mine: Sequence[Region], other: Sequence[Region], *, yields: bool = True
+) -> tuple[Sequence[Region], Sequence[Region]]:
+    """Return both of two changes that were made on the same text as they are after the other.
+
+    Of two insertions at one place, mine comes after the other's if it `yields`, else before.
+    """
     if len(mine) == len(other) == 1:
         # Letters that are typed are hardly ever where others type.
         # A region that does nothing is left out, below.
@@ -51,7 +62,7 @@ def transform_both(mine: Sequence[Region], other: Sequence[Region]) -> tuple[Seq
             return mine, ((start + len(insert) - remove, removed, inserted),)
         if does_both and start + removed < at:
             return ((at + len(inserted) - removed, remove, insert),), other
-    return transform(mine, other, yields=True), transform(other, mine, yields=False)
+    return transform(mine, other, yields=yields), transform(other, mine, yields=not yields)
 
 
 def in_order(regions: Sequence[Region]) -> Iterator[Region]:

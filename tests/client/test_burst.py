@@ -1,8 +1,9 @@
 """What was typed in one go is rebased all at once as it would be letter by letter."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -15,15 +16,19 @@ TEXT = "abcdefgh"
 START: dict[str, Any] = {"note": TEXT, "other": TEXT, "list": [TEXT]}
 
 
-def typed(state: Any, path: str, keys: Sequence[tuple[float, int, str]]) -> list[Op]:
-    """Return splices, each of which is made on what those before it have left; places are parts of the length."""
+def typed(state: Any, path: str, keys: Sequence[tuple[float, int, str]], owns: Iterable[bool] = ()) -> list[Op]:
+    """Return splices, each of which is made on what those before it have left; places are parts of the length.
+
+    Those that insert have `own` where `owns` says so.
+    """
     ops: list[Op] = []
+    flags = iter(owns)
     length = len(TEXT)
     for share, remove, insert in keys:
         at = round(share * length)
         op = splice(path, at, min(remove, length - at), insert)
         if op.remove or op.insert:
-            ops.append(op)
+            ops.append(msgspec.structs.replace(op, own=True) if op.insert and next(flags, False) else op)
             length += len(insert) - min(remove, length - at)
     return ops
 
@@ -39,12 +44,16 @@ OTHERS = st.lists(
 )
 
 
-@example([(0.6, 0, "x"), (0.55, 1, "x"), (0.55, 1, "")], [("/note", (0.4, 3, "🔑"))])
-@given(CARETS, OTHERS)
+@example([(0.6, 0, "x"), (0.55, 1, "x"), (0.55, 1, "")], [("/note", (0.4, 3, "🔑"))], [])
+@example([(0.5, 0, "x")], [("/note", (0.5, 0, "y"))], [True])
+@example([(0.5, 0, "x")], [("/note", (0.4, 1, "")), ("/note", (0.4, 0, "y"))], [True])
+@given(CARETS, OTHERS, st.lists(st.booleans(), max_size=9))
 def test_it_is_rebased_as_each_of_its_splices_would_be(
-    keys: list[tuple[float, int, str]], others: list[tuple[str, tuple[float, int, str]] | None]
+    keys: list[tuple[float, int, str]],
+    others: list[tuple[str, tuple[float, int, str]] | None],
+    owns: list[bool],
 ) -> None:
-    mine = typed(START, "/note", keys)
+    mine = typed(START, "/note", keys, owns)
     over: list[Op] = []
     document: Any = START
     for other in others:

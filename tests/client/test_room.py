@@ -220,7 +220,7 @@ async def test_what_is_done_in_a_text_is_sent_as_splices(server: Server) -> None
         await soon(room.append("/note", ""))
     assert pushed(server) == [
         splice("/note", 5, 0, " 😀"),
-        splice("/note", 6, 1, "you"),
+        Op("splice", "/note", at=6, remove=1, insert="you", own=True),
         splice("/note", 0, 1, "H"),
         splice("/note", 5, 0, ","),
         Op("replace", "/status", "done"),

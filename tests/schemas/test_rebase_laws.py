@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.schemas.test_patch import text
@@ -25,8 +26,11 @@ DOCUMENTS = st.recursive(
 )
 
 
-def draw_ops(draw: Draw, document: Any, *, prefix: str = "") -> list[Op]:
-    """Return operations that fit a document, one after the other; nothing at or around `prefix` is changed."""
+def draw_ops(draw: Draw, document: Any, *, prefix: str = "", owns: bool = False) -> list[Op]:
+    """Return operations that fit a document, one after the other; nothing at or around `prefix` is changed.
+
+    Some splices have `own` if that is set.
+    """
     ops: list[Op] = []
     for _ in range(draw(st.integers(0, 4))):
         place = prefix + draw(st.sampled_from(places(find(document, parse(prefix)))))
@@ -34,6 +38,8 @@ def draw_ops(draw: Draw, document: Any, *, prefix: str = "") -> list[Op]:
             case "splice", str() as there:
                 at = draw(st.integers(0, len(there)))
                 op = splice(place, at, draw(st.integers(0, len(there) - at)), draw(st.sampled_from(["", "x", "🔒y"])))
+                if owns and draw(st.booleans()):
+                    op = msgspec.structs.replace(op, own=True)
             case "add", dict():
                 op = Op("add", f"{place}/{draw(KEYS)}", draw(LEAVES))
             case "add", list() as array:
@@ -53,7 +59,7 @@ def draw_ops(draw: Draw, document: Any, *, prefix: str = "") -> list[Op]:
 def cases(draw: Draw) -> Case:
     """Return a document and the operations of two sides on it."""
     document = draw(DOCUMENTS)
-    return document, draw_ops(draw, document), draw_ops(draw, document)
+    return document, draw_ops(draw, document, owns=True), draw_ops(draw, document)
 
 
 @given(cases())

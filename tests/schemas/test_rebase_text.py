@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,12 @@ from plait_schemas.inverse import taking_back
 from plait_schemas.patch import Op, apply, splice, splices
 from plait_schemas.rebase import Rebased, rebase
 from plait_schemas.text import UNKNOWN
+
+
+def own(op: Op) -> Op:
+    """Return a splice that goes on after what its client has inserted."""
+    return msgspec.structs.replace(op, own=True)
+
 
 DOCUMENT: Any = {"note": "one word", "title": "one word", "lines": ["one word", "two"], "rows": [{"t": "one word"}, {}]}
 
@@ -51,6 +58,21 @@ FREE: dict[str, tuple[list[Op], list[Op], list[Op]]] = {
         [splice("/note", 0, 0, "a"), splice("/note", 9, 0, "z")],
         [splice("/note", 3, 1), splice("/note", 0, 1)],
         [splice("/note", 0, 0, "a"), splice("/note", 7, 0, "z")],
+    ),
+    "of its own before an insertion at the same place": (
+        [own(splice("/note", 4, 0, "x"))],
+        [splice("/note", 4, 0, "yz")],
+        [own(splice("/note", 4, 0, "x"))],
+    ),
+    "of its own after a removal before it": (
+        [own(splice("/note", 4, 0, "x"))],
+        [splice("/note", 3, 1), splice("/note", 3, 0, "yz")],
+        [splice("/note", 5, 0, "x")],
+    ),
+    "of its own around an insertion, which it does not go on after": (
+        [own(splice("/note", 4, 4, "x"))],
+        [splice("/note", 6, 0, "y")],
+        [own(splice("/note", 4, 2, "x")), splice("/note", 6, 2)],
     ),
     "in another text": ([splice("/note", 0, 1)], [splice("/title", 0, 1)], [splice("/note", 0, 1)]),
     "in an element, after one before it": (

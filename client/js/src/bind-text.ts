@@ -101,12 +101,19 @@ class Binding {
     const shared = this.#shared;
     if (edits.length > 0 && shared !== undefined) {
       const mine = toRegions(this.#text, edits);
-      const sent = toEdits(shared, transform(mine, this.#held, true));
-      this.#held = transform(this.#held, mine, false);
+      const yields = !this.#goesOn(toEdits(shared, transform(mine, this.#held, false)));
+      const sent = toEdits(shared, transform(mine, this.#held, yields));
+      this.#held = transform(this.#held, mine, !yields);
       this.#text = spliced(this.#text, mine);
       this.#do("type", () => this.#client.splice(this.#pointer, sent));
     }
     this.#show();
+  }
+
+  /** Tells whether edits go on after what was typed last, so that what others have typed there comes after them. */
+  #goesOn(edits: readonly TextEdit[]): boolean {
+    const first = edits.find(({ insert }) => insert !== "");
+    return first !== undefined && this.#client.goesOn(this.#pointer, first.at);
   }
 
   #do(what: "type" | "jump", act: () => unknown): void {

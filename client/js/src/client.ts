@@ -20,12 +20,13 @@ import { messageOf } from "./messages.js";
 import type { ThreadOptions } from "./options.js";
 import { parse } from "./patch.js";
 import type { Document, TextEdit } from "./patch.js";
+import { pointAt } from "./points.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { AgentOf, InputOf, OutputOf, YieldOf } from "./runs.js";
 import type { Session } from "./session.js";
-import { Texts } from "./texts.js";
+import { Texts, textAt } from "./texts.js";
 import type { TextChange } from "./texts.js";
 import { UndoHistory } from "./undo.js";
 
@@ -180,6 +181,15 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   /** Appends to the string at a JSON pointer; only what is appended is sent. */
   append(pointer: string, text: string): Promise<number> {
     return this.#edits.append(pointer, text);
+  }
+
+  /**
+   * Tells whether what is inserted at a position of the string at a JSON pointer goes on after what this client has
+   * inserted last: then it stays before what others insert there. For editors that hold back what others type.
+   */
+  goesOn(pointer: string, at: number): boolean {
+    const text = textAt(this.#edits.shown, parse(pointer));
+    return text !== undefined && !this.#edits.isEarly && this.#session.goesOn(pointer, pointAt(text, at) ?? at);
   }
 
   // Undo and redo

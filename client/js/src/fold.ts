@@ -2,8 +2,9 @@
 
 import { Keys } from "./elements.js";
 import { takingBack } from "./inverse.js";
+import { LastInsertion } from "./insertion.js";
 import { freeze, isEqual, share } from "./json.js";
-import { PatchError, apply, diff } from "./patch.js";
+import { PatchError, apply, diff, withoutOwn } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Joined, Op, Version } from "./protocol.js";
 import { rebase } from "./rebase.js";
@@ -74,6 +75,7 @@ export class Fold {
   #pushes: Pending[] = [];
   #places: Places = {};
   #keys: Keys | undefined = undefined;
+  readonly #insertion = new LastInsertion();
   readonly #onShown: (change: ShownChange) => void;
 
   constructor(onShown: (change: ShownChange) => void) {
@@ -137,12 +139,18 @@ export class Fold {
 
   /** Adds a push of operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
   add(ref: number, ops: readonly Op[]): Pending {
-    const push = newPush(ref, this.#at as Version, ops);
     const after = apply(this.#shown, ops);
+    const marked = ops.map((op) => this.#insertion.add(op));
+    const push = newPush(ref, this.#at as Version, marked);
     push.isShown = true;
     this.#pushes.push(push);
     this.#show(after, ops, { push });
     return push;
+  }
+
+  /** Tells whether what this client inserts at a place of a text goes on after what it has inserted last. */
+  goesOn(path: string, at: number): boolean {
+    return this.#insertion.goesOn(path, at);
   }
 
   /** A push is without effect: what is shown is folded again without it. */
@@ -235,7 +243,7 @@ export class Fold {
     const [first, second] = this.#pushes.filter(isShown);
     const isFirst = first === push;
     const expected = isFirst ? (second ? apply(this.#confirmed, push.ops) : this.#shown) : undefined;
-    if (isFirst && isEqual(ops, push.ops)) {
+    if (isFirst && isEqual(withoutOwn(ops), withoutOwn(push.ops))) {
       this.#confirmed = expected;
       this.#take(push);
     } else {
@@ -293,7 +301,9 @@ export class Fold {
       // The next push is rebased over what is left after this one.
       if (isMoved) over = moved.over;
     }
-    this.#show(freeze(share(this.#shown, document)), over, of);
+    const shown = freeze(share(this.#shown, document));
+    this.#insertion.follow(over, this.#shown, shown);
+    this.#show(shown, over, of);
     if (!this.#pushes.some(isShown)) this.#confirmed = this.#shown;
   }
 

@@ -4,6 +4,7 @@ import type { Deferred } from "./deferred.js";
 import { raise } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
+import { withoutOwn } from "./patch.js";
 import type { Op } from "./protocol.js";
 
 /** Functions that are told; one that throws does not keep the others from being told. */
@@ -84,7 +85,7 @@ export class ThreadListeners {
       case "change":
         return this.change.tell({ version: event.version, ops: event.ops, source: event.source });
       case "refused":
-        return this.tellRefusal({ error: event.error, ops: event.push.ops }, answer);
+        return this.tellRefusal({ error: event.error, ops: withoutOwn(event.push.ops) }, answer);
       case "message":
         return this.message.tell(event.data);
       case "event":

@@ -40,6 +40,11 @@ export function isIndex(part: string): boolean {
   return /^(0|[1-9][0-9]{0,14})$/.test(part);
 }
 
+/** Tells whether a part of a JSON pointer may be a place in an array: an index, or `-` for its end. */
+export function isPlace(part: string | undefined): boolean {
+  return part === "-" || (part !== undefined && isIndex(part));
+}
+
 // Diff
 
 /**
@@ -155,15 +160,25 @@ function indexOf(part: string, path: string): number {
 
 // Texts
 
-/** Returns a change of a text as operations, one after the other. */
-export function splices(path: string, regions: readonly Region[]): Op[] {
+/** Returns a change of a text as operations, one after the other; those that insert are `own`, if that is set. */
+export function splices(path: string, regions: readonly Region[], own = false): Op[] {
   return inOrder(regions).map(({ at, remove, insert }) => ({
     op: "splice",
     path,
     at,
     ...(remove > 0 && { remove }),
     ...(insert !== "" && { insert }),
+    ...(own && insert !== "" && { own }),
   }));
+}
+
+/** Returns operations without `own`, as they are stored and sent to others. */
+export function withoutOwn(ops: readonly Op[]): readonly Op[] {
+  return ops.map((op) => {
+    if (op.op !== "splice" || op.own === undefined) return op;
+    const { own: _, ...rest } = op;
+    return rest;
+  });
 }
 
 export type Splice = Extract<Op, { op: "splice" }>;

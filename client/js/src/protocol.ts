@@ -37,7 +37,8 @@ export type Version = readonly [string, number];
  * right before it has taken it out of the same list.
  *
  * A `splice` removes `remove` characters of a text, from the place `at` on, and inserts `insert` there; both are left
- * out where they are nothing. Characters are Unicode code points.
+ * out where they are nothing. Characters are Unicode code points. Only a pushed one may have `own`: the character
+ * before `at` was inserted by the same client.
  */
 export type Op =
   | {
@@ -58,6 +59,7 @@ export type Op =
       readonly at: number;
       readonly remove?: number;
       readonly insert?: string;
+      readonly own?: boolean;
       readonly value?: undefined;
       readonly moved?: undefined;
     };

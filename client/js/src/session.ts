@@ -206,6 +206,11 @@ export class Session {
     return push;
   }
 
+  /** Tells whether what this client inserts at a place of a text goes on after what it has inserted last. */
+  goesOn(path: string, at: number): boolean {
+    return this.#pushes.fold.goesOn(path, at);
+  }
+
   /** Calls a method as soon as the pushes made before it were sent. Returns the call's ref. */
   call(method: string, args: readonly Json[] = [], kwargs: JsonObject = {}): number {
     const ref = this.#sending.calls.add(method, args, kwargs, this.pushes.at(-1));

@@ -3,11 +3,11 @@
 import { idOf } from "./elements.js";
 import { isObject, isWellFormed } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
-import { PatchError, apply, escape, find, isIndex, parse, regionOf, splices } from "./patch.js";
+import { PatchError, apply, escape, find, isPlace, parse, regionOf, splices } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 import type { Shape } from "./shape.js";
-import { transform } from "./text.js";
+import { goesOn, transform } from "./text.js";
 import type { Region } from "./text.js";
 
 /** In so many places a text may be changed by one operation: each costs time again for each operation of others. */
@@ -31,6 +31,8 @@ export class Step {
   isGone = false;
   /** Whether the same was done already. */
   isDone = false;
+  /** Whether it goes on after what the same client has inserted: it stays before what others insert at its place. */
+  #isOwn: boolean;
   /** As given, or with later changes inside; undefined where it has none, or that is not known. */
   #value: Json | undefined;
   /** What a splice does to its text: in several places where others have written in between. */
@@ -44,6 +46,7 @@ export class Step {
     this.isElement = isPlace(this.parts.at(-1));
     this.moves = this.isElement && (op.op === "add" || op.op === "remove");
     this.#regions = op.op === "splice" ? [regionOf(op)] : [];
+    this.#isOwn = op.op === "splice" && op.own === true;
   }
 
   get pointer(): string {
@@ -74,7 +77,7 @@ export class Step {
   }
 
   #opsAt(path: string): Op[] {
-    if (this.name === "splice") return splices(path, this.#regions);
+    if (this.name === "splice") return splices(path, this.#regions, this.#isOwn);
     return [makeOp(this.name, path, { value: this.#value, isMoved: this.isMoved })];
   }
 
@@ -84,8 +87,9 @@ export class Step {
       this.isContested = this.isGone = true;
       return;
     }
-    const mine = transform(this.#regions, other.#regions, true);
-    other.#regions = transform(other.#regions, this.#regions, false);
+    this.#isOwn &&= goesOn(this.#regions, other.#regions);
+    const mine = transform(this.#regions, other.#regions, !this.#isOwn);
+    other.#regions = transform(other.#regions, this.#regions, this.#isOwn);
     this.#regions = mine;
     this.isGone = this.isDone = mine.length === 0;
     other.isGone = other.#regions.length === 0;
@@ -208,9 +212,4 @@ export function isWithin(place: readonly string[], outer: readonly string[]): bo
 export function leadsThrough(place: readonly string[], other: Step): boolean {
   const depth = other.parts.length - 1;
   return other.moves && place.length > depth && isWithin(place, other.parts.slice(0, depth)) && isPlace(place[depth]);
-}
-
-/** Tells whether a part of a pointer may be a place in an array: an index, or `-` for its end. */
-function isPlace(part: string | undefined): boolean {
-  return part === "-" || (part !== undefined && isIndex(part));
 }

@@ -100,6 +100,12 @@ export function transform(mine: readonly Region[], other: readonly Region[], yie
   return found;
 }
 
+/** Tells whether another change leaves the character before the place where `mine` inserts. */
+export function goesOn(mine: readonly Region[], other: readonly Region[]): boolean {
+  const before = (mine.find(({ insert }) => insert !== "")?.at ?? 0) - 1;
+  return !other.some(({ at, remove }) => at <= before && before < at + remove);
+}
+
 /** Those regions of another change that are before a place, which goes from the start of the text to its end. */
 class Past {
   readonly #regions: readonly Region[];

@@ -64,6 +64,25 @@ test("a composition that begins twice and ends once ends", async () => {
   expect(client.state?.note).toBe("abcX");
 });
 
+test("phrases of an input method stay whole where others type at the same place", async () => {
+  const [client, peer] = await joined();
+  const element = area(client);
+  type(element, 1, "🔑");
+  peer.send({ type: "ack", ref: 1, version: 2 });
+  element.dispatchEvent(new Event("compositionstart"));
+  type(element, 3, "k");
+  const ops: Op[] = [{ op: "splice", path: "/note", at: 2, insert: "X" }];
+  peer.send({ type: "change", version: 3, ops, source: "s2" });
+  await client.waitFor(({ note }) => note.includes("X"));
+  type(element, 4, "i");
+  element.setRangeText("き", 3, 5, "end");
+  element.dispatchEvent(new Event("input"));
+  type(element, 4, "。");
+  element.dispatchEvent(new Event("compositionend"));
+  expect([element.value, client.state?.note]).toEqual(["a🔑き。Xbc", "a🔑き。Xbc"]);
+  expect(element.selectionEnd).toBe(5);
+});
+
 test.each(["a composition that has not begun", "an element that is let go twice as it composes"])(
   "%s does not end a pause of the history that is the app's own",
   async (what) => {

@@ -195,12 +195,12 @@ test("a text of the initial state that is changed merges with what the thread ha
   expect(client.state?.note).toBe("one, two!!");
   const peer = await server.peer();
   await peer.join({ state: { ...PAD, note: "🔑 one two" }, texts: TEXTS });
-  for (const [at, insert] of [
+  for (const [at, insert, own] of [
     [5, ","],
     [10, "!"],
-    [11, "!"],
+    [11, "!", true],
   ] as const) {
-    expect(await ops(peer)).toEqual([{ op: "splice", path: "/note", at, insert }]);
+    expect(await ops(peer)).toEqual([{ op: "splice", path: "/note", at, insert, ...(own && { own }) }]);
   }
   expect(client.state?.note).toBe("🔑 one, two!!");
 });

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from plait_schemas.patch import Op, PatchError, apply, compact, find, parse, region_of, splice, splices
 from plait_schemas.step import MOST_REGIONS
-from plait_schemas.text import Region, in_order, transform_both
+from plait_schemas.text import Region, goes_on, in_order, transform_both
 
 __all__ = ["Burst", "Moved"]
 
@@ -32,26 +32,32 @@ class Burst:
         self._path = op.path
         # What each push changes: as the text is after those before it.
         self._changes: list[Sequence[Region]] = []
+        # Whether each push goes on after what the client has inserted.
+        self._owns: list[bool] = []
         self._extent = _Extent()
-        self._add(region_of(op))
+        self._add(op)
 
     def take(self, op: Op) -> bool:
         """Add a push; return False if it is elsewhere."""
         if op.path != self._path or not self._extent.touches(region_of(op)):
             return False
-        self._add(region_of(op))
+        self._add(op)
         return True
 
-    def _add(self, region: Region) -> None:
+    def _add(self, op: Op) -> None:
+        region = region_of(op)
         self._extent.add(region)
         self._changes.append([region])
+        self._owns.append(op.own is True)
 
     def rebase(self, over: Sequence[Op], document: Any) -> Moved | None:
         """Return what becomes of it on `document`, which `over` has led to.
 
         None where one of its pushes may be lost or does not fit, or its text may be another.
         """
-        changes, extent, found, shift = self._changes, self._extent, list[Op](), 0
+        changes, owns, extent, found, shift = self._changes, self._owns, self._extent, list[Op](), 0
+        # What others do right before pushes with `own` may end that, or come after them.
+        margin = int(any(owns))
         for op in over:
             if op.op != "splice" or op.path != self._path:
                 if not _is_apart(op, self._path, document):
@@ -59,21 +65,22 @@ class Burst:
                 found.append(op)
                 continue
             at, remove, insert = region_of(op)
-            if at - shift + remove <= extent.start:
+            if at - shift + remove + margin <= extent.start:
                 found.append(op)
                 shift += len(insert) - remove
             elif at - shift > extent.end:
                 found.append(splice(self._path, at + extent.growth, remove, insert))
             else:
                 changes, shift = _shift_all(changes, shift), 0
-                later = [(at, remove, insert)]
+                owns, later = list(owns), [(at, remove, insert)]
                 for index, each in enumerate(changes):
                     if len(each) + len(later) >= MOST_REGIONS:
                         return None
-                    changes[index], later = _pass_all(each, later)
+                    changes[index], later, owns[index] = _pass_all(each, later, own=owns[index])
                 found += [splice(self._path, *region) for region in later]
                 extent = _Extent(*(region for change in changes for region in in_order(change)))
-        ops = [splices(self._path, change) for change in _shift_all(changes, shift)]
+        shifted = _shift_all(changes, shift)
+        ops = [splices(self._path, change, own=own) for change, own in zip(shifted, owns, strict=True)]
         try:
             return Moved(ops, found, apply(document, compact(op for push in ops for op in push)))
         except PatchError:
@@ -120,13 +127,16 @@ def _shift_all(changes: Sequence[Sequence[Region]], shift: int) -> list[Sequence
     return [[(at + shift, remove, insert) for at, remove, insert in each] if shift else each for each in changes]
 
 
-def _pass_all(change: Sequence[Region], others: Iterable[Region]) -> tuple[Sequence[Region], list[Region]]:
-    """Let others, which are carried out one after the other, come before a change; return both as they are then."""
+def _pass_all(
+    change: Sequence[Region], others: Iterable[Region], *, own: bool
+) -> tuple[Sequence[Region], list[Region], bool]:
+    """Let others, carried out one after the other, come before a change; return both as they are after, and `own`."""
     after: list[Region] = []
     for other in others:
-        change, moved = transform_both(change, [other])
+        own = own and goes_on(change, [other])
+        change, moved = transform_both(change, [other], yields=not own)
         after += in_order(moved)
-    return change, after
+    return change, after, own
 
 
 def _is_apart(op: Op, path: str, document: Any) -> bool:

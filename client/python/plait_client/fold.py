@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from plait_client.burst import Burst
+from plait_client.insertion import LastInsertion
 from plait_client.text_diff import shrink
 from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.inverse import taking_back
 from plait_schemas.messages import Joined, Version
-from plait_schemas.patch import Op, PatchError, apply
+from plait_schemas.patch import Op, PatchError, apply, without_own
 from plait_schemas.rebase import rebase
 
 __all__ = ["Fold", "Pending"]
@@ -60,6 +61,7 @@ class Fold:
         self._list_keys: Mapping[str, str] = {}
         self._texts: Sequence[str] = ()
         self._keys: Keys | None = None
+        self._insertion = LastInsertion()
 
     @property
     def at(self) -> Version | None:
@@ -108,10 +110,10 @@ class Fold:
         `check` is given what would be shown, and may raise.
         """
         assert self._at is not None, "no push can be made before the first join"
-        push = Pending(ref, self._at, ops)
         shown = apply(self._shown, ops)
         if check is not None:
             check(shown)
+        push = Pending(ref, self._at, [self._insertion.add(op) for op in ops])
         self._pushes.append(push)
         self._shown, push.is_visible = shown, True
         return push
@@ -197,7 +199,7 @@ class Fold:
     def acknowledge(self, at: Version, push: Pending, ops: Sequence[Op]) -> None:
         """The server has carried out `ops` for a push. Raises PatchError, and changes nothing, if they do not fit."""
         is_first = next((each for each in self._pushes if each.is_visible), None) is push
-        if is_first and (ops is push.ops or encode_json(ops) == encode_json(push.ops)):
+        if is_first and (ops is push.ops or encode_json(without_own(ops)) == encode_json(without_own(push.ops))):
             self._confirmed = self._show(self._pushes.index(push) + 1)
             self._pushes.remove(push)
         else:
@@ -245,6 +247,7 @@ class Fold:
             # The next push is rebased over what is left after these.
             if is_moved:
                 over = others
+        self._insertion.follow(over, self._shown, document)
         self._shown = document
 
     def _refold_one(

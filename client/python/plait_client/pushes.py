@@ -12,7 +12,7 @@ from plait_client.outbox import is_too_large
 from plait_client.window import SendWindow
 from plait_schemas.codec import encode_finite, encode_json
 from plait_schemas.messages import Ack, Joined, Nack, Push
-from plait_schemas.patch import Op, PatchError, decode_ops
+from plait_schemas.patch import Op, PatchError, decode_ops, without_own
 
 __all__ = ["Follower", "Pushes"]
 
@@ -183,7 +183,7 @@ class Pushes:
                 self._answer(push, lambda: self.fold.acknowledge(at, push, applied))
             else:
                 self.fold.advance(at, applied)
-            told.append(Changed(before, self.fold.confirmed, *at, applied, connection))
+            told.append(Changed(before, self.fold.confirmed, *at, without_own(applied), connection))
         elif push:
             self._answer(push, lambda: self.fold.drop(push))
         return [*told, Acked(push, frame.version)] if push else told

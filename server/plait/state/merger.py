@@ -25,7 +25,7 @@ from plait_schemas.align import Keys
 from plait_schemas.codec import encode_json
 from plait_schemas.diff import diff
 from plait_schemas.messages import Push
-from plait_schemas.patch import Op, decode_ops
+from plait_schemas.patch import Op, decode_ops, without_own
 from plait_schemas.rebase import rebase
 from plait_schemas.trace import Origin, trace
 
@@ -153,6 +153,7 @@ class Merger:
         work.charge_ops(push.ops, document)
         rebased = rebase(push.ops, (other.op for other in concurrent), document, work.charge_places)
         work.charge_parts(push.ops, rebased.ops, document)
+        rebased = rebased._replace(ops=list(without_own(rebased.ops)))
         over = zip(rebased.indices, rebased.over, strict=True)
         others = [Other(op, concurrent[index].version) for index, op in over]
         policy = self._policy
@@ -161,7 +162,7 @@ class Merger:
         ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=past.document))
         commit = pipeline.change(ops, proposal.source, accept=accept)
         change = None if commit.revision is before else commit.revision.change
-        is_as_sent = change is None or change.ops == encode_json(push.ops)
+        is_as_sent = change is None or change.ops == encode_json(without_own(push.ops))
         return Pushed(
             commit,
             ConcurrentOps(others, commit.version, push.base[1]),
