@@ -331,7 +331,7 @@ async def test_a_message_in_fragments_within_the_limit_is_read_as_a_whole() -> N
 async def test_answers_to_pings_of_the_server_do_not_count_to_the_limit() -> None:
     peer = Peer(bucket=TokenBucket(0.001, 10, asyncio.get_running_loop().time()))
     for _ in range(1000):
-        peer.socket.ping(b"")
+        peer.socket.ping()
         peer.socket.data_received(frame(Opcode.PONG))
     assert peer.pipe.is_read
     assert peer.session.pongs == 1000
