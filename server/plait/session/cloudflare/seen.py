@@ -19,7 +19,7 @@ _PING_PAUSE: Final = 0.2
 _PING_BURST: Final = 1.5
 # Unanswered pings, and the bytes of the states that were sent with them.
 _MOST_PINGS: Final = 64
-_MOST_BYTES: Final = 8 * 1024 * 1024
+_MOST_BYTES: Final = 1024 * 1024
 # Seconds that a received frame may wait until a busy page reads it.
 _READ_AFTER: Final = 1.0
 # Seconds after which a state frame without a ping counts as seen.
@@ -81,17 +81,18 @@ class SeenTracker:
         """Whether even a busy page has had time to read all frames."""
         return self._loop.time() - self._sent_at > _READ_AFTER
 
-    @property
-    def must_wait(self) -> bool:
-        """Whether the next frame must wait, as a client that writes has too many unanswered pings."""
-        return self._writes and self._is_full
-
     def follow(self) -> None:
         """Ping before each frame from now on, as the client writes."""
         self._writes = True
 
+    def must_wait(self, *, is_crowded: bool) -> bool:
+        """Return whether the next frame needs a ping, and waits until the client has answered earlier ones."""
+        if is_crowded and not self._writes:
+            return False
+        return len(self._asked) >= _MOST_PINGS or sum(each.size for _, each in self._asked) > _MOST_BYTES
+
     def send(self, frame: Frame, revision: Revision, *, is_crowded: bool) -> None:
-        """Send a state frame, with a ping unless there are too many of them."""
+        """Send a state frame, with a ping if the client writes or the thread is not crowded, otherwise now and then."""
         self.sent += 1
         self._sent_at = self._loop.time()
         self._sent_version = revision.version
@@ -134,13 +135,9 @@ class SeenTracker:
 
     # Inside
 
-    @property
-    def _is_full(self) -> bool:
-        return len(self._asked) >= _MOST_PINGS or sum(each.size for _, each in self._asked) > _MOST_BYTES
-
     def _may_ping(self, is_crowded: bool) -> bool:
         if self._writes or not is_crowded:
-            return not self._is_full
+            return True
         if self._paced - self._sent_at > _PING_BURST:
             return False
         self._paced = max(self._paced, self._sent_at) + _PING_PAUSE

@@ -142,13 +142,14 @@ class CloudflareSession:
 
     def deliver(self, frame: Frame, link: Link) -> None:
         """Send a state frame; a slow peer gets the last one when it has caught up."""
-        if self._transport.is_backed_up or self._seen.must_wait:
+        is_crowded = len(self._actor.connections) > _FEW
+        if self._transport.is_backed_up or self._seen.must_wait(is_crowded=is_crowded):
             if not self._is_behind and self._actor.instruments is not None:
                 self._actor.instruments.reader_lagged(self._actor.key.kind)
             self._is_behind = True
             return
         self._is_behind = False
-        self._seen.send(frame, link.revision, is_crowded=len(self._actor.connections) > _FEW)
+        self._seen.send(frame, link.revision, is_crowded=is_crowded)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""

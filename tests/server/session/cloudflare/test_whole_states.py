@@ -257,7 +257,7 @@ async def test_a_write_on_a_state_before_others_were_held_back_takes_nothing_bac
 # Which state a client shows
 
 
-@pytest.mark.parametrize("size", [0, 300_000])
+@pytest.mark.parametrize("size", [0, 100_000])
 @pytest.mark.parametrize("has_written", [True, False])
 async def test_a_client_shows_the_state_whose_ping_it_has_answered(size: int, *, has_written: bool) -> None:
     async with open_house(Room) as house:
@@ -278,10 +278,14 @@ async def test_a_client_shows_the_state_whose_ping_it_has_answered(size: int, *,
         assert (await stored(house))["list"] == ["mine", 1, 2, 3, 4, 5, 6, 7]
 
 
-async def test_a_client_that_writes_and_does_not_answer_is_sent_the_newest_state_when_it_does() -> None:
+@pytest.mark.parametrize("has_written", [True, False])
+async def test_a_client_that_does_not_answer_is_sent_the_newest_state_when_it_does(*, has_written: bool) -> None:
     async with open_house(Room) as house:
-        a, _ = await two(house)
-        a.push({"list": []})
+        a, b = await two(house)
+        (a if has_written else b).push({"list": []})
+        await stored(house)
+        a.transport.answer_ping()
+        a.transport.take()
         answered = len(a.transport.pings)
         for n in range(200):
             await house.handle(Room).set_state({"list": list(range(n))})
@@ -302,7 +306,7 @@ async def test_large_states_that_a_client_has_not_answered_are_kept_up_to_a_size
         answered = len(a.transport.pings)
         for n in range(30):
             await house.handle(Room).set_state({"text": "x" * 1_000_000, "n": n})
-        assert len(a.transport.pings) - answered == 9
+        assert len(a.transport.pings) - answered == 2
         a.transport.take()
         a.transport.answer_ping()
         assert [each["state"]["n"] for each in a.transport.take()] == [29]
