@@ -64,9 +64,11 @@ export async function states(address, options) {
   return { identity: { name, agent, identified }, result, members: members.size, stored: await stored(address) };
 }
 
-/** Writes some states in turn, each when the one before is shown; returns what is stored. */
-export async function sequential(address, { states, ...options }) {
+/** The server sets a state, and the page writes some others in turn, each when the one before is shown. */
+export async function sequential(address, { initial, states, ...options }) {
   const page = await open(address, { WebSocket: BusyPage, ...options });
+  await page.agent.call("set", [initial]);
+  await shows(JSON.stringify(initial));
   for (const state of states) {
     page.agent.setState(state);
     await shows(JSON.stringify(state));
