@@ -3,7 +3,7 @@
 import socket
 import time
 
-from benchmarks.wire import BINARY, PING, TEXT, pong, request
+from benchmarks.wire import BEGIN, BINARY, END, PING, TEXT, pong, request
 
 __all__ = ["MessageSocket"]
 
@@ -45,6 +45,7 @@ class MessageSocket:
 
     def read(self) -> bytes:
         """The next message; pings are answered."""
+        begun = b""
         while True:
             header = self._take(2)
             length = header[1]
@@ -53,9 +54,11 @@ class MessageSocket:
             payload = self._take(length)
             if header[0] == PING:
                 self._sock.sendall(pong(payload))
+            elif header[0] == BEGIN:
+                begun = payload
             else:
-                assert header[0] in (TEXT, BINARY), f"not a message: first byte {header[0]:#x}, {payload!r}"
-                return payload
+                assert header[0] in (TEXT, BINARY, END), f"not a message: first byte {header[0]:#x}, {payload!r}"
+                return begun + payload
 
     def _take(self, size: int) -> bytes:
         if len(self._rest) < size:

@@ -2,9 +2,12 @@
 
 from websockets.frames import Frame, Opcode
 
-__all__ = ["BINARY", "PING", "TEXT", "FrameReader", "binary", "pong", "request", "text"]
+__all__ = ["BEGIN", "BINARY", "END", "PING", "TEXT", "FrameReader", "binary", "pong", "request", "text"]
 
 TEXT, BINARY, CLOSE, PING = 0x81, 0x82, 0x88, 0x89
+# The first and the last fragment of a text.
+BEGIN, END = 0x01, 0x80
+_DATA = frozenset({TEXT, BINARY, BEGIN, END})
 
 
 def text(payload: bytes) -> bytes:
@@ -43,7 +46,7 @@ class FrameReader:
     `longest` is the size of the largest message since it was last set to 0.
     """
 
-    __slots__ = ("_length", "closed", "longest", "pings", "rest", "skip", "texts")
+    __slots__ = ("_begun", "_length", "_opcode", "closed", "longest", "pings", "rest", "skip", "texts")
 
     def __init__(self) -> None:
         self.texts = 0
@@ -55,6 +58,9 @@ class FrameReader:
         # Bytes still to come of a message that has been seen to begin, and the size of that.
         self.skip = 0
         self._length = 0
+        self._opcode = TEXT
+        # The size of a first fragment.
+        self._begun = 0
 
     def feed(self, data: bytes | bytearray, size: int) -> None:
         """Take the first `size` bytes of data, which the caller may overwrite afterwards."""
@@ -68,8 +74,7 @@ class FrameReader:
                 self.skip = offset - size
                 return
             self.skip = 0
-            self.texts += 1
-            self.longest = max(self.longest, self._length)
+            self.count(self._opcode, self._length)
         while size - offset >= 2:
             length = data[offset + 1]
             start = offset + 2
@@ -80,12 +85,11 @@ class FrameReader:
                 length = int.from_bytes(data[offset + 2 : start], "big")
             stop = start + length
             opcode = data[offset]
-            if opcode in (TEXT, BINARY):
+            if opcode in _DATA:
                 if stop > size:
-                    self.skip, self._length = stop - size, length
+                    self.skip, self._length, self._opcode = stop - size, length, opcode
                     return
-                self.texts += 1
-                self.longest = max(self.longest, length)
+                self.count(opcode, length)
             elif stop > size:
                 break
             else:
@@ -93,6 +97,15 @@ class FrameReader:
             offset = stop
         if offset < size:
             self.rest = bytes(data[offset:size])
+
+    def count(self, opcode: int, length: int) -> None:
+        """Count a message, or keep the size of its first fragment."""
+        if opcode == BEGIN:
+            self._begun = length
+            return
+        self.texts += 1
+        self.longest = max(self.longest, length + self._begun)
+        self._begun = 0
 
     def control(self, opcode: int, payload: bytes) -> None:
         """Note what the loop over the sockets has to act on."""

@@ -68,8 +68,8 @@ class Wire:
             if self.session is not None:
                 self.session.close(code, reason)
 
-    def ping(self, payload: bytes) -> None:
-        pass
+    def send_pinged(self, frame: Frame, payload: bytes) -> None:
+        raise AssertionError("it cannot ping")
 
     def pause(self) -> None:
         pass

@@ -1,29 +1,47 @@
 """The published client, AgentClient, in Chromium: it answers pings whatever the code of its page does."""
 
+import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 from tests.running import Process
 
 pytest_plugins = ["tests.integration.agents_client.fixtures"]
 
 Play = Callable[..., Any]
 
+log = logging.getLogger(__name__)
+
+# More for figures: PLAIT_CROSSINGS=200 pytest …
+CROSSINGS: Final = int(os.environ.get("PLAIT_CROSSINGS") or 10)
+
 
 @pytest.fixture
-def play(agents_package: Path, browser: Browser, tmp_path: Path) -> Iterator[Play]:
-    """Serve all kinds, and return what runs a scenario in a page of that server."""
+def pages(agents_package: Path, browser: Browser, tmp_path: Path) -> Iterator[Callable[[], Page]]:
+    """Serve all kinds, and return what opens pages of that server."""
     environment = {"PLAIT_STATIC": str(agents_package), "PLAIT_STORE": f"sqlite:///{tmp_path}/plait.db"}
     with Process("tests.integration.agents_client.app:app", cwd=tmp_path, environment=environment) as server:
         context = browser.new_context()
-        page = context.new_page()
-        page.goto(f"http://{server.address}/browser.html")
-        page.wait_for_function("window.scenarios")
-        yield lambda name, **options: page.evaluate(f"(options) => scenarios.{name}(options)", options)
+
+        def open_page() -> Page:
+            page = context.new_page()
+            page.goto(f"http://{server.address}/browser.html")
+            page.wait_for_function("window.scenarios")
+            return page
+
+        yield open_page
         context.close()
+
+
+@pytest.fixture
+def play(pages: Callable[[], Page]) -> Play:
+    """Return what runs a scenario in a page."""
+    page = pages()
+    return lambda name, **options: page.evaluate(f"(options) => scenarios.{name}(options)", options)
 
 
 def test_a_page_reads_writes_and_calls(play: Play) -> None:
@@ -52,3 +70,35 @@ def test_a_page_whose_write_crossed_another_one_shows_the_state_in_the_end(play:
     result = play("crossing")
     assert result["state"] in ({"text": "mine"}, {"text": "theirs"})
     assert result["errors"] == []
+
+
+ROWS: Final = [{"id": id, "title": f"row {id}"} for id in (1, 2, 3)]
+CASES: Final = [
+    [{"items": ["first"]}, {"items": ["second"]}],
+    [{"count": 1, "items": ["first"]}, {"count": 2, "items": ["second"]}, {"count": 3, "items": ["third"]}],
+    [{"text": "Hello big world"}, {"text": "Hello"}],
+    [{"text": "Hello"}, {"text": "Hello big world"}],
+    [{"rows": ROWS}, {"rows": ROWS[:1]}],
+    [{"rows": ROWS}, {"rows": [ROWS[2], ROWS[0]]}],
+    [{"items": [1, 2, 3]}, {"items": [1]}],
+    [{"items": [1, 1, 1]}, {"items": [1]}, {"items": []}],
+]
+
+
+def test_what_a_page_writes_alone_is_the_state(play: Play) -> None:
+    delays = range(0, 256, 8) if CROSSINGS > 100 else (0, 4, 200)
+    result = play("plain", cases=CASES, delays=list(delays))
+    log.warning("%d plain writes, %d wrong", result["count"], len(result["wrong"]))
+    assert result["wrong"] == []
+
+
+@pytest.mark.parametrize("busy", [0, 40], ids=["idle", "busy"])
+def test_pages_that_write_at_the_same_moment_double_nothing_and_end_alike(pages: Callable[[], Page], busy: int) -> None:
+    left, right = pages(), pages()
+    right.evaluate("(options) => { window.followed = scenarios.follow(options); }", {"busy": busy})
+    result = left.evaluate("(options) => scenarios.lead(options)", {"rounds": CROSSINGS, "busy": busy})
+    log.warning("%d crossings of two pages, busy for %d ms: %d writes lost", CROSSINGS, busy, result["lost"])
+    assert right.evaluate("window.followed") == []
+    assert result["errors"] == []
+    assert result["doubled"] == []
+    assert result["lost"] <= CROSSINGS

@@ -24,6 +24,15 @@ async def test_a_page_shows_the_states_of_the_server_its_own_and_the_others(agen
     }
 
 
+@both
+async def test_a_page_that_writes_states_in_turn_shows_and_stores_the_last_one(agents: Agents, *, strict: bool) -> None:
+    words = ["first", "second", "third"]
+    initial = {"count": 0, "items": [], "lastUpdated": None}
+    states = [{"count": n, "items": [word], "lastUpdated": n} for n, word in enumerate(words, 1)]
+    result = await agents.play("react", "sequential", initial=initial, states=states, strict=strict)
+    assert result == {"shown": states[-1], "stored": states[-1]}
+
+
 async def test_a_page_calls_and_streams(agents: Agents) -> None:
     assert await agents.play("react", "calls") == {
         "chunks": [0, 1, 2],

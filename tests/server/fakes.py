@@ -59,9 +59,11 @@ class FakeTransport:
         self.sent.append(_read(frame))
         self._unread.put_nowait(self.sent[-1])
 
-    def ping(self, payload: bytes) -> None:
+    def send_pinged(self, frame: Frame, payload: bytes) -> None:
         assert self.can_ping
-        self.pings.append(payload)
+        if self.closed is None:
+            self.pings.append(payload)
+        self.send(frame)
 
     def close(self, code: int, reason: str) -> None:
         if self.closed is None:

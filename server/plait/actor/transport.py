@@ -12,14 +12,18 @@ HIGH_WATER: Final = 64 * 1024
 
 
 class Frame:
-    """One message to clients. `wire` caches its encoding by a transport, which is the same for all sockets."""
+    """One message to clients.
 
-    __slots__ = ("data", "is_text", "wire")
+    `wire` caches its encoding by a transport, and `pinged` the one with a ping; they are the same for all sockets.
+    """
+
+    __slots__ = ("data", "is_text", "pinged", "wire")
 
     def __init__(self, data: bytes, *, is_text: bool = True) -> None:
         self.data = data
         self.is_text = is_text
         self.wire: bytes | None = None
+        self.pinged: bytes | None = None
 
 
 class Cancellable(Protocol):
@@ -33,7 +37,7 @@ class Cancellable(Protocol):
 class Transport(Protocol):
     """Sends frames to one peer; only `drain` waits."""
 
-    # Whether `ping` reaches the peer, and the receiver gets its pong.
+    # Whether pings reach the peer, and the receiver gets their pongs.
     can_ping: bool
 
     @property
@@ -45,8 +49,8 @@ class Transport(Protocol):
         """Send a frame, or drop it when the socket is closed."""
         ...
 
-    def ping(self, payload: bytes) -> None:
-        """Send a WebSocket ping."""
+    def send_pinged(self, frame: Frame, payload: bytes) -> None:
+        """Send a frame with a WebSocket ping that is answered when the peer has the frame; `payload` is the frame's."""
         ...
 
     def close(self, code: int, reason: str) -> None:

@@ -176,7 +176,7 @@ class _Queue:
             self._wake.set()
             self._closed(code, reason)
 
-    def ping(self, payload: bytes) -> None:
+    def send_pinged(self, frame: Frame, payload: bytes) -> None:
         raise AssertionError("an event stream has no pings")
 
     def pause(self) -> None:

@@ -134,3 +134,105 @@ export async function crossing() {
   await visitor.settle();
   return { state: await agreed(visitor), errors: visitor.errors };
 }
+
+/** Waits for a time that a test is about. */
+function pause(milliseconds) {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
+}
+
+/** Writes each of `cases` after each of `delays`, alone: first one state and then the other. Returns what is wrong. */
+export async function plain({ cases, delays }) {
+  const visitor = new Visitor();
+  await visitor.ready();
+  const wrong = [];
+  let count = 0;
+  for (const delay of delays) {
+    for (const states of cases) {
+      for (const state of states) {
+        visitor.client.setState(state);
+        await pause(delay);
+      }
+      await visitor.settle();
+      const found = await agreed(visitor);
+      if (JSON.stringify(found) !== JSON.stringify(states.at(-1))) wrong.push({ delay, states, found });
+      count += 1;
+    }
+  }
+  return { wrong, count };
+}
+
+/** Keeps the page busy most of the time; the returned function ends that. */
+function occupy(milliseconds) {
+  if (!milliseconds) return () => {};
+  const timer = setInterval(() => work(milliseconds), milliseconds * 1.25);
+  return () => clearInterval(timer);
+}
+
+const channel = new BroadcastChannel("rounds");
+
+function heard(type) {
+  return new Promise((resolve) => {
+    channel.addEventListener("message", function listen({ data }) {
+      if (data.type !== type) return;
+      channel.removeEventListener("message", listen);
+      resolve(data);
+    });
+  });
+}
+
+/** Adds to the list at a time, and waits until that has been handled. */
+async function addAt(visitor, at, element) {
+  await pause(at - Date.now() - 2);
+  while (Date.now() < at);
+  visitor.client.setState({ list: [...visitor.client.state.list, element] });
+  await visitor.settle();
+}
+
+/** One of two pages that add to one list at the same moment, again and again. It counts what is lost and doubled. */
+export async function lead({ rounds, busy }) {
+  const visitor = new Visitor();
+  await visitor.ready();
+  await put({ list: [] });
+  await until("the list has come", () => visitor.client.state.list);
+  const rest = occupy(busy);
+  let lost = 0;
+  const doubled = [];
+  for (let round = 1; round <= rounds; round += 1) {
+    const done = heard("done");
+    const at = Date.now() + 25;
+    channel.postMessage({ type: "round", round, at });
+    await Promise.all([addAt(visitor, at, `left ${round}`), done]);
+    const shown = heard("shown");
+    channel.postMessage({ type: "both are done" });
+    const { list } = await agreed(visitor);
+    await shown;
+    lost += 2 - new Set(list.filter((each) => each.endsWith(` ${round}`))).size;
+    if (new Set(list).size < list.length) {
+      doubled.push({ round, list });
+      await put({ list: [] });
+      await until("the list is empty", () => visitor.client.state.list.length === 0);
+    }
+  }
+  channel.postMessage({ type: "end" });
+  rest();
+  return { lost, doubled, errors: visitor.errors };
+}
+
+/** The other page. */
+export async function follow({ busy }) {
+  const visitor = new Visitor();
+  await visitor.ready();
+  const rest = occupy(busy);
+  const end = heard("end").then(() => null);
+  let round;
+  while ((round = await Promise.race([heard("round"), end]))) {
+    const both = heard("both are done");
+    await addAt(visitor, round.at, `right ${round.round}`);
+    channel.postMessage({ type: "done" });
+    await both;
+    await agreed(visitor);
+    channel.postMessage({ type: "shown" });
+  }
+  rest();
+  return visitor.errors;
+}

@@ -31,8 +31,10 @@ export class BusyPage extends WebSocket {
   addEventListener(type, listener, options) {
     if (type !== "message") return super.addEventListener(type, listener, options);
     return super.addEventListener(type, (event) => {
-      if (BusyPage.waiting) BusyPage.waiting.push(() => listener(event));
-      else listener(event);
+      if (BusyPage.waiting) {
+        BusyPage.waiting.push(() => listener(event));
+        changed();
+      } else listener(event);
     });
   }
 }

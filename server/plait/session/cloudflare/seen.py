@@ -1,95 +1,80 @@
-"""Tracks which state frames a client of a protocol without acknowledgements has seen.
+"""Tracks which state a client of a protocol without versions shows, with a WebSocket ping directly before state frames.
 
-A WebSocket ping is sent after frames; the peer's WebSocket answers it when it has received them.
+Messages of one socket keep their order. So a client that answers such a ping reads the frame next, and what it wrote
+before its answer was made before it read the frame. Only a browser may answer earlier, while its page is busy.
 """
 
 import asyncio
-import time
-from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from plait.actor.transport import Transport
-from plait.errors import Conflict
-from plait.session.cloudflare.screen import Screen
-from plait.state.history import Link
+from plait.actor.transport import Frame, Transport
 from plait.state.revision import Revision
 
 __all__ = ["SeenTracker"]
 
-# Minimum seconds between pings to a client that only reads.
+# In a crowded thread, the seconds between pings to a client that only reads, and those of the pings sent at once.
 _PING_PAUSE: Final = 0.2
-# Unanswered pings to a client that writes, which is pinged after each frame.
+_PING_BURST: Final = 1.5
+# Unanswered pings, and the bytes of the states that were sent with them.
 _MOST_PINGS: Final = 64
+_MOST_BYTES: Final = 1024 * 1024
 # Seconds that a received frame may wait until a busy page reads it.
 _READ_AFTER: Final = 1.0
-# Seconds after a browser's first pong within which its page sends what it had queued.
-_OPENING: Final = 0.1
-# Seconds after which a state frame counts as seen if the transport cannot ping.
+# Seconds after which a state frame without a ping counts as seen.
 _SEEN_AFTER: Final = 10.0
 
 
 class SeenTracker:
-    """Counts the frames of one client. `is_page` means that it is a page in a browser."""
+    """Sends one client its state frames, and follows which state it shows."""
 
     __slots__ = (
         "_asked",
-        "_is_open",
+        "_is_sure",
         "_loop",
         "_on_seen",
-        "_pinged",
-        "_pinged_at",
-        "_reading",
-        "_seen",
+        "_paced",
         "_sent_at",
-        "_timer",
+        "_sent_version",
         "_transport",
         "_version",
-        "_version_seen",
         "_writes",
-        "is_page",
-        "screen",
+        "base",
         "sent",
     )
 
     def __init__(self, transport: Transport, on_seen: Callable[[], None]) -> None:
         self._transport = transport
-        # Called each time the client has seen something.
+        # Called each time the client has answered a ping.
         self._on_seen = on_seen
         self._loop = asyncio.get_running_loop()
-        # State frames sent, how many of them the peer has seen, and how many it will have seen when it has answered
-        # all pings.
-        self.sent = 0
-        self._seen = 0
-        self._pinged = 0
-        self._sent_at = 0.0
-        self._pinged_at = 0.0
-        # The last versions that had been sent before each unanswered ping, the oldest first.
-        self._asked: list[int] = []
-        # Whether the client has ever written a state; if so, it is pinged after each frame.
-        self._writes = False
-        # The next ping to a client that has not.
-        self._timer: asyncio.TimerHandle | None = None
-        # The version that the client is known to show, and the last one that it has received.
+        # The state that the client's next write is based on, None if it has none.
+        self.base: Revision | None = None
+        # The last version that the client is known to have shown; -1 for none.
         self._version = -1
-        self._version_seen = -1
-        # The states that it may show, and the timer that checks when it has had time to read them all.
-        self.screen = Screen()
-        self._reading: asyncio.TimerHandle | None = None
-        self.is_page = False
-        self._is_open = False
+        # State frames sent, and the time and the version of the last one.
+        self.sent = 0
+        self._sent_at = 0.0
+        self._sent_version = -1
+        # The version of each unanswered ping, and the state that is the base when it is answered.
+        self._asked: deque[tuple[int, Revision]] = deque()
+        # Whether the last frame had a ping.
+        self._is_sure = True
+        # Whether the client has ever written; if so, there is a ping before each frame.
+        self._writes = False
+        # When the next ping of a crowded thread would be due if they were evenly spaced.
+        self._paced = 0.0
 
     @property
     def version(self) -> int:
-        """The version that the client is known to show; -1 for none."""
-        return self.screen.sent if not self._transport.can_ping and self.has_all else self._version
+        """The last version that the client is known to have shown; -1 for none."""
+        return max(self._version, self._sent_version) if self.has_all else self._version
 
     @property
     def has_all(self) -> bool:
-        """Whether the client has seen all frames."""
-        if self._transport.can_ping:
-            return self._seen == self.sent
-        return self._loop.time() - self._sent_at > _SEEN_AFTER
+        """Whether the client has received all frames."""
+        return not self._asked and (self._is_sure or self._loop.time() - self._sent_at > _SEEN_AFTER)
 
     @property
     def has_read_all(self) -> bool:
@@ -97,147 +82,63 @@ class SeenTracker:
         return self._loop.time() - self._sent_at > _READ_AFTER
 
     def follow(self) -> None:
-        """Ping after each frame from now on, as the client writes."""
-        if not self._writes:
-            self._writes = True
-            if self._timer is not None and not self._is_asked:
-                self._timer.cancel()
-                self._ping()
+        """Ping before each frame from now on, as the client writes."""
+        self._writes = True
 
-    def states(self) -> tuple[list[Revision], int]:
-        """Return the states that the client may have shown when it wrote, and how many of them must be compared.
+    def must_wait(self, *, is_crowded: bool) -> bool:
+        """Return whether the next frame needs a ping, and waits until the client has answered earlier ones."""
+        if is_crowded and not self._writes:
+            return False
+        return len(self._asked) >= _MOST_PINGS or sum(each.size for _, each in self._asked) > _MOST_BYTES
 
-        The likeliest is the first. Raises Conflict if the client may have shown one that is forgotten.
-        """
-        self.screen.note_read(self._read_version())
-        if not self._transport.can_ping or self.is_page:
-            return self.screen.states(self._seen_version()), 0
-        # It reads in order, and has not read beyond a ping that it has not answered.
-        seen, until = self._version_seen, self._asked[0] if self._asked else self.screen.sent
-        if self.screen.has_forgotten(seen, until):
-            raise Conflict("too many states were on their way to know which one it was made on")
-        return self.screen.states_in_step(seen, until)
-
-    def note_sent(self, link: Link) -> None:
-        """Count a state that was sent when it became durable."""
+    def send(self, frame: Frame, revision: Revision, *, is_crowded: bool) -> None:
+        """Send a state frame, with a ping if the client writes or the thread is not crowded, otherwise now and then."""
         self.sent += 1
-        self._sent_at = link.at
-        self.screen.note_sent(link)
-        if self._writes or (self._timer is None and self._pinged == self._seen):
-            self._ask_about_last()
-
-    def note_sent_again(self) -> None:
-        """Count a state that was sent again."""
         self._sent_at = self._loop.time()
+        self._sent_version = revision.version
+        self._is_sure = self._transport.can_ping and self._may_ping(is_crowded)
+        if self._is_sure:
+            if self.base is None:
+                self.base = revision
+            self._asked.append((revision.version, revision))
+            self._transport.send_pinged(frame, revision.version.to_bytes(8))
+            return
+        # It counts as read with the frame before it: a base that is too old would repeat changes of others.
+        if self._asked:
+            self._asked[-1] = self._asked[-1][0], revision
+        else:
+            self.base = revision
+        self._transport.send(frame)
 
-    def note_held_back(self) -> None:
-        """Stop following new states, as they are held back until the peer has caught up."""
-        self.screen.note_held_back(keeps_all=self._writes)
-
-    def note_written(self, revision: Revision, last: Link) -> None:
-        """Remember a state that the client wrote, and shows at least until it reads another.
-
-        `last` is the last durable one.
-        """
-        self.screen.note_written(revision, last, seen=self._seen_version())
+    def note_written(self, revision: Revision) -> None:
+        """Note a state that the client wrote, and shows until it reads another."""
+        self.base = revision
 
     def note_shown(self, version: int) -> None:
         """Set the version that the client shows to that of its own write."""
         self._version = version
 
     def note_first(self) -> None:
-        """Mark the first state as seen: the client cannot have written over an earlier one."""
-        if self._transport.can_ping and not self.is_page:
+        """Mark the first state as read: the client cannot have written over an earlier one."""
+        if self._transport.can_ping:
             self._sent_at = 0.0
 
     def pong(self, payload: bytes) -> None:
-        """Mark the frames before a ping as seen, as the client has answered it."""
-        sent, version = int.from_bytes(payload[:8]), int.from_bytes(payload[8:])
-        if len(payload) != 16 or not self._seen < sent <= self._pinged or version > self.screen.sent:
+        """Note that the client has answered a ping, and thereby those before it."""
+        version = int.from_bytes(payload)
+        if len(payload) != 8 or all(asked != version for asked, _ in self._asked):
             return
-        self._version = version
-        if not self.is_page or self._seen:
-            self._note_seen(sent, version)
-        elif not self._is_open:
-            # A browser answers pings before its page sends what it had queued.
-            self._is_open = True
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_later(_OPENING, self._open_page, sent, version)
-
-    def close(self) -> None:
-        """Stop the timers."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._reading is not None:
-            self._reading.cancel()
+        self._version = -1
+        while self._version != version:
+            self._version, self.base = self._asked.popleft()
+        self._on_seen()
 
     # Inside
 
-    def _seen_version(self) -> int:
-        """Return the last version that the client has received."""
-        return self._version_seen if self._transport.can_ping else self._read_version()
-
-    def _read_version(self) -> int:
-        """Return the last version that the client has certainly read."""
-        if self._transport.can_ping and not self.is_page:
-            return self._version_seen
-        if self._transport.can_ping:
-            return self.screen.read_before(time.monotonic() - _READ_AFTER, self._version_seen)
-        return self.screen.read_before(time.monotonic() - _SEEN_AFTER, self.screen.sent)
-
-    def _read_later(self) -> None:
-        """Schedule forgetting the states that the client no longer shows, as they may be large."""
-        if self._reading is None and not self.screen.is_certain and (self.is_page or not self._transport.can_ping):
-            patience = _READ_AFTER if self._transport.can_ping else _SEEN_AFTER
-            self._reading = self._loop.call_later(patience, self._read)
-
-    def _read(self) -> None:
-        self._reading = None
-        self.screen.note_read(self._read_version())
-        self._read_later()
-
-    @property
-    def _is_asked(self) -> bool:
-        """Whether a ping is unanswered."""
-        return self._pinged > self._seen
-
-    def _note_seen(self, sent: int, version: int) -> None:
-        self._seen, self._version_seen = sent, version
-        del self._asked[: bisect_right(self._asked, version)]
-        self.screen.note_read(self._read_version())
-        self._read_later()
-        self._on_seen()
-        if self.sent > self._pinged and self._timer is None:
-            self._ask()
-
-    def _open_page(self, sent: int, version: int) -> None:
-        self._timer = None
-        # Ping again for what was answered in the meantime.
-        self._pinged = sent
-        self._note_seen(sent, version)
-
-    def _ask_about_last(self) -> None:
-        """Ping after the last frame, or schedule that."""
-        if not self._transport.can_ping:
-            self._read_later()
-        elif self._writes and self._pinged - self._seen < _MOST_PINGS:
-            # Ping after each frame, to know which one the client shows when it writes.
-            self._ping()
-        elif not self._is_asked and self._timer is None:
-            self._ask()
-
-    def _ask(self) -> None:
-        """Ping the client now or, if it only reads, when the pause since the last ping is over."""
-        wait = 0.0 if self._writes else self._pinged_at + _PING_PAUSE - self._loop.time()
-        if wait <= 0:
-            self._ping()
-        else:
-            self._timer = self._loop.call_later(wait, self._ping)
-
-    def _ping(self) -> None:
-        self._timer = None
-        self._pinged = self.sent
-        self._pinged_at = self._loop.time()
-        self._asked.append(self.screen.sent)
-        self._transport.ping(self.sent.to_bytes(8) + self.screen.sent.to_bytes(8))
+    def _may_ping(self, is_crowded: bool) -> bool:
+        if self._writes or not is_crowded:
+            return True
+        if self._paced - self._sent_at > _PING_BURST:
+            return False
+        self._paced = max(self._paced, self._sent_at) + _PING_PAUSE
+        return True

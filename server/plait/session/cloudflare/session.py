@@ -1,8 +1,8 @@
 """A session of the Cloudflare Agents protocol, with which its published clients work unchanged. No I/O.
 
 That protocol has no versions and no acknowledgements: a client shows the last state frame that it received, or its own
-last write. So the session tracks what the client has seen, with a WebSocket ping after each state frame. It compares a
-write with the state that the client showed, and merges the difference. If the write crossed a state frame, it is
+last write. So the session tracks which of them the client shows, with a WebSocket ping directly before each
+state frame. It compares a write with that state, and merges the difference. If the write crossed a state frame, it is
 answered with the merged state.
 """
 
@@ -48,6 +48,10 @@ __all__ = ["CLOUDFLARE", "CloudflareSession"]
 _MCP_FRAME: Final = Frame(MCP_SERVERS)
 # Seconds without a write after which a client has paused.
 _PAUSE: Final = 0.25
+# Seconds after its first pong within which a page sends what it had queued, as its browser answers pings before that.
+_OPENING: Final = 0.1
+# Connections of a thread up to which each state frame to a client that only reads has a ping, too.
+_FEW: Final = 32
 
 
 class CloudflareWire(PlainWire):
@@ -70,9 +74,11 @@ class CloudflareSession:
         "_connection",
         "_departures",
         "_is_behind",
+        "_is_page",
         "_left_at",
         "_limiter",
         "_loop",
+        "_opening",
         "_queue",
         "_refused_at",
         "_seen",
@@ -91,11 +97,14 @@ class CloudflareSession:
         self._refused_at = -math.inf
         self._queue = ReceiveQueue(connection, transport, self._take)
         self._calls = CloudflareCalls(actor, connection, transport)
-        self._seen = SeenTracker(transport, self._forget_departure)
+        self._seen = SeenTracker(transport, self._note_seen)
         # None until the client writes, as most clients only read.
         self._writes: WholeStates | None = None
         # The version that this client showed on its last socket, until it has seen a state on this one.
         self._left_at: int | None = None
+        # Whether it is a page in a browser, and what ends the time in which its page sends what it had queued.
+        self._is_page = False
+        self._opening: asyncio.TimerHandle | None = None
         # Whether state frames have been held back.
         self._is_behind = False
         # Sends the state when the client has paused, as it may have written before it read a frame.
@@ -104,7 +113,7 @@ class CloudflareSession:
     def open(self, request: Request) -> None:
         """Join the thread."""
         self._left_at = self._last_shown()
-        self._seen.is_page = "origin" in request.headers
+        self._is_page = "origin" in request.headers
         self._actor.join(self._connection, self, request, welcome=self._welcome, done=self._queue.open)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
@@ -112,13 +121,14 @@ class CloudflareSession:
         self._queue.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
-        """Handle the answer to a ping, after the messages before it: they were written by who had seen less."""
+        """Handle the answer to a ping, after the messages before it, as those were written before it was sent."""
         self._queue.call_in_order(partial(self._seen.pong, payload))
 
     def close(self, code: int, reason: str) -> None:
         """Leave the thread, as the socket is closed."""
-        self._seen.close()
         self._calls.close()
+        if self._opening is not None:
+            self._opening.cancel()
         if self._confirmation is not None:
             self._confirmation.cancel()
         if self._connection.session is None:
@@ -132,15 +142,14 @@ class CloudflareSession:
 
     def deliver(self, frame: Frame, link: Link) -> None:
         """Send a state frame; a slow peer gets the last one when it has caught up."""
-        if self._transport.is_backed_up:
+        is_crowded = len(self._actor.connections) > _FEW
+        if self._transport.is_backed_up or self._seen.must_wait(is_crowded=is_crowded):
             if not self._is_behind and self._actor.instruments is not None:
                 self._actor.instruments.reader_lagged(self._actor.key.kind)
             self._is_behind = True
-            self._seen.note_held_back()
             return
         self._is_behind = False
-        self._transport.send(frame)
-        self._seen.note_sent(link)
+        self._seen.send(frame, link.revision, is_crowded=is_crowded)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""
@@ -172,7 +181,8 @@ class CloudflareSession:
                 self._transport.send(Frame(encode(identity)))
             self._send_state(None)
             self._transport.send(_MCP_FRAME)
-            self._seen.note_first()
+            if not self._is_page:
+                self._seen.note_first()
         if actor.instruments is not None:
             actor.instruments.joined(actor.key.kind, "cloudflare", sent)
 
@@ -218,6 +228,15 @@ class CloudflareSession:
         versions = [each.session._seen.version for each in older if isinstance(each.session, CloudflareSession)]
         return versions[-1] if versions else self._departures.find(self._actor.key, self._connection.id)
 
+    def _note_seen(self) -> None:
+        """Note that the client has answered a ping."""
+        if self._is_page and self._left_at is not None:
+            if self._opening is None:
+                self._opening = self._loop.call_later(_OPENING, self._forget_departure)
+        else:
+            self._forget_departure()
+        self.drained()
+
     def _forget_departure(self) -> None:
         """Follow the client on this socket alone; until it has seen a state here, it may come back on another one."""
         if self._left_at is not None:
@@ -226,7 +245,9 @@ class CloudflareSession:
 
     def _is_outdated(self) -> bool:
         """Return whether a write was made while the client was offline and the state has changed since."""
-        if self._left_at is None or not self._connection.protocol_enabled or self._seen.has_all:
+        if self._left_at is None or not self._connection.protocol_enabled:
+            return False
+        if not self._transport.can_ping and self._seen.has_all:
             return False
         return self._left_at != self._actor.current.version
 
@@ -268,7 +289,6 @@ class CloudflareSession:
 
     def _pushed(self, sent: int, is_as_sent: bool, version: int, trace: Any, error: BaseException | None) -> None:
         if error is not None:
-            self._seen.screen.note_lost(self._actor.durable)
             self._reject(REJECTED, error, trace)
             return
         self._end_push(trace, "ok", "accepted" if is_as_sent else "rebased")
@@ -317,7 +337,6 @@ class CloudflareSession:
             frame = self._actor.change_frame(CLOUDFLARE, last.revision)
             assert frame is not None
             self.deliver(frame, last)
-            self._seen.note_sent_again()
 
     # Limits
 

@@ -133,8 +133,8 @@ class Lines:
     def send(self, frame: Frame) -> None:
         pass
 
-    def ping(self, payload: bytes) -> None:
-        pass
+    def send_pinged(self, frame: Frame, payload: bytes) -> None:
+        raise AssertionError("an HTTP response has no pings")
 
     def close(self, code: int, reason: str) -> None:
         pass

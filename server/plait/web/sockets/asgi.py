@@ -101,7 +101,7 @@ class AsgiSocket:
         self._drained.clear()
         self._wake.set()
 
-    def ping(self, payload: bytes) -> None:
+    def send_pinged(self, frame: Frame, payload: bytes) -> None:
         raise AssertionError("ASGI has no pings")
 
     def close(self, code: int, reason: str) -> None:

@@ -14,18 +14,37 @@ try:
 except ImportError:  # It is not built for every platform.
     from websockets.utils import apply_mask
 
-__all__ = ["Incoming", "is_utf8", "serialize", "shorten"]
+__all__ = ["Incoming", "is_utf8", "serialize", "serialize_pinged", "shorten"]
+
+# Bytes of a message up to which it follows its ping in one frame.
+_LARGEST_WHOLE: Final = 16 * 1024
 
 
 def serialize(frame: Frame) -> bytes:
     """Encode a frame from server to client: unfragmented and unmasked (RFC 6455, section 5.2)."""
-    first = 0x81 if frame.is_text else 0x82
-    size = len(frame.data)
+    return _serialize(0x81 if frame.is_text else 0x82, frame.data)
+
+
+def serialize_pinged(frame: Frame, payload: bytes) -> bytes:
+    """Encode a frame and a ping directly before it, or before its last fragment (RFC 6455, section 5.4) if it is large.
+
+    A peer answers a ping before it has received the rest of a large frame.
+    """
+    ping = _serialize(0x89, payload)
+    data = frame.data
+    if len(data) <= _LARGEST_WHOLE:
+        return ping + serialize(frame)
+    return _serialize(0x01 if frame.is_text else 0x02, data[:-1]) + ping + _serialize(0x80, data[-1:])
+
+
+def _serialize(first: int, data: bytes) -> bytes:
+    """Encode an unmasked frame with its first byte."""
+    size = len(data)
     if size < 126:
-        return b"%c%c%b" % (first, size, frame.data)
+        return b"%c%c%b" % (first, size, data)
     if size < 65536:
-        return b"%c\x7e%b%b" % (first, size.to_bytes(2), frame.data)
-    return b"%c\x7f%b%b" % (first, size.to_bytes(8), frame.data)
+        return b"%c\x7e%b%b" % (first, size.to_bytes(2), data)
+    return b"%c\x7f%b%b" % (first, size.to_bytes(8), data)
 
 
 def is_utf8(data: bytes) -> bool:

@@ -48,4 +48,4 @@ class Heartbeat:
                     socket.give_up()
                 elif silence > self._interval and not socket.is_asked:
                     socket.is_asked = True
-                    socket.ping(b"")
+                    socket.ping()

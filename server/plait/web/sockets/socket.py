@@ -15,7 +15,7 @@ from websockets.server import ServerProtocol
 
 from plait.actor.transport import Frame, Receiver
 from plait.limits import TokenBucket
-from plait.web.sockets.framing import is_utf8, serialize, shorten
+from plait.web.sockets.framing import is_utf8, serialize, serialize_pinged, shorten
 from plait.web.sockets.reader import Reader
 from plait.web.sockets.write_batcher import WriteBatcher
 from plait.web.turns import Ticket, Turns
@@ -143,10 +143,13 @@ class Socket(asyncio.Protocol):
             wire = frame.wire = serialize(frame)
         self._write(wire)
 
-    def ping(self, payload: bytes) -> None:
-        if not self._is_closing:
-            self._reader.charge(-1)
-            self._write(b"\x89%c%b" % (len(payload), payload))
+    def send_pinged(self, frame: Frame, payload: bytes) -> None:
+        if self._is_closing:
+            return
+        if frame.pinged is None:
+            frame.pinged = serialize_pinged(frame, payload)
+        self._reader.charge(-1)
+        self._write(frame.pinged)
 
     def close(self, code: int, reason: str) -> None:
         if self._is_closing:
@@ -157,6 +160,12 @@ class Socket(asyncio.Protocol):
         self.flush()
         self._abort_later()
         self._end(code, reason)
+
+    def ping(self) -> None:
+        """Ping the peer, to learn whether it still answers."""
+        if not self._is_closing:
+            self._reader.charge(-1)
+            self._write(b"\x89\x00")
 
     def give_up(self) -> None:
         """Drop the socket, as its peer does not answer."""

@@ -6,6 +6,7 @@ import { useAgent } from "agents/react";
 import { StrictMode, createElement, useEffect } from "react";
 import WebSocket from "ws";
 
+import { BusyPage } from "../busy_page.js";
 import { Cable } from "../cable.js";
 import { failure, join, settle, stored } from "../peer.js";
 import { step } from "../step.js";
@@ -61,6 +62,20 @@ export async function states(address, options) {
   await shows('{"n":4}');
   const members = new Set(await other.call("everybody"));
   return { identity: { name, agent, identified }, result, members: members.size, stored: await stored(address) };
+}
+
+/** The server sets a state, and the page writes some others in turn, each when the one before is shown. */
+export async function sequential(address, { initial, states, ...options }) {
+  const page = await open(address, { WebSocket: BusyPage, ...options });
+  await page.agent.call("set", [initial]);
+  await shows(JSON.stringify(initial));
+  for (const state of states) {
+    page.agent.setState(state);
+    await shows(JSON.stringify(state));
+  }
+  await page.sync();
+  await page.sync();
+  return { shown: page.agent.state, stored: await stored(address) };
 }
 
 /** Calls, with and without a stream, by call and by stub. */

@@ -145,26 +145,35 @@ export async function offline_over_asleep(address) {
   return { away: away.state, stored: await stored(address, where), errors: away.errors };
 }
 
-/** Writes one field while another client's write of another one waits in the page; returns where both end. */
+/**
+ * Two clients add to one list; the page is too busy to read the other's element before it adds its own. Returns what is
+ * doubled or differs in the end, and how many elements are lost.
+ */
 export async function busy_page_crossing(address, { rounds }) {
   const busy = await join(address, { WebSocket: BusyPage });
   const other = await join(address);
   await settle(busy, other);
-  write(busy, { busy: 0, other: 0 });
+  write(busy, { list: [] });
   await settle(busy, other);
   const wrong = [];
+  let lost = 0;
   for (let round = 1; round <= rounds; round += 1) {
     BusyPage.begin();
-    write(other, { ...other.state, other: round });
-    await until("the state and the ping after it have come", () => BusyPage.pings > 0 && BusyPage.waiting.length > 0);
-    write(busy, { ...busy.state, busy: round });
+    write(other, { list: [`other ${round}`, ...other.state.list] });
+    await until("the ping and the state have come", () => BusyPage.pings > 0 && BusyPage.waiting.length > 0);
+    write(busy, { list: [...busy.state.list, `busy ${round}`] });
     BusyPage.end();
     await settle(busy, other);
-    const wanted = JSON.stringify({ busy: round, other: round });
-    const seen = [busy.state, other.state, await stored(address)];
-    if (seen.some((state) => JSON.stringify(state) !== wanted)) wrong.push({ round, seen });
+    const { list } = await stored(address);
+    await until("both show what is stored", () => same(busy.state.list, list) && same(other.state.list, list));
+    if (new Set(list).size < list.length) wrong.push({ round, list });
+    lost += 2 - list.filter((each) => each.endsWith(` ${round}`)).length;
   }
-  return wrong;
+  return { wrong, lost };
+}
+
+function same(a, b) {
+  return JSON.stringify(a) === JSON.stringify(b);
 }
 
 /** Writes while another client's write has reached the page, but not yet the code in it; both must end alike. */
@@ -174,7 +183,7 @@ export async function busy_page(address) {
   await settle(busy, other);
   BusyPage.begin();
   write(other, { text: "first" });
-  await until("the state and the ping after it have come", () => BusyPage.pings > 0 && BusyPage.waiting.length > 0);
+  await until("the ping and the state have come", () => BusyPage.pings > 0 && BusyPage.waiting.length > 0);
   write(busy, { text: "second" });
   BusyPage.end();
   await settle(busy, other);

@@ -1,6 +1,7 @@
 // The state, both ways.
 
 import { Peer, gather, join, settle, stored } from "../peer.js";
+import { until } from "../waiting.js";
 
 /** A client calls an rpc that sets the state: what both get, and the caller in which order. */
 export async function from_server(address) {
@@ -156,4 +157,33 @@ export async function crossing_bursts(address, { bursts, writes }) {
     if (!isKept || !isShown || state.list.length !== burst * writes) wrong.push({ burst, state });
   }
   return wrong;
+}
+
+/**
+ * Readers of one thread, of which each writes once, while another client changes the state every `every` milliseconds.
+ * All add to one list; returns how often each element is there.
+ */
+export async function first_writes(address, { readers, every }) {
+  const [writer, ...others] = await gather(address, readers + 1);
+  writer.client.setState({ list: [] });
+  await settle(writer, ...others);
+  let count = 0;
+  const timer = setInterval(() => add(writer, `writer ${(count += 1)}`), every);
+  for (const [index, reader] of others.entries()) {
+    const before = count;
+    await reader.until("there were more changes", () => count >= before + 2);
+    // At another moment each time, and once as soon as a state has come.
+    await new Promise((resolve) => setTimeout(resolve, (index * every) / readers));
+    add(reader, `reader ${index}`);
+  }
+  clearInterval(timer);
+  await settle(writer, ...others);
+  const { list } = await stored(address);
+  const wanted = count + readers;
+  await until("all show what is stored", () => others.every(({ state }) => state.list.length === list.length));
+  return { doubled: list.length - new Set(list).size, lost: wanted - new Set(list).size, wanted };
+}
+
+function add(peer, element) {
+  peer.client.setState({ list: [...peer.state.list, element] });
 }

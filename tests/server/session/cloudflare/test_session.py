@@ -640,17 +640,6 @@ async def test_a_client_without_protocol_frames_that_comes_back_may_write_again(
 # What a client has seen
 
 
-async def test_after_a_state_frame_goes_one_ping_until_it_is_answered() -> None:
-    async with open_house(Room) as house:
-        client = Client(await house.actor(Room), "a")
-        client.open()
-        await client.joined()
-        assert len(client.transport.pings) == 1
-        for n in range(1, 4):
-            await house.handle(Room).set_state(n)
-        assert len(client.transport.pings) == 1
-
-
 async def test_a_write_that_crossed_a_state_frame_is_answered_with_the_state() -> None:
     async with open_house(Room) as house:
         a, b = await house.join(Room, "a"), await house.join(Room, "b")

@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 from tests.server.session.guests import until
+from websockets.client import ClientProtocol
 from websockets.frames import Frame as WireFrame
 from websockets.frames import Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
+from websockets.uri import parse_uri
 
 from plait.actor.transport import Frame
 from plait.limits import TokenBucket
@@ -328,13 +330,51 @@ async def test_a_message_in_fragments_within_the_limit_is_read_as_a_whole() -> N
     assert peer.session.received == ["a" + "b" * 500 + "c"]
 
 
-async def test_answers_to_pings_of_the_server_do_not_count_to_the_limit() -> None:
+@pytest.mark.parametrize("has_frame", [True, False])
+async def test_answers_to_pings_of_the_server_do_not_count_to_the_limit(*, has_frame: bool) -> None:
     peer = Peer(bucket=TokenBucket(0.001, 10, asyncio.get_running_loop().time()))
     for _ in range(1000):
-        peer.socket.ping(b"")
+        if has_frame:
+            peer.socket.send_pinged(Frame(b"state"), b"12345678")
+        else:
+            peer.socket.ping()
         peer.socket.data_received(frame(Opcode.PONG))
     assert peer.pipe.is_read
     assert peer.session.pongs == 1000
+
+
+@pytest.mark.parametrize("size", [0, 10, 16_384, 16_385, 300_000])
+@pytest.mark.parametrize("is_text", [True, False])
+async def test_a_ping_is_directly_before_its_frame_or_before_the_end_of_a_large_one(
+    size: int, *, is_text: bool
+) -> None:
+    peers = [Peer(), Peer()]
+    data = b"x" * size
+    sent = Frame(data, is_text=is_text)
+    for peer in peers:
+        peer.socket.send_pinged(sent, b"12345678")
+        peer.socket.send(sent)
+        peer.socket.flush()
+    kind = Opcode.TEXT if is_text else Opcode.BINARY
+    ping = WireFrame(Opcode.PING, b"12345678")
+    together = [ping, WireFrame(kind, data)]
+    apart = [WireFrame(kind, data[:-1], fin=False), ping, WireFrame(Opcode.CONT, data[-1:])]
+    wanted = [*(together if size <= 16_384 else apart), WireFrame(kind, data)]
+    for peer in peers:
+        client = ClientProtocol(parse_uri("ws://localhost/"), state=State.OPEN, max_size=None)
+        client.receive_data(bytes(peer.pipe.written))
+        assert client.events_received() == wanted
+        assert client.data_to_send() != []
+
+
+async def test_nothing_is_sent_with_a_ping_when_the_socket_is_closed() -> None:
+    peer = Peer()
+    peer.socket.close(1000, "")
+    peer.socket.flush()
+    written = len(peer.pipe.written)
+    peer.socket.send_pinged(Frame(b"late"), b"12345678")
+    peer.socket.flush()
+    assert len(peer.pipe.written) == written
 
 
 async def test_a_reader_that_is_sent_much_at_once_is_waited_for_until_it_has_been_written() -> None:
