@@ -158,8 +158,8 @@ class Context(Generic[ThreadT]):
         """Let others run, and raise Interrupted if this run is interrupted.
 
         It waits while more than 64 versions of the thread are not durable: an agent that changes the state in a loop
-        calls it in each round, so that it is no faster than the store. Each chunk that an agent streams interrupts it,
-        too, and so does each use of this context and of values that is awaited.
+        calls it in each round, so that it is no faster than the store. An interrupt is also
+        raised at each chunk that an agent streams, and at each use of this context and of values that is awaited.
         """
         self._run.check()
         await asyncio.sleep(0)

@@ -115,9 +115,10 @@ class Batches:
         # The number of the current unit, and whether its end has been scheduled.
         self._unit = 0
         self._is_ending = False
-        # The batch that is being written, when that began, and a future that is done when it is settled, if somebody waits for that.
+        # The batch that is being written, and when that began.
         self._writing: Mapping[ThreadKey, Group] = {}
         self._began = 0.0
+        # Done when the batch is settled; None if nothing waits for that.
         self._settled: asyncio.Future[None] | None = None
         # The numbers of the present owners. Those of earlier ones are never used again.
         self._claims: dict[ThreadKey, int] = {}
