@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.server.store.contract import change
 
+from plait.store import commits, removal
 from plait.store.protocol import Record, Snapshot, ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 
@@ -73,6 +74,8 @@ async def write(store: SqliteStore, number: int, chance: random.Random) -> None:
 
 async def main(path: str, seed: int) -> None:
     chance = random.Random(seed)
+    # So that most deleted threads leave rows that are removed later.
+    removal.STEP = commits.STEP = 1500  # type: ignore[misc]
     async with SqliteStore(path) as store, asyncio.TaskGroup() as tasks:
         for number in range(THREADS):
             tasks.create_task(write(store, number, chance))
@@ -140,13 +143,16 @@ async def check(store: SqliteStore, number: int, told: tuple[str, int]) -> tuple
 
 
 def check_rows(path: Path) -> None:
-    """Check that no row belongs to a thread that is not there."""
+    """Check that each row belongs to a thread that is there, or that is being removed, and none to both."""
+    known = "SELECT id FROM threads UNION ALL SELECT thread FROM removed"
     with closing(sqlite3.connect(path)) as db:
         found: dict[str, Any] = {
-            table: db.execute(f"SELECT count(*) FROM {table} WHERE thread NOT IN (SELECT id FROM threads)").fetchone()
+            table: db.execute(f"SELECT count(*) FROM {table} WHERE thread NOT IN ({known})").fetchone()
             for table in TABLES
         }
+        ids = [id for (id,) in db.execute(known)]
     assert set(found.values()) == {(0,)}, found
+    assert len(ids) == len(set(ids))
 
 
 if __name__ == "__main__":

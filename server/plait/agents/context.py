@@ -158,11 +158,13 @@ class Context(Generic[ThreadT]):
     async def checkpoint(self) -> None:
         """Let others run, and raise Interrupted if this run is interrupted.
 
-        Each chunk that an agent streams is a checkpoint, too, and so is each use of this context and of values that is
-        awaited.
+        It waits while more than 64 versions of the thread are not durable: an agent that changes the state in a loop
+        calls it in each round, so that it is no faster than the store. An interrupt is also
+        raised at each chunk that an agent streams, and at each use of this context and of values that is awaited.
         """
         self._run.check()
         await asyncio.sleep(0)
+        await self._run.wait_for_store()
         self._run.check()
 
     async def flush(self) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -15,6 +15,9 @@ from plait.errors import TurnTimeout
 from plait.parts.stage import Stage
 
 __all__ = ["Interrupted", "Interruption", "Run"]
+
+# Versions of a thread that need not be durable before its agent goes on.
+_AHEAD: Final = 64
 
 
 class Interrupted(BaseException):
@@ -130,6 +133,13 @@ class Run:
         if run.is_interrupted and run.has_begun and not run._is_told and not run.is_over:
             run._is_told = True
             raise Interrupted(run.interrupt_message)
+
+    async def wait_for_store(self) -> None:
+        """Wait until what was changed so far is durable, if that is more than 64 versions."""
+        pipeline = self.core.pipeline
+        history = pipeline.history
+        if history.current.version - history.durable.version > _AHEAD:
+            await pipeline.wait_until_stored()
 
     def take_interrupt(self) -> Interrupted | None:
         """Return what `check` would raise."""

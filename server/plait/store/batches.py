@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,9 @@ log = logging.getLogger("plait.store")
 _MOST: Final = 1024 * 1024
 # Smaller writes are never postponed because of their size.
 _LARGE: Final = 16 * 1024
+# Seconds after which a batch is late, and for which the loop then pauses at the end of each unit.
+_LATE: Final = 0.002
+_PAUSE: Final = 0.00001
 
 
 class Group:
@@ -88,6 +92,7 @@ class Batches:
     """
 
     __slots__ = (
+        "_began",
         "_claims",
         "_counter",
         "_is_ending",
@@ -110,8 +115,10 @@ class Batches:
         # The number of the current unit, and whether its end has been scheduled.
         self._unit = 0
         self._is_ending = False
-        # The batch that is being written, and a future that is done when it is settled, if somebody waits for that.
+        # The batch that is being written, and when that began.
         self._writing: Mapping[ThreadKey, Group] = {}
+        self._began = 0.0
+        # Done when the batch is settled; None if nothing waits for that.
         self._settled: asyncio.Future[None] | None = None
         # The numbers of the present owners. Those of earlier ones are never used again.
         self._claims: dict[ThreadKey, int] = {}
@@ -176,10 +183,14 @@ class Batches:
         self._unit += 1
         if not self._writing:
             self._begin_batch()
+        elif time.monotonic() - self._began > _LATE:
+            # A busy loop takes the GIL back before the store's OS thread gets it.
+            time.sleep(_PAUSE)
 
     def _begin_batch(self) -> None:
         if self._waiting:
             batch = self._writing = self._take()
+            self._began = time.monotonic()
             self._write(list(batch.values())).add_done_callback(partial(self._settle, batch))
         elif self._settled is not None:
             _finish(self._settled)

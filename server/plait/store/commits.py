@@ -16,6 +16,7 @@ from plait.store.checksums import (
 )
 from plait.store.coalescing import coalesce
 from plait.store.protocol import CLIENT_DAYS, DAY, ChangeRow, ClientRow, Prune, Record, Snapshot, ThreadKey, Write
+from plait.store.removal import STEP, remove_rows
 from plait.store.rows import HEAD
 from plait.store.schema import rewrite_version
 
@@ -26,25 +27,22 @@ _INSERT_CLIENT: Final = """
 INSERT OR REPLACE INTO clients (thread, client, ref, refused, at, checksum) VALUES (?, ?, ?, ?, ?, ?)
 """
 _INSERT_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshots (thread, version, state, checksum) VALUES (?, ?, ?, ?)"
-_INSERT_RECORD: Final = "INSERT OR REPLACE INTO records (thread, part, key, value, checksum) VALUES (?, ?, ?, ?, ?)"
+_INSERT_RECORD: Final = """
+INSERT INTO records (thread, part, key, value, checksum) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (thread, part, key) DO UPDATE SET value = excluded.value, checksum = excluded.checksum
+"""
 _DELETE_RECORD: Final = "DELETE FROM records WHERE thread = ? AND part = ? AND key = ?"
+# The id of a deleted thread is not used again while rows of it are left.
 _INSERT_THREAD: Final = """
-INSERT INTO threads (kind, name, epoch, state_version, secret, head, stateless, checksum)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO threads (kind, name, epoch, state_version, secret, head, stateless, checksum, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1 + max(
+    coalesce((SELECT max(id) FROM threads), 0), coalesce((SELECT max(thread) FROM removed), 0)))
 """
 _SET_STATE_VERSION: Final = "UPDATE threads SET state_version = ?, checksum = ? WHERE id = ?"
 _RAISE_COUNTER: Final = """
 INSERT INTO counter (id, value) VALUES (0, 1) ON CONFLICT (id) DO UPDATE SET value = value + 1 RETURNING value
 """
 _SET_IDLE_SINCE: Final = "UPDATE threads SET idle_since = nullif(?, 0) WHERE id = ?"
-# What belongs to a thread, by table and column.
-_OWNED: Final = (
-    ("changes", "thread"),
-    ("snapshots", "thread"),
-    ("clients", "thread"),
-    ("records", "thread"),
-    ("threads", "id"),
-)
 # The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
 _PAST_AGE: Final = """
 SELECT max(version) FROM changes WHERE thread = :thread AND at < :at AND version < coalesce(
@@ -81,13 +79,15 @@ _HEADS_KEPT: Final = 10_000
 class Result:
     """What became of a batch."""
 
-    __slots__ = ("counter", "deleted", "is_in_doubt", "outcomes", "written")
+    __slots__ = ("counter", "deleted", "has_rest", "is_in_doubt", "outcomes", "written")
 
     def __init__(self, groups: int) -> None:
         # The outcome of each group.
         self.outcomes: list[Outcome] = [(0, None)] * groups
         # The row ids of deleted threads; a thread that was written after that may have the same one.
         self.deleted: list[int] = []
+        # Whether rows of them are left.
+        self.has_rest = False
         # The heads of the threads that have newer versions or are new, in order.
         self.written: list[Head] = []
         # The counter, if it was raised: by deletions, and by transactions after which no thread has a newer version.
@@ -141,6 +141,7 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
     for index, outcome in outcomes:
         result.outcomes[index] = outcome
     result.deleted += transaction.deleted
+    result.has_rest |= transaction.has_rest
     result.written += transaction.written
     if transaction.counter is not None:
         result.counter = transaction.counter
@@ -201,13 +202,16 @@ def _write_alone(db: sqlite3.Connection, heads: Heads, group: Group) -> Head | N
 class _Transaction:
     """One transaction: threads are begun and deleted at once, the rows of the others are inserted together."""
 
-    __slots__ = ("_accepted", "_db", "_heads", "counter", "deleted", "written")
+    __slots__ = ("_accepted", "_db", "_heads", "_removable", "counter", "deleted", "has_rest", "written")
 
     def __init__(self, db: sqlite3.Connection, heads: Heads) -> None:
         self._db = db
         self._heads = heads
         self._accepted: list[tuple[int, Write]] = []
+        # Bytes of deleted threads that this transaction may still remove.
+        self._removable = STEP
         self.deleted: list[int] = []
+        self.has_rest = False
         self.written: list[Head] = []
         self.counter: int | None = None
 
@@ -284,8 +288,12 @@ class _Transaction:
         self._db.execute(_SET_STATE_VERSION, (version, checksum, thread))
 
     def _delete(self, thread: int) -> None:
-        for table, column in _OWNED:
-            self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (thread,))
+        self._db.execute("DELETE FROM threads WHERE id = ?", (thread,))
+        if self._removable:
+            self._removable = remove_rows(self._db, thread, self._removable)
+        if not self._removable:
+            self._db.execute("INSERT INTO removed (thread) VALUES (?)", (thread,))
+            self.has_rest = True
         self.deleted.append(thread)
 
     def _write_records(self, thread: int, records: Sequence[Record]) -> None:

@@ -11,6 +11,7 @@ from plait.store import schema
 from plait.store.health import explain
 from plait.store.inspection import connect
 from plait.store.lock import StoreLock
+from plait.store.removal import remove_all
 
 __all__ = ["back_up", "restore"]
 
@@ -76,6 +77,7 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
         source.backup(copy)
         # In WAL mode the copy would need more files than this one.
         copy.execute("PRAGMA journal_mode = DELETE")
+        remove_all(copy)
         if new_epochs:
             schema.begin_new_epochs(copy)
         threads: int = copy.execute("SELECT count(*) FROM threads").fetchone()[0]

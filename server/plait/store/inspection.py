@@ -158,6 +158,7 @@ def _check_each(
 
 
 def _find_strays(db: sqlite3.Connection, table: str) -> Iterator[str]:
-    (count,) = db.execute(f"SELECT count(*) FROM {table} WHERE thread NOT IN (SELECT id FROM threads)").fetchone()
+    where = "thread NOT IN (SELECT id FROM threads) AND thread NOT IN (SELECT thread FROM removed)"
+    (count,) = db.execute(f"SELECT count(*) FROM {table} WHERE {where}").fetchone()
     if count:
         yield f"{count} {table} belong to threads that do not exist"

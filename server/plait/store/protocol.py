@@ -126,7 +126,8 @@ class Write(msgspec.Struct, frozen=True):
     fence: int = 0
     # Since when the thread is idle, in microseconds since the epoch; 0 while it is awake. None leaves that as it is.
     idle_since: int | None = None
-    # Nothing of the thread is left after this write, and the next one may begin it again.
+    # Nothing of the thread can be read after this write, and the next one may begin it again. A store may remove what
+    # the thread had later.
     is_deletion: bool = False
 
     @property

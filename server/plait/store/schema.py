@@ -13,20 +13,34 @@ from plait_schemas.messages import SUBPROTOCOL
 __all__ = ["begin_new_epochs", "check", "check_threads", "prepare", "rewrite_version"]
 
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
-_SCHEMA_VERSION: Final = 4
+_SCHEMA_VERSION: Final = 5
 _CHECK_SECONDS: Final = 1.0
 # A row without a checksum was written in an older format. `head` is a recent version of the thread: it is updated
 # about a second after a change. `stateless` is 1 for a thread that had no state at version 0. `idle_since` is NULL
 # while the thread is awake, and where the class has no `expires_after`. `counter` has at most one row: the number of
-# transactions that deleted a thread, or after which no thread had a newer version.
-_ADDED_IN_4: Final = """
+# transactions that deleted a thread, or after which no thread had a newer version. `removed` has the ids of deleted
+# threads of which rows are left. Tables with large rows have row ids: otherwise SQLite would rewrite neighbouring rows.
+_RECORDS: Final = """
 CREATE TABLE records (
     thread INTEGER NOT NULL, part TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL,
-    PRIMARY KEY (thread, part, key)
-) STRICT, WITHOUT ROWID;
+    UNIQUE (thread, part, key)
+) STRICT;
+"""
+_CHANGES: Final = """
+CREATE TABLE changes (
+    thread INTEGER NOT NULL, version INTEGER NOT NULL, ops BLOB NOT NULL, source TEXT NOT NULL, at INTEGER NOT NULL,
+    checksum INTEGER, UNIQUE (thread, version)
+) STRICT;
+"""
+_ADDED_IN_4: Final = f"""
+{_RECORDS}
 CREATE TABLE counter (id INTEGER PRIMARY KEY CHECK (id = 0), value INTEGER NOT NULL) STRICT;
 CREATE INDEX threads_idle ON threads (kind, idle_since, name) WHERE idle_since IS NOT NULL;
 CREATE INDEX threads_not_idle ON threads (kind) WHERE idle_since IS NULL;
+"""
+_ADDED_IN_5: Final = """
+CREATE TABLE removed (thread INTEGER PRIMARY KEY) STRICT;
+CREATE TABLE origin (id INTEGER PRIMARY KEY CHECK (id = 0), run INTEGER NOT NULL, step INTEGER NOT NULL) STRICT;
 """
 _SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
@@ -39,10 +53,7 @@ CREATE TABLE snapshots (
     thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, checksum INTEGER,
     PRIMARY KEY (thread, version)
 ) STRICT;
-CREATE TABLE changes (
-    thread INTEGER NOT NULL, version INTEGER NOT NULL, ops BLOB NOT NULL, source TEXT NOT NULL, at INTEGER NOT NULL,
-    checksum INTEGER, PRIMARY KEY (thread, version)
-) STRICT, WITHOUT ROWID;
+{_CHANGES}
 CREATE TABLE clients (
     thread INTEGER NOT NULL, client TEXT NOT NULL, ref INTEGER NOT NULL, refused BLOB NOT NULL, at INTEGER NOT NULL,
     checksum INTEGER, PRIMARY KEY (thread, client)
@@ -51,6 +62,7 @@ CREATE TABLE schemas (
     kind TEXT NOT NULL, hash TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (kind, hash)
 ) STRICT, WITHOUT ROWID;
 {_ADDED_IN_4}
+{_ADDED_IN_5}
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {_SCHEMA_VERSION};
 COMMIT;
@@ -97,6 +109,23 @@ ALTER TABLE threads ADD COLUMN stateless INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE threads ADD COLUMN idle_since INTEGER;
 {_ADDED_IN_4}
 PRAGMA user_version = 4;
+COMMIT;
+""",
+    # In format 4 these tables had no row ids.
+    4: f"""
+BEGIN IMMEDIATE;
+ALTER TABLE changes RENAME TO changes_4;
+ALTER TABLE records RENAME TO records_4;
+{_CHANGES}
+{_RECORDS}
+INSERT INTO changes (thread, version, ops, source, at, checksum)
+    SELECT thread, version, ops, source, at, checksum FROM changes_4 ORDER BY thread, version;
+INSERT INTO records (thread, part, key, value, checksum)
+    SELECT thread, part, key, value, checksum FROM records_4 ORDER BY thread, part, key;
+DROP TABLE changes_4;
+DROP TABLE records_4;
+{_ADDED_IN_5}
+PRAGMA user_version = 5;
 COMMIT;
 """,
 }

@@ -9,6 +9,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,8 @@ log = logging.getLogger("plait.store")
 
 # Seconds after a change until the head in the thread's row is updated.
 _SAVE_HEADS_AFTER: Final = 1.0
+# Seconds after which a removal that failed is tried again.
+_REMOVE_AFTER: Final = 60.0
 # The message of sqlite3 for text that is not UTF-8.
 _UNDECODED: Final = "Could not decode to UTF-8"
 
@@ -82,6 +85,8 @@ class SqliteStore:
         self._work: Writer | None = None
         self._health = Health()
         self._saving_heads: asyncio.TimerHandle | None = None
+        # Removes the rows that deleted threads have left.
+        self._removing: asyncio.Task[None] | None = None
 
     def reader(self) -> "SqliteStore":
         """Return a read-only store of the same file, which a server may have open."""
@@ -103,6 +108,7 @@ class SqliteStore:
             if self._writer is not None and self._work is not None:
                 await self._writer.post(self._work.begin)
                 self._batches.open()
+                self._begin_removal()
         except (StoreError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
             await self._close()
             raise StoreError(f"cannot open the store {self.path}: {explain(error, self.path)}") from None
@@ -235,6 +241,10 @@ class SqliteStore:
         if self._saving_heads is not None:
             self._saving_heads.cancel()
             self._saving_heads = None
+        if self._removing is not None:
+            self._removing.cancel()
+            await asyncio.wait([self._removing])
+            self._removing = None
         if self._writer is not None and self._work is not None:
             with suppress(sqlite3.Error):  # Heads only serve to detect a loss; without them nothing is lost.
                 await self._writer.post(self._work.save_heads)
@@ -265,6 +275,24 @@ class SqliteStore:
             self._health.record(work.result(), [len(group.writes) for group in batch], self._loop.time())
         if self._saving_heads is None:
             self._saving_heads = self._loop.call_later(_SAVE_HEADS_AFTER, self._save_heads)
+        self._begin_removal()
+
+    def _begin_removal(self) -> None:
+        if self._removing is None and self._work is not None and self._work.has_rest and self._batches.is_open:
+            # It belongs to the store, not to the turn whose write ends here.
+            self._removing = asyncio.get_running_loop().create_task(self._remove(), context=Context())
+
+    async def _remove(self) -> None:
+        """Remove the rows of deleted threads, in steps between which batches are written."""
+        assert self._writer is not None
+        assert self._work is not None
+        while self._work.has_rest:
+            try:
+                await self._writer.post(self._work.remove_rest)
+            except sqlite3.Error as error:
+                log.warning("rows of deleted threads in %s could not be removed yet: %s", self.path, error)
+                await asyncio.sleep(_REMOVE_AFTER)
+        self._removing = None
 
     def _save_heads(self) -> None:
         self._saving_heads = None

@@ -13,6 +13,7 @@ from plait.store import schema
 from plait.store.batches import Group, Outcome
 from plait.store.commits import Heads, Result, commit, make_refusal
 from plait.store.lock import FileIdentity, Mark, StoreLock, has_write, load_counter, save_heads
+from plait.store.removal import has_removed, remove_step
 
 __all__ = ["Writer"]
 
@@ -41,6 +42,8 @@ class Writer:
         self.is_lost = False
         # Whether the log may have a write that the reader does not see, and that a restart would find.
         self.is_in_doubt = False
+        # Whether rows of deleted threads are left.
+        self.has_rest = False
 
     def open(self, db: sqlite3.Connection, synchronous: str) -> None:
         """Prepare the file for writing. Raises StoreError for a file that plait did not write."""
@@ -49,6 +52,7 @@ class Writer:
         schema.prepare(db, synchronous)
         schema.check_threads(db)
         self._counter = load_counter(db)
+        self.has_rest = has_removed(db)
         has_lost = self._has_lost(db)
         if has_lost:
             log.warning(
@@ -84,6 +88,7 @@ class Writer:
             return self._refuse(batch)
         for thread in result.deleted:
             self._stale.pop(thread, None)
+        self.has_rest |= result.has_rest
         for head in result.written:
             if head.version:  # The row of a new thread has its version, which is usually 0.
                 self._stale[head.thread] = head.version
@@ -95,6 +100,12 @@ class Writer:
         if not self.is_lost and self._stale:
             save_heads(db, self._stale)
             self._stale = {}
+
+    def remove_rest(self, db: sqlite3.Connection) -> None:
+        """Remove a part of the rows that deleted threads have left. Raises sqlite3.Error when it fails."""
+        if self.is_in_doubt:
+            self.try_to_write(db)
+        self.has_rest = self._is_found_lately() and remove_step(db)
 
     def try_to_write(self, db: sqlite3.Connection) -> None:
         """Make a write that changes nothing, and that overwrites one in doubt. Raises sqlite3.Error when it fails."""

@@ -349,6 +349,31 @@ async def test_a_deleted_thread_may_begin_again_and_has_nothing_of_the_first(
         await put(store, change(2, epoch="e2"))
 
 
+async def test_a_large_thread_is_deleted_at_once_and_others_may_begin_with_its_names(store: Store) -> None:
+    keys = [f"{number:03}" for number in range(250)]
+    new = [beginning(epoch="e2"), put_records(("000", b"new"), ("zzz", b"new"), epoch="e2")]
+    rest = [*everything_of_new(new), [ThreadRow(ROOM, 0), ThreadRow(OTHER, 0)]]
+    async with store:
+        for last in (False, True):
+            await put(store, beginning(), put_records(*((key, b"x" * 16_384) for key in keys)))
+            await put(store, *(change(version, client=client_row()) for version in range(1, 50)))
+            await put(store, delete(49))
+            assert await everything(store) == [None, [], [], None, None, [], []]
+            # What is begun now may be stored where the deleted thread was.
+            await put(store, *new, beginning(key=OTHER))
+            assert await everything(store) == rest
+            await put(store, *(put_records((key, b"y" * 16_384), key=OTHER) for key in keys))
+            assert await everything(store) == rest
+            assert len(await store.records(OTHER, "values")) == len(keys)
+            if not last:
+                await put(store, delete(0, epoch="e2"), delete(0, key=OTHER))
+
+
+def everything_of_new(new: Sequence[Write]) -> list[object]:
+    """Return `everything` but the threads, of a thread that begins with writes of a snapshot and records."""
+    return [Stored("e2", 0, b"0", []), [], [], None, None, list(new[1].records)]
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_threads_that_are_deleted_and_begun_at_random_have_what_was_written_to_them_last(
     store: Store, seed: int

@@ -277,3 +277,28 @@ async def dump(store: Store) -> list[object]:
     clients = [await store.client(ROOM, each) for each in "ab"]
     records = [await store.records(ROOM, each) for each in "pq"]
     return [await store.load(ROOM), await store.changes(ROOM, after=0), clients, records]
+
+
+# A busy loop
+
+
+async def test_the_loop_pauses_while_a_batch_is_late_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pauses = 100.0, list[float]()
+
+    class Clock:
+        monotonic = staticmethod(lambda: now)
+        sleep = staticmethod(pauses.append)
+
+    monkeypatch.setattr("plait.store.batches.time", Clock)
+    engine = Engine()
+    await engine.submit([write("a", 1, 1)], [write("b", 1, 1)])
+    now += 0.0015
+    await engine.submit([write("c", 1, 1)])
+    assert pauses == []
+    now += 0.001
+    await engine.submit([write("d", 1, 1), write("e", 1, 1)], [write("f", 1, 1)])
+    assert pauses == [0.00001] * 2
+    await engine.finish()
+    now += 0.001
+    await engine.submit([write("g", 1, 1)])
+    assert len(pauses) == 2

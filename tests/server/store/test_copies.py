@@ -177,7 +177,7 @@ async def test_a_backup_of_an_older_format_can_be_made_and_put_back(path: Path, 
     with database(path) as db:
         for table in ("threads", "snapshots", "changes", "clients"):
             db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-        for table in ("records", "counter"):
+        for table in ("records", "counter", "removed", "origin"):
             db.execute(f"DROP TABLE {table}")
         for index in ("threads_idle", "threads_not_idle"):
             db.execute(f"DROP INDEX {index}")

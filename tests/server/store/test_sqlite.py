@@ -37,7 +37,8 @@ from tests.server.store.contract_records import *  # noqa: F403
 from tests.server.store.contract_records import put_records
 
 from plait.errors import CorruptThread, Fenced, StoreError
-from plait.store.protocol import ChangeRow, ClientRow, IdleThread, Prune, ThreadKey, ThreadRow, connection_id
+from plait.store.checksums import checksum_record
+from plait.store.protocol import ChangeRow, ClientRow, IdleThread, Prune, Record, ThreadKey, ThreadRow, connection_id
 from plait.store.sqlite import SqliteStore
 
 
@@ -281,7 +282,7 @@ async def test_a_file_of_format_1_can_be_written_on(old_path: Path) -> None:
         assert await states(store, 4, OTHER) == told([4])
         assert await state_version(store) == 2
     with database(old_path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (4,)
+        assert db.execute("PRAGMA user_version").fetchone() == (5,)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -294,7 +295,7 @@ async def test_the_clients_of_a_file_of_format_2_are_those_of_whom_nobody_is_kno
     with database(path) as db:
         for table in ("threads", "snapshots", "changes", "clients"):
             db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-        for table in ("records", "counter"):
+        for table in ("records", "counter", "removed", "origin"):
             db.execute(f"DROP TABLE {table}")
         for index in ("threads_idle", "threads_not_idle"):
             db.execute(f"DROP INDEX {index}")
@@ -374,6 +375,39 @@ async def test_a_file_of_format_3_keeps_everything_and_takes_records_and_idle_ti
         for key in (ROOM, OTHER):
             with pytest.raises(CorruptThread, match="neither a snapshot nor changes"):
                 await store.load(key)
+
+
+ADDED_IN_4 = """
+ALTER TABLE threads ADD COLUMN stateless INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE threads ADD COLUMN idle_since INTEGER;
+CREATE TABLE records (
+    thread INTEGER NOT NULL, part TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (thread, part, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE counter (id INTEGER PRIMARY KEY CHECK (id = 0), value INTEGER NOT NULL) STRICT;
+CREATE INDEX threads_idle ON threads (kind, idle_since, name) WHERE idle_since IS NOT NULL;
+CREATE INDEX threads_not_idle ON threads (kind) WHERE idle_since IS NULL;
+PRAGMA user_version = 4;
+"""
+
+
+async def test_a_file_of_format_4_keeps_everything(path: Path) -> None:
+    records = [Record("values", name, name.encode() * 100) for name in ("a", "b", "ключ")]
+    with database(path) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.executescript(FORMAT_3 + ADDED_IN_4)
+        for record in reversed(records):
+            values = (1, record.part, record.key, record.value, checksum_record(1, record))
+            db.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?)", values)
+    for _ in range(2):
+        async with SqliteStore(path) as store:
+            assert await store.threads() == [ThreadRow(ROOM, 2), ThreadRow(OTHER, 1)]
+            assert await store.changes(ROOM, after=0) == [written(1), written(2)]
+            assert await store.client(ROOM, "c") == ClientRow("c", 1, b"[]", 1)
+            assert await store.records(ROOM, "values") == records
+    with database(path) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert db.execute("SELECT count(*) FROM changes").fetchone() == (3,)
 
 
 async def test_an_upgraded_file_has_the_tables_of_a_fresh_one(old_path: Path, tmp_path: Path) -> None:
