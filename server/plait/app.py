@@ -180,10 +180,11 @@ class Plait(AgentHost):
     def prepare_serving(self, host: str, *, in_development: bool = False) -> None:
         """Allow the host that a server listens on.
 
-        In development, 404 answers list the kinds for everybody, and agents need no secret.
+        In development, 404 answers list the kinds for everybody, errors show the text of every exception, and agents
+        need no secret.
         """
         self._site.listen(host)
-        self._context.lists_kinds = in_development
+        self._context.lists_kinds = self._node.failures.shows_text = in_development
         if in_development and self._runs.agents and not self._thread_ids.has_secret:
             self._thread_ids.use_development_secret()
 

@@ -13,6 +13,7 @@ from tests.integration.native_client import NativeClient
 from tests.integration.socket_client import connected, http
 from tests.integration.test_http import error_of
 from tests.running import running
+from tests.told import INTERNAL, check_internal
 
 from plait import Limits, Principal, ThreadKey
 from plait.agents.identity import Signer
@@ -96,7 +97,8 @@ async def test_errors_have_their_status_and_no_traceback() -> None:
     chat = make_app()
     async with running(chat.app) as address, http(address) as web:
         answer = await web.post("/run/fail")
-        assert answer.json() == {"error": {"code": "call_failed", "message": "that went wrong"}}
+        assert error_of(answer) == (500, "call_failed")
+        assert INTERNAL.fullmatch(answer.json()["error"]["message"])
         assert (await web.post("/run/count", headers=make_header(id_of(answer)))).json() == 1
         for path in ("/run/nobody", "/threads/room/one/run/nobody", "/run/count/more"):
             assert (await web.post(path)).status_code == 404, path
@@ -264,9 +266,8 @@ async def test_a_mistake_of_a_provider_is_logged_and_touches_nothing(
     chat = make_app(thread_ids=provider)
     async with running(chat.app) as address, http(address) as web:
         answer = await web.post("/run/count")
-        assert answer.json() == {"error": {"code": "internal", "message": "internal error"}}
-        assert answer.status_code == 500
-        assert rule in caplog.text
+        assert error_of(answer) == (500, "internal")
+        check_internal(answer.json()["error"]["message"], caplog, rule)
         assert await chat.threads() == []
         assert chat.app._node.actors == []
 

@@ -12,6 +12,7 @@ from plait.actor.events import Events
 from plait.actor.facade import Facade
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
+from plait.actor.logs import Failures
 from plait.actor.mailbox import Cause, Turn, current_turn
 from plait.actor.outcome import make_resolver
 from plait.actor.presence import Presence
@@ -48,6 +49,7 @@ class Actor(Facade):
         make_handle: Callable[[Any, str], Any],
         destroy: Callable[[], Awaitable[None]],
         on_lost: Callable[["Actor", StoreError], None],
+        failures: Failures,
         events: Events | None = None,
         instruments: Instruments | None = None,
     ) -> None:
@@ -55,6 +57,7 @@ class Actor(Facade):
         self.key = key
         self.kind = kind
         self.limits = limits
+        self.failures = failures
         self.instruments = instruments
         self.events = events or Events()
         self.thread = thread = object.__new__(kind.cls)

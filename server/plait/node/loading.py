@@ -8,7 +8,7 @@ from typing import Any
 from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind
-from plait.actor.logs import about
+from plait.actor.logs import Failures, about
 from plait.errors import CorruptThread, MigrationFailed, NewerState, StoreError, operator_message
 from plait.instruments import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
@@ -33,6 +33,7 @@ class Loader:
         make_handle: Callable[[Any, str], Any],
         destroy: Callable[[ThreadKey], Awaitable[None]],
         on_lost: Callable[[Actor, StoreError], None],
+        failures: Failures,
         public_kinds: Container[str],
         events: Events,
         instruments: Instruments,
@@ -40,10 +41,12 @@ class Loader:
         self._store = store
         self._expiry = expiry
         self._limits = limits
-        # What an actor is given: how it makes handles, ends itself, and tells that its state is no longer known.
+        # What an actor is given: how it makes handles, ends itself, tells that its state is no longer known, and
+        # explains errors to clients.
         self._make_handle = make_handle
         self._destroy = destroy
         self._on_lost = on_lost
+        self._failures = failures
         # The app's listeners are told of threads of these, and not of those of plait's own.
         self._public_kinds = public_kinds
         self._events = events
@@ -72,6 +75,7 @@ class Loader:
                 make_handle=self._make_handle,
                 destroy=partial(self._destroy, key),
                 on_lost=self._on_lost,
+                failures=self._failures,
                 events=self._events if key.kind in self._public_kinds else None,
                 instruments=None if self._instruments is NO_INSTRUMENTS else self._instruments,
             )

@@ -11,7 +11,7 @@ from typing import Any
 from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind, check_name
-from plait.actor.logs import about, log_error
+from plait.actor.logs import Failures, about, log_error
 from plait.actor.mailbox import Cause, current_turn, find_client_turn
 from plait.actor.thread import Thread, check_may_write
 from plait.actor.turns import find_trace
@@ -68,6 +68,7 @@ class Node:
         self._runs = runs or Runs(Events())
         self.limits = limits
         self.instruments = instruments
+        self.failures = Failures()
         self._store = store
         self._sweep_interval = sweep_interval
         self._actors: dict[ThreadKey, Actor] = {}
@@ -85,6 +86,7 @@ class Node:
             make_handle=self.handle,
             destroy=self.destroy,
             on_lost=self._on_lost,
+            failures=self.failures,
             public_kinds=self.kinds,
             events=self._runs.events,
             instruments=instruments,

@@ -453,7 +453,7 @@ class Pipeline:
                 self._on_commit(commit)
             commit.finish(None)
             return
-        failure = error if isinstance(error, StoreError) else StoreError(str(error))
+        failure = error if isinstance(error, StoreError) else StoreError("the store failed", detail=str(error))
         if self._deletion is not None or isinstance(failure, Fenced | Indeterminate):
             # Nothing may be answered from this state, and it is not known which one is right.
             self.close()

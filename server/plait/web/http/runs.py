@@ -16,7 +16,7 @@ from plait.agents.address import session_name
 from plait.agents.agent import Agent
 from plait.agents.identity import ThreadIds
 from plait.agents.run import Interruption
-from plait.errors import CallFailed, Forbidden, InvalidArguments, NotFound, PlaitError, public_message
+from plait.errors import CallFailed, Forbidden, InvalidArguments, NotFound, PlaitError
 from plait.state.types import parse_json_error
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, error_body
@@ -127,7 +127,7 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
         error = await exchange.outcome_unless_left(call.began, call.leave)
         if error is not None:
             call.leave()
-            raise _make_public(error)
+            raise error
         return call.answer(media_type)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     turn = actor.call(method, arguments, make_resolver(future), connection=connection, request=request, by_client=True)
@@ -217,11 +217,6 @@ def _describe(what: str, value: Any) -> tuple[str, Any]:
     """Return what a stream sends as it is for a client."""
     if isinstance(value, Interruption):
         return "interrupted", value
-    if isinstance(value, BaseException):
-        error = _make_public(value)
-        return what, error_body(error.code, str(error), error.path)["error"]
+    if isinstance(value, PlaitError):
+        return what, error_body(value.code, str(value), value.path)["error"]
     return what, value
-
-
-def _make_public(error: BaseException) -> PlaitError:
-    return error if isinstance(error, PlaitError) else CallFailed(public_message(error))
