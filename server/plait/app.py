@@ -293,7 +293,7 @@ class Plait(AgentHost):
     def _make_context(self, authenticate: Authenticate | None, authorize: Authorize | None) -> ServerContext:
         settings = self.settings
         with as_setting_error("allowed_origins"):
-            identity = Identity(settings.allowed_origins, authenticate, authorize, is_private=self._is_private)
+            identity = Identity(settings.allowed_origins, authenticate, authorize, by_default=self._may_by_default)
         with as_setting_error("allowed_hosts"):
             hosts = Hosts(settings.allowed_hosts, is_guarded=authenticate is not None)
         return ServerContext(

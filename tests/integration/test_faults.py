@@ -43,6 +43,7 @@ class Shaky(Thread[Any]):
     """Does in the hook that its name begins with what its name ends with: `on_connect.raise`, `on_connect.hang`."""
 
     initial_state = {"n": 0}  # noqa: RUF012
+    clients_may_destroy = True
     turn_timeout = 0.2
     idle_timeout = 0.2
 

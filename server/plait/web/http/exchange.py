@@ -40,6 +40,8 @@ class Exchange:
         self.request = request
         self.key = key
         self.principal = principal
+        # Whether an agent of the thread has been called.
+        self.has_called = False
         # The lines of a streamed answer.
         self._lines = Lines(context.limits.write_buffer)
 
