@@ -1,6 +1,6 @@
 """Plait: the ASGI application, which combines threads, store, limits and identity."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -170,12 +170,13 @@ class Plait(AgentHost):
             scope["app"] = site.asgi
             await (site.find_endpoint(scope) or site.asgi)(scope, receive, send)
 
-    def drain(self) -> None:
-        """Begin to shut down: accept no new threads or sockets, finish running turns, then close the sockets.
+    def drain(self) -> Awaitable[None]:
+        """Begin to shut down: refuse requests and sockets, finish running turns and runs, then close the sockets.
 
-        A server calls this when it is told to stop, before it waits for connections. Leaving the app does the rest.
+        A server calls this when it is told to stop, and goes on listening until what it returns is done, so that
+        clients are told to try again. It need not be awaited. Leaving the app does the rest.
         """
-        self._context.shutdown()
+        return self._context.shutdown()
 
     def prepare_serving(self, host: str, *, in_development: bool = False) -> None:
         """Allow the host that a server listens on.

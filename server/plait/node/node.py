@@ -110,6 +110,11 @@ class Node:
         """Whether threads may be woken."""
         return self._sweeper is not None and self._draining is None
 
+    def check_draining(self) -> None:
+        """Raise Unavailable when the server is shutting down."""
+        if self._draining is not None:
+            raise Unavailable(SHUTTING_DOWN)
+
     def start(self) -> None:
         """Begin to stop idle threads, and to cancel turns that run too long."""
         self._draining = None

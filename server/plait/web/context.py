@@ -167,11 +167,11 @@ class ServerContext:
         finally:
             self._pending_joins.discard(pending)
 
-    def shutdown(self) -> None:
+    def shutdown(self) -> asyncio.Task[None]:
         """Close the sockets that have not joined yet, and begin to drain the node. uvicorn's sockets call this, too."""
         for pending in tuple(self._pending_joins):
             pending.leave()
-        self.node.drain(self._shutdown_timeout)
+        return self.node.drain(self._shutdown_timeout)
 
 
 def find_traceparent(headers: Headers) -> str | None:

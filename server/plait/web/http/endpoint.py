@@ -42,6 +42,7 @@ class Endpoint:
         request = LimitedRequest(scope, receive, send, limit=self._context.limits.frame)
         headers: Headers = []
         try:
+            self._context.node.check_draining()
             response = await self._answer(request, headers)
         except ClientDisconnect:
             return
